@@ -6,10 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Kind, badness
@@ -17,10 +14,8 @@ from probes.fleet.summary import NodeSummary
 from probes.fleet.watch.fleet_watch import FleetWatch, WatchedNode
 from probes.snapshot.verdict import State
 from tui.runtime.fleet_reader import FleetReading
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
@@ -175,6 +170,8 @@ class FleetScreen(FilteredListScreen[FleetState]):
     ]
     LIST = "nodes"
     DETAILS = "node"
+    TITLES = ("Fleet", "Nodes", "Node")
+    FILTER = "a word: nodes whose row contains it"
 
     @dataclass
     class OpenRequested(Message):
@@ -184,16 +181,6 @@ class FleetScreen(FilteredListScreen[FleetState]):
 
     class ReadRequested(Message):
         """Read all nodes now."""
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, table and node."""
-        yield HeadView("Fleet")
-        yield static_view("summary")
-        with Vertical(id="fleet"):
-            yield LinesView("Nodes", id="nodes")
-            yield LinesView("Node", id="node")
-        yield Input(placeholder="a word: nodes whose row contains it", id="word")
-        yield KeyFooter()
 
     def _draw_panes(self) -> None:
         self._list.set_title(f"Nodes, {self._state.order}")

@@ -5,20 +5,15 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.console_text import mark_of
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
-from widgets.base.lines_view import LinesView
 
 
 class HistoryState(ListState):
@@ -102,20 +97,13 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     LIST = "runs"
     DETAILS = "steps"
+    TITLES = ("History", "Runs", "Steps")
 
     @dataclass
     class UndoRequested(Message):
         """Show the plan that undoes a past run."""
 
         run: PastRun
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, list and details."""
-        yield HeadView("History")
-        with Vertical(id="history"):
-            yield LinesView("Runs", id="runs")
-            yield LinesView("Steps", id="steps")
-        yield KeyFooter()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable Undo if a run is selected."""

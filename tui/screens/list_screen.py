@@ -1,7 +1,6 @@
 """Base classes of the screens with panes and lists: moving, the selected entry, the filter.
 
-A subclass composes its panes and names their ids. A list that can be filtered has a `#summary` above it and
-an Input `#word` below.
+A subclass names its panes. A list that can be filtered has a `#summary` above it and an Input `#word` below.
 """
 
 from __future__ import annotations
@@ -9,12 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from tui.screens.head import draw_head
+from tui.screens.head import HeadView, draw_head
+from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, FilteredListState, ListState
 from tui.terminal.partial_compositor import draw_partially
@@ -119,10 +121,28 @@ class ListScreen(PanesScreen, Generic[L]):
     BINDINGS = [bind("open", "open"), ZOOM_KEY]  # noqa: RUF012 - Textual's own type
     LIST: ClassVar[str]  # the panes' ids
     DETAILS: ClassVar[str]
+    TITLES: ClassVar[tuple[str, str, str]]  # of the screen in the head, and of the panes
+    FILTER: ClassVar[str] = ""  # what the input of the filter asks for, if the list can be filtered
 
     def __init__(self, state: L) -> None:
         super().__init__()
         self._state = state
+
+    def compose(self) -> ComposeResult:
+        """Compose the head, the list and the details; a list that can be filtered has a summary, too."""
+        screen, listed, details = self.TITLES
+        yield HeadView(screen)
+        if self.FILTER:
+            yield static_view("summary")
+        with Vertical():
+            yield LinesView(listed, id=self.LIST)
+            yield LinesView(details, id=self.DETAILS)
+        yield from self._inputs()
+        yield KeyFooter()
+
+    def _inputs(self) -> ComposeResult:
+        if self.FILTER:
+            yield Input(placeholder=self.FILTER, id="word")
 
     def on_mount(self) -> None:
         """Draw what is known. Textual has called the subclass's `on_mount` before."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
@@ -14,13 +13,10 @@ from probes.base.unknown import Unknown
 from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
 from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
-from widgets.base.lines_view import LinesView
 from widgets.nccl.log import draw
 
 _TEXT_WIDTH = 160  # of a written file
@@ -232,6 +228,8 @@ class NcclScreen(FilteredListScreen[NcclState]):
     ]
     LIST = "logs"
     DETAILS = "log"
+    TITLES = ("NCCL", "Logs", "Next run")
+    FILTER = "A word in the line. Esc: clear"
 
     @dataclass
     class OpenRequested(Message):
@@ -251,16 +249,9 @@ class NcclScreen(FilteredListScreen[NcclState]):
     class MoreRequested(Message):
         """Read what is new in the followed log."""
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, list, log and the inputs."""
-        yield HeadView("NCCL")
-        yield static_view("summary")
-        with Vertical(id="nccl"):
-            yield LinesView("Logs", id="logs")
-            yield LinesView("Next run", id="log")
-        yield Input(placeholder="A word in the line. Esc: clear", id="word")
+    def _inputs(self) -> ComposeResult:
+        yield from super()._inputs()
         yield Input(placeholder="Path of a log. Esc: cancel", id="path", max_length=4096)
-        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Follow the log."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 
 from probes.base.frozen import frozen
@@ -16,14 +14,11 @@ from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasAnswer
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, as_text, fit, wrapped
-from widgets.base.lines_view import LinesView
 from widgets.nccl.ras import diagnostics_lines, report_lines
 
 _TEXT_WIDTH = 160  # of a written file
@@ -180,6 +175,7 @@ class RasScreen(ListScreen[RasState]):
     ]
     LIST = "ports"
     DETAILS = "answer"
+    TITLES = ("RAS", "Ports", "Response")
 
     @dataclass
     class AskRequested(Message):
@@ -190,14 +186,6 @@ class RasScreen(ListScreen[RasState]):
 
     class SearchRequested(Message):
         """Search for the jobs again."""
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, ports and answer."""
-        yield HeadView("RAS")
-        with Vertical(id="ras"):
-            yield LinesView("Ports", id="ports")
-            yield LinesView("Response", id="answer")
-        yield KeyFooter()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing now."""

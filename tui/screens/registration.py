@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 
 from probes.bandwidth.registration.outcome import PairResult
@@ -13,14 +11,11 @@ from probes.bandwidth.registration.trial import GpuTrial
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.bandwidth.registration import NOT_PROVEN, NOTICE, draw_results, gpu_marks
 from widgets.base.lines import Line, Run, Tone, as_text, fit, line, wrapped
-from widgets.base.lines_view import LinesView
 
 _TEXT_WIDTH = 160  # of a written file
 
@@ -115,6 +110,7 @@ class RegistrationScreen(ListScreen[RegistrationState]):
     ]
     LIST = "registered"
     DETAILS = "reasons"
+    TITLES = ("Prove", "GPUs", "NICs")
 
     class Asked(Message):
         """Register, after a question."""
@@ -124,14 +120,6 @@ class RegistrationScreen(ListScreen[RegistrationState]):
 
     class CancelRequested(Message):
         """Stop, after a question."""
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, GPUs and results."""
-        yield HeadView("Prove")
-        with Vertical(id="registration"):
-            yield LinesView("GPUs", id="registered")
-            yield LinesView("NICs", id="reasons")
-        yield KeyFooter()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the keys that do nothing now."""

@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from probes.setup.step import StepState
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Tone, wrapped
-from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
     from probes.setup.step import SetupStep
@@ -126,6 +120,8 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     LIST = "guide"
     DETAILS = "step"
+    TITLES = ("Setup", "Steps", "Step")
+    FILTER = "A word in the title or the state. Esc: clear"
 
     @dataclass
     class StepChosen(Message):
@@ -144,16 +140,6 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     class Resumed(Message):
         """The screen is shown again, after a test or an action perhaps."""
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, steps and the selected step."""
-        yield HeadView("Setup")
-        yield static_view("summary")
-        with Vertical(id="setup"):
-            yield LinesView("Steps", id="guide")
-            yield LinesView("Step", id="step")
-        yield Input(placeholder="A word in the title or the state. Esc: clear", id="word")
-        yield KeyFooter()
 
     def _draw_panes(self) -> None:
         self._details.border_title = self._state.detail_title

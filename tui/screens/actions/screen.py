@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from tui.screens.actions.state import ActionsState
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 from widgets.base.lines import rows_of
-from widgets.base.lines_view import LinesView
 
 
 class ActionsScreen(ExaminedListScreen[ActionsState]):
@@ -29,22 +23,14 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
 
     LIST = "offers"
     DETAILS = "selected"
+    TITLES = ("Actions", "Actions", "Selected")
+    FILTER = "A word in the title or the id. Esc: clear"
 
     @dataclass
     class Chosen(Message):
         """Show the plan of an action."""
 
         offer: str
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, list and the selected action."""
-        yield HeadView("Actions")
-        yield static_view("summary")
-        with Vertical(id="actions"):
-            yield LinesView("Actions", id="offers")
-            yield LinesView("Selected", id="selected")
-        yield Input(placeholder="A word in the title or the id. Esc: clear", id="word")
-        yield KeyFooter()
 
     def _show_selected(self) -> None:
         row = rows_of(self._list.lines).get(self._state.selected)

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from tui.screens.doctor.state import DoctorState
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
-from widgets.base.lines_view import LinesView
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 
 
 class DoctorScreen(ExaminedListScreen[DoctorState]):
@@ -31,22 +25,14 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     LIST = "findings"
     DETAILS = "details"
+    TITLES = ("Doctor", "Findings", "")
+    FILTER = "A word in the title, the id or a device name. Esc: clear"
 
     @dataclass
     class FixRequested(Message):
         """Show the fix of a finding."""
 
         finding: str
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, list and details."""
-        yield HeadView("Doctor")
-        yield static_view("summary")
-        with Vertical(id="doctor"):
-            yield LinesView("Findings", id="findings")
-            yield LinesView("", id="details")
-        yield Input(placeholder="A word in the title, the id or a device name. Esc: clear", id="word")
-        yield KeyFooter()
 
     def on_mount(self) -> None:
         """Ask for a check if there was none."""
