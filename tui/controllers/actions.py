@@ -194,23 +194,14 @@ class ActionRunController:
 
     def ask_to_stop(self) -> None:
         """Ask before the run is stopped; the second time, before its step is abandoned."""
-        from tui.screens.ask import YES
-
-        def stop(answer: str | None) -> None:
-            if answer == YES:
-                self._stop()
-
         state = self._state
         if state is None or state.ended is not None:
             return
         if state.is_stopping:
-            self._context.ask_to_stop(
-                "gdrtop stops after the running step. Stop waiting for it? The step may continue.",
-                "Stop waiting for this step",
-                then=stop,
-            )
+            question = "gdrtop stops after the running step. Stop waiting for it? The step may continue."
+            self._context.ask_to_stop(question, "Stop waiting for this step", self._stop)
         else:
-            self._context.ask_to_stop("Stop the action?", "Stop after the running step", then=stop)
+            self._context.ask_to_stop("Stop the action?", "Stop after the running step", self._stop)
 
     def _stop(self) -> None:
         """Stop after the running step; the second time, without waiting for it."""
@@ -266,11 +257,8 @@ class ActionRunController:
 
         self.stop("the user quit gdrtop")
         with suppress(OSError, AttributeError):
-            print(
-                "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)",
-                file=sys.stderr,
-                flush=True,
-            )
+            text = "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)"
+            print(text, file=sys.stderr, flush=True)
         try:
             self._task.wait(STEP_SECONDS + _WAIT_BEYOND_STEP_SECONDS)
         except KeyboardInterrupt:
@@ -439,6 +427,5 @@ class ActionsController:
             if self._app.screen is screen:
                 self.confirm(offer, examination)
 
-        self._context.run_in_thread(
-            lambda: self.run.dispatcher.undo_of(run), apply, self._context.report_error
-        )
+        dispatcher = self.run.dispatcher
+        self._context.run_in_thread(lambda: dispatcher.undo_of(run), apply, self._context.report_error)

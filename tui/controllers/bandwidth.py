@@ -236,9 +236,8 @@ class BandwidthSetupController:
         to_run = setup.to_run
         if to_run is None or not isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
             setup.cancel_run()
-            self._context.notify(
-                "The bandwidth test would affect running jobs. It was not started.", "warning"
-            )
+            text = "The bandwidth test would affect running jobs. It was not started."
+            self._context.notify(text, "warning")
             return
 
         def answered(answer: str | None) -> None:
@@ -363,9 +362,8 @@ class BandwidthController:
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 
         if not isinstance(self._app.screen, BandwidthRunScreen):
-            self._context.notify(
-                f"The bandwidth test has ended. Press {self.key} to see it.", title=state.series.title
-            )
+            text = f"The bandwidth test has ended. Press {self.key} to see it."
+            self._context.notify(text, title=state.series.title)
 
     def note_end_seen(self) -> None:
         """Note that the end of the series was on the screen."""
@@ -401,13 +399,7 @@ class BandwidthController:
 
     def ask_to_cancel(self) -> None:
         """Ask before the whole series is canceled."""
-        from tui.screens.ask import YES
-
-        def answered(answer: str | None) -> None:
-            if answer == YES:
-                self.cancel()
-
-        self._context.ask_to_stop("Cancel the bandwidth tests?", "Stop them at both ends", then=answered)
+        self._context.ask_to_stop("Cancel the bandwidth tests?", "Stop them at both ends", self.cancel)
 
     def cancel(self) -> None:
         """Stop the whole series."""

@@ -83,12 +83,7 @@ class LastOkFile:
             raise LastOkFileError(self.path)
         try:
             make_directory(self._directory, LastOkFileError)
-            file = NewFile(self.path, LastOkFileError, replaces=True)
-            try:
-                file.write(content)
-                file.keep()
-            finally:
-                file.drop()
+            NewFile(self.path, LastOkFileError, replaces=True).save(content)
             os.utime(self.path, (at, at), follow_symlinks=False)
         except OSError as error:
             raise LastOkFileError(why(error)) from None

@@ -85,12 +85,7 @@ def replace_file(path: str, content: bytes, status: os.stat_result | None, mode:
     """Write a file of the configuration; it keeps its mode and owner. `mode`: of a new one."""
     kept = mode if status is None else status.st_mode & 0o7777
     owner = None if status is None else (status.st_uid, status.st_gid)
-    file = NewFile(path, NotSaved, replaces=True, mode=kept, owner=owner)
-    try:
-        file.write(content)
-        file.keep()
-    finally:
-        file.drop()
+    NewFile(path, NotSaved, replaces=True, mode=kept, owner=owner).save(content)
 
 
 def with_value(text: str, name: str, value: str) -> str:
