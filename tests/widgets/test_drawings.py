@@ -22,8 +22,7 @@ from probes.topology.paths import Topology, build
 from tui.commands.modules import exit_status
 from tui.screens.head import HeadState
 from widgets.base import figures
-from widgets.base.figures import local_time
-from widgets.base.graphs import graph
+from widgets.base.figures import graph, local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
 from widgets.doctor import findings
 from widgets.node import head as head_drawing

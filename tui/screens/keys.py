@@ -6,10 +6,14 @@ Function keys do what they do in htop, where gdrtop has the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from textual.binding import Binding
+from textual.keys import format_key
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 
 class Key(NamedTuple):
@@ -153,3 +157,44 @@ def leave_keys(own: str = "") -> tuple[Binding, ...]:
     """Bind the keys that go one step back; `own`, by its name in the table, opens and closes the screen."""
     opener = (bind(own, "close", show=False),) if own else ()
     return (bind("quit", "leave"), bind("back", "leave", show=False), *opener)
+
+
+# Nothing to say: they move, and there is nowhere to go.
+_SILENT = frozenset(("open", "select", "change", "page", "first", "last", "pane", "back", "quit"))
+
+
+@runtime_checkable
+class SaysWhy(Protocol):
+    """A screen or an app with keys that cannot always act."""
+
+    def why_not(self, action: str) -> str:
+        """Return why this action of a key cannot be done now, as a sentence; "" if there is no reason."""
+
+
+def why_dead(app: App[Any], key: str) -> str:
+    """Return why a key of the table did nothing on the top screen; "" for a key that moves."""
+    rank = RANKS.get(key)
+    screen = app.screen
+    if rank is None or screen.is_modal:
+        return ""
+    name = list(KEYS)[rank]
+    is_main = key == KEYS[name].keys.split(",")[0]
+    shown, label = KEYS[name].display if is_main else format_key(key).capitalize(), KEYS[name].label
+    actions = [(node, action) for node in (screen, app) for action in _actions(type(node), key)]
+    reasons = (node.why_not(action) for node, action in actions if isinstance(node, SaysWhy))
+    reason = next(filter(None, reasons), "")
+    if reason:
+        return f"{shown} ({label}): {reason}"
+    if name in _SILENT:
+        return ""
+    if actions:
+        return f"{shown} ({label}) has nothing to act on here."
+    return f"{shown} ({label}) does nothing on this screen. Press {KEYS['help'].display} for its keys."
+
+
+def _actions(kind: type, key: str) -> Iterator[str]:
+    """Yield what a class and its parents bind to a key."""
+    for parent in kind.__mro__:
+        for binding in Binding.make_bindings(parent.__dict__.get("BINDINGS", ())):
+            if binding.key == key:
+                yield binding.action

@@ -20,8 +20,7 @@ from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
-from widgets.doctor.gains import gain_text
-from widgets.doctor.plan import draw_consequences, draw_steps
+from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
 from widgets.node.verdict import WITHOUT_NUMBERS
 

@@ -8,8 +8,7 @@ from probes.base.history import History
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from probes.live.model.sample import LiveJob, LiveSample, program_of
-from widgets.base.figures import gbps, local_time, share
-from widgets.base.graphs import tall_graph
+from widgets.base.figures import gbps, local_time, share, tall_graph
 from widgets.base.lines import Line, Run, Tone, fit
 from widgets.live.figures import line_rates
 from widgets.live.job_lines import limit_mark

@@ -10,8 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.checks.statements import Health, rank_health
 from probes.live.model.sample import LiveProcess, LiveSample, PortSample
-from widgets.base.figures import short
-from widgets.base.graphs import graph
+from widgets.base.figures import graph, short
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.live.figures import added, busier, gpu_labels, line_rates, rank_rates
 from widgets.live.order import FINE, badness_of_process

@@ -9,8 +9,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.checks.statements import Health, PathStatement
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PeermemReading, Requirement
 from probes.facts.node import Node
-from widgets.base.figures import UNKNOWN_MARK, gibibytes
-from widgets.base.graphs import graph
+from widgets.base.figures import UNKNOWN_MARK, gibibytes, graph
 from widgets.base.lines import Line, Run, Tone, width_of, wrapped
 
 SPARK_SECONDS = 300.0

@@ -10,8 +10,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE, RdmaFacts
 from probes.topology.paths import Topology
-from widgets.base.figures import gbps, in_gbps, share, short
-from widgets.base.graphs import graph, tall_graph
+from widgets.base.figures import gbps, graph, in_gbps, share, short, tall_graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.node.endpoint_lines import LiveFigures, port_state
 

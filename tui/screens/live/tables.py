@@ -12,8 +12,7 @@ from textual.screen import ModalScreen, Screen
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys, move_keys
 from tui.screens.live.state import LiveState
-from tui.screens.own_settings import HIDE, SORT
-from tui.screens.save_setting import save_setting
+from tui.screens.own_settings import HIDE, SORT, save_setting
 from widgets.base.lines import Line, Run, Tone, fit, rows_of, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.live import TABLE_NAMES

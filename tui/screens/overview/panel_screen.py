@@ -3,21 +3,71 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 from textual.widgets import Input
 
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
-from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, START_VIEW, VIEW_PANELS, Arrangement
-from tui.screens.overview.panel_grid import PANELS, Panel, place_panels
+from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, PLACES, START_VIEW, VIEW_PANELS, Arrangement
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
 from widgets.node.head import HEAD_ROWS
 
 if TYPE_CHECKING:
     from tui.screens.overview.state import OverviewState
+
+
+PANELS = {
+    "findings": "Findings",
+    "jobs": "Jobs",
+    "topology": "Topology",
+    "matrix": "GPU × NIC",
+    "rates": "NIC rates",
+    "modules": "Modules",
+    "gpudirect": "GPUDirect RDMA",
+    "traffic": "Traffic · 2 min",
+    "path": "Path",
+}
+_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
+
+
+class Panel(LinesView):
+    """A panel with a border, which can be shown alone."""
+
+
+def new_panel(name: str) -> Panel:
+    """Return a new panel."""
+    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
+
+
+def mount_panels(screen: Screen[Any]) -> None:
+    """Mount all panels but the topology, which the first frame has, and the strips."""
+    for place, names in PLACES.items():
+        panels = [new_panel(name) for name in names if name != "topology"]
+        screen.query_one(f"#{place}").mount(*panels)
+    strips = LinesView(id="strips")
+    strips.can_focus = False
+    screen.mount(strips, after="#body")
+
+
+def place_panels(screen: Screen[Any], arranged: Arrangement) -> None:
+    """Give each panel its rows, and hide those without."""
+    with screen.app.batch_update():
+        for name in PANELS:
+            panel = screen.query_one(f"#{name}")
+            panel.display = name in arranged.rows
+            panel.styles.height = arranged.rows.get(name, 0)
+        screen.set_class(arranged.is_one_column, "one-column")
+        screen.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
+        for place, names in PLACES.items():
+            screen.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
+        # Without a panel it would still take a row, and the screen would scroll.
+        below = (*PLACES["left"], *PLACES["right"])
+        screen.query_one("#body").display = any(name in arranged.rows for name in below)
+        screen.query_one("#strips").display = bool(arranged.strips)
+
 
 _FILTER_ROWS = 3
 
@@ -92,7 +142,7 @@ class PanelScreen(Screen[None]):
                 "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
             )
             return
-        from tui.screens.save_setting import save_setting
+        from tui.screens.own_settings import save_setting
 
         hidden = set(self._state.hidden) ^ {name}
         keys = f"{KEYS['zoom'].display}, Tab and {KEYS['columns'].display}"
@@ -110,7 +160,7 @@ class PanelScreen(Screen[None]):
         if not names:
             self.notify("A view has at least one panel.", markup=False)
             return
-        from tui.screens.save_setting import save_setting
+        from tui.screens.own_settings import save_setting
 
         shown = ", ".join(PANELS[name] for name in names)
         words = f"View {number} shows {shown}"
@@ -119,7 +169,7 @@ class PanelScreen(Screen[None]):
 
     def save_start(self) -> None:
         """Save the view that is shown as the one at the start."""
-        from tui.screens.save_setting import save_setting
+        from tui.screens.own_settings import save_setting
 
         save_setting(self.app, START_VIEW, str(self._view), f"gdrtop starts with view {self._view}")
 

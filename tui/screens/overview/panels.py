@@ -21,8 +21,7 @@ from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
-from widgets.base.figures import short
-from widgets.base.graphs import graph
+from widgets.base.figures import graph, short
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings
 from widgets.live import job_lines, rank_graphs

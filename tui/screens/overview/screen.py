@@ -14,8 +14,7 @@ from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.head import HeadView, draw_head
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
-from tui.screens.overview.panel_grid import PANELS, mount_panels, new_panel
-from tui.screens.overview.panel_screen import PanelScreen
+from tui.screens.overview.panel_screen import PANELS, PanelScreen, mount_panels, new_panel
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from probes.snapshot.rates import Reading
     from tui.files.since_ok import SinceOk
     from tui.screens.overview.state import OverviewState
+
 
 _FITTED = (
     "jobs",
@@ -377,3 +377,16 @@ class OverviewScreen(PanelScreen):
         draw_head(self)
         if self._is_outdated:
             self.draw()
+
+
+class ReplayScreen(OverviewScreen):
+    """The overview with keys that move in time."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("moment", "app.move(1)", "right_square_bracket"),
+        bind("moment", "app.move(-1)", "left_square_bracket", show=False),
+        bind("moments", "app.move(10)", "right_curly_bracket,shift+right", show=False),
+        bind("moments", "app.move(-10)", "left_curly_bracket,shift+left", show=False),
+        bind("ends", "app.move_to_end(1)", "greater_than_sign", show=False),
+        bind("ends", "app.move_to_end(-1)", "less_than_sign", show=False),
+    ]

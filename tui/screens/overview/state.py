@@ -423,7 +423,7 @@ class OverviewState:
         """Return what stands below the findings: what has changed since the node last worked, and events."""
         lines: list[Line] = []
         if self._has_since_ok and self._since_ok is not None and rows > 0:
-            from widgets.fleet.since_ok import draw_line
+            from widgets.fleet.differences import draw_line
 
             lines.append(draw_line(self._since_ok, width))
         newest = self._readings.changes

@@ -7,7 +7,7 @@ from probes.simulation.host import SimulatedHost
 from tests.tui.pilot import SteppedClock, examined, overview, settled, stepped_app, until
 from tests.tui.settings_machine import Machine
 from tui.screens.overview.layout import PLACES
-from tui.screens.overview.panel_grid import PANELS
+from tui.screens.overview.panel_screen import PANELS
 from tui.screens.own_settings import wrong_settings
 from tui.settings import save as save_module
 from tui.settings.current import use

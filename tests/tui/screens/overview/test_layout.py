@@ -22,7 +22,7 @@ from tests.tiers import share, usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.screens.test_overview import many_devices
 from tui.runtime.reading_thread import Probed, Sampled
-from tui.screens.overview import panel_grid
+from tui.screens.overview import panel_screen
 from tui.screens.overview.layout import PANEL_NAMES, PLACES, arrange, left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
@@ -65,9 +65,9 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     assert "path" not in state.arrange(240, 150).rows  # nothing is selected
     state.select(1, [])
     arranged = {*state.arrange(240, 150).rows} | {"modules"}  # a line in another panel while all are loaded
-    panels = {*panel_grid.PANELS}
+    panels = {*panel_screen.PANELS}
     assert panels <= drawn, "add a case to Panels.draw in tui/screens/overview/panels.py"
-    assert panels == placed, "PANELS in panel_grid.py and PLACES in layout.py of tui/screens/overview/ differ"
+    assert panels == placed, "PANELS in panel_screen.py and PLACES in layout.py differ"
     assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 
