@@ -196,22 +196,18 @@ class FleetScreen(FilteredListScreen[FleetState]):
         self._list.scroll_to_row(self._state.selected_row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open if a node is selected and none is being opened."""
         if action == "open":
             return bool(self._state.selected and not self._state.opening)
         return super().check_action(action, parameters)
 
     def action_open(self) -> None:
-        """Open the dashboard of the selected node."""
         self.post_message(self.OpenRequested(self._state.selected))
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         self._state.change_order()
         self.draw()
 
     def action_refresh(self) -> None:
-        """Read all nodes now."""
         self.post_message(self.ReadRequested())
 
     def action_close(self) -> None:

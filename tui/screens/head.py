@@ -95,11 +95,9 @@ class HeadView(LinesView):
         self._screen_name, self._has_hint = screen, has_hint
 
     def on_mount(self) -> None:
-        """Draw what is known."""
         self.draw()
 
     def on_resize(self) -> None:
-        """Draw for the new width."""
         self.draw()
 
     def draw(self) -> None:

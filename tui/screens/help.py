@@ -147,14 +147,12 @@ class HelpScreen(PanesScreen):
         self._opened_at = self._subject = _SUBJECTS.get(self._screen, "dashboard")
 
     def compose(self) -> ComposeResult:
-        """Compose the head and one pane that scrolls."""
         yield HeadView("Help")
         yield static_view("summary")
         yield LinesView("Keys and manual", id="help")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let the keys scroll the text."""
         self.query_one("#help", LinesView).focus()
 
     def action_turn(self, pages: int) -> None:
@@ -164,7 +162,6 @@ class HelpScreen(PanesScreen):
         self.query_one("#help", LinesView).scroll_home(animate=False)
 
     def on_lines_view_resized(self) -> None:
-        """Draw the text for the pane's width."""
         subject = line(Run(title(self._subject), Tone.TITLE), f"  (gdrtop help {self._subject})")
         self.query_one("#summary", LinesView).show([subject])
         view = self.query_one("#help", LinesView)

@@ -106,14 +106,11 @@ class HistoryScreen(ListScreen[HistoryState]):
         run: PastRun
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Undo if a run is selected."""
         return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "gdrtop has not run anything on this node." if action == "undo" else ""
 
     def action_undo(self) -> None:
-        """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:
             self.post_message(self.UndoRequested(self._state.run))

@@ -92,7 +92,6 @@ class PanesScreen(Screen[None]):
         return self.has_class("zoomed")
 
     def action_zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
         focused = self.focused
         if self._is_zoomed or isinstance(focused, LinesView):
             self._zoom(None if self._is_zoomed else focused)
@@ -111,7 +110,6 @@ class PanesScreen(Screen[None]):
             self.action_close()
 
     def action_close(self) -> None:
-        """Leave the screen."""
         self.dismiss()
 
 
@@ -150,7 +148,6 @@ class ListScreen(PanesScreen, Generic[L]):
         self.draw()
 
     def on_lines_view_resized(self) -> None:
-        """Draw again for the pane's width."""
         self.draw()
 
     @property
@@ -196,13 +193,11 @@ class ListScreen(PanesScreen, Generic[L]):
         self._draw_from_top()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select the clicked entry."""
         if picked.view is self._list:
             self._state.choose(picked.id)
             self._draw_from_top()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open if an entry is selected and not open."""
         return action != "open" or bool(self._state.selected and not self.has_class("opened"))
 
     def action_open(self) -> None:
@@ -243,7 +238,6 @@ class FilteredListScreen(ListScreen[F]):
     # Keys
 
     def action_filter(self) -> None:
-        """Show the input of the filter."""
         self._zoom(None)
         self.remove_class("opened")
         self._word.display = True
@@ -256,7 +250,6 @@ class FilteredListScreen(ListScreen[F]):
             self.draw()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Go back to the list and keep the filter."""
         if submitted.input is self._word:
             self._leave_filter()
 
@@ -288,7 +281,6 @@ class ExaminedListScreen(FilteredListScreen[E]):
         """Check the node."""
 
     def action_refresh(self) -> None:
-        """Check the node again."""
         self._state.begin()
         self.draw()
         self.post_message(self.CheckRequested())

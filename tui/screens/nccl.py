@@ -254,7 +254,6 @@ class NcclScreen(FilteredListScreen[NcclState]):
         yield Input(placeholder="Path of a log. Esc: cancel", id="path", max_length=4096)
 
     def on_mount(self) -> None:
-        """Follow the log."""
         self._path.display = False
         self.set_interval(FOLLOW_SECONDS, self.follow)
 
@@ -274,13 +273,11 @@ class NcclScreen(FilteredListScreen[NcclState]):
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Write if there is something to write."""
         if action == "write":
             return self._state.followed is not None
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "open a log first, with Enter." if action == "write" else ""
 
     def action_open(self) -> None:
@@ -296,25 +293,20 @@ class NcclScreen(FilteredListScreen[NcclState]):
         self.draw()
 
     def action_refresh(self) -> None:
-        """Search again."""
         self.post_message(self.SearchRequested())
 
     def action_write(self) -> None:
-        """Write what the log says to a new file in the current directory."""
         save_and_copy.save(self, "gdrtop-nccl", txt=self._state.text())
 
     def action_type_path(self) -> None:
-        """Ask for the path of a log."""
         self._path.display = True
         self.set_focus(self._path)
 
     def action_filter(self) -> None:
-        """Show the input of the filter."""
         self._word.display = True
         self.set_focus(self._word)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Open the typed file."""
         if submitted.input is self._path:
             path = submitted.value.strip()
             self._leave_path()

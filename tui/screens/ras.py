@@ -188,7 +188,6 @@ class RasScreen(ListScreen[RasState]):
         """Search for the jobs again."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing now."""
         if action == "ask":
             is_recorded = self._state.is_recorded and parameters == ("diagnostics",)
             return bool(self._state.selected) and not self._state.asking and not is_recorded
@@ -197,7 +196,6 @@ class RasScreen(ListScreen[RasState]):
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         is_sent_alone = action in ("app.ras_events", "ask('diagnostics')")
         if self._state.is_recorded and is_sent_alone:
             return "this is a recording."
@@ -206,14 +204,11 @@ class RasScreen(ListScreen[RasState]):
         return ""
 
     def action_ask(self, what: str) -> None:
-        """Ask the selected port."""
         if self._state.selected:
             self.post_message(self.AskRequested(self._state.selected, _COMMANDS[what]))
 
     def action_refresh(self) -> None:
-        """Search again."""
         self.post_message(self.SearchRequested())
 
     def action_write(self) -> None:
-        """Write the answer to a new file in the current directory."""
         save_and_copy.save(self, "gdrtop-ras", txt=self._state.text())

@@ -122,7 +122,6 @@ class RegistrationScreen(ListScreen[RegistrationState]):
         """Stop, after a question."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing now."""
         if action == "ask":
             return self._state.trials is not None and not self._state.is_running
         if action == "cancel":
@@ -130,23 +129,18 @@ class RegistrationScreen(ListScreen[RegistrationState]):
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action == "ask":
             return "a registration is running." if self._state.is_running else "still reading the node."
         return "nothing is running." if action == "cancel" else ""
 
     def action_ask(self) -> None:
-        """Register, after a question."""
         self.post_message(self.Asked())
 
     def action_cancel(self) -> None:
-        """Stop, after a question."""
         self.post_message(self.CancelRequested())
 
     def action_refresh(self) -> None:
-        """Read again what would be tried."""
         self.post_message(self.PlanRequested())
 
     def action_write(self) -> None:
-        """Write the results to a new file in the current directory."""
         save_and_copy.save(self, "gdrtop-prove", txt=self._state.text())

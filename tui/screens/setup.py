@@ -150,13 +150,11 @@ class SetupScreen(ExaminedListScreen[GuideState]):
         self.post_message(self.Resumed())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing before the guide is there."""
         if action in self.CONDITIONAL:
             return self._state.guide is not None
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "still reading the node." if action in self.CONDITIONAL else ""
 
     # Keys
@@ -170,16 +168,13 @@ class SetupScreen(ExaminedListScreen[GuideState]):
             super().action_open()
 
     def action_view(self) -> None:
-        """Show the step, what the paths require, or where the node stands."""
         self._state.next_view()
         self._draw_from_top()
 
     def action_path(self) -> None:
-        """Use the other path."""
         self.post_message(self.PathRequested())
 
     def action_leave_out(self) -> None:
-        """Skip the selected step, or take it up again."""
         if self._state.selected:
             self.post_message(self.SkipRequested(self._state.selected))
 

@@ -35,7 +35,6 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         finding: str
 
     def on_mount(self) -> None:
-        """Ask for a check if there was none."""
         if self._state.examination is None:
             self.action_refresh()
 
@@ -45,13 +44,11 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable only what the selected finding has."""
         if action == "fix":
             return self._state.has_fix
         return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action not in ("fix", "explain"):
             return ""
         if not self._state.is_finding:
@@ -61,11 +58,9 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     # Keys
 
     def action_fix(self) -> None:
-        """Show the fix as a plan that can run."""
         self.post_message(self.FixRequested(self._state.selected))
 
     def action_explain(self) -> None:
-        """Show the explanation, or the finding again."""
         self._show("explanation")
 
     def _show(self, what: str) -> None:
@@ -73,7 +68,6 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         self._draw_from_top()
 
     def action_all(self) -> None:
-        """List all checks, or hide those that are ok."""
         self._state.toggle_all()
         self.draw()
 

@@ -143,7 +143,6 @@ class LiveScreen(PanesScreen):
         self._arranged: object = None
 
     def compose(self) -> ComposeResult:
-        """Compose summary, panes and details."""
         yield HeadView("Live")
         yield static_view("summary")
         with Vertical(id="live"):
@@ -160,18 +159,15 @@ class LiveScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Draw what is known."""
         self._word.value = self._state.word
         self._word.display = bool(self._state.word)
         self._view("ranks").focus()
         self.draw()
 
     def on_resize(self) -> None:
-        """Arrange the panes again."""
         self.draw()
 
     def on_lines_view_resized(self) -> None:
-        """Draw again for the pane's width."""
         self.draw()
 
     def on_screen_resume(self) -> None:
@@ -263,7 +259,6 @@ class LiveScreen(PanesScreen):
         return action != "open" or not self._is_opened
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action == "copy":
             return "open a rank first, with Enter: this copies its py-spy command."
         return "go to a table with columns first, with Tab." if action in ("columns", "sort") else ""
@@ -295,7 +290,6 @@ class LiveScreen(PanesScreen):
             self._focus(pane)
 
     def on_descendant_focus(self) -> None:
-        """Follow a click into another pane."""
         focused = self.focused.id if isinstance(self.focused, LinesView) else None
         if focused in PANES and focused != self._pane:
             self._pane = focused
@@ -321,7 +315,6 @@ class LiveScreen(PanesScreen):
         self.call_after_refresh(self._show_selected)
 
     def action_open(self) -> None:
-        """Show everything about the selected row."""
         if self._state.keep_selection(self._pane):
             self._set_opened(True)
 
@@ -348,7 +341,6 @@ class LiveScreen(PanesScreen):
             super().action_leave()
 
     def action_filter(self) -> None:
-        """Show the input of the filter, for the rows of the focused pane."""
         self.remove_class("opened")
         self._state.filter(self._state.word if self._state.filtered == self._pane else "", self._pane)
         self._word.value = self._state.word
@@ -362,7 +354,6 @@ class LiveScreen(PanesScreen):
         self.draw()
 
     def on_input_submitted(self) -> None:
-        """Go back to the pane and keep the filter."""
         self._leave_filter()
 
     def _leave_filter(self) -> None:
@@ -372,7 +363,6 @@ class LiveScreen(PanesScreen):
     # Time
 
     def action_step(self, count: int) -> None:
-        """Go back or forward by a number of moments."""
         if self._is_replay:
             self.post_message(self.MomentRequested(step=count))
         else:
@@ -433,15 +423,12 @@ class LiveScreen(PanesScreen):
         self.post_message(self.LogRequested(process.job if process is not None else ""))
 
     def action_columns(self) -> None:
-        """Choose the columns of the focused table."""
         choose_columns(self, self.draw, self._state, self._pane)
 
     def action_sort(self) -> None:
-        """Choose by which column the focused table is sorted."""
         choose_order(self, self.draw, self._state, self._pane)
 
     def action_copy(self) -> None:
-        """Copy the command that shows the Python stacks of the opened rank."""
         command = self._state.stack_command(self._pane)
         if command:
             save_and_copy.copy(self, command)

@@ -38,12 +38,10 @@ class ColumnListScreen(ModalScreen[R], Generic[R]):
         self._selected = 0
 
     def compose(self) -> ComposeResult:
-        """Compose one pane, and the footer of this list."""
         yield LinesView(self._title)
         yield KeyFooter()
 
     def on_lines_view_resized(self) -> None:
-        """Draw for the pane's width."""
         self._draw()
 
     def _lines(self, width: int) -> list[Line]:
@@ -64,11 +62,9 @@ class ColumnListScreen(ModalScreen[R], Generic[R]):
         self._draw()
 
     def action_leave(self) -> None:
-        """Close the list."""
         self.action_close()
 
     def action_close(self) -> None:
-        """Close the list with its result."""
         raise NotImplementedError
 
 
@@ -98,7 +94,6 @@ class ColumnsScreen(ColumnListScreen[tuple[str, ...]]):
         return [*lines, *wrapped(_ROOM, width, Tone.DIM)]
 
     def action_move(self, how: str) -> None:
-        """Move the selection."""
         self._select(self._selected + self.query_one(LinesView).rows_moved(how), len(self._columns) - 1)
 
     def action_change(self) -> None:
@@ -117,7 +112,6 @@ class ColumnsScreen(ColumnListScreen[tuple[str, ...]]):
         self._draw()
 
     def action_close(self) -> None:
-        """Close the list."""
         self.dismiss(tuple(column.key for column in self._columns if column.key in self._hidden))
 
 
@@ -158,16 +152,13 @@ class SortScreen(ColumnListScreen[str]):
         self.action_choose()
 
     def action_step(self, step: int) -> None:
-        """Select the next or previous column."""
         self._select(self._selected + step, len(self._columns))
 
     def action_choose(self) -> None:
-        """Sort by the selected column."""
         name = self._columns[self._selected - 1].key if self._selected else ""
         self.dismiss(changed_order(self._sort, name))
 
     def action_worst_first(self) -> None:
-        """Show the worst rows first."""
         self.dismiss("")
 
     def action_close(self) -> None:

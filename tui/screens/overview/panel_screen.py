@@ -122,11 +122,9 @@ class PanelScreen(Screen[None]):
             self.focus_previous()
 
     def action_zoom(self) -> None:
-        """Show the focused panel alone, or all panels again."""
         self._toggle_zoom(self._zoomed or self._focused_panel or "topology")
 
     def action_view(self, number: int) -> None:
-        """Show all panels that have room, or those of another view."""
         self._view, self._zoomed, self._arranged = number, "", None
         self.draw()
 

@@ -112,11 +112,9 @@ class OverviewScreen(PanelScreen):
         self.draw()
 
     def on_resize(self) -> None:
-        """Arrange the panels again."""
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select the finding, GPU or NIC that was clicked."""
         if self._state is not None:
             if picked.view.id == "findings":
                 self._state.pick_finding(picked.id)
@@ -221,7 +219,6 @@ class OverviewScreen(PanelScreen):
             view.scroll_to_row(row)
 
     def action_partner(self, step: int) -> None:
-        """Show the path to another partner of the selected GPU or NIC."""
         if self._state is not None and self._state.selected:
             self._state.next_partner(step)
             self.draw()
@@ -240,7 +237,6 @@ class OverviewScreen(PanelScreen):
             self._toggle_zoom(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable what the finding to open and the modules allow."""
         if action == "fix":
             return self._state is not None and self._state.has_fix
         if action == "load":
@@ -250,7 +246,6 @@ class OverviewScreen(PanelScreen):
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action not in ("fix", "explain"):
             return ""
         if self._state is None or not self._state.finding_to_open:
@@ -268,7 +263,6 @@ class OverviewScreen(PanelScreen):
             self.post_message(self.FixRequested(self._state.finding_to_open))
 
     async def action_load(self) -> None:
-        """Show the plan that loads the missing modules."""
         await self.run_action("app.act('load-modules')")
 
     def on_descendant_focus(self) -> None:
@@ -278,7 +272,6 @@ class OverviewScreen(PanelScreen):
             self.draw()
 
     def action_filter(self) -> None:
-        """Ask for a word that GPUs and NICs must contain."""
         if self._word is None:
             self._word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
             self.mount(self._word, before=self.query_one(KeyFooter))
@@ -293,7 +286,6 @@ class OverviewScreen(PanelScreen):
             self.draw()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Go back to the topology and keep the filter."""
         submitted.input.display = bool(submitted.value.strip())
         self._focus_home()
         self.draw()
