@@ -8,58 +8,24 @@ from probes.base.plan import Plan, Step, sentences
 
 # gdrtop runs these programs and no others.
 _PROGRAMS = {
-    "chmod",
-    "depmod",
-    "devlink",
-    "ibportstate",
-    "ip",
-    "journalctl",
-    "ln",
-    "mkdir",
-    "mknod",
-    "mlxlink",
-    "modprobe",
-    "nvidia-modprobe",
-    "nvidia-smi",
-    "perfquery",
-    "rdma",
-    "rmmod",
-    "scontrol",
-    "setpci",
-    "show_gids",
-    "sminfo",
-    "ss",
-    "sysctl",
-    "systemctl",
-    "udevadm",
+    *("chmod", "depmod", "devlink", "ibportstate", "ip", "journalctl", "ln", "mkdir", "mknod", "mlxlink"),
+    *("modprobe", "nvidia-modprobe", "nvidia-smi", "perfquery", "rdma", "rmmod", "scontrol", "setpci"),
+    *("show_gids", "sminfo", "ss", "sysctl", "systemctl", "udevadm"),
 }
-_COMMAND_LINE = "gdrtop does not change the kernel command line"
-_PACKAGES = "gdrtop does not install packages"
+_PACKAGE_MANAGERS = ("apt-get", "curl", "dnf", "dpkg", "rpm", "tdnf", "wget", "zypper")
+_BOOT_LOADERS = ("grub2-mkconfig", "grubby", "kernel-install", "rdma_topo", "rpm-ostree", "update-grub")
+_BOOT_IMAGES = ("dracut", "mkinitcpio", "update-initramfs")
 _REASONS = {
-    "apt-get": _PACKAGES,
-    "curl": _PACKAGES,
-    "dnf": _PACKAGES,
-    "dpkg": _PACKAGES,
-    "rpm": _PACKAGES,
-    "tdnf": _PACKAGES,
-    "wget": _PACKAGES,
-    "zypper": _PACKAGES,
+    **dict.fromkeys(_PACKAGE_MANAGERS, "gdrtop does not install packages"),
+    **dict.fromkeys(_BOOT_LOADERS, "gdrtop does not change the kernel command line"),
+    **dict.fromkeys(_BOOT_IMAGES, "gdrtop does not rebuild the boot image"),
     "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
-    "dracut": "gdrtop does not rebuild the boot image",
     "git": "gdrtop does not build software",
-    "grub2-mkconfig": _COMMAND_LINE,
-    "grubby": _COMMAND_LINE,
-    "kernel-install": _COMMAND_LINE,
     "kubectl": "gdrtop does not change cluster settings",
     "mlxconfig": "mlxconfig writes NIC firmware settings, which survive reinstalls",
     "mlxfwmanager": "gdrtop does not update firmware",
     "mlxfwreset": "gdrtop does not reset NICs",
-    "mkinitcpio": "gdrtop does not rebuild the boot image",
     "mokutil": "keys are enrolled at the console during the next boot",
-    "rdma_topo": _COMMAND_LINE,
-    "rpm-ostree": _COMMAND_LINE,
-    "update-grub": _COMMAND_LINE,
-    "update-initramfs": "gdrtop does not rebuild the boot image",
 }
 _SYSTEMCTL = {"daemon-reload", "disable", "enable", "reload", "restart", "start", "stop"}
 _DEFAULT = "gdrtop does not run this program"

@@ -28,13 +28,8 @@ if TYPE_CHECKING:
     from tui.screens.overview.state import OverviewState
 
 
-_FITTED = (
-    "jobs",
-    "topology",
-    "rates",
-    "path",
-    "traffic",
-)  # panels that are drawn for the rows that they have
+# Panels that are drawn for the rows that they have.
+_FITTED = ("jobs", "topology", "rates", "path", "traffic")
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
