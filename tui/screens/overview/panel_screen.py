@@ -77,7 +77,7 @@ class PanelScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._state: OverviewState | None = None
+        self.state: OverviewState | None = None
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
         # 1: the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
@@ -95,7 +95,7 @@ class PanelScreen(Screen[None]):
     @property
     def selected_pair(self) -> tuple[str, str]:
         """The selected GPU's and NIC's ids; "" for what is not selected."""
-        return self._state.selected_pair if self._state else ("", "")
+        return self.state.selected_pair if self.state else ("", "")
 
     @property
     def _focused_panel(self) -> str:
@@ -131,18 +131,18 @@ class PanelScreen(Screen[None]):
     def action_hide(self) -> None:
         """Hide the focused panel, or show it again if it is hidden and maximized; save that."""
         name = self._zoomed or self._focused_panel
-        if self._state is not None and name and self._view != 1:
-            before = self._state.panels_of(self._view)
+        if self.state is not None and name and self._view != 1:
+            before = self.state.panels_of(self._view)
             self._save_view(self._view, [panel for panel in PANELS if (panel in before) != (panel == name)])
             return
-        if self._state is None or name not in HIDEABLE:
+        if self.state is None or name not in HIDEABLE:
             self.notify(
                 "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
             )
             return
         from tui.screens.own_settings import save_setting
 
-        hidden = set(self._state.hidden) ^ {name}
+        hidden = set(self.state.hidden) ^ {name}
         keys = f"{KEYS['zoom'].display}, Tab and {KEYS['columns'].display}"
         words = f"hidden; {keys} show it again" if name in hidden else "shown"
         save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
