@@ -12,7 +12,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
+from tui.screens.head import HEAD_ROWS, HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
@@ -22,7 +22,6 @@ from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
 from widgets.live.job_traffic import LEAST_ROWS
-from widgets.node.head import HEAD_ROWS
 
 TRAFFIC = "job-traffic"  # the pane with the graphs of jobs
 TALL_ROWS = 36

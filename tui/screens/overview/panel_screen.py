@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from textual.screen import Screen
 from textual.widgets import Input
 
+from tui.screens.head import HEAD_ROWS
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import HIDE_PANELS, HIDEABLE, PLACES, START_VIEW, VIEW_PANELS, Arrangement
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
-from widgets.node.head import HEAD_ROWS
 
 if TYPE_CHECKING:
     from tui.screens.overview.state import OverviewState

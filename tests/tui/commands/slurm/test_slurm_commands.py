@@ -27,7 +27,7 @@ from tests.tiers import USUAL_FAULTS, usual
 from tests.tui.pilot import SteppedClock
 from tests.tui.test_cli import ROOT
 from tui.actions.dispatcher import Dispatcher
-from tui.actions.simulated_commands import SimulatedCommands
+from tui.actions.rehearsal import SimulatedCommands
 from tui.cli import main
 from tui.commands.check import CheckOptions, examine_host, write_check
 from tui.commands.slurm.session import Session
