@@ -71,7 +71,9 @@ def draw_outcome(outcome: Outcome, differing: Sequence[Difference], width: int) 
         is_noise = (outcome.rest_gbps or 0.0) < fast * (1 - LEAST_DIFFERENCE)
         cost = "no more than runs differ by" if is_noise else "nothing"
         text = f"The {count.removeprefix('1 ')} cost{'s' * (len(outcome.rest) == 1)} {cost}"
-        lines += wrapped(f"{text}: {gbps_or_failed(outcome.rest_gbps)} with {_whose(slower)}.", width)
+        whose = "job's" if slower else "recommended"
+        rest = f"{gbps_or_failed(outcome.rest_gbps)} with the {whose} values of these"
+        lines += wrapped(f"{text}: {rest}.", width)
     return lines
 
 
@@ -114,10 +116,6 @@ def cause_words(cause: Cause, outcome: Outcome, differing: Sequence[Difference])
 def gbps_or_failed(figure: float | None) -> str:
     """Return "389 Gb/s", or that the run failed."""
     return "no result (the test fails)" if figure is None else gbps(figure)
-
-
-def _whose(is_slower: bool) -> str:
-    return "the job's values of these" if is_slower else "the recommended values of these"
 
 
 def _setting(difference: Difference, of_job: bool) -> str:

@@ -14,7 +14,7 @@ from probes.fleet.summary import FoundProblem, NodeSummary
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
 from widgets.base.columns import Column, cells_of, draw_columns
-from widgets.base.lines import Line, Run, Tone, line, plain, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, behind, line, plain, width_of, wrapped
 from widgets.fleet.differences import draw_differences, draw_uncompared
 from widgets.node import verdict as verdict_drawing
 
@@ -85,9 +85,8 @@ def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
     more = len(problem.devices) - _MOST_DEVICES
     devices = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
     text = f"{problem.title}{devices} ({problem.id})"
-    first, *rest = wrapped(text, width - 6)
     head = line("    ", _MARKS.get(problem.severity, Run("·")), " ")
-    return [(*head, *first), *(line("      ", *more_words) for more_words in rest)]
+    return behind(head, wrapped(text, width - 6))
 
 
 def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
@@ -110,15 +109,19 @@ def draw_node_rows(fleet: Fleet) -> list[Line]:
     summaries = {summary.name: summary for summary in fleet.summaries}
     nodes: list[_Node] = [summaries[name] for group in fleet.groups for name in group.nodes]
     nodes += fleet.unanswered
+
+    def counted(title: str, kind: str, tone: Tone = Tone.PLAIN) -> Column:
+        return Column(title, cells_of(nodes, lambda node: _count(node, kind, tone)), 1, to_right=True)
+
     columns = [
         Column("NODE", cells_of(nodes, _name), 1),
         Column("VERDICT", cells_of(nodes, _verdict), 1),
         Column("PATH", cells_of(nodes, _path), 1),
         Column("GPUS", cells_of(nodes, _gpus), 1, to_right=True),
         Column("NICS", cells_of(nodes, _nics), 1, to_right=True),
-        Column("CRITICAL", cells_of(nodes, _critical), 1, to_right=True),
-        Column("WARNINGS", cells_of(nodes, _warnings), 1, to_right=True),
-        Column("SILENCED", cells_of(nodes, _silenced), 1, to_right=True),
+        counted("CRITICAL", "critical", Tone.BAD),
+        counted("WARNINGS", "warnings", Tone.WARNING),
+        counted("SILENCED", "silenced"),
         Column("KERNEL", cells_of(nodes, lambda node: _trait(node, "kernel")), 1),
         Column("DRIVER", cells_of(nodes, lambda node: _trait(node, "driver")), 1),
         Column("FINDING", cells_of(nodes, _finding), 1),
@@ -150,22 +153,11 @@ def _gpus(node: _Node) -> Run:
 def _nics(node: _Node) -> Run:
     if isinstance(node, Unanswered) or node.verdict.state in verdict_drawing.WITHOUT_NUMBERS:
         return Run(_NONE)
-    return _count(node.verdict.nics)
+    return _count(node, "nics")
 
 
-def _critical(node: _Node) -> Run:
-    return _count(None if isinstance(node, Unanswered) else node.verdict.critical, Tone.BAD)
-
-
-def _warnings(node: _Node) -> Run:
-    return _count(None if isinstance(node, Unanswered) else node.verdict.warnings, Tone.WARNING)
-
-
-def _silenced(node: _Node) -> Run:
-    return _count(None if isinstance(node, Unanswered) else node.verdict.silenced)
-
-
-def _count(count: int | None, tone: Tone = Tone.PLAIN) -> Run:
+def _count(node: _Node, kind: str, tone: Tone = Tone.PLAIN) -> Run:
+    count = None if isinstance(node, Unanswered) else getattr(node.verdict, kind)
     return Run(_NONE) if count is None else Run(str(count), tone if count else Tone.PLAIN)
 
 

@@ -57,7 +57,7 @@ def draw(
     lines: list[Line] = []
     for stated, state in zip(paths, (facts.dmabuf, facts.peermem), strict=False):
         chosen = Run("  preferred by NCCL" if full and stated.is_preferred else "", Tone.DIM)
-        lines.append((Run(f"{_name(stated.path):<10}"), _usable(stated), _nics(facts, stated), chosen))
+        lines.append((Run(f"{_NAMES[stated.path]:<10}"), _usable(stated), _nics(facts, stated), chosen))
         if full:
             for need in state.requirements:
                 lines.extend(_requirement_lines(need, width))
@@ -67,10 +67,6 @@ def draw(
         lines.extend(_in_use(facts, paths[0], width))
     lines.extend(_live(peermem, history, width))
     return lines
-
-
-def _name(path: GdrPath) -> str:
-    return _NAMES[path]
 
 
 def _nics(facts: GpuDirectFacts, stated: PathStatement) -> Run:
@@ -138,7 +134,7 @@ def strip(
     for stated in paths or ():
         usable = _usable(stated)
         mark = Run(usable.text[0], usable.tone)
-        runs.extend([Run(f"{_name(stated.path)} "), mark, _nics(facts, stated), Run("  ")])
+        runs.extend([Run(f"{_NAMES[stated.path]} "), mark, _nics(facts, stated), Run("  ")])
     if peermem is not None and not _is_absent(peermem):
         refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
         runs.append(Run(f"refcnt {refcnt} "))
