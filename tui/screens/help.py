@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from tui.manual import SUBJECTS, page, title
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import FUNCTION_KEYS, KEYS, bind, leave_keys
+from tui.screens.keys import FUNCTION_KEYS, KEYS, bind_pair, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
@@ -136,8 +136,7 @@ class HelpScreen(PanesScreen):
     """Keys, and the manual; it opens at the subject of the screen from which it was opened."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("change", "turn(1)", "right", label="Subject"),
-        bind("change", "turn(-1)", "left", show=False),
+        *bind_pair("change", "turn", label="Subject"),
         *leave_keys("help"),
     ]
 

@@ -141,6 +141,21 @@ def bind(
     )
 
 
+def bind_pair(
+    name: str, action: str, step: int = 1, *, show: bool = True, label: str = ""
+) -> tuple[Binding, Binding]:
+    """Bind the keys that go forward to an action with this step, and those that go back to its opposite.
+
+    The table has them in turn: "right,left", "down,up,j,k".
+    """
+    keys = KEYS[name].keys.split(",")
+    forward, back = ",".join(keys[::2]), ",".join(keys[1::2])
+    return (
+        bind(name, f"{action}({step})", forward, show=show, label=label),
+        bind(name, f"{action}({-step})", back, show=False),
+    )
+
+
 def move_keys(*, show: bool = True) -> tuple[Binding, ...]:
     """Bind the keys that move in the focused pane to `action_move`."""
     return (

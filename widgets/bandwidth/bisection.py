@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.planning.bisection import LEAST_DIFFERENCE, Cause, Outcome, Trial
 from probes.base.text import plural
+from probes.queries.evidence_list import join_limited
 from probes.setup.environment.differences import Difference, Differences
 from widgets.base.figures import gbps, minutes
 from widgets.base.lines import Line, Tone, wrapped
@@ -49,8 +50,7 @@ def trial_words(trial: Trial, differing: Sequence[Difference]) -> str:
         return f"recommended values{again}"
     if len(names) == len(differing):
         return f"job's values{again}"
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"job's {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"job's {join_limited(names, _MOST_NAMED)}"
 
 
 def draw_outcome(outcome: Outcome, differing: Sequence[Difference], width: int) -> list[Line]:

@@ -11,6 +11,7 @@ from probes.fleet.compare import Change, Changes, Difference, Fleet, Kind
 from probes.fleet.facts import Fact, Place
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import Role
+from probes.queries.evidence_list import join_limited
 from probes.snapshot.verdict import State
 from widgets.base.figures import ago, local_time
 from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
@@ -50,9 +51,7 @@ def label_of(fact: Fact, slots: Sequence[str]) -> str:
     """Return "NIC firmware of mlx5_0, mlx5_1", "modules nvidia, nvidia_uvm", "kernel"."""
     if not slots:
         return fact.label
-    named = ", ".join(slots[:_MOST_NAMED])
-    if len(slots) > _MOST_NAMED:
-        named += f" and {len(slots) - _MOST_NAMED} more"
+    named = join_limited(slots, _MOST_NAMED)
     if fact.id == "gpu":  # "GPU0, GPU1"
         return named
     if fact.place is Place.NAME or fact.id == "nic":

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
@@ -27,8 +27,7 @@ class BandwidthSetupScreen(PanesScreen):
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "start", label="Run"),
-        bind("change", "change(1)", "right"),
-        bind("change", "change(-1)", "left", show=False),
+        *bind_pair("change", "change"),
         bind("peer", "name_peer"),
         bind("copy", "copy"),
         ZOOM_KEY,

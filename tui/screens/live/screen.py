@@ -14,7 +14,7 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.head import HEAD_ROWS, HeadView
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
@@ -89,14 +89,10 @@ class LiveScreen(PanesScreen):
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "open"),
-        bind("moment", "step(1)", "right_square_bracket"),
-        bind("moment", "step(-1)", "left_square_bracket", show=False),
-        bind("event", "event(1)", "right_parenthesis"),
-        bind("event", "event(-1)", "left_parenthesis", show=False),
-        bind("moments", "step(10)", "right_curly_bracket,shift+right", show=False),
-        bind("moments", "step(-10)", "left_curly_bracket,shift+left", show=False),
-        bind("ends", "end(1)", "greater_than_sign", show=False),
-        bind("ends", "end(-1)", "less_than_sign", show=False),
+        *bind_pair("moment", "step"),
+        *bind_pair("event", "event"),
+        *bind_pair("moments", "step", 10, show=False),
+        *bind_pair("ends", "end", show=False),
         bind("last", "last", "end", show=False),
         bind("write", "write"),
         bind("copy", "copy"),
@@ -106,8 +102,7 @@ class LiveScreen(PanesScreen):
         bind("view", "sort", label="Sort"),
         bind("columns", "columns"),
         ZOOM_KEY,
-        bind("pane", "pane(1)", "tab"),
-        bind("pane", "pane(-1)", "shift+tab", show=False),
+        *bind_pair("pane", "pane"),
         *leave_keys("live"),
     ]
 

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.screen import ModalScreen, Screen
 
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys, move_keys
+from tui.screens.keys import bind, bind_pair, leave_keys, move_keys
 from tui.screens.live.state import LiveState
 from tui.screens.own_settings import HIDE, SORT, save_setting
 from widgets.base.lines import Line, Run, Tone, fit, rows_of, wrapped
@@ -121,8 +121,7 @@ class SortScreen(ColumnListScreen[str]):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "choose", label="Sort"),
         bind("view", "worst_first", label="Worst first"),
-        bind("select", "step(1)", "down,j"),
-        bind("select", "step(-1)", "up,k", show=False),
+        *bind_pair("select", "step"),
     ]
 
     def __init__(self, table: str, sort: str) -> None:

@@ -13,7 +13,7 @@ from textual.widgets import Input
 from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.head import HeadView, draw_head
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, move_keys
+from tui.screens.keys import bind, bind_pair, move_keys
 from tui.screens.overview.panel_screen import PANELS, PanelScreen, mount_panels, new_panel
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
@@ -40,16 +40,14 @@ class OverviewScreen(PanelScreen):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         *move_keys(show=False),
         bind("open", "open", show=False),
-        bind("change", "partner(1)", "right", show=False),
-        bind("change", "partner(-1)", "left", show=False),
+        *bind_pair("change", "partner", show=False),
         bind("views", "view(2)", "2", show=False),
         bind("views", "view(3)", "3", show=False),
         bind("views", "view(4)", "4", show=False),
         bind("overview", "view(1)", show=False),
         bind("zoom", "zoom", show=False),
         bind("columns", "hide", show=False),
-        bind("pane", "pane(1)", "tab", show=False),
-        bind("pane", "pane(-1)", "shift+tab", show=False),
+        *bind_pair("pane", "pane", show=False),
         bind("filter", "filter"),
         bind("fix", "fix"),
         bind("explain", "explain", show=False),
@@ -363,10 +361,7 @@ class ReplayScreen(OverviewScreen):
     """The overview with keys that move in time."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("moment", "app.move(1)", "right_square_bracket"),
-        bind("moment", "app.move(-1)", "left_square_bracket", show=False),
-        bind("moments", "app.move(10)", "right_curly_bracket,shift+right", show=False),
-        bind("moments", "app.move(-10)", "left_curly_bracket,shift+left", show=False),
-        bind("ends", "app.move_to_end(1)", "greater_than_sign", show=False),
-        bind("ends", "app.move_to_end(-1)", "less_than_sign", show=False),
+        *bind_pair("moment", "app.move"),
+        *bind_pair("moments", "app.move", 10, show=False),
+        *bind_pair("ends", "app.move_to_end", show=False),
     ]
