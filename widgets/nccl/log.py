@@ -71,11 +71,8 @@ def _shown(problems: Sequence[Problem], title: str, lines: list[Line]) -> Sequen
 
 def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Line]:
     left = len(rows) - most
-    return (
-        [line(f"  and {left} more {plural(left, noun).partition(' ')[2]} (--json shows all)")]
-        if left > 0
-        else []
-    )
+    nouns = plural(left, noun).partition(" ")[2]
+    return [line(f"  and {left} more {nouns} (--json shows all)")] if left > 0 else []
 
 
 def _indented(text: str, width: int, indent: str = "  ", hang: str = "  ") -> list[Line]:

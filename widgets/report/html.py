@@ -87,11 +87,8 @@ class Drawing:
 
     def rule(self, x: float, top: float, bottom: float, name: str) -> None:
         """Draw a vertical line."""
-        ET.SubElement(
-            self._root,
-            "line",
-            {"x1": _px(x), "x2": _px(x), "y1": _px(top), "y2": _px(bottom), **_shape(name)},
-        )
+        ends = {"x1": _px(x), "x2": _px(x), "y1": _px(top), "y2": _px(bottom)}
+        ET.SubElement(self._root, "line", {**ends, **_shape(name)})
 
     def words(self, x: float, y: float, line: Line, width: float = 10_000.0, at_end: bool = False) -> None:
         """Write a line of runs with its base line at `y`; the last run is cut at `width`."""

@@ -18,7 +18,7 @@ from tui.commands.arguments import UsageError
 from tui.commands.forecast.after_reboot import kernel_json
 from tui.runtime.json_values import document, host_name, write_json
 from tui.runtime.printing import heading, print_lines, text_width
-from widgets.setup.upgrade import draw_upgrade
+from widgets.doctor.forecast import draw_upgrade
 
 FROM_STDIN = "-"
 _SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories

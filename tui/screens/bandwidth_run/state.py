@@ -235,11 +235,9 @@ class SeriesState:
         marks = [mark_of(result) for result in self.results]
         if self.ended is not None and self.ended.aborted:
             marks.append(Run("▲", Tone.WARNING))
-        for tone in (Tone.BAD, Tone.WARNING, Tone.DIM, Tone.PLAIN):
-            for mark in marks:
-                if mark.tone is tone:
-                    return mark
-        return Run("✓", Tone.GOOD) if marks else Run("■", Tone.DIM)
+        order = (Tone.BAD, Tone.WARNING, Tone.DIM, Tone.PLAIN)
+        best = Run("✓", Tone.GOOD) if marks else Run("■", Tone.DIM)
+        return next((mark for tone in order for mark in marks if mark.tone is tone), best)
 
     @property
     def seconds_left(self) -> float:
