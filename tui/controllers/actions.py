@@ -114,7 +114,7 @@ class ActionRunController:
 
     def _get_password(self, title: str) -> bool:
         """Let sudo ask on the terminal; called in the run's thread."""
-        from tui.actions.sudo_password import ask_on_terminal, wait_for_password
+        from tui.actions.local_commands import ask_on_terminal, wait_for_password
 
         ask = partial(ask_on_terminal, self._app.suspend, title)
         return wait_for_password(self._app.call_later, ask, lambda: self._context.is_leaving)

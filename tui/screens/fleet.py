@@ -20,8 +20,7 @@ from tui.screens.list_state import FilteredListState
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
 from widgets.base.lines_view import LinesView
-from widgets.fleet.answer import headline
-from widgets.fleet.table import differences_of, draw_node, draw_table, type_name, types_of
+from widgets.fleet.answer import differences_of, draw_node, draw_table, headline, type_name, types_of
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
 _FILTER_WIDTH = 400
