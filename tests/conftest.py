@@ -57,7 +57,7 @@ def patient_sources() -> Iterator[None]:
 def no_saved_facts() -> Iterator[None]:
     """Neither save nor read the facts of a node that works, unless a test names a directory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tui.files.last_ok_file.last_ok_directory", lambda: "")
+        patch.setattr("tui.files.since_ok.last_ok_directory", lambda: "")
         yield
 
 

@@ -924,7 +924,9 @@ def draw(node: Node, width: int) -> list[Line]:
             before='            "traffic": len(traffic.TOTALS) + (right - 2 >= traffic.ROOM_FOR_SCALE),',
         ),
         Change(
-            "tui/screens/overview/panel_grid.py", '    "sample": "Sample",\n', before='    "path": "Path",\n'
+            "tui/screens/overview/panel_screen.py",
+            '    "sample": "Sample",\n',
+            before='    "path": "Path",\n',
         ),
         Change(
             "tests/widgets/test_drawings.py",
@@ -956,7 +958,7 @@ def test_sample_the_gpus_are_counted() -> None:
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
             "KeyError: 'sample'",
         ),
-        "tui/screens/overview/panel_grid.py": (
+        "tui/screens/overview/panel_screen.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
             "PANELS in panel_grid.py and PLACES in own_settings.py",
         ),

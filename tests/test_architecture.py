@@ -72,7 +72,7 @@ OWN_FILES = {
     "tui/files/append_file.py": {"makedirs", "replace", "write"},
     "tui/files/crash_file.py": {"makedirs", "unlink"},
     "tui/files/job_file.py": {"unlink"},
-    "tui/files/last_ok_file.py": {"makedirs"},
+    "tui/files/since_ok.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
     "tui/commands/config/edit.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
@@ -103,7 +103,7 @@ OPENERS = {
     # gdrtop's own files, in directories that only their user can write to; the last part is never a link.
     "tui/actions/supervisor.py": {"_run", "_create", "_claimed", "main"},
     "tui/files/append_file.py": {"_append", "_tail", "_set_mode"},
-    "tui/files/last_ok_file.py": {"confirm"},
+    "tui/files/since_ok.py": {"confirm"},
     "tui/files/new_file.py": {"_place", "__init__", "keep"},
     "tui/files/reliability/database.py": {"_locked", "_opened"},
     "tui/runtime/lock.py": {"open_own_directory", "_roots_holder", "_open_file"},

@@ -94,7 +94,7 @@ class GdrtopApp(TerminalApp[None]):
         self._origin, self._open_host, self._replay = origin, open_host, replay
         self._overview = OverviewScreen()
         if replay is not None:
-            from tui.screens.overview.replay import ReplayScreen
+            from tui.screens.overview.screen import ReplayScreen
 
             self._overview = ReplayScreen()
         self._reading_thread = ReadingThread(
@@ -321,7 +321,7 @@ class GdrtopApp(TerminalApp[None]):
 
     def action_theme(self, name: str) -> None:
         """Use a theme, and save it."""
-        from tui.screens.save_setting import save_setting
+        from tui.screens.own_settings import save_setting
 
         self.theme = name
         hint = ". NO_COLOR is set, so no colors are shown" if self.no_color else ""

@@ -58,7 +58,7 @@ def prepare(ascii_only: bool, color: str = "auto") -> bool:
     elif color == "always":
         os.environ.pop("NO_COLOR", None)
     if is_configured() and (keys := current().keys):
-        from tui.screens.own_keys import use_keys
+        from tui.screens.own_settings import use_keys
 
         use_keys({name: str(configured.value) for name, configured in keys.items()})
     return is_plain(sys.stdout, ascii_only)

@@ -22,9 +22,8 @@ from textual.widgets import Input
 from tui.launch import EXIT_CRASHED
 from tui.runtime.printing import ascii_cells
 from tui.runtime.signals import TERMINAL_GONE, ExitSignals
-from tui.screens.dead_keys import why_dead
 from tui.screens.head import HeadState
-from tui.screens.keys import KEYS, bind
+from tui.screens.keys import KEYS, bind, why_dead
 from tui.settings.current import current, is_configured
 from tui.terminal.clipboard import clipboard_sequence, wrapped_for_screen
 from tui.terminal.diff import MinimalOutput

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from textual.pilot import Pilot
-from tui.screens.prove import RegistrationScreen
 
 from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.host import SimulatedHost
@@ -15,6 +14,7 @@ from tests.support.pilot import SteppedClock, readings, until
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 from tui.screens.ask import AskScreen
 from tui.screens.doctor.screen import DoctorScreen
+from tui.screens.prove import RegistrationScreen
 from widgets.base.lines_view import LinesView
 
 

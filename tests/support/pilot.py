@@ -70,9 +70,9 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
         await readings(pilot, clock, 2)
     state = overview(pilot).state
     assert state is not None
-    before = state.examination
+    before = state.checked.examination
     pilot.app.post_message(ExaminedListScreen.CheckRequested())
-    await until(pilot, lambda: state.examination is not (before if again else None))
+    await until(pilot, lambda: state.checked.examination is not (before if again else None))
     await settled(pilot)
 
 

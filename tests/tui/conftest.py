@@ -32,7 +32,7 @@ def enter_answers_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory, not there yet, in which the facts of a node that works are saved."""
     directory = tmp_path / "state" / "last-ok"
-    monkeypatch.setattr("tui.files.last_ok_file.last_ok_directory", lambda: str(directory))
+    monkeypatch.setattr("tui.files.since_ok.last_ok_directory", lambda: str(directory))
     return directory
 
 

@@ -21,7 +21,7 @@ from probes.simulation.node.model.tree import Tree
 from tests.support.pilot import SteppedClock, readings, settled
 from tests.support.tiers import share, usual
 from tui.app import GdrtopApp
-from widgets.node.head import HEAD_ROWS
+from tui.screens.head import HEAD_ROWS
 
 SIZE = (120, 40)
 SECONDS_TO_READ = 60  # from the beginning of the fault

@@ -10,7 +10,7 @@ from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
 from tests.support.action_screens import NODE, asked, ended, on, seen
 from tests.support.pilot import SteppedClock, readings, stepped_app, until
-from tui.actions.sudo_password import ask_on_terminal, wait_for_password
+from tui.actions.local_commands import ask_on_terminal, wait_for_password
 from tui.runtime.live_source import LiveSource
 from tui.screens.run import RunScreen
 from widgets.base.lines import Tone

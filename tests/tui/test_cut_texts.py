@@ -12,11 +12,11 @@ from tests.support.pilot import SteppedClock
 from tests.support.tiers import usual
 from tests.tui.test_statements import overview_of, watched
 from tui.runtime.reading_thread import Sampled
+from tui.screens import head as head_drawing
 from tui.screens.head import HeadState
 from tui.screens.overview.layout import RIGHT_CELLS, left_cells
 from tui.screens.overview.state import OverviewState
 from widgets.base.lines import Line, plain
-from widgets.node import head as head_drawing
 
 WHOLE = 1000
 LONG_WORD = 12  # cells: a path or an address may be cut
@@ -43,7 +43,7 @@ def wrong_in(name: str, seconds: int) -> list[str]:
     host = SimulatedHost(name, clock=clock)
     monitor = watched(host, clock, seconds)
     overview = overview_of(monitor)
-    head = HeadState(host.origin, **overview.head_fields()).head()  # type: ignore[arg-type]
+    head = HeadState(host.origin, **overview.head_fields())  # type: ignore[arg-type]
     whole = {panel: plain_of(lines) for panel, lines in drawn(overview, WHOLE, WHOLE, WHOLE).items()}
     sentence = plain(head.sentence)
     wrong = []

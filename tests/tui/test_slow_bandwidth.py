@@ -56,7 +56,7 @@ async def test_the_dashboard_is_degraded_until_a_newer_result_is_good(store: Mem
             await readings(pilot, clock, 2)
 
         await examined(pilot, clock)
-        state = overview(pilot)._state
+        state = overview(pilot).state
         assert state is not None
         assert state.verdict is not None
         assert state.verdict.state is State.ACTIVE

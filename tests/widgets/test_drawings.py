@@ -20,13 +20,12 @@ from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.rates import PortRate
 from probes.topology.paths import Topology, build
 from tui.commands.modules import exit_status
+from tui.screens import head as head_drawing
 from tui.screens.head import HeadState
 from widgets.base import figures
-from widgets.base.figures import local_time
-from widgets.base.graphs import graph
+from widgets.base.figures import graph, local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, plain, rows_of, width_of, wrapped
 from widgets.doctor import findings
-from widgets.node import head as head_drawing
 from widgets.node import matrix as matrix_drawing
 from widgets.node import modules as ladder_drawing
 from widgets.node import path as path_drawing
@@ -320,7 +319,7 @@ def test_the_head_never_drops_host_screen_verdict_or_clock(
         recording=status,
         taken_at=1.0,
     )
-    lines = [plain(row) for row in head_drawing.draw(state.head(), screen, width)]
+    lines = [plain(row) for row in head_drawing.draw(state, screen, width)]
     assert len(lines) == 2
     assert all(len(text) <= width for text in lines)
     assert lines[0].startswith(" ✗ GPU5 does not respond")
@@ -333,7 +332,7 @@ def test_the_head_never_drops_host_screen_verdict_or_clock(
 
 
 def test_a_hint_stands_behind_the_sentence_where_there_is_room() -> None:
-    head = HeadState(Origin(Source.LIVE), sentence=SENTENCE, hint="press f").head()
+    head = HeadState(Origin(Source.LIVE), sentence=SENTENCE, hint="press f")
     assert plain(head_drawing.draw(head, "Overview", 120)[0]).endswith("· press f")
     assert "press" not in plain(head_drawing.draw(head, "Overview", 80)[0])
 
@@ -341,7 +340,7 @@ def test_a_hint_stands_behind_the_sentence_where_there_is_room() -> None:
 def test_the_usual_interval_is_not_shown() -> None:
     def shown(pace: str) -> str:
         state = HeadState(Origin(Source.SIMULATED, "hgx-h100"), pace=pace, verdicts=VERDICT, taken_at=1.0)
-        return "\n".join(plain(row) for row in head_drawing.draw(state.head(), "Overview", 120))
+        return "\n".join(plain(row) for row in head_drawing.draw(state, "Overview", 120))
 
     assert "every 2 s" in shown("every 2 s")
     assert "every 1 s" not in shown("every 1 s")

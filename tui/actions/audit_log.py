@@ -230,23 +230,17 @@ def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
 
 def _past_run(run: str, read: _Reading) -> PastRun:
     begin, end = read.begin, read.end or {}
+    host, boot_id, user = (_text(begin, name) for name in ("host", "boot_id", "user"))
     pid = begin.get("pid")
     return PastRun(
         id=run,
         at=_number(begin, "at") or 0.0,
-        actor=Actor(
-            host=_text(begin, "host"),
-            boot_id=_text(begin, "boot_id"),
-            user=_text(begin, "user"),
-            pid=pid if isinstance(pid, int) else 0,
-        ),
+        actor=Actor(host, boot_id, user, pid if isinstance(pid, int) else 0),
         action=_text(begin, "action"),
         title=_text(begin, "title"),
         outcome=_outcome(end),
         why=_text(end, "why"),
-        steps=tuple(
-            _past_step(line, read.ends.get(number, {})) for number, line in sorted(read.steps.items())
-        ),
+        steps=tuple(_past_step(line, read.ends.get(place, {})) for place, line in sorted(read.steps.items())),
         disturbs=_text(begin, "disturbs"),
         measured=read.measured,
     )
@@ -303,13 +297,8 @@ def undo_plan(run: PastRun, boot_id: str) -> Plan | str:
     """
     done = [step for step in run.steps if step.outcome is RunOutcome.DONE]
     same_boot = run.actor.boot_id == boot_id
-    steps = tuple(
-        step
-        for past in reversed(done)
-        if same_boot or past.path
-        for step in [_undo_step(past)]
-        if step is not None
-    )
+    undone = (_undo_step(past) for past in reversed(done) if same_boot or past.path)
+    steps = tuple(step for step in undone if step is not None)
     if steps:
         return Plan(f"Undo: {run.title}", steps, disturbs=run.disturbs)
     if not done:

@@ -249,7 +249,7 @@ class Dispatcher:
 
     def _simulated(self) -> Commands:
         from probes.simulation.host import SimulatedHost
-        from tui.actions.simulated_commands import SimulatedCommands
+        from tui.actions.rehearsal import SimulatedCommands
 
         assert isinstance(self._host, SimulatedHost)
         return SimulatedCommands(self._host)

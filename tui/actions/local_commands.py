@@ -7,13 +7,16 @@ ends, or it is reported as still running.
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from probes.base.frozen import frozen
@@ -25,6 +28,7 @@ from tui.terminal.program_output import PtyReader
 if TYPE_CHECKING:
     from probes.host.remote.remote_host import RemoteHost
 
+_POLL_SECONDS = 0.2  # for the password
 STEP_SECONDS = 300.0  # restarting openibd takes one or two minutes on a big node
 _LINE_LIMIT = 4096
 _LINES_LIMIT = 20_000  # of one step; later ones are counted and not shown
@@ -215,3 +219,44 @@ def ask_for_password() -> bool:
     """Let sudo ask for the password on this process's terminal; return whether it was accepted."""
     sudo = find_command("sudo")
     return sudo is not None and subprocess.run([sudo, "-v"], cwd="/").returncode == 0
+
+
+def wait_for_password(
+    call: Callable[[Callable[[], object]], object], ask: Callable[[], bool], is_leaving: Callable[[], bool]
+) -> bool:
+    """Run `ask` in the screen's thread and wait for its answer; called in the run's thread."""
+    answer: concurrent.futures.Future[bool] = concurrent.futures.Future()
+
+    def asked() -> None:
+        try:
+            answer.set_result(ask())
+        except Exception:  # the run goes on without a password, and says so
+            answer.set_result(False)
+            raise
+
+    if is_leaving():
+        return False
+    call(asked)
+    while True:
+        try:
+            return answer.result(_POLL_SECONDS)
+        except concurrent.futures.TimeoutError:
+            if is_leaving():
+                return False
+
+
+def ask_on_terminal(suspend: Callable[[], AbstractContextManager[object]], title: str) -> bool:
+    """Suspend the dashboard and let sudo ask; return whether the password was accepted."""
+    from textual.app import SuspendNotSupported
+
+    try:
+        with suspend():
+            # Ctrl-C ends sudo. A handler and not SIG_IGN, which sudo would inherit.
+            before = signal.signal(signal.SIGINT, lambda number, frame: None)
+            try:
+                print(f"gdrtop: “{title}” needs root", file=sys.__stdout__, flush=True)
+                return ask_for_password()
+            finally:
+                signal.signal(signal.SIGINT, before)
+    except SuspendNotSupported:
+        return False

@@ -12,30 +12,9 @@ from probes.plans.packages import PACKAGE_PROGRAMS
 
 # gdrtop runs these programs and no others.
 _PROGRAMS = {
-    "chmod",
-    "depmod",
-    "devlink",
-    "ibportstate",
-    "ip",
-    "journalctl",
-    "ln",
-    "mkdir",
-    "mknod",
-    "mlxlink",
-    "modprobe",
-    "nvidia-modprobe",
-    "nvidia-smi",
-    "perfquery",
-    "rdma",
-    "rmmod",
-    "scontrol",
-    "setpci",
-    "show_gids",
-    "sminfo",
-    "ss",
-    "sysctl",
-    "systemctl",
-    "udevadm",
+    *("chmod", "depmod", "devlink", "ibportstate", "ip", "journalctl", "ln", "mkdir", "mknod", "mlxlink"),
+    *("modprobe", "nvidia-modprobe", "nvidia-smi", "perfquery", "rdma", "rmmod", "scontrol", "setpci"),
+    *("show_gids", "sminfo", "ss", "sysctl", "systemctl", "udevadm"),
 }
 _COMMAND_LINE = "gdrtop does not change the kernel command line"
 _REASONS = {

@@ -5,8 +5,10 @@ The same runner runs the same steps as for real. Nothing of the node changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
@@ -16,11 +18,50 @@ from probes.host.protocol import Host
 from probes.live.events.conditions import SEEN_AT_ONCE
 from probes.live.job_examination import examine_with_jobs
 from probes.setup.twin.build import make_twin
+from probes.simulation.commands.command_result import CommandResult as Performed
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.events import RunEnded, RunEvent
+from tui.actions.local_commands import CommandResult
 from tui.actions.runner import Runner
-from tui.actions.simulated_commands import SimulatedCommands
+from tui.terminal.program_output import sanitized
+
+# Run commands on a simulated node or a twin, in about the time that a real node takes.
+
+_LINE_LIMIT = 4096
+_LONGEST_WAIT_SECONDS = 1.5
+
+
+class Performing(Protocol):
+    """A simulated node, or a twin of a real one."""
+
+    def perform(self, argv: Sequence[str], stdin: str = "") -> Performed:
+        """Play a command that changes it."""
+
+
+class SimulatedCommands:
+    """A simulated node, where every user is root."""
+
+    def __init__(
+        self,
+        host: Performing,
+        wait: Callable[[float], object] = time.sleep,
+        as_root: str = "on the simulated node",
+    ) -> None:
+        self._host, self._wait, self.as_root = host, wait, as_root
+
+    def run(
+        self, argv: Sequence[str], root: bool, text: str, on_line: Callable[[str], None]
+    ) -> CommandResult:
+        """Run a command, and pass on its lines with pauses."""
+        del root
+        performed = self._host.perform(argv, text)
+        pause = min(_LONGEST_WAIT_SECONDS, performed.seconds) / (len(performed.lines) + 1)
+        for line in performed.lines:
+            self._wait(pause)
+            on_line(sanitized(line, _LINE_LIMIT))
+        self._wait(pause)
+        return CommandResult(performed.exit_status, performed.seconds)
 
 
 @frozen

@@ -47,7 +47,7 @@ _ENVIRONMENT = {"PATH": ":".join(TRUSTED_PATH), "LC_ALL": "C.UTF-8"}
 # sys.path is passed as arguments, because systemd and -I drop it. gdrtop's own directory comes first.
 PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from tui.actions.supervisor import main; main(sys.argv[1])"
 
-_CODEC = Codec(clean=str)  # text stays as it is
+CODEC = Codec(clean=str)  # text stays as it is
 
 
 @frozen
@@ -64,17 +64,6 @@ class Order:
 # What gdrtop and the supervisor write to each other, as JSON
 
 
-def order_json(order: Order) -> Any:
-    """Return an order as a JSON object."""
-    return _CODEC.encode(order)
-
-
-def order_of(fields: dict[str, Any]) -> Order:
-    """Return the order in a JSON object; ValueError if it is malformed."""
-    order: Order = _CODEC.decode(Order, fields)
-    return order
-
-
 def event_json(event: RunEvent) -> dict[str, Any]:
     """Return an event as a JSON object, without the plan, which both sides know."""
     if isinstance(event, RunBegan):
@@ -84,7 +73,7 @@ def event_json(event: RunEvent) -> dict[str, Any]:
     if isinstance(event, Printed):
         return {"event": "printed", "text": event.text}
     if isinstance(event, StepEnded):
-        return {"event": "step ended", **_CODEC.encode(event)}
+        return {"event": "step ended", **CODEC.encode(event)}
     return {"event": "run ended", "outcome": event.outcome.value, "why": event.why, "left": len(event.left)}
 
 
@@ -98,7 +87,7 @@ def event_of(fields: dict[str, Any], plan: Plan, where: str) -> RunEvent | None:
     if kind == "printed":
         return Printed(fields["text"])
     if kind == "step ended":
-        ended: StepEnded = _CODEC.decode(StepEnded, fields)
+        ended: StepEnded = CODEC.decode(StepEnded, fields)
         return ended
     if kind == "run ended":
         left = plan.steps[len(plan.steps) - fields["left"] :] if fields["left"] else ()
@@ -152,7 +141,7 @@ class DetachedRun:
 
     def _started(self, unit: str, order: str, reading: int) -> RunEnded:
         """Start the supervisor as a unit, else in its own session, and follow it."""
-        content = json.dumps(order_json(self._order)).encode()
+        content = json.dumps(CODEC.encode(self._order)).encode()
         for start, seconds in ((self._start_unit, UNIT_SECONDS), (self._start_session, _START_SECONDS)):
             _create(order, content)
             ended = self._follow(reading, order, seconds) if start(unit, order) else None
@@ -288,7 +277,7 @@ def main(path: str) -> None:
     content = _claimed(path)
     if content is None:
         return
-    order = order_of(json.loads(content))
+    order: Order = CODEC.decode(Order, json.loads(content))
 
     def write(fields: dict[str, Any]) -> None:
         try:

@@ -248,12 +248,8 @@ class DiskResultsStore:
         except OSError as error:
             directory = shown_path(os.path.dirname(path))
             raise StoreError(f"{directory} could not be created: {why(error)}") from None
-        file = NewFile(path, StoreError, replaces=True)
-        try:
-            file.write((json.dumps(content, ensure_ascii=True, indent=1) + "\n").encode())
-            file.keep()
-        finally:
-            file.drop()
+        text = json.dumps(content, ensure_ascii=True, indent=1) + "\n"
+        NewFile(path, StoreError, replaces=True).save(text.encode())
         return shown_path(path)
 
     def _baseline_path(self, machine: str) -> str:

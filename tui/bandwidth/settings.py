@@ -11,7 +11,7 @@ from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
 from probes.snapshot.examination import Examination
 from tui.bandwidth import setting_options
 from tui.bandwidth.setting_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
-from widgets.bandwidth.setup import SettingRow
+from widgets.bandwidth.series import SettingRow
 
 _ONE_ENDED = (Mode.SERVER, Mode.CLIENT)  # gdrtop starts one end only
 

@@ -429,7 +429,7 @@ def _text(
     lines.extend(wrapped(note, width, Tone.WARNING, "  ") if note else ())
     lines.extend(wrapped(verdict.reason, width, Tone.PLAIN, "  "))
     if since is not None:
-        from widgets.fleet.since_ok import draw_wrapped
+        from widgets.fleet.differences import draw_wrapped
 
         lines.extend(draw_wrapped(since, width, "  "))
     if options.ids:

@@ -144,11 +144,20 @@ class AppContext:
             self.app.push_screen(make())
 
     def ask_to_stop(
-        self, question: str, yes: str, cancel: str = "", *, then: Callable[[str | None], None]
+        self,
+        question: str,
+        yes: str,
+        stop: Callable[[], None],
+        cancel: str = "",
+        on_cancel: Callable[[], None] = lambda: None,
     ) -> None:
         """Ask before something is stopped; `yes` and `cancel` say what these answers do."""
-        from tui.screens.ask import YES, AskScreen, sentences
+        from tui.screens.ask import CANCEL, YES, AskScreen, sentences
+
+        def answered(answer: str | None) -> None:
+            if answer in (YES, CANCEL):
+                (stop if answer == YES else on_cancel)()
 
         if not isinstance(self.app.screen, AskScreen):
             ask = AskScreen(sentences(question), yes, "Continue without stopping", cancel, exit_answer=YES)
-            self.app.push_screen(ask, then)
+            self.app.push_screen(ask, answered)

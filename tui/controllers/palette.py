@@ -16,25 +16,12 @@ from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind
 
 _PATIENCE_SECONDS = 2.0
-# Names of the key table and the application's actions, in the order in which they are listed.
-_COMMANDS = {
-    "overview": "overview",
-    "doctor": "doctor",
-    "live": "live",
-    "nccl": "nccl",
-    "setup": "setup",
-    "bandwidth": "bandwidth",
-    "prove": "prove",
-    "actions": "actions",
-    "history": "history",
-    "ras": "ras",
-    "ras_events": "ras_events",
-    "help": "help",
-    "refresh": "probe",
-    "pause": "pause",
-    "record": "record",
-    "exit": "quit",
-}
+# Names of the key table, in the order in which they are listed, and the application's actions of other names.
+_COMMANDS = (
+    *("overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions", "history"),
+    *("ras", "ras_events", "help", "refresh", "pause", "record", "exit"),
+)
+_ACTIONS = {"refresh": "probe", "exit": "quit"}
 # Where the other keys work, by names of the key table; the first one is opened if it is not there already.
 ON_SCREENS = {
     "fix": ("doctor", "overview"),
@@ -134,7 +121,8 @@ class CommandsProvider(_Commands):
 
     def _commands(self) -> Iterable[_Command]:
         app = self._gdrtop
-        for name, action in _COMMANDS.items():
+        for name in _COMMANDS:
+            action = _ACTIONS.get(name, name)
             if app.check_action(action, ()):
                 key = KEYS[name]
                 meaning = key.meaning.removeprefix(f"{key.label}: ")

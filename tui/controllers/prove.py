@@ -175,13 +175,7 @@ class RegistrationController:
 
     def ask_to_cancel(self) -> None:
         """Ask before the run is canceled."""
-        from tui.screens.ask import YES
-
-        def answered(answer: str | None) -> None:
-            if answer == YES:
-                self.cancel()
-
-        self._context.ask_to_stop("Cancel the registration?", "Stop it", then=answered)
+        self._context.ask_to_stop("Cancel the registration?", "Stop it", self.cancel)
 
     def cancel(self) -> None:
         """Stop the run."""

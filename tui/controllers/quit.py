@@ -19,25 +19,23 @@ class QuitController:
 
     def quit(self) -> None:
         """Quit; ask first if something is running."""
-        from tui.screens.ask import CANCEL, YES
-
         active = self._context.active
         if active is None:
             self._leave()
             return
 
-        def answered(answer: str | None) -> None:
-            if answer == YES:
-                self._leave()
-            elif answer == CANCEL and (active := self._context.active) is not None:
-                active.cancel()
-
         self._context.ask_to_stop(
             f"{active.name} is running. Stop it and quit gdrtop?",
             "Stop it, then quit",
+            self._leave,
             "Stop it, and stay in gdrtop",
-            then=answered,
+            self._cancel,
         )
+
+    def _cancel(self) -> None:
+        active = self._context.active
+        if active is not None:
+            active.cancel()
 
     def _leave(self) -> None:
         active = self._context.active

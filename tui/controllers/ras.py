@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from probes.base.unknown import Maybe, Unknown
@@ -106,15 +107,9 @@ class RasController:
             elif not decision.is_allowed:
                 self._refuse(port, decision.refusals)
             else:
-                asked = target
-                self._confirm(
-                    questions,
-                    target,
-                    command,
-                    decision,
-                    lambda: self._send(questions, asked, command, node, sample),
-                    lambda: self._refuse(port, ("not confirmed; nothing was sent",)),
-                )
+                send = partial(self._send, questions, target, command, node, sample)
+                refuse = partial(self._refuse, port, ("not confirmed; nothing was sent",))
+                self._confirm(questions, target, command, decision, send, refuse)
 
         self._context.run_in_thread(
             lambda: _decide(questions, node, sample, port, command),
@@ -201,15 +196,9 @@ class RasController:
                 why = "; ".join(decision.refusals) or "no NCCL job is visible on this node"
                 self._end_subscribing(f"RAS events are not available: {why}.")
                 return
-            chosen = target
-            self._confirm(
-                questions,
-                target,
-                MONITOR,
-                decision,
-                lambda: self._subscribe(questions, chosen, node),
-                lambda: self._end_subscribing("Not confirmed. Nothing was sent."),
-            )
+            subscribe = partial(self._subscribe, questions, target, node)
+            end = partial(self._end_subscribing, "Not confirmed. Nothing was sent.")
+            self._confirm(questions, target, MONITOR, decision, subscribe, end)
 
         self._context.run_in_thread(
             lambda: _decide(questions, node, sample, port, MONITOR), take, self._end_subscribing

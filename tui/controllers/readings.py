@@ -49,7 +49,7 @@ class ReadingsController:
         self.paused = False
         self._is_started = False
         self._replay = replay
-        self._live: LiveSource | None = None
+        self.live: LiveSource | None = None  # once it is open; None for a recording
         self._timer: Timer | None = None
         self._shown_moment = 0
         self._state: str | None = None
@@ -64,18 +64,13 @@ class ReadingsController:
             return self._replay
         from tui.runtime.live_source import LiveSource
 
-        self._live = LiveSource(host)
-        return self._live
-
-    @property
-    def live(self) -> LiveSource | None:
-        """Return the live node, once it is open; None for a recording."""
-        return self._live
+        self.live = LiveSource(host)
+        return self.live
 
     def end_ras_events(self) -> None:
         """End the connection on which a job sends RAS events, if there is one."""
-        if self._live is not None:
-            self._live.monitor.ras.stop(self._live.monitor.host)
+        if self.live is not None:
+            self.live.monitor.ras.stop(self.live.monitor.host)
 
     def start(self) -> None:
         """Open the node and read it from now on; a second call does nothing."""
@@ -166,8 +161,8 @@ class ReadingsController:
 
     def toggle_recording(self) -> None:
         """Start recording this node, or stop."""
-        if self._live is not None:
-            if self._live.toggle_recording():
+        if self.live is not None:
+            if self.live.toggle_recording():
                 text = f"Recording this node. {KEYS['record'].display} stops it."
                 self._context.notify(text, title="Recording", timeout=5)
             self._context.reading_thread.ask()
@@ -185,7 +180,7 @@ class ReadingsController:
 
     def end_recording(self) -> Recorded | None:
         """End a running recording after the app; RecordingError if it cannot be written."""
-        return self._live.close() if self._live is not None else None
+        return self.live.close() if self.live is not None else None
 
     # Keys
 

@@ -53,11 +53,7 @@ def _save(error: BaseException) -> str:
         raise NotWritten(f"{shown_path(directory)}: {why(problem)}") from None
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     file = NewFile(os.path.join(directory, f"crash-{stamp}-{os.getpid()}.txt"), NotWritten)
-    try:
-        file.write(_text(error).encode("utf-8", "replace"))
-        file.keep()
-    finally:
-        file.drop()
+    file.save(_text(error).encode("utf-8", "replace"))
     return shown_path(file.path)
 
 

@@ -88,12 +88,7 @@ class JobFile:
             raise JobFileError(f"{shown_path(self.path)} cannot be written: {others}")
         # Root's is also that of the locks, where every user may look for their holder.
         make_directory(self._directory, JobFileError, 0o755 if os.geteuid() == 0 else 0o700)
-        file = NewFile(self.path, JobFileError, replaces=True)
-        try:
-            file.write(text.encode())
-            file.keep()
-        finally:
-            file.drop()
+        NewFile(self.path, JobFileError, replaces=True).save(text.encode())
 
     def read(self, most_bytes: int) -> bytes:
         """Return the content."""

@@ -85,6 +85,14 @@ class NewFile:
             raise self._error(f"{shown_path(self.path)} cannot be written: {why(error)}") from None
         self.bytes_written += len(content)
 
+    def save(self, content: bytes) -> None:
+        """Write the whole file and move it to its final name; nothing is left of it if that fails."""
+        try:
+            self.write(content)
+            self.keep()
+        finally:
+            self.drop()
+
     def trim(self) -> None:
         """Cut off what an interrupt left after the last whole piece."""
         os.ftruncate(self._descriptor, self.bytes_written)
@@ -159,11 +167,7 @@ def check_new(name: str) -> None:
 def write_new(name: str, content: str | bytes) -> str:
     """Write a text or bytes to a file that must not exist yet; return its printable path."""
     file = _new(name)
-    try:
-        file.write(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
-        file.keep()
-    finally:
-        file.drop()
+    file.save(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     return shown_path(file.path)
 
 
@@ -176,12 +180,7 @@ def replace_public(name: str, content: bytes) -> None:
         is_file = True
     if not is_file:
         raise NotWritten(f"{shown_path(path)} is not a regular file; choose another name")
-    file = NewFile(path, NotWritten, replaces=True, mode=0o644)
-    try:
-        file.write(content)
-        file.keep()
-    finally:
-        file.drop()
+    NewFile(path, NotWritten, replaces=True, mode=0o644).save(content)
 
 
 def _new(name: str) -> NewFile:

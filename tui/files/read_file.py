@@ -6,6 +6,9 @@ import errno
 import os
 import stat
 
+from probes.host import trusted_path
+from probes.host.trusted_path import NotTrusted, require_owner, require_path
+
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
 _HARMLESS = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
 
@@ -49,3 +52,28 @@ def read_open(descriptor: int, most_bytes: int, what: str) -> bytes:
     if status.st_size > most_bytes:
         raise OSError(0, f"it is larger than {most_bytes >> 10} KiB, too large for {what}")
     return os.pread(descriptor, most_bytes, 0)
+
+
+def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes:
+    """Return a file's bytes.
+
+    `top`: the directories of the file are checked up to this one.
+
+    Raises:
+        NotTrusted: gdrtop runs as root, and another user could have written the file or could replace it.
+        OSError: it cannot be read, is no regular file, or is larger than `what` should be.
+    """
+    if not trusted_path.is_root():
+        return read_small(path, most_bytes, what)
+    try:
+        descriptor = open_harmless(path, follows=False)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotTrusted(0, "it is a symbolic link, and gdrtop runs as root") from None
+        raise
+    try:
+        require_owner(os.fstat(descriptor), "it")
+        require_path(os.path.dirname(path), top)
+        return read_open(descriptor, most_bytes, what)
+    finally:
+        os.close(descriptor)

@@ -38,20 +38,10 @@ class FleetReader:
         self._notify: Callable[[], object] = lambda: None
         self._readings: deque[FleetReading] = deque()  # that have ended, and were not taken
         self._found: list[NodeSummary] = []
-        self._is_reading = False
-        self._progress = (0, 0)
+        self.is_reading = False
+        self.progress = (0, 0)  # how many nodes the running reading has read, and how many there are
         self._answered_at: float | None = None
         self._thread: threading.Thread | None = None
-
-    @property
-    def is_reading(self) -> bool:
-        """Return whether a reading is running."""
-        return self._is_reading
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """How many nodes the running reading has read, and how many there are; 0 of 0 at first."""
-        return self._progress
 
     @property
     def seconds_since(self) -> float | None:
@@ -72,9 +62,9 @@ class FleetReader:
     def start(self) -> None:
         """Begin a reading, unless one is running."""
         with self._lock:
-            if self._is_reading:
+            if self.is_reading:
                 return
-            self._is_reading, self._progress = True, (0, 0)
+            self.is_reading, self.progress = True, (0, 0)
             self._answered_at = None
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._thread.start()
@@ -103,7 +93,7 @@ class FleetReader:
             reading = FleetReading(None, self._clock(), f"{type(error).__name__}: {error}")
         with self._lock:
             self._readings.append(reading)
-            self._is_reading, self._found = False, []
+            self.is_reading, self._found = False, []
             self._answered_at = self._answered_at or time.monotonic()
         self._report()
 
@@ -114,8 +104,8 @@ class FleetReader:
         self._report()
 
     def _note_progress(self, done: int, total: int) -> None:
-        if (done, total) != self._progress:
-            self._progress = done, total
+        if (done, total) != self.progress:
+            self.progress = done, total
             self._report()
 
     def _report(self) -> None:

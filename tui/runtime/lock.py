@@ -38,7 +38,7 @@ class ActionLock:
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = runtime_directory() if directory is None else directory
-        self._descriptor = -1
+        self.descriptor = -1  # for a child: it keeps the lock as long as it runs, even if gdrtop is killed
 
     def __enter__(self) -> ActionLock:
         descriptor = -1
@@ -57,17 +57,12 @@ class ActionLock:
         with contextlib.suppress(OSError):  # a full file system; the lock is taken anyway
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()} {user_name()}".encode(), 0)
-        self._descriptor = descriptor
+        self.descriptor = descriptor
         return self
 
-    @property
-    def descriptor(self) -> int:
-        """Return it for a child, which keeps the lock as long as it runs, even if gdrtop is killed."""
-        return self._descriptor
-
     def __exit__(self, *_: object) -> None:
-        _close(self._descriptor)
-        self._descriptor = -1
+        _close(self.descriptor)
+        self.descriptor = -1
 
 
 class RasLock:

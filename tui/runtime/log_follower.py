@@ -80,11 +80,10 @@ class LogFollower:
     def _begin(self) -> None:
         self._collector = Collector()
         last = Counter(os.path.basename(path.shown) for path in self._paths)
+        names = (os.path.basename(path.shown) for path in self._paths)
         self._files = [
-            _File(
-                path, base if last[base := os.path.basename(path.shown)] == 1 else path.shown, self._collector
-            )
-            for path in self._paths
+            _File(path, name if last[name] == 1 else path.shown, self._collector)
+            for path, name in zip(self._paths, names, strict=True)
         ]
 
     def advance(self) -> Followed:

@@ -151,10 +151,8 @@ class RasQuestions:
         text: Maybe[str] = Unknown(Reason.NOT_THERE, "RAS", "no address")
         address = ""
         for address in target.addresses:
-            if command == DIAGNOSTICS:
-                text = host.ras_answer(address, command, DIAGNOSTICS_SECONDS)
-            else:
-                text = host.ras_answer(address, command)
+            seconds = (DIAGNOSTICS_SECONDS,) if command == DIAGNOSTICS else ()
+            text = host.ras_answer(address, command, *seconds)
             if not isinstance(text, Unknown) or text.reason not in ABSENT:
                 break
         return text, address

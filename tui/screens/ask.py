@@ -86,16 +86,13 @@ class AskScreen(ModalScreen[str]):
         self._delay = EnterDelay()
 
     def compose(self) -> ComposeResult:
-        """Compose one pane, and the footer of the question."""
         yield LinesView(id="question")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let the keys scroll a long question."""
         self.query_one(LinesView).focus()
 
     def on_lines_view_resized(self) -> None:
-        """Draw the question for the pane's width."""
         view = self.query_one(LinesView)
         lines = list(self._draw(view.room))
         for name, words in self._answers:
@@ -109,7 +106,6 @@ class AskScreen(ModalScreen[str]):
         return self._offers_cancel if parameters == (CANCEL,) else True
 
     def action_move(self, how: str) -> None:
-        """Scroll the question."""
         scroll(self.query_one(LinesView), how)
 
     def action_confirm(self) -> None:
@@ -118,7 +114,6 @@ class AskScreen(ModalScreen[str]):
             self.dismiss(YES)
 
     def action_answer(self, answer: str) -> None:
-        """Close with this answer."""
         self.dismiss(answer)
 
     def action_exit(self) -> None:

@@ -6,10 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Kind, badness
@@ -17,16 +14,13 @@ from probes.fleet.fleet_watch import FleetWatch, WatchedNode
 from probes.fleet.summary import NodeSummary
 from probes.snapshot.verdict import State
 from tui.runtime.fleet_reader import FleetReading
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
 from widgets.base.lines_view import LinesView
-from widgets.fleet.answer import headline
-from widgets.fleet.table import differences_of, draw_node, draw_table, type_name, types_of
+from widgets.fleet.answer import differences_of, draw_node, draw_table, headline, type_name, types_of
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
 _FILTER_WIDTH = 400
@@ -175,6 +169,8 @@ class FleetScreen(FilteredListScreen[FleetState]):
     ]
     LIST = "nodes"
     DETAILS = "node"
+    TITLES = ("Fleet", "Nodes", "Node")
+    FILTER = "a word: nodes whose row contains it"
 
     @dataclass
     class OpenRequested(Message):
@@ -184,16 +180,6 @@ class FleetScreen(FilteredListScreen[FleetState]):
 
     class ReadRequested(Message):
         """Read all nodes now."""
-
-    def compose(self) -> ComposeResult:
-        """Compose summary, table and node."""
-        yield HeadView("Fleet")
-        yield static_view("summary")
-        with Vertical(id="fleet"):
-            yield LinesView("Nodes", id="nodes")
-            yield LinesView("Node", id="node")
-        yield Input(placeholder="a word: nodes whose row contains it", id="word")
-        yield KeyFooter()
 
     def _draw_panes(self) -> None:
         self._list.set_title(f"Nodes, {self._state.order}")
@@ -206,25 +192,21 @@ class FleetScreen(FilteredListScreen[FleetState]):
             self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
 
     def _show_selected(self) -> None:
-        self._scroll_list(self._state.selected_row)
+        self._list.scroll_to_row(self._state.selected_row)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open if a node is selected and none is being opened."""
         if action == "open":
             return bool(self._state.selected and not self._state.opening)
         return super().check_action(action, parameters)
 
     def action_open(self) -> None:
-        """Open the dashboard of the selected node."""
         self.post_message(self.OpenRequested(self._state.selected))
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         self._state.change_order()
         self.draw()
 
     def action_refresh(self) -> None:
-        """Read all nodes now."""
         self.post_message(self.ReadRequested())
 
     def action_close(self) -> None:

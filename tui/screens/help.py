@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from tui.manual import SUBJECTS, page, title
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import FUNCTION_KEYS, KEYS, bind, leave_keys
+from tui.screens.keys import FUNCTION_KEYS, KEYS, bind_pair, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
 from widgets.base.lines import Line, Run, Tone, line
 from widgets.base.lines_view import LinesView
@@ -24,21 +24,8 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "OVERVIEW",
         "The whole node, live. Select a GPU or NIC to see its path to the best partner.",
         (
-            *(
-                "open",
-                "fix",
-                "explain",
-                "load",
-                "select",
-                "change",
-                "views",
-                "zoom",
-                "columns",
-                "pause",
-                "pace",
-                "refresh",
-            ),
-            *("record", "back", "quit"),
+            *("open", "fix", "explain", "load", "select", "change", "views", "zoom"),
+            *("columns", "pause", "pace", "refresh", "record", "back", "quit"),
         ),
     ),
     "LiveScreen": (
@@ -109,20 +96,8 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 _EVERYWHERE = (
     *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions"),
-    *(
-        "history",
-        "fleet",
-        "palette",
-        "pane",
-        "select",
-        "page",
-        "first",
-        "last",
-        "open",
-        "back",
-        "quit",
-        "exit",
-    ),
+    *("history", "fleet", "palette", "pane", "select", "page", "first", "last", "open", "back"),
+    *("quit", "exit"),
 )
 # The manual's subject of each screen; the others belong to the overview.
 _SUBJECTS = {
@@ -161,8 +136,7 @@ class HelpScreen(PanesScreen):
     """Keys, and the manual; it opens at the subject of the screen from which it was opened."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("change", "turn(1)", "right", label="Subject"),
-        bind("change", "turn(-1)", "left", show=False),
+        *bind_pair("change", "turn", label="Subject"),
         *leave_keys("help"),
     ]
 
@@ -172,27 +146,21 @@ class HelpScreen(PanesScreen):
         self._opened_at = self._subject = _SUBJECTS.get(self._screen, "dashboard")
 
     def compose(self) -> ComposeResult:
-        """Compose the head and one pane that scrolls."""
         yield HeadView("Help")
         yield static_view("summary")
         yield LinesView("Keys and manual", id="help")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let the keys scroll the text."""
         self.query_one("#help", LinesView).focus()
-
-    def on_lines_view_resized(self) -> None:
-        """Draw the text for the pane's width."""
-        self._draw()
 
     def action_turn(self, pages: int) -> None:
         """Show another subject of the manual."""
         self._subject = SUBJECTS[(SUBJECTS.index(self._subject) + pages) % len(SUBJECTS)]
-        self._draw()
+        self.on_lines_view_resized()
         self.query_one("#help", LinesView).scroll_home(animate=False)
 
-    def _draw(self) -> None:
+    def on_lines_view_resized(self) -> None:
         subject = line(Run(title(self._subject), Tone.TITLE), f"  (gdrtop help {self._subject})")
         self.query_one("#summary", LinesView).show([subject])
         view = self.query_one("#help", LinesView)

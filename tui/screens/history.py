@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.console_text import mark_of
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
-from widgets.base.lines_view import LinesView
-
-if TYPE_CHECKING:
-    from tui.actions.events import RunOutcome
 
 
 class HistoryState(ListState):
@@ -32,17 +23,12 @@ class HistoryState(ListState):
         super().__init__()
         self._node = node
         self._runs: tuple[PastRun, ...] | None = None
-        self._failure = ""
         self._unread: tuple[str, ...] = ()
 
     def set_runs(self, runs: tuple[PastRun, ...], unread: tuple[str, ...] = ()) -> None:
         """Show these runs, newest first, and why existing logs could not be read."""
         self._runs, self._unread = runs, unread
         self._keep_selection()
-
-    def fail(self, message: str) -> None:
-        """Show why the log could not be read."""
-        self._failure = message
 
     @property
     def run(self) -> PastRun | None:
@@ -55,8 +41,7 @@ class HistoryState(ListState):
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per run: outcome, time, user, title, and the node if it is another one."""
         if self._runs is None:
-            text = f"✗ {self._failure}" if self._failure else "Reading the audit log …"
-            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+            return self._draw_absent("Reading the audit log …", width)
         lines = [part for why in self._unread for part in wrapped(sentence(why), width, Tone.WARNING)]
         if not self._runs and not lines:
             return wrapped("The audit log is empty: gdrtop has not run anything here yet.", width, Tone.DIM)
@@ -67,7 +52,8 @@ class HistoryState(ListState):
         elsewhere = f"  on {run.actor.host}" if run.actor.host != self._node else ""
         tone = Tone.CURSOR if run.id == self.selected else Tone.PLAIN
         return line(
-            *_ended(run.outcome, 14), Run(at, tone, run.id), f"  {run.actor.user:<8}  {run.title}", elsewhere
+            *(mark_of(run.outcome), f" {run.outcome.value:<14}", Run(at, tone, run.id)),
+            *(f"  {run.actor.user:<8}  {run.title}", elsewhere),
         )
 
     def detail_lines(self, width: int) -> list[Line]:
@@ -83,10 +69,6 @@ class HistoryState(ListState):
         for number, step in enumerate(run.steps, 1):
             lines.extend(_step(number, step, width))
         return lines
-
-
-def _ended(outcome: RunOutcome, cells: int) -> Line:
-    return (mark_of(outcome), Run(f" {outcome.value:<{cells}}"))
 
 
 def _step(number: int, step: PastStep, width: int) -> list[Line]:
@@ -115,6 +97,7 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     LIST = "runs"
     DETAILS = "steps"
+    TITLES = ("History", "Runs", "Steps")
 
     @dataclass
     class UndoRequested(Message):
@@ -122,26 +105,12 @@ class HistoryScreen(ListScreen[HistoryState]):
 
         run: PastRun
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, list and details."""
-        yield HeadView("History")
-        with Vertical(id="history"):
-            yield LinesView("Runs", id="runs")
-            yield LinesView("Steps", id="steps")
-        yield KeyFooter()
-
-    def _draw_panes(self) -> None:
-        super()._draw_panes()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Undo if a run is selected."""
         return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "gdrtop has not run anything on this node." if action == "undo" else ""
 
     def action_undo(self) -> None:
-        """Ask for the plan that undoes the selected run."""
         if self._state.run is not None:
             self.post_message(self.UndoRequested(self._state.run))

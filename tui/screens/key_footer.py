@@ -72,11 +72,9 @@ class KeyFooter(Widget):
         self.screen.bindings_updated_signal.subscribe(self, self._update)
 
     def on_unmount(self) -> None:
-        """Stop following them."""
         self.screen.bindings_updated_signal.unsubscribe(self)
 
     def on_resize(self) -> None:
-        """Show as many keys as fit."""
         self._update(self.screen)
 
     def _update(self, screen: Screen[object]) -> None:
@@ -96,18 +94,15 @@ class KeyFooter(Widget):
             self.refresh()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return one line."""
         return 1
 
     def render(self) -> Text:
-        """Draw the keys."""
         parts: list[str | tuple[str, str]] = []
         for item in self._items:
             parts.extend([(f" {item.display}", "bold"), f" {item.label} "])
         return Text.assemble(*parts, no_wrap=True)
 
     def on_click(self, event: events.Click) -> None:
-        """Press the key under the mouse."""
         column = event.x
         for item in self._items:
             if column < item.cells:

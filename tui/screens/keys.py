@@ -6,10 +6,14 @@ Function keys do what they do in htop, where gdrtop has the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from textual.binding import Binding
+from textual.keys import format_key
+
+if TYPE_CHECKING:
+    from textual.app import App
 
 
 class Key(NamedTuple):
@@ -27,9 +31,7 @@ KEYS: dict[str, Key] = {
     "open": Key("enter", "Enter", "Open", "Open what is selected; in a plan, run it"),
     "ras": Key("i", "i", "Query RAS", "RAS: ask NCCL which ranks respond or are behind. Asks you first"),
     "moment": Key(
-        "right_square_bracket,left_square_bracket",
-        "[ ]",
-        "Time",
+        *("right_square_bracket,left_square_bracket", "[ ]", "Time"),
         "Live and recordings: previous or next moment",
     ),
     "event": Key(
@@ -63,9 +65,7 @@ KEYS: dict[str, Key] = {
     ),
     "load": Key("l", "l", "Load", "Show the plan that loads the missing modules"),
     "columns": Key(
-        "C,f2",
-        "C",
-        "Columns",
+        *("C,f2", "C", "Columns"),
         "Live: choose the columns of this table. Overview: hide this panel, or show it again",
     ),
     "explain": Key("e", "e", "Explain", "Explain in plain words what the finding means"),
@@ -97,9 +97,7 @@ KEYS: dict[str, Key] = {
     "last": Key("end,G", "G End", "Last", "Go to the last row or the end"),
     "page": Key("pagedown,pageup", "PgDn PgUp", "Page", "Move or scroll one page down or up"),
     "moments": Key(
-        "right_curly_bracket,left_curly_bracket,shift+right,shift+left",
-        "{ }",
-        "Ten moments",
+        *("right_curly_bracket,left_curly_bracket,shift+right,shift+left", "{ }", "Ten moments"),
         "Live and recordings: ten moments back or forward",
     ),
     "ends": Key(
@@ -143,6 +141,21 @@ def bind(
     )
 
 
+def bind_pair(
+    name: str, action: str, step: int = 1, *, show: bool = True, label: str = ""
+) -> tuple[Binding, Binding]:
+    """Bind the keys that go forward to an action with this step, and those that go back to its opposite.
+
+    The table has them in turn: "right,left", "down,up,j,k".
+    """
+    keys = KEYS[name].keys.split(",")
+    forward, back = ",".join(keys[::2]), ",".join(keys[1::2])
+    return (
+        bind(name, f"{action}({step})", forward, show=show, label=label),
+        bind(name, f"{action}({-step})", back, show=False),
+    )
+
+
 def move_keys(*, show: bool = True) -> tuple[Binding, ...]:
     """Bind the keys that move in the focused pane to `action_move`."""
     return (
@@ -159,3 +172,44 @@ def leave_keys(own: str = "") -> tuple[Binding, ...]:
     """Bind the keys that go one step back; `own`, by its name in the table, opens and closes the screen."""
     opener = (bind(own, "close", show=False),) if own else ()
     return (bind("quit", "leave"), bind("back", "leave", show=False), *opener)
+
+
+# Nothing to say: they move, and there is nowhere to go.
+_SILENT = frozenset(("open", "select", "change", "page", "first", "last", "pane", "back", "quit"))
+
+
+@runtime_checkable
+class SaysWhy(Protocol):
+    """A screen or an app with keys that cannot always act."""
+
+    def why_not(self, action: str) -> str:
+        """Return why this action of a key cannot be done now, as a sentence; "" if there is no reason."""
+
+
+def why_dead(app: App[Any], key: str) -> str:
+    """Return why a key of the table did nothing on the top screen; "" for a key that moves."""
+    rank = RANKS.get(key)
+    screen = app.screen
+    if rank is None or screen.is_modal:
+        return ""
+    name = list(KEYS)[rank]
+    is_main = key == KEYS[name].keys.split(",")[0]
+    shown, label = KEYS[name].display if is_main else format_key(key).capitalize(), KEYS[name].label
+    actions = [(node, action) for node in (screen, app) for action in _actions(type(node), key)]
+    reasons = (node.why_not(action) for node, action in actions if isinstance(node, SaysWhy))
+    reason = next(filter(None, reasons), "")
+    if reason:
+        return f"{shown} ({label}): {reason}"
+    if name in _SILENT:
+        return ""
+    if actions:
+        return f"{shown} ({label}) has nothing to act on here."
+    return f"{shown} ({label}) does nothing on this screen. Press {KEYS['help'].display} for its keys."
+
+
+def _actions(kind: type, key: str) -> Iterator[str]:
+    """Yield what a class and its parents bind to a key."""
+    for parent in kind.__mro__:
+        for binding in Binding.make_bindings(parent.__dict__.get("BINDINGS", ())):
+            if binding.key == key:
+                yield binding.action

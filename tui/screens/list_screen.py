@@ -1,7 +1,6 @@
 """Base classes of the screens with panes and lists: moving, the selected entry, the filter.
 
-A subclass composes its panes and names their ids. A list that can be filtered has a `#summary` above it and
-an Input `#word` below.
+A subclass names its panes. A list that can be filtered has a `#summary` above it and an Input `#word` below.
 """
 
 from __future__ import annotations
@@ -9,12 +8,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
+from textual.app import ComposeResult
+from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
 
-from tui.screens.head import draw_head
+from tui.screens.head import HeadView, draw_head
+from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, FilteredListState, ListState
 from tui.terminal.partial_compositor import draw_partially
@@ -43,7 +45,6 @@ def scroll(view: LinesView, how: str) -> None:
 FILTER_KEY = bind("filter", "filter")
 REFRESH_KEY = bind("refresh", "refresh")
 ZOOM_KEY = bind("zoom", "zoom", show=False)  # of screens with several panes
-_END = 1 << 20
 
 
 def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
@@ -91,7 +92,6 @@ class PanesScreen(Screen[None]):
         return self.has_class("zoomed")
 
     def action_zoom(self) -> None:
-        """Show the focused pane alone, or all panes again."""
         focused = self.focused
         if self._is_zoomed or isinstance(focused, LinesView):
             self._zoom(None if self._is_zoomed else focused)
@@ -110,7 +110,6 @@ class PanesScreen(Screen[None]):
             self.action_close()
 
     def action_close(self) -> None:
-        """Leave the screen."""
         self.dismiss()
 
 
@@ -120,10 +119,28 @@ class ListScreen(PanesScreen, Generic[L]):
     BINDINGS = [bind("open", "open"), ZOOM_KEY]  # noqa: RUF012 - Textual's own type
     LIST: ClassVar[str]  # the panes' ids
     DETAILS: ClassVar[str]
+    TITLES: ClassVar[tuple[str, str, str]]  # of the screen in the head, and of the panes
+    FILTER: ClassVar[str] = ""  # what the input of the filter asks for, if the list can be filtered
 
     def __init__(self, state: L) -> None:
         super().__init__()
         self._state = state
+
+    def compose(self) -> ComposeResult:
+        """Compose the head, the list and the details; a list that can be filtered has a summary, too."""
+        screen, listed, details = self.TITLES
+        yield HeadView(screen)
+        if self.FILTER:
+            yield static_view("summary")
+        with Vertical():
+            yield LinesView(listed, id=self.LIST)
+            yield LinesView(details, id=self.DETAILS)
+        yield from self._inputs()
+        yield KeyFooter()
+
+    def _inputs(self) -> ComposeResult:
+        if self.FILTER:
+            yield Input(placeholder=self.FILTER, id="word")
 
     def on_mount(self) -> None:
         """Draw what is known. Textual has called the subclass's `on_mount` before."""
@@ -131,7 +148,6 @@ class ListScreen(PanesScreen, Generic[L]):
         self.draw()
 
     def on_lines_view_resized(self) -> None:
-        """Draw again for the pane's width."""
         self.draw()
 
     @property
@@ -159,10 +175,7 @@ class ListScreen(PanesScreen, Generic[L]):
     def _show_selected(self) -> None:
         row = rows_of(self._list.lines).get(self._state.selected)
         if row is not None:
-            self._scroll_list(row)
-
-    def _scroll_list(self, row: int) -> None:
-        self._list.scroll_to_row(row)
+            self._list.scroll_to_row(row)
 
     def _draw_from_top(self) -> None:
         """Draw, and scroll the lower pane to the top."""
@@ -176,19 +189,15 @@ class ListScreen(PanesScreen, Generic[L]):
         if self._details.has_focus:
             super().action_move(how)
             return
-        page = max(1, self._list.size.height - 1)
-        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
-        self._state.select(steps[how])
+        self._state.select(self._list.rows_moved(how))
         self._draw_from_top()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select the clicked entry."""
         if picked.view is self._list:
             self._state.choose(picked.id)
             self._draw_from_top()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open if an entry is selected and not open."""
         return action != "open" or bool(self._state.selected and not self.has_class("opened"))
 
     def action_open(self) -> None:
@@ -229,7 +238,6 @@ class FilteredListScreen(ListScreen[F]):
     # Keys
 
     def action_filter(self) -> None:
-        """Show the input of the filter."""
         self._zoom(None)
         self.remove_class("opened")
         self._word.display = True
@@ -237,24 +245,31 @@ class FilteredListScreen(ListScreen[F]):
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """List only what contains the word."""
-        self._state.filter(changed.value)
-        self.draw()
+        if changed.input is self._word:
+            self._state.filter(changed.value)
+            self.draw()
 
-    def on_input_submitted(self) -> None:
-        """Go back to the list and keep the filter."""
-        self._leave_filter()
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        if submitted.input is self._word:
+            self._leave_filter()
 
     def _leave_filter(self) -> None:
         self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
+        self._focus_pane()
+
+    def _focus_pane(self) -> None:
         self._list.focus()
+
+    def _clear_filter(self) -> None:
+        self._word.value = ""
+        self._state.filter("")
+        self._leave_filter()
+        self.draw()
 
     def action_leave(self) -> None:
         """Clear the filter, else go back to the list, else leave the screen."""
         if self._word.has_focus or (self._word.display and not self.has_class("opened")):
-            self._word.value = ""
-            self._state.filter("")
-            self._leave_filter()
-            self.draw()
+            self._clear_filter()
         else:
             super().action_leave()
 
@@ -266,7 +281,6 @@ class ExaminedListScreen(FilteredListScreen[E]):
         """Check the node."""
 
     def action_refresh(self) -> None:
-        """Check the node again."""
         self._state.begin()
         self.draw()
         self.post_message(self.CheckRequested())

@@ -19,6 +19,16 @@ class ListState(ABC):
     def __init__(self) -> None:
         self.selected = ""
         self._is_chosen = False  # by a person, and not only the default
+        self._failure = ""  # why there is no list
+
+    def fail(self, message: str) -> None:
+        """Note why there is no list."""
+        self._failure = message
+
+    def _draw_absent(self, waiting: str, width: int) -> list[Line]:
+        """Draw why there is no list, or what gdrtop waits for."""
+        text = f"✗ {self._failure}" if self._failure else waiting
+        return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
 
     @abstractmethod
     def _order(self) -> list[str]:
@@ -77,7 +87,6 @@ class ExaminedListState(FilteredListState):
         super().__init__()
         self.examination: Examination | None = None
         self._reading = False
-        self._failure = ""
         self._minutes = 0  # since the examination
 
     def begin(self) -> None:
@@ -86,12 +95,12 @@ class ExaminedListState(FilteredListState):
 
     def fail(self, message: str) -> None:
         """Note why there is no list."""
-        self._reading, self._failure = False, message
+        super().fail(message)
+        self._reading = False
 
     def _examined(self, examination: Examination) -> None:
         """Use a new examination."""
-        self.examination, self._reading, self._failure = examination, False, ""
-        self._minutes = 0
+        self.examination, self._reading, self._failure, self._minutes = examination, False, "", 0
 
     def _set_time(self, at: float) -> bool:
         """Note the time of the newest reading; return whether the examination has become a minute older."""
@@ -103,8 +112,7 @@ class ExaminedListState(FilteredListState):
     def summary(self, width: int) -> list[Line]:
         """Draw what the list contains and how old it is, or why there is none."""
         if self.examination is None:
-            text = f"✗ {self._failure}" if self._failure else "Checking the node …"
-            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+            return self._draw_absent("Checking the node …", width)
         age = f", {self._minutes} min ago" if self._minutes else ""
         checked = f"checked {local_time(self.examination.taken_at)}{age}"
         as_of = self._failure or ("checking …" if self._reading else checked)

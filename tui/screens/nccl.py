@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
@@ -14,13 +13,10 @@ from probes.base.unknown import Unknown
 from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ListScreen, static_view
-from tui.screens.list_state import ListState
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
+from tui.screens.list_state import FilteredListState
 from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
-from widgets.base.lines_view import LinesView
 from widgets.nccl.log import draw
 
 _TEXT_WIDTH = 160  # of a written file
@@ -29,18 +25,16 @@ _GAP = "  "
 FOLLOW_SECONDS = 1.0
 
 
-class NcclState(ListState):
+class NcclState(FilteredListState):
     """Logs, selection, filter, and the log that is followed."""
 
     def __init__(self) -> None:
         super().__init__()
         self._found: FoundLogs | None = None
         self._typed: list[JobLog] = []
-        self._failure = ""
         self.opened = ""  # key of the log that is followed
         self.followed: Followed | None = None
         self._reading_failure = ""
-        self.word = ""
         self._drawn: tuple[object, list[Line]] | None = None
 
     # What was found and read
@@ -52,10 +46,6 @@ class NcclState(ListState):
         if opened is not None and self.log(self.opened) is None:  # its job has ended
             self._type(opened)
         self._keep_selection()
-
-    def fail(self, message: str) -> None:
-        """Note why the search failed."""
-        self._failure = message
 
     def add_typed(self, log: JobLog) -> None:
         """Add a file that the user named, and select it."""
@@ -147,8 +137,7 @@ class NcclState(ListState):
 
     def _none(self, width: int) -> list[Line]:
         if self._found is None:
-            text = f"✗ {self._failure}" if self._failure else "Searching for NCCL logs …"
-            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+            return self._draw_absent("Searching for NCCL logs …", width)
         jobs = self._found.jobs
         keys = f"{KEYS['file'].display} opens a file, {KEYS['refresh'].display} searches again."
         if isinstance(jobs, Unknown):
@@ -171,11 +160,10 @@ class NcclState(ListState):
 
     @staticmethod
     def _lines(followed: Followed, width: int) -> list[Line]:
-        facts = followed.facts
+        verdict = followed.verdict
         if followed.is_behind:  # the rest may say more
-            verdict = replace(followed.verdict, text=f"so far {followed.verdict.text}")
-            return draw(facts, verdict, width)
-        return draw(facts, followed.verdict, width)
+            verdict = replace(verdict, text=f"so far {verdict.text}")
+        return draw(followed.facts, verdict, width)
 
     def _matching(self, lines: list[Line], width: int) -> list[Line]:
         if not self.word:
@@ -227,7 +215,7 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
-class NcclScreen(ListScreen[NcclState]):
+class NcclScreen(FilteredListScreen[NcclState]):
     """The list of logs; Enter opens the selected one, and it is followed as it grows."""
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
@@ -240,6 +228,8 @@ class NcclScreen(ListScreen[NcclState]):
     ]
     LIST = "logs"
     DETAILS = "log"
+    TITLES = ("NCCL", "Logs", "Next run")
+    FILTER = "A word in the line. Esc: clear"
 
     @dataclass
     class OpenRequested(Message):
@@ -259,21 +249,11 @@ class NcclScreen(ListScreen[NcclState]):
     class MoreRequested(Message):
         """Read what is new in the followed log."""
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, list, log and the inputs."""
-        yield HeadView("NCCL")
-        yield static_view("summary")
-        with Vertical(id="nccl"):
-            yield LinesView("Logs", id="logs")
-            yield LinesView("Next run", id="log")
-        yield Input(placeholder="A word in the line. Esc: clear", id="word")
+    def _inputs(self) -> ComposeResult:
+        yield from super()._inputs()
         yield Input(placeholder="Path of a log. Esc: cancel", id="path", max_length=4096)
-        yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Show what is known, and follow the log."""
-        self._word.value = self._state.word
-        self._word.display = bool(self._state.word)
         self._path.display = False
         self.set_interval(FOLLOW_SECONDS, self.follow)
 
@@ -283,28 +263,21 @@ class NcclScreen(ListScreen[NcclState]):
             self.post_message(self.MoreRequested())
 
     @property
-    def _word(self) -> Input:
-        return self.query_one("#word", Input)
-
-    @property
     def _path(self) -> Input:
         return self.query_one("#path", Input)
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
         self._details.set_title(self._state.detail_title())
         super()._draw_panes()
 
     # Keys
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Write if there is something to write."""
         if action == "write":
             return self._state.followed is not None
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "open a log first, with Enter." if action == "write" else ""
 
     def action_open(self) -> None:
@@ -320,46 +293,29 @@ class NcclScreen(ListScreen[NcclState]):
         self.draw()
 
     def action_refresh(self) -> None:
-        """Search again."""
         self.post_message(self.SearchRequested())
 
     def action_write(self) -> None:
-        """Write what the log says to a new file in the current directory."""
-        save_and_copy.save(self, "gdrtop-nccl", self._state.text())
+        save_and_copy.save(self, "gdrtop-nccl", txt=self._state.text())
 
     def action_type_path(self) -> None:
-        """Ask for the path of a log."""
         self._path.display = True
         self.set_focus(self._path)
 
     def action_filter(self) -> None:
-        """Show the input of the filter."""
         self._word.display = True
         self.set_focus(self._word)
 
-    def on_input_changed(self, changed: Input.Changed) -> None:
-        """Show only lines that contain the word."""
-        if changed.input is self._word:
-            self._state.filter(changed.value)
-            self.draw()
-
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Open the typed file, or keep the filter."""
         if submitted.input is self._path:
             path = submitted.value.strip()
             self._leave_path()
             if path:
                 self.post_message(self.PathTyped(path))
-        else:
-            self._leave_filter()
 
     def _leave_path(self) -> None:
         self._path.value = ""
         self._path.display = False
-        self._focus_pane()
-
-    def _leave_filter(self) -> None:
-        self._word.display = bool(self._word.value.strip())  # fast typists: not filtered yet
         self._focus_pane()
 
     def _focus_pane(self) -> None:
@@ -370,9 +326,6 @@ class NcclScreen(ListScreen[NcclState]):
         if self._path.display:
             self._leave_path()
         elif self._word.display:
-            self._word.value = ""
-            self._state.filter("")
-            self._leave_filter()
-            self.draw()
+            self._clear_filter()
         else:
             super().action_leave()

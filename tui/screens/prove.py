@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 
 from probes.bandwidth.registration.outcome import PairResult
@@ -13,14 +11,11 @@ from probes.bandwidth.registration.trial import GpuTrial
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.bandwidth.prove import NOT_PROVEN, NOTICE, draw_results, gpu_marks
-from widgets.base.lines import Line, Run, Tone, fit, line, plain, wrapped
-from widgets.base.lines_view import LinesView
+from widgets.base.lines import Line, Run, Tone, as_text, fit, line, wrapped
 
 _TEXT_WIDTH = 160  # of a written file
 
@@ -32,7 +27,6 @@ class RegistrationState(ListState):
         super().__init__()
         self.trials: tuple[GpuTrial, ...] | None = None
         self.examination: Examination | None = None  # that the trials were planned with
-        self._failure = ""
         self._results: dict[str, tuple[PairResult, ...]] = {}  # by GPU
         self.is_running = False
 
@@ -43,12 +37,12 @@ class RegistrationState(ListState):
 
     def fail(self, message: str) -> None:
         """Show why nothing can be registered."""
-        self._failure, self.is_running = message, False
+        super().fail(message)
+        self.is_running = False
 
     def begin(self) -> None:
         """Note that a run begins."""
-        self.is_running, self._failure = True, ""
-        self._results = {}
+        self.is_running, self._failure, self._results = True, "", {}
 
     def add(self, results: tuple[PairResult, ...]) -> None:
         """Show the results of a GPU, and select it."""
@@ -101,7 +95,7 @@ class RegistrationState(ListState):
         lines = self.list_lines(_TEXT_WIDTH)
         if self._results:
             lines += [(), *draw_results(self.results, _TEXT_WIDTH), (), *wrapped(NOT_PROVEN, _TEXT_WIDTH)]
-        return "".join(f"{plain(each)}\n" for each in lines)
+        return as_text(lines)
 
 
 class RegistrationScreen(ListScreen[RegistrationState]):
@@ -116,6 +110,7 @@ class RegistrationScreen(ListScreen[RegistrationState]):
     ]
     LIST = "registered"
     DETAILS = "reasons"
+    TITLES = ("Prove", "GPUs", "NICs")
 
     class Asked(Message):
         """Register, after a question."""
@@ -126,19 +121,7 @@ class RegistrationScreen(ListScreen[RegistrationState]):
     class CancelRequested(Message):
         """Stop, after a question."""
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, GPUs and results."""
-        yield HeadView("Prove")
-        with Vertical(id="registration"):
-            yield LinesView("GPUs", id="registered")
-            yield LinesView("NICs", id="reasons")
-        yield KeyFooter()
-
-    def _draw_panes(self) -> None:
-        super()._draw_panes()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing now."""
         if action == "ask":
             return self._state.trials is not None and not self._state.is_running
         if action == "cancel":
@@ -146,23 +129,18 @@ class RegistrationScreen(ListScreen[RegistrationState]):
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action == "ask":
             return "a registration is running." if self._state.is_running else "still reading the node."
         return "nothing is running." if action == "cancel" else ""
 
     def action_ask(self) -> None:
-        """Register, after a question."""
         self.post_message(self.Asked())
 
     def action_cancel(self) -> None:
-        """Stop, after a question."""
         self.post_message(self.CancelRequested())
 
     def action_refresh(self) -> None:
-        """Read again what would be tried."""
         self.post_message(self.PlanRequested())
 
     def action_write(self) -> None:
-        """Write the results to a new file in the current directory."""
-        save_and_copy.save(self, "gdrtop-prove", self._state.text())
+        save_and_copy.save(self, "gdrtop-prove", txt=self._state.text())

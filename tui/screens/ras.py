@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
 
 from probes.base.frozen import frozen
@@ -16,14 +14,11 @@ from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget
 from tui.runtime.ras_questions import RasAnswer
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
-from widgets.base.lines_view import LinesView
+from widgets.base.lines import Line, Run, Tone, as_text, fit, wrapped
 from widgets.nccl.ras import diagnostics_lines, report_lines
 
 _TEXT_WIDTH = 160  # of a written file
@@ -49,7 +44,6 @@ class RasState(ListState):
     def __init__(self) -> None:
         super().__init__()
         self._ports: tuple[RasPort, ...] | None = None
-        self._failure = ""
         self._answers: dict[str, RasAnswer] = {}
         self._refusals: dict[str, tuple[str, ...]] = {}  # of the newest question, by port
         self.asking = ""  # the port that is asked now
@@ -61,10 +55,6 @@ class RasState(ListState):
         """Show the ports of the jobs that run now."""
         self._ports, self._failure = tuple(ports), ""
         self._keep_selection()
-
-    def fail(self, message: str) -> None:
-        """Show why there are no ports."""
-        self._failure = message
 
     def port(self, name: str) -> RasPort | None:
         """Return a port by its name."""
@@ -101,8 +91,7 @@ class RasState(ListState):
     def list_lines(self, width: int) -> list[Line]:
         """Draw a line per port: who uses it, and what became of the last question."""
         if self._ports is None:
-            text = f"✗ {self._failure}" if self._failure else "Searching for NCCL jobs …"
-            return wrapped(text, width, Tone.BAD if self._failure else Tone.DIM)
+            return self._draw_absent("Searching for NCCL jobs …", width)
         if not self._ports:
             return wrapped(_NO_PORT, width, Tone.DIM)
         lines = []
@@ -165,7 +154,7 @@ class RasState(ListState):
     def text(self) -> str:
         """Return the answer of the selected port as text."""
         lines = [*self.list_lines(_TEXT_WIDTH), (), *self.detail_lines(_TEXT_WIDTH)]
-        return "".join(f"{plain(line)}\n" for line in lines)
+        return as_text(lines)
 
 
 def _result(answer: RasAnswer) -> Maybe[object]:
@@ -186,6 +175,7 @@ class RasScreen(ListScreen[RasState]):
     ]
     LIST = "ports"
     DETAILS = "answer"
+    TITLES = ("RAS", "Ports", "Response")
 
     @dataclass
     class AskRequested(Message):
@@ -197,19 +187,7 @@ class RasScreen(ListScreen[RasState]):
     class SearchRequested(Message):
         """Search for the jobs again."""
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, ports and answer."""
-        yield HeadView("RAS")
-        with Vertical(id="ras"):
-            yield LinesView("Ports", id="ports")
-            yield LinesView("Response", id="answer")
-        yield KeyFooter()
-
-    def _draw_panes(self) -> None:
-        super()._draw_panes()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing now."""
         if action == "ask":
             is_recorded = self._state.is_recorded and parameters == ("diagnostics",)
             return bool(self._state.selected) and not self._state.asking and not is_recorded
@@ -218,7 +196,6 @@ class RasScreen(ListScreen[RasState]):
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         is_sent_alone = action in ("app.ras_events", "ask('diagnostics')")
         if self._state.is_recorded and is_sent_alone:
             return "this is a recording."
@@ -227,14 +204,11 @@ class RasScreen(ListScreen[RasState]):
         return ""
 
     def action_ask(self, what: str) -> None:
-        """Ask the selected port."""
         if self._state.selected:
             self.post_message(self.AskRequested(self._state.selected, _COMMANDS[what]))
 
     def action_refresh(self) -> None:
-        """Search again."""
         self.post_message(self.SearchRequested())
 
     def action_write(self) -> None:
-        """Write the answer to a new file in the current directory."""
-        save_and_copy.save(self, "gdrtop-ras", self._state.text())
+        save_and_copy.save(self, "gdrtop-ras", txt=self._state.text())

@@ -185,14 +185,12 @@ class RunScreen(PanesScreen):
         self._step_began = time.monotonic()
 
     def compose(self) -> ComposeResult:
-        """Compose the progress and the console."""
         yield HeadView("Console")
         yield static_view("summary")
         yield LinesView("Console", id="console")
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Show the seconds of the running step."""
         self._pane.focus()
         self.set_interval(1.0, self._draw_head)
 
@@ -231,11 +229,9 @@ class RunScreen(PanesScreen):
             self.post_message(self.EndSeen())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable Stop after the end."""
         return self.state.ended is None if action == "stop" else True
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "the action has ended." if action == "stop" else ""
 
     # Keys
@@ -245,5 +241,4 @@ class RunScreen(PanesScreen):
         self.post_message(self.StopRequested())
 
     def action_save(self) -> None:
-        """Write the console's text to a new file in the current directory."""
-        save_and_copy.save(self, self.state.file_name, self.state.text())
+        save_and_copy.save(self, self.state.file_name, txt=self.state.text())

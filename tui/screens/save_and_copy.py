@@ -11,30 +11,20 @@ from tui.files.new_file import NotWritten, write_new
 from tui.terminal.clipboard import clipboard_hint
 
 
-def write(screen: Screen[None], name: str, text: str) -> None:
-    """Write a text to a new file in the current directory, and notify where, or why that failed."""
+def write(screen: Screen[None], texts: Mapping[str, str]) -> None:
+    """Write texts, by name, to new files in the current directory, and notify where, or why that failed."""
     try:
-        path = write_new(name, text)
-    except NotWritten as error:
-        screen.notify(str(error), severity="error", markup=False)
-    else:
-        screen.notify(f"Written to {path}", markup=False)
-
-
-def save(screen: Screen[None], name: str, text: str) -> None:
-    """Write a text to a file with the time in its name: "NAME-20261121-140200.txt"."""
-    write(screen, f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime())}.txt", text)
-
-
-def save_all(screen: Screen[None], name: str, texts: Mapping[str, str]) -> None:
-    """Write texts to files with the time in their names and these extensions: {"txt": …, "jsonl": …}."""
-    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime())}"
-    try:
-        paths = [write_new(f"{stem}.{extension}", text) for extension, text in texts.items()]
+        paths = [write_new(name, text) for name, text in texts.items()]
     except NotWritten as error:
         screen.notify(str(error), severity="error", markup=False)
     else:
         screen.notify(f"Written to {' and '.join(paths)}", markup=False)
+
+
+def save(screen: Screen[None], name: str, **texts: str) -> None:
+    """Write texts to files with the time in their names, by extension: "NAME-20261121-140200.txt"."""
+    stem = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime())}"
+    write(screen, {f"{stem}.{extension}": text for extension, text in texts.items()})
 
 
 def copy(screen: Screen[None], text: str, what: str = "") -> None:

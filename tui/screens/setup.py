@@ -5,20 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from probes.setup.step import StepState
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Tone, wrapped
-from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
     from probes.setup.step import SetupStep
@@ -125,6 +119,8 @@ class SetupScreen(ExaminedListScreen[GuideState]):
 
     LIST = "guide"
     DETAILS = "step"
+    TITLES = ("Setup", "Steps", "Step")
+    FILTER = "A word in the title or the state. Esc: clear"
 
     @dataclass
     class StepChosen(Message):
@@ -144,16 +140,6 @@ class SetupScreen(ExaminedListScreen[GuideState]):
     class Resumed(Message):
         """The screen is shown again, after a test or an action perhaps."""
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, steps and the selected step."""
-        yield HeadView("Setup")
-        yield static_view("summary")
-        with Vertical(id="setup"):
-            yield LinesView("Steps", id="guide")
-            yield LinesView("Step", id="step")
-        yield Input(placeholder="A word in the title or the state. Esc: clear", id="word")
-        yield KeyFooter()
-
     def _draw_panes(self) -> None:
         self._details.border_title = self._state.detail_title
         super()._draw_panes()
@@ -163,13 +149,11 @@ class SetupScreen(ExaminedListScreen[GuideState]):
         self.post_message(self.Resumed())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing before the guide is there."""
         if action in self.CONDITIONAL:
             return self._state.guide is not None
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         return "still reading the node." if action in self.CONDITIONAL else ""
 
     # Keys
@@ -183,16 +167,13 @@ class SetupScreen(ExaminedListScreen[GuideState]):
             super().action_open()
 
     def action_view(self) -> None:
-        """Show the step, what the paths require, or where the node stands."""
         self._state.next_view()
         self._draw_from_top()
 
     def action_path(self) -> None:
-        """Use the other path."""
         self.post_message(self.PathRequested())
 
     def action_leave_out(self) -> None:
-        """Skip the selected step, or take it up again."""
         if self._state.selected:
             self.post_message(self.SkipRequested(self._state.selected))
 
@@ -208,4 +189,4 @@ class SetupScreen(ExaminedListScreen[GuideState]):
             self.notify("No command is left to run.", markup=False)
             return
         text = script_of_all("Set up GPUDirect RDMA", plans, derivation(guide.situation.examination.node))
-        save_and_copy.save_all(self, "gdrtop-setup", {"sh": text})
+        save_and_copy.save(self, "gdrtop-setup", sh=text)

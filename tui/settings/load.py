@@ -54,7 +54,7 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     `environment`: by default that of the process.
     """
     from probes.host.trusted_path import NotTrusted, is_root
-    from tui.files.trusted_file import read_trusted
+    from tui.files.read_file import read_trusted
     from tui.settings.configuration import ConfigFile
     from tui.settings.merge import merge
 

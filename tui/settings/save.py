@@ -6,18 +6,63 @@ import json
 import os
 import re
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 
 from probes.base.text import printable
 from probes.host.trusted_path import is_root, require_path
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
-from tui.files.trusted_file import read_trusted
+from tui.files.read_file import read_trusted
 from tui.files.xdg import NO_HOME
 from tui.settings import load
 from tui.settings.load import WHAT
 from tui.settings.merge import lines_of
-from tui.settings.template import template
+from tui.settings.table import SETTINGS, shown
+
+_COLUMNS = 90
+_HEAD = """\
+# Configuration of gdrtop. gdrtop help config explains it, and gdrtop config shows what is in force.
+# Remove the # before a line to set a value.
+"""
+_SILENCE = """\
+# A silenced finding is listed with its reason, and counts for neither the verdict nor the exit status.
+# [[silence]]
+# id = "acs-redirect-enabled"
+# device = "mlx5_3"          # optional; without it, the finding on all devices
+# nodes = "gpu[17-18]"       # optional; without it, on all nodes that are judged here
+# reason = "BIOS update planned, ticket 4711"
+# until = 2026-12-31
+"""
+_COMBINATION = """\
+# Versions that do not work on this site, in addition to those of gdrtop help versions.
+# [[combination]]
+# board = "MT_0000000838"    # a NIC's board id; also driver, kernel and nccl
+# firmware = "before 28.43"  # or "28.39.1002", "28.39 to 28.41", "28.43 or newer"
+# symptom = "Transfers to GPU memory time out."
+# cure = "Update the firmware to 28.43.2566"
+# source = "ticket 4711"     # optional
+"""
+_KEYS = """\
+# Keys of the dashboard. gdrtop help config lists the names; "" disables a key.
+# [keys]
+# fix = "f,f6"
+"""
+
+
+def template() -> str:
+    """Return the text of a new file."""
+    parts, table = [_HEAD], ""
+    for name, setting in SETTINGS.items():
+        above, _, key = name.rpartition(".")
+        text = textwrap.fill(
+            f"{setting.meaning} ({setting.kind})", _COLUMNS, initial_indent="# ", subsequent_indent="# "
+        )
+        head = f"# [{above}]\n" if above != table else ""
+        table = above
+        parts.append(f"{head}{text}\n# {key} = {shown(setting.default)}\n")
+    return "\n".join([*parts, _KEYS, _SILENCE, _COMBINATION])
+
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -85,12 +130,7 @@ def replace_file(path: str, content: bytes, status: os.stat_result | None, mode:
     """Write a file of the configuration; it keeps its mode and owner. `mode`: of a new one."""
     kept = mode if status is None else status.st_mode & 0o7777
     owner = None if status is None else (status.st_uid, status.st_gid)
-    file = NewFile(path, NotSaved, replaces=True, mode=kept, owner=owner)
-    try:
-        file.write(content)
-        file.keep()
-    finally:
-        file.drop()
+    NewFile(path, NotSaved, replaces=True, mode=kept, owner=owner).save(content)
 
 
 def with_value(text: str, name: str, value: str) -> str:

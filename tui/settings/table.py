@@ -21,16 +21,21 @@ _WORDS = {
 
 
 @frozen
+class Text:
+    """What a text may be."""
+
+    pattern: str
+    expects: str  # "the name of a theme"
+
+
+@frozen
 class Setting:
     """One value of the configuration; its type is that of its default."""
 
     name: str  # "interval", "fleet.fanout"
     default: Value
     meaning: str  # one sentence
-    least: float = 0  # of a number
-    most: float = 0
-    pattern: str = ""  # of a text
-    expects: str = ""  # what a text may be: "the name of a theme"
+    limits: tuple[float, float] | Text = (0, 0)  # the least and the most, of a number
     option: str = ""  # where argparse stores the option that has this default
     command: str = ""  # the command that has the option; "": several
     runs_command: bool = False  # as root, only a file of the site may set it
@@ -50,138 +55,91 @@ class Setting:
         """Return what it must be."""
         if isinstance(self.default, bool):
             return "true or false"
-        if isinstance(self.default, str):
-            return self.expects
+        if isinstance(self.limits, Text):
+            return self.limits.expects
         number = "a whole number" if isinstance(self.default, int) else "a number"
-        return f"{number} from {self.least:g} to {self.most:g}"
+        return f"{number} from {self.limits[0]:g} to {self.limits[1]:g}"
 
 
-SETTINGS = {
-    setting.name: setting
-    for setting in (
+_PANELS = Text(r".*", "names of panels with commas between them")
+_COLUMNS = Text(r".*", "names of columns with commas between them")
+_COLUMN = Text(r".*", "the name of a column, or -name for the reversed order")
+_FILE = "the absolute path of a file"
+_ROWS = (
+    Setting("interval", 1.0, "Seconds between two readings of the dashboard.", (0.1, 60), "interval"),
+    Setting(
+        "read_only",
+        False,
+        "Disable all actions and bandwidth tests. Set in /etc/gdrtop, no user can undo it.",
+        option="read_only",
+    ),
+    Setting(
+        *("theme", "ansi-dark"),
+        "The theme of the dashboard. The ansi themes use the terminal's own colors.",
+        Text(r"[a-z0-9_-]{1,40}", "the name of a theme"),
+    ),
+    Setting(
+        "overview.hide", "", "Panels that the overview does not show; Columns hides and shows them.", _PANELS
+    ),
+    Setting("overview.view", "1", "The view that the overview starts with.", Text(r"[1-4]", "1 to 4")),
+    *(
         Setting(
-            "interval",
-            1.0,
-            "Seconds between two readings of the dashboard.",
-            0.1,
-            60,
-            option="interval",
-        ),
+            *(f"live.hide_{table}", ""),
+            f"Columns of the {what} that Live does not show; Columns chooses them.",
+            _COLUMNS,
+        )
+        for table, what in TABLE_NAMES.items()
+    ),
+    *(
         Setting(
-            "read_only",
-            False,
-            "Disable all actions and bandwidth tests. Set in /etc/gdrtop, no user can undo it.",
-            option="read_only",
-        ),
-        Setting(
-            "theme",
-            "ansi-dark",
-            "The theme of the dashboard. The ansi themes use the terminal's own colors.",
-            pattern=r"[a-z0-9_-]{1,40}",
-            expects="the name of a theme",
-        ),
-        Setting(
-            "overview.hide",
-            "",
-            "Panels that the overview does not show; Columns hides and shows them.",
-            pattern=r".*",
-            expects="names of panels with commas between them",
-        ),
-        Setting(
-            "overview.view",
-            "1",
-            "The view that the overview starts with.",
-            pattern=r"[1-4]",
-            expects="1 to 4",
-        ),
-        *(
-            Setting(
-                f"live.hide_{table}",
-                "",
-                f"Columns of the {what} that Live does not show; Columns chooses them.",
-                pattern=r".*",
-                expects="names of columns with commas between them",
-            )
-            for table, what in TABLE_NAMES.items()
-        ),
-        *(
-            Setting(
-                f"live.sort_{table}",
-                "",
-                f"The column by which Live sorts the {what}; empty: the worst first. View chooses it.",
-                pattern=r".*",
-                expects="the name of a column, or -name for the reversed order",
-            )
-            for table, what in TABLE_NAMES.items()
-        ),
-        Setting("terminal.title", False, "Show the node and its verdict in the title of the terminal."),
-        Setting("terminal.bell", False, "Ring the terminal's bell at each new critical finding."),
-        Setting(
-            "bandwidth.expected",
-            "/etc/gdrtop/expected.toml",
-            "The table of what the machines of this site reach.",
-            pattern=r"/.*",
-            expects="the absolute path of a file",
-        ),
-        Setting(
-            "cluster.commands",
-            "",
-            "The directory of sinfo, squeue, scontrol, kubectl and oc, if it is not a usual one.",
-            pattern=r"|/.*",
-            expects="the absolute path of a directory",
-            runs_command=True,
-        ),
-        Setting(
-            "cluster.slurm_conf",
-            "",
-            "The slurm.conf of Slurm's commands where SLURM_CONF is not set.",
-            pattern=r"|/.*",
-            expects="the absolute path of a file",
-            runs_command=True,
-        ),
-        Setting(
-            "fleet.fanout",
-            64,
-            "How many nodes are asked at once.",
-            1,
-            1000,
-            option="fan_out",
-            command="fleet",
-        ),
-        Setting(
-            "fleet.timeout",
-            60,
-            "Give up on a node after this many seconds; also of --host.",
-            1,
-            3600,
-            option="timeout",
-            command="fleet",
-        ),
-        Setting(
-            "fleet.over",
-            "",
-            "The command that reaches a node instead of ssh, such as 'srun -w {host}'; also of --host.",
-            pattern=r"|.*\{host\}.*",
-            expects="a command with {host} in it",
-            option="over",
-            runs_command=True,
-        ),
-        Setting("fleet.sudo", False, "Read the nodes with sudo -n; also with --host.", option="sudo"),
-        Setting(
-            "fleet.tolerate",
-            0,
-            "Ignore this many of the worst nodes in the exit status of gdrtop fleet check.",
-            0,
-            100_000,
-            option="tolerate",
-            command="fleet",
-        ),
-    )
-}
-DROPPED = dict.fromkeys(
-    (f"overview.view_{number}" for number in (2, 3, 4)), "the panels of views 2 to 4 are fixed"
+            *(f"live.sort_{table}", ""),
+            f"The column by which Live sorts the {what}; empty: the worst first. View chooses it.",
+            _COLUMN,
+        )
+        for table, what in TABLE_NAMES.items()
+    ),
+    Setting("terminal.title", False, "Show the node and its verdict in the title of the terminal."),
+    Setting("terminal.bell", False, "Ring the terminal's bell at each new critical finding."),
+    Setting(
+        *("bandwidth.expected", "/etc/gdrtop/expected.toml"),
+        "The table of what the machines of this site reach.",
+        Text(r"/.*", _FILE),
+    ),
+    Setting(
+        *("cluster.commands", ""),
+        "The directory of sinfo, squeue, scontrol, kubectl and oc, if it is not a usual one.",
+        Text(r"|/.*", "the absolute path of a directory"),
+        runs_command=True,
+    ),
+    Setting(
+        *("cluster.slurm_conf", ""),
+        "The slurm.conf of Slurm's commands where SLURM_CONF is not set.",
+        Text(r"|/.*", _FILE),
+        runs_command=True,
+    ),
+    Setting("fleet.fanout", 64, "How many nodes are asked at once.", (1, 1000), "fan_out", "fleet"),
+    Setting(
+        *("fleet.timeout", 60),
+        "Give up on a node after this many seconds; also of --host.",
+        (1, 3600),
+        *("timeout", "fleet"),
+    ),
+    Setting(
+        *("fleet.over", ""),
+        "The command that reaches a node instead of ssh, such as 'srun -w {host}'; also of --host.",
+        Text(r"|.*\{host\}.*", "a command with {host} in it"),
+        option="over",
+        runs_command=True,
+    ),
+    Setting("fleet.sudo", False, "Read the nodes with sudo -n; also with --host.", option="sudo"),
+    Setting(
+        *("fleet.tolerate", 0),
+        "Ignore this many of the worst nodes in the exit status of gdrtop fleet check.",
+        (0, 100_000),
+        *("tolerate", "fleet"),
+    ),
 )
-"""Settings of earlier versions, and why they have no effect."""
+SETTINGS = {setting.name: setting for setting in _ROWS}
 TABLES = tuple(dict.fromkeys(name.partition(".")[0] for name in SETTINGS if "." in name))
 
 
@@ -197,13 +155,13 @@ def checked(setting: Setting, value: object) -> Value:
     if isinstance(default, bool):
         if isinstance(value, bool):
             return value
-    elif isinstance(default, str):
+    elif isinstance(setting.limits, Text):
         is_text = isinstance(value, str) and value.isprintable() and len(value) <= _MOST_TEXT
-        if is_text and re.fullmatch(setting.pattern, str(value)):
+        if is_text and re.fullmatch(setting.limits.pattern, str(value)):
             return str(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         is_whole = isinstance(value, int) or not isinstance(default, int)
-        if is_whole and setting.least <= value <= setting.most:  # nan is in no range
+        if is_whole and setting.limits[0] <= value <= setting.limits[1]:  # nan is in no range
             return type(default)(value)
     raise ValueError(f"must be {setting.kind}, not {shown(value)}")
 
@@ -230,3 +188,9 @@ def shown(value: object) -> str:
     if isinstance(value, int | float):
         return f"{value:g}" if isinstance(value, float) else printable(str(value)[:80], 80)
     return {"dict": "a table", "list": "a list"}.get(type(value).__name__, printable(str(value)[:80], 80))
+
+
+DROPPED = dict.fromkeys(
+    (f"overview.view_{number}" for number in (2, 3, 4)), "the panels of views 2 to 4 are fixed"
+)
+"""Settings of earlier versions, and why they have no effect."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.planning.bisection import LEAST_DIFFERENCE, Cause, Outcome, Trial
 from probes.base.text import plural
+from probes.queries.evidence_list import join_limited
 from probes.setup.environment.differences import Difference, Differences
 from widgets.base.figures import gbps, minutes
 from widgets.base.lines import Line, Tone, wrapped
@@ -49,8 +50,7 @@ def trial_words(trial: Trial, differing: Sequence[Difference]) -> str:
         return f"recommended values{again}"
     if len(names) == len(differing):
         return f"job's values{again}"
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"job's {', '.join(names[:_MOST_NAMED])}{more}"
+    return f"job's {join_limited(names, _MOST_NAMED)}"
 
 
 def draw_outcome(outcome: Outcome, differing: Sequence[Difference], width: int) -> list[Line]:
@@ -71,7 +71,9 @@ def draw_outcome(outcome: Outcome, differing: Sequence[Difference], width: int) 
         is_noise = (outcome.rest_gbps or 0.0) < fast * (1 - LEAST_DIFFERENCE)
         cost = "no more than runs differ by" if is_noise else "nothing"
         text = f"The {count.removeprefix('1 ')} cost{'s' * (len(outcome.rest) == 1)} {cost}"
-        lines += wrapped(f"{text}: {gbps_or_failed(outcome.rest_gbps)} with {_whose(slower)}.", width)
+        whose = "job's" if slower else "recommended"
+        rest = f"{gbps_or_failed(outcome.rest_gbps)} with the {whose} values of these"
+        lines += wrapped(f"{text}: {rest}.", width)
     return lines
 
 
@@ -114,10 +116,6 @@ def cause_words(cause: Cause, outcome: Outcome, differing: Sequence[Difference])
 def gbps_or_failed(figure: float | None) -> str:
     """Return "389 Gb/s", or that the run failed."""
     return "no result (the test fails)" if figure is None else gbps(figure)
-
-
-def _whose(is_slower: bool) -> str:
-    return "the job's values of these" if is_slower else "the recommended values of these"
 
 
 def _setting(difference: Difference, of_job: bool) -> str:

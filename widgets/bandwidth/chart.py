@@ -18,8 +18,7 @@ from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from widgets.base.figures import binary_size, short
-from widgets.base.graphs import BLOCKS
+from widgets.base.figures import BLOCKS, binary_size, short
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
 LETTERS = "ABCDEFGH"

@@ -18,6 +18,7 @@ from rich.cells import cell_len, set_cell_size
 from probes.base.text import capitalized, printable
 
 _LONGEST_CUT_WORD = 12  # cells
+LABEL_CELLS = 12
 
 
 class Tone(Enum):
@@ -160,6 +161,23 @@ def _cut_text(text: str, cells: int, follows: bool) -> str:
     if is_within_word and space and len(part) <= _LONGEST_CUT_WORD and (words.strip() or follows):
         shown = words.rstrip()
     return f"{shown}…{' ' * (cells - cell_len(shown))}"
+
+
+def behind(head: Line, lines: Iterable[Line]) -> list[Line]:
+    """Return lines behind a head, the others below it behind as many blank cells."""
+    blank = (Run(" " * width_of(head)),)
+    return [(*(blank if number else head), *line) for number, line in enumerate(lines)]
+
+
+def labeled(label: str, texts: Iterable[str], width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
+    """Return a label and texts beside it, each on lines of its own."""
+    pieces = [piece for text in texts for piece in wrapped(text, max(8, width - LABEL_CELLS), tone)]
+    return behind((Run(f"{label:<{LABEL_CELLS}}", Tone.TITLE if label else Tone.PLAIN),), pieces)
+
+
+def as_text(lines: Iterable[Line]) -> str:
+    """Return lines as plain text, each ended."""
+    return "".join(f"{plain(line)}\n" for line in lines)
 
 
 def at_most(lines: list[Line], count: int, width: int) -> list[Line]:

@@ -186,6 +186,12 @@ class LinesView(ScrollView, can_focus=True, inherit_bindings=False):
         elif row >= top + height:
             self.scroll_to(y=row - height + 1, animate=False)
 
+    def rows_moved(self, how: str) -> int:
+        """Return by how many rows a key moves the selection in a list: "up", "down", "page_up", …."""
+        page, end = max(1, self.size.height - 1), 1 << 20
+        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -end, "last": end}
+        return steps[how]
+
     def _head_above(self, row: int) -> int | None:
         return self._lines.head_above(row) if isinstance(self._lines, LazyLines) else None
 

@@ -7,6 +7,7 @@ more contrast. tests/widgets/base/test_themes.py computes contrast and simulates
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from textual.theme import BUILTIN_THEMES, Theme
 
@@ -15,56 +16,16 @@ _WHITE, _BLACK = "#ffffff", "#1a1a1a"
 
 # Textual's has red for warnings too: yellow cannot be read on white.
 ANSI_LIGHT = replace(BUILTIN_THEMES["ansi-light"], warning="ansi_magenta", accent="ansi_cyan")
+_COLORS = ("primary", "secondary", "success", "warning", "error", "accent", "foreground", "background")
+_OWN: dict[str, tuple[Any, ...]] = {
+    "colorblind-dark": ("#3d94cc", "#cc79a7", "#56b4e9", "#f0e442", "#e8743b", "#e69f00", _LIGHT, _DARK),
+    "colorblind-light": ("#005f96", "#9a3f70", "#0072b2", "#946200", "#7a1f00", "#9a3d00", _BLACK, _WHITE),
+    "monochrome-dark": ("#a0a0a0", _LIGHT, _LIGHT, _WHITE, _WHITE, _WHITE, _LIGHT, "#000000"),
+    "monochrome-light": ("#585858", _BLACK, _BLACK, "#000000", "#000000", "#000000", _BLACK, _WHITE),
+}
 OWN_THEMES = {
-    theme.name: theme
-    for theme in (
-        Theme(
-            "colorblind-dark",
-            primary="#3d94cc",
-            secondary="#cc79a7",
-            success="#56b4e9",
-            warning="#f0e442",
-            error="#e8743b",
-            accent="#e69f00",
-            foreground=_LIGHT,
-            background=_DARK,
-        ),
-        Theme(
-            "colorblind-light",
-            primary="#005f96",
-            secondary="#9a3f70",
-            success="#0072b2",
-            warning="#946200",
-            error="#7a1f00",
-            accent="#9a3d00",
-            foreground=_BLACK,
-            background=_WHITE,
-            dark=False,
-        ),
-        Theme(
-            "monochrome-dark",
-            primary="#a0a0a0",
-            secondary=_LIGHT,
-            success=_LIGHT,
-            warning=_WHITE,
-            error=_WHITE,
-            accent=_WHITE,
-            foreground=_LIGHT,
-            background="#000000",
-        ),
-        Theme(
-            "monochrome-light",
-            primary="#585858",
-            secondary=_BLACK,
-            success=_BLACK,
-            warning="#000000",
-            error="#000000",
-            accent="#000000",
-            foreground=_BLACK,
-            background=_WHITE,
-            dark=False,
-        ),
-    )
+    name: Theme(name, dark=name.endswith("-dark"), **dict(zip(_COLORS, colors, strict=True)))
+    for name, colors in _OWN.items()
 }
 # In the order in which they are offered, with what they are for.
 _MEANINGS = {

@@ -19,9 +19,8 @@ from probes.queries.finding import Evidence, Finding, Severity, Status, named_fi
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
-from widgets.doctor.gains import gain_text
-from widgets.doctor.plan import draw_consequences, draw_steps
+from widgets.base.lines import Line, Run, Tone, behind, fit, line, width_of, wrapped
+from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
 
 _TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
@@ -296,14 +295,11 @@ def devices_text(finding: Finding, labels: Mapping[str, str] = NO_LABELS) -> str
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:
-    first, *rest = wrapped(title, width - 2, Tone.TITLE)
-    return [(mark_of(finding), Run(" "), *first), *((Run("  "), *part) for part in rest)]
+    return behind((mark_of(finding), Run(" ")), wrapped(title, width - 2, Tone.TITLE))
 
 
 def _labelled(label: str, lines: Sequence[Line]) -> list[Line]:
-    blank = Run(" " * _LABEL_CELLS)
-    first = Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE)
-    return [(blank if number else first, *part) for number, part in enumerate(lines)]
+    return behind((Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE),), lines)
 
 
 def folded_evidence(evidence: Sequence[Evidence]) -> list[tuple[Evidence, int]]:

@@ -1,17 +1,23 @@
-"""The answer about many nodes: verdicts counted, equal nodes folded, differences, nodes without an answer."""
+"""The answer about many nodes: counted and folded, as rows for scripts, and the table of a watched fleet."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from probes.base.text import plural
-from probes.fleet.compare import Fleet, Group, Unanswered
+from probes.base.unknown import Unknown
+from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered
+from probes.fleet.fleet_watch import WatchedNode
 from probes.fleet.node_set import fold_nodes
-from probes.fleet.summary import FoundProblem
+from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
-from widgets.base.lines import Line, Run, Tone, line, plain, width_of, wrapped
-from widgets.fleet.differences import draw_differences, draw_uncompared
+from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
+from widgets.base.figures import ago, local_time
+from widgets.base.lines import LazyLines, Line, Run, Tone, behind, cut, line, plain, width_of, wrapped
+from widgets.fleet.differences import draw_differences, draw_uncompared, label_of, role_name
 from widgets.node import verdict as verdict_drawing
 
 _MARKS = {Severity.CRITICAL: Run("✗", Tone.BAD), Severity.WARNING: Run("▲", Tone.WARNING)}
@@ -81,9 +87,8 @@ def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
     more = len(problem.devices) - _MOST_DEVICES
     devices = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
     text = f"{problem.title}{devices} ({problem.id})"
-    first, *rest = wrapped(text, width - 6)
     head = line("    ", _MARKS.get(problem.severity, Run("·")), " ")
-    return [(*head, *first), *(line("      ", *more_words) for more_words in rest)]
+    return behind(head, wrapped(text, width - 6))
 
 
 def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
@@ -94,4 +99,236 @@ def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
     for reason, names in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         count = f" ({len(names)})" if len(names) > 1 else ""
         lines.extend(wrapped(f"{fold_nodes(names)}{count}: {reason}", width, Tone.BAD, "  ", "  "))
+    return lines
+
+
+_Node: TypeAlias = NodeSummary | Unanswered
+_NONE = "-"
+
+
+def draw_node_rows(fleet: Fleet) -> list[Line]:
+    """Draw a heading and a row a node, the worst first, and then those without an answer."""
+    summaries = {summary.name: summary for summary in fleet.summaries}
+    nodes: list[_Node] = [summaries[name] for group in fleet.groups for name in group.nodes]
+    nodes += fleet.unanswered
+
+    def counted(title: str, kind: str, tone: Tone = Tone.PLAIN) -> Column:
+        return Column(title, cells_of(nodes, lambda node: _count(node, kind, tone)), 1, to_right=True)
+
+    columns = [
+        Column("NODE", cells_of(nodes, _name), 1),
+        Column("VERDICT", cells_of(nodes, _verdict), 1),
+        Column("PATH", cells_of(nodes, _path), 1),
+        Column("GPUS", cells_of(nodes, _gpus), 1, to_right=True),
+        Column("NICS", cells_of(nodes, _nics), 1, to_right=True),
+        counted("CRITICAL", "critical", Tone.BAD),
+        counted("WARNINGS", "warnings", Tone.WARNING),
+        counted("SILENCED", "silenced"),
+        Column("KERNEL", cells_of(nodes, lambda node: _trait(node, "kernel")), 1),
+        Column("DRIVER", cells_of(nodes, lambda node: _trait(node, "driver")), 1),
+        Column("FINDING", cells_of(nodes, _finding), 1),
+    ]
+    return list(draw_columns(columns, [""] * len(nodes), sys.maxsize))
+
+
+def _name(node: _Node) -> Run:
+    return Run(node.node if isinstance(node, Unanswered) else node.name, Tone.TITLE)
+
+
+def _verdict(node: _Node) -> Run:
+    if isinstance(node, Unanswered):
+        return Run("? no answer", Tone.BAD)
+    return verdict_drawing.draw(node.verdict)[0]
+
+
+def _path(node: _Node) -> Run:
+    path = None if isinstance(node, Unanswered) else node.verdict.path
+    return Run(_NONE if path is None else verdict_drawing.path_name(path))
+
+
+def _gpus(node: _Node) -> Run:
+    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
+        return Run(_NONE)
+    return Run(f"{node.verdict.gpus_served}/{node.verdict.gpus}")
+
+
+def _nics(node: _Node) -> Run:
+    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
+        return Run(_NONE)
+    return _count(node, "nics")
+
+
+def _count(node: _Node, kind: str, tone: Tone = Tone.PLAIN) -> Run:
+    count = None if isinstance(node, Unanswered) else getattr(node.verdict, kind)
+    return Run(_NONE) if count is None else Run(str(count), tone if count else Tone.PLAIN)
+
+
+def _trait(node: _Node, fact: str) -> Run:
+    """Return a fact of the whole node, or why it is unknown."""
+    traits = () if isinstance(node, Unanswered) else node.traits
+    value = next((trait.value for trait in traits if trait.fact == fact), _NONE)
+    return Run(f"? ({value.reason.value})" if isinstance(value, Unknown) else str(value))
+
+
+def _finding(node: _Node) -> Run:
+    """Return the id of the worst finding, or why there is no answer."""
+    if isinstance(node, Unanswered):
+        return Run(node.reason)
+    return Run(node.findings[0].id if node.findings else _NONE)
+
+
+# The nodes of a watched fleet as a table, and one of them in detail.
+
+_MARK = "◆"
+_CHANGE_CELLS = 22
+_DIFFERENCE_CELLS = 24
+_TYPE_CELLS = 34
+_PROBLEM_CELLS = 24  # at least
+
+OwnDifferences = Mapping[str, Sequence[tuple[Difference, Kind]]]
+"""By node: in what it differs from the rest, and its own value."""
+
+
+def differences_of(fleet: Fleet) -> dict[str, list[tuple[Difference, Kind]]]:
+    """Return by node in what it differs from the rest; without a rest, no node does."""
+    found: dict[str, list[tuple[Difference, Kind]]] = {}
+    for difference in fleet.differences:
+        for kind in difference.others if difference.rest is not None else ():
+            for node in kind.nodes:
+                found.setdefault(node, []).append((difference, kind))
+    return found
+
+
+def type_name(role: Role) -> str:
+    """Return "8 × NVIDIA H100 SXM5 80GB", or the machine if it has no GPU."""
+    gpus = " + ".join(f"{count} × {model}" for model, count in role.gpus)
+    return gpus or role_name(role)
+
+
+def types_of(nodes: Sequence[WatchedNode]) -> set[str]:
+    """Return the types of these nodes."""
+    return {type_name(node.summary.role) for node in nodes if node.summary is not None}
+
+
+def draw_table(
+    nodes: Sequence[WatchedNode],
+    differences: OwnDifferences,
+    changed_at: float,
+    now: float,
+    width: int,
+    selected: str = "",
+    widths: ColumnWidths | None = None,
+) -> LazyLines:
+    """Draw a row per node; columns in which all rows would be alike or empty are left out.
+
+    `changed_at`: the time of the newest reading that has ended; changes since then are marked.
+    """
+
+    def change(node: WatchedNode) -> Run:
+        if node.change is None or node.change.at < changed_at:
+            return Run("")
+        return _short(f"{_MARK} {node.change.what[0]}", _CHANGE_CELLS, Tone.TITLE)
+
+    def count(node: WatchedNode) -> Run:
+        return Run(str(len(node.summary.findings) or "") if node.summary is not None else "")
+
+    def difference(node: WatchedNode) -> Run:
+        found = differences.get(node.name, ())
+        more = f" +{len(found) - 1}" if len(found) > 1 else ""
+        return (
+            _short(
+                label_of(found[0][0].fact, found[0][0].slots), _DIFFERENCE_CELLS - len(more), Tone.PLAIN, more
+            )
+            if found
+            else Run("")
+        )
+
+    def kind(node: WatchedNode) -> Run:
+        return _short(type_name(node.summary.role), _TYPE_CELLS, Tone.DIM) if node.summary else Run("")
+
+    def age(node: WatchedNode) -> Run:
+        never = "never" if node.silent_since is not None else ""
+        return Run(ago(now - node.summary.taken_at) if node.summary is not None else never, Tone.DIM)
+
+    columns = [
+        Column("node", cells_of(nodes, lambda node: Run(node.name)), 1),
+        Column("verdict", cells_of(nodes, _node_verdict), 1),
+    ]
+    if any(change(node).text for node in nodes):
+        columns.append(Column("changed", cells_of(nodes, change), 3))
+    columns += [
+        Column("", cells_of(nodes, count), 4, to_right=True),
+        Column("finding", cells_of(nodes, _problem), 2, least=_PROBLEM_CELLS, grows=True),
+    ]
+    if any(node.name in differences for node in nodes):
+        columns.append(Column("differs in", cells_of(nodes, difference), 6))
+    if len(types_of(nodes)) > 1:
+        columns.append(Column("type", cells_of(nodes, kind), 7))
+    columns.append(Column("read", cells_of(nodes, age), 5))
+    return draw_columns(columns, [node.name for node in nodes], width, selected, widths)
+
+
+def _short(text: str, cells: int, tone: Tone, more: str = "") -> Run:
+    runs = cut((Run(text),), cells)
+    return Run("".join(run.text for run in runs) + more, tone)
+
+
+def _node_verdict(node: WatchedNode) -> Run:
+    if node.summary is None:
+        if node.silent_since is None:
+            return Run("… no answer yet", Tone.DIM)
+        return Run("? no answer", Tone.BAD)
+    word = verdict_drawing.draw(node.summary.verdict)[0]
+    return word if node.silent_since is None else word._replace(tone=Tone.DIM)
+
+
+def _problem(node: WatchedNode) -> Run:
+    if node.silent_since is not None:
+        return Run(f"no answer since {local_time(node.silent_since, '%H:%M')}: {node.reason}", Tone.BAD)
+    summary = node.summary
+    if summary is None:
+        return Run("")
+    if summary.findings:
+        first = summary.findings[0]
+        return Run(first.title, Tone.BAD if first.severity is Severity.CRITICAL else Tone.WARNING)
+    return Run("" if summary.verdict.is_green else summary.verdict.reason)
+
+
+def draw_node(
+    node: WatchedNode, differences: Sequence[tuple[Difference, Kind]], now: float, width: int
+) -> list[Line]:
+    """Draw everything that is known of a node."""
+    lines: list[Line] = []
+    if node.silent_since is not None:
+        since = local_time(node.silent_since)
+        lines.extend(wrapped(f"No answer since {since}: {node.reason}", width, Tone.BAD))
+    summary = node.summary
+    if summary is None:
+        return lines or wrapped("No answer yet.", width, Tone.DIM)
+    lines.append(line(*verdict_drawing.draw(summary.verdict)))
+    read = f"read {local_time(summary.taken_at)}, {ago(now - summary.taken_at)}"
+    lines.extend(wrapped(f"{role_name(summary.role)} · {read}", width, Tone.DIM))
+    if node.change is not None:
+        lines.extend(wrapped(f"Changed {ago(now - node.change.at)}", width, Tone.TITLE))
+        for what in node.change.what:
+            lines.extend(wrapped(what, width, Tone.PLAIN, "    ", "  "))
+    if summary.findings:
+        lines.append((Run(plural(len(summary.findings), "finding").capitalize(), Tone.TITLE),))
+        for problem in summary.findings:
+            lines.extend(draw_problem(problem, width))
+    elif not summary.verdict.is_green:
+        lines.extend(wrapped(summary.verdict.reason, width))
+    if differences:
+        lines.append((Run("Differs from the rest", Tone.TITLE),))
+    for difference, own in differences:
+        rest = difference.rest.value if difference.rest is not None else ""
+        lines.extend(
+            wrapped(
+                f"{label_of(difference.fact, difference.slots)}: {own.value} (rest: {rest})",
+                width,
+                Tone.PLAIN,
+                "    ",
+                "  ",
+            )
+        )
     return lines

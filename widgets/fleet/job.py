@@ -14,7 +14,7 @@ from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
 from widgets.base.health import TONES
-from widgets.base.lines import LazyLines, Line, Run, Tone, line, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, behind, line, wrapped
 from widgets.live.job_lines import path_summary
 from widgets.live.ranks import short_names, state_word
 
@@ -93,8 +93,7 @@ def _silence(silence: Silence) -> str:
 
 
 def _marked(mark: str, text: str, width: int, tone: Tone) -> list[Line]:
-    pieces = wrapped(capitalized(text), max(8, width - 2))
-    return [(Run(f"{mark} " if not number else _INDENT, tone), *piece) for number, piece in enumerate(pieces)]
+    return behind((Run(f"{mark} ", tone),), wrapped(capitalized(text), max(8, width - 2)))
 
 
 def _unanswered(job: FleetJob, width: int) -> list[Line]:

@@ -10,6 +10,7 @@ from probes.base.text import plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, PairsReport, Place
 from probes.fleet.rails import RailLeaves
+from probes.queries.evidence_list import join_limited
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -221,6 +222,4 @@ def _draw_leaves(report: PairsReport, width: int) -> list[Line]:
 
 
 def _names(names: Iterable[str] | Mapping[str, object]) -> str:
-    every = [printable(name, 80) for name in names]
-    more = f" and {len(every) - _MOST_NAMES} more" if len(every) > _MOST_NAMES else ""
-    return ", ".join(every[:_MOST_NAMES]) + more
+    return join_limited((printable(name, 80) for name in names), _MOST_NAMES)

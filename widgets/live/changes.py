@@ -10,7 +10,7 @@ from probes.base.frozen import frozen
 from probes.live.model.sample import LiveEvent
 from probes.queries.finding import Severity
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, behind, cut, width_of, wrapped
 from widgets.live.ranks import short_names
 
 _TOGETHER_SECONDS = 2.0  # devices of one cause do not fail in one sample
@@ -117,11 +117,7 @@ def _pieces(text: str, width: int) -> tuple[str, ...]:
 
 def heading(event: LiveEvent, width: int) -> list[Line]:
     """Return the mark and text of an event."""
-    pieces = wrapped(event.text, max(8, width - 2), Tone.TITLE)
-    return [
-        (Run(" ") if number else _MARKS[event.severity], Run(" "), *piece)
-        for number, piece in enumerate(pieces)
-    ]
+    return behind((_MARKS[event.severity], Run(" ")), wrapped(event.text, max(8, width - 2), Tone.TITLE))
 
 
 def matches(event: LiveEvent, word: str) -> bool:

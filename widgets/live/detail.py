@@ -26,7 +26,7 @@ from probes.queries.finding import Evidence
 from probes.queries.modules import PEERMEM_REFCNT
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,
@@ -39,21 +39,13 @@ from widgets.live.figures import (
     rank_rates,
 )
 
-_LABEL_CELLS = 12
-
 
 def _field(label: str, text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
-    """Return a label and a text beside it."""
-    pieces = wrapped(text, max(8, width - _LABEL_CELLS), tone)
-    head = Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE if label else Tone.PLAIN)
-    return [(head, *pieces[0]), *((Run(" " * _LABEL_CELLS), *piece) for piece in pieces[1:])]
+    return labeled(label, (text,), width, tone)
 
 
 def _evidence(evidence: Iterable[Evidence], width: int, label: str = "Evidence") -> list[Line]:
-    lines: list[Line] = []
-    for item in evidence:
-        lines += _field(label if not lines else "", f"{item.source}: {item.value}", width)
-    return lines
+    return labeled(label, (f"{item.source}: {item.value}" for item in evidence), width)
 
 
 def _why(value: Maybe[object]) -> str:
@@ -72,7 +64,8 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _field("", _meaning(process), width, Tone.DIM)
     # The count of this moment stands in the row of nvidia_peermem.
     lines += _evidence([each for each in path.evidence if each.source != PEERMEM_REFCNT], width)
-    lines += _odd(_odd_of(sample, process.pid), width, path.evidence)
+    found = [odd for job in sample.jobs for odd in job.odd if odd.pid == process.pid]
+    lines += _odd(found, width, path.evidence)
     rates = rank_rates(sample)
     lines += _field("Rate", _rate_text(process, sample, rates), width)
     uses = [
@@ -89,8 +82,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _bus(process, sample, width)
     used = process.used_nics
     unlisted = f"unknown: {used.detail}" if isinstance(used, Unknown) else ""
-    for number, use in enumerate(uses or [unlisted or "none"]):
-        lines += _field("" if number else "NICs", use, width)
+    lines += labeled("NICs", uses or [unlisted or "none"], width)
     pinned = process.pinned_bytes
     pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
     registered = gibibytes(process.registered_bytes)
@@ -101,11 +93,10 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += _field("peermem", _peermem(sample.peermem), width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}
-    for number, bdf in enumerate(process.gpus):
-        text = labels.get(bdf, bdf) + (f": {_gpu_text(lives[bdf])}" if bdf in lives else "")
-        lines += _field("" if number else "GPU", text, width)
-    if not process.gpus:
-        lines += _field("GPU", "none, according to NVML", width)
+    texts = [
+        labels.get(bdf, bdf) + (f": {_gpu_text(lives[bdf])}" if bdf in lives else "") for bdf in process.gpus
+    ]
+    lines += labeled("GPU", texts or ["none, according to NVML"], width)
     threads = process.threads
     names = _why(threads) if isinstance(threads, Unknown) else ", ".join(threads) or "none"
     lines += _field("Threads", names, width)
@@ -173,10 +164,6 @@ def _meaning(process: LiveProcess) -> str:
     return f"{text} The evidence makes this likely, but does not prove it.{doubt}"
 
 
-def _odd_of(sample: LiveSample, pid: int) -> list[OddOne]:
-    return [odd for job in sample.jobs for odd in job.odd if odd.pid == pid]
-
-
 def _odd(found: Iterable[OddOne], width: int, shown: Collection[Evidence] = ()) -> list[Line]:
     """Draw what is odd in a rank or a NIC; `shown`: evidence that stands above."""
     lines: list[Line] = []
@@ -224,10 +211,7 @@ def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
                 f"slowest rank of {slow.collective} {slow.sequence}: {short(slow.bus_gbps)} GB/s, the others "
                 f"{short(slow.others_gbps)} GB/s; a rank that waits for a late one also shows a low figure"
             )
-    lines: list[Line] = []
-    for text in texts:
-        lines += _field("" if lines else "Bus", text, width)
-    return lines
+    return labeled("Bus", texts, width)
 
 
 def _collective_text(speed: CollectiveSpeed) -> str:
@@ -321,7 +305,7 @@ def _link_text(port: PortSample) -> str:
 def _group(group: CounterGroup, port: PortSample, width: int) -> list[Line]:
     """Draw a group: its sum and meaning, each counter, and in one line those that are 0."""
     total = group.rate(port.counters)
-    head: Line = (Run(f"{group.title:<{_LABEL_CELLS}}"), per_second(total, group.tone))
+    head: Line = (Run(f"{group.title:<{LABEL_CELLS}}"), per_second(total, group.tone))
     lines: list[Line] = [(*head, Run(f"  {group.meaning}", Tone.DIM))]
     quiet: list[str] = []
     for name in group.names:
@@ -419,8 +403,7 @@ def of_event(
     lines += _field("Kind", f"{event.kind.value} ({event.severity.value})", width)
     if event.explanation:
         lines += _field("Meaning", event.explanation, width)
-    for number, other in enumerate(others):
-        lines += _field("" if number else "Also", other.text, width)
+    lines += labeled("Also", (other.text for other in others), width)
     if sample is None:
         lines += [(), *wrapped("The figures for that moment are no longer in memory.", width, Tone.DIM)]
         return lines

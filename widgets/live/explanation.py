@@ -6,16 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from probes.base.plan import Step
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.checks.statements import use_health
 from probes.live.explanation import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
 from widgets.base.health import TONES
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, behind, labeled, line, wrapped
 
-_LABEL_CELLS = 12
 _MOST_STEPS = 3
 _NUMBERS = re.compile(r"\d+")
 _MARKS = {
@@ -42,7 +40,8 @@ def draw_processes(explained: Sequence[ProcessExplanation], width: int) -> list[
         lines += [(), *draw_process(first, width)]
         if others:
             pids = ", ".join(str(other.pid) for other in others)
-            lines += _field("Alike", f"{len(others)} more, but for their GPUs and NICs: {pids}", width)
+            text = f"{len(others)} more, but for their GPUs and NICs: {pids}"
+            lines += labeled("Alike", (text,), width)
     return lines
 
 
@@ -69,33 +68,20 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     """Return a process."""
     path = explained.path
     lines: list[Line] = [line(Run(explained.name, Tone.TITLE))]
-    lines += _field("Path now", path.text, width, TONES[use_health(path)])
+    lines += labeled("Path now", (path.text,), width, TONES[use_health(path)])
     if explained.unexpected:
         mark, tone = ("• ", Tone.DIM) if explained.is_gdr else ("▲ ", Tone.WARNING)
-        lines += _field("", f"{mark}{explained.unexpected}", width, tone)
+        lines += labeled("", (f"{mark}{explained.unexpected}",), width, tone)
     gpus = explained.gpus
     texts = [f"unknown ({gpus})"] if isinstance(gpus, Unknown) else [_gpu_text(gpu) for gpu in gpus]
-    for number, text in enumerate(texts or ["none in use"]):
-        lines += _field("" if number else "GPUs", text, width)
-    lines += _field("NICs", _nics_text(explained), width)
-    for number, limit in enumerate(explained.limits):
-        lines += _field("" if number else "Limits", limit, width)
+    lines += labeled("GPUs", texts or ["none in use"], width)
+    lines += labeled("NICs", (_nics_text(explained),), width)
+    lines += labeled("Limits", explained.limits, width)
     libraries = explained.libraries
     if isinstance(libraries, Unknown):
-        return [*lines, *_field("Libraries", f"unknown ({libraries})", width)]
-    for number, library in enumerate(libraries):
-        text = f"{library.library}: {library.path} ({library.why})"
-        lines += _field("" if number else "Libraries", text, width)
-    if not libraries:
-        lines += _field("Libraries", "none that gdrtop knows is loaded", width)
-    return lines
-
-
-def _field(label: str, text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
-    """Return a label and a text beside it."""
-    pieces = wrapped(text, max(20, width - _LABEL_CELLS), tone)
-    head = Run(f"{label:<{_LABEL_CELLS}}", Tone.TITLE)
-    return [(head, *pieces[0]), *((Run(" " * _LABEL_CELLS), *piece) for piece in pieces[1:])]
+        return [*lines, *labeled("Libraries", (f"unknown ({libraries})",), width)]
+    texts = [f"{library.library}: {library.path} ({library.why})" for library in libraries]
+    return [*lines, *labeled("Libraries", texts or ["none that gdrtop knows is loaded"], width)]
 
 
 def _gpu_text(gpu: ProcessGpu) -> str:
@@ -146,18 +132,13 @@ def needs_admin(finding: Finding) -> bool:
 
 def _finding(finding: Finding, width: int) -> list[Line]:
     mark = _MARKS[finding.severity]
-    pieces = wrapped(f"{finding.title} ({finding.id})", width - 2)
-    lines: list[Line] = [(mark, *pieces[0]), *((Run("  "), *piece) for piece in pieces[1:])]
+    lines = behind((mark,), wrapped(f"{finding.title} ({finding.id})", width - 2))
     if finding.impact:
         lines += wrapped(finding.impact, width, Tone.DIM, "  ")
     steps = () if finding.fix is None else finding.fix.steps
     for step in steps[:_MOST_STEPS]:
-        lines += wrapped(_step_text(step), width, Tone.PLAIN, "  ", "  ")
+        lines += wrapped(f"→ {step.why.partition(chr(10))[0]}", width, Tone.PLAIN, "  ", "  ")
     if len(steps) > _MOST_STEPS:
         more = f"and {len(steps) - _MOST_STEPS} more steps: gdrtop check {finding.id}"
         lines += wrapped(more, width, Tone.DIM, "  ")
     return lines
-
-
-def _step_text(step: Step) -> str:
-    return f"→ {step.why.partition(chr(10))[0]}"

@@ -39,21 +39,27 @@ def draw(
     def cells(cell: Callable[[GpuSample], Run]) -> LazyLines:
         return cells_of(shown, cell)
 
-    def column(title: str, importance: int, cell: Callable[[Maybe[NvmlLive]], Run], least: int = 0) -> Column:
-        return Column(title, cells(lambda gpu: cell(gpu.live)), importance, True, least=least)
+    def column(
+        title: str, importance: int, field: str, text: Callable[[float], str], least: int = 0
+    ) -> Column:
+        def cell(gpu: GpuSample) -> Run:
+            value = _field(gpu.live, field)
+            return _unknown() if isinstance(value, Unknown) else Run(text(value))
+
+        return Column(title, cells(cell), importance, True, least=least)
 
     columns = [
         Column("GPU", cells(lambda gpu: _name(gpu, labels)), 1, least=4),
-        column("use", 2, _percent, 4),
-        column("↑PCIe", 3, lambda live: _rate(live, "pcie_tx_bytes_per_second")),
-        column("↓PCIe", 3, lambda live: _rate(live, "pcie_rx_bytes_per_second")),
-        column("↑NVLink", 7, lambda live: _rate(live, "nvlink_tx_bytes_per_second")),
-        column("↓NVLink", 7, lambda live: _rate(live, "nvlink_rx_bytes_per_second")),
-        column("memory", 5, lambda live: _bytes(live, "memory_used_bytes"), 6),
-        column("BAR1", 8, lambda live: _bytes(live, "bar1_used_bytes"), 6),
-        column("°C", 6, lambda live: _integer(live, "temperature_celsius"), 3),
-        column("W", 9, lambda live: _integer(live, "power_watts"), 4),
-        column("SM MHz", 10, lambda live: _integer(live, "sm_clock_mhz")),
+        column("use", 2, "utilization_percent", "{:.0f}%".format, 4),
+        column("↑PCIe", 3, "pcie_tx_bytes_per_second", _gbps),
+        column("↓PCIe", 3, "pcie_rx_bytes_per_second", _gbps),
+        column("↑NVLink", 7, "nvlink_tx_bytes_per_second", _gbps),
+        column("↓NVLink", 7, "nvlink_rx_bytes_per_second", _gbps),
+        column("memory", 5, "memory_used_bytes", _size, 6),
+        column("BAR1", 8, "bar1_used_bytes", _size, 6),
+        column("°C", 6, "temperature_celsius", "{:.0f}".format, 3),
+        column("W", 9, "power_watts", "{:.0f}".format, 4),
+        column("SM MHz", 10, "sm_clock_mhz", "{:.0f}".format),
         Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
     marked = None if sort is None else sorted_title("gpus", sort)
@@ -107,24 +113,12 @@ def _unknown() -> Run:
     return Run(UNKNOWN_MARK, Tone.DIM)
 
 
-def _percent(live: Maybe[NvmlLive]) -> Run:
-    value = _field(live, "utilization_percent")
-    return _unknown() if isinstance(value, Unknown) else Run(f"{value:.0f}%")
+def _gbps(bytes_per_second: float) -> str:
+    return short(in_gbps(bytes_per_second))
 
 
-def _rate(live: Maybe[NvmlLive], name: str) -> Run:
-    value = in_gbps(_field(live, name))
-    return _unknown() if isinstance(value, Unknown) else Run(short(value))
-
-
-def _bytes(live: Maybe[NvmlLive], name: str) -> Run:
-    value = _field(live, name)
-    return _unknown() if isinstance(value, Unknown) else Run(gibibytes(int(value)))
-
-
-def _integer(live: Maybe[NvmlLive], name: str) -> Run:
-    value = _field(live, name)
-    return _unknown() if isinstance(value, Unknown) else Run(f"{value:.0f}")
+def _size(size_bytes: float) -> str:
+    return gibibytes(int(size_bytes))
 
 
 def _throttle(live: Maybe[NvmlLive]) -> Run:

@@ -20,6 +20,7 @@ from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord,
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.jobs import path_shares
+from probes.queries.evidence_list import join_limited
 from probes.queries.finding import Finding, Severity, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
@@ -164,8 +165,7 @@ def _wrapped_to(text: str, width: int, tone: Tone, rows: int) -> list[Line]:
 def _title(finding: Finding, labels: Mapping[str, str]) -> str:
     """Return "A GPU has fallen off the bus: GPU5."."""
     names = names_of(finding, labels)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return sentence(f"{finding.title}: {', '.join(names[:3])}{more}" if names else finding.title)
+    return sentence(f"{finding.title}: {join_limited(names, 3)}" if names else finding.title)
 
 
 def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:

@@ -1,18 +1,21 @@
-"""What each job has sent and received in the last minutes, up to an hour, in graphs of several rows."""
+"""Graphs of the traffic of jobs, of several rows and up to an hour, and of their ranks beside each other."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from probes.base.history import History
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
-from probes.live.model.sample import LiveJob, LiveSample, program_of
-from widgets.base.figures import gbps, local_time, share
-from widgets.base.graphs import tall_graph
-from widgets.base.lines import Line, Run, Tone, fit
-from widgets.live.figures import line_rates
+from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.statements import Health, rank_health
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample, program_of
+from widgets.base.figures import gbps, graph, local_time, share, short, tall_graph
+from widgets.base.lines import Line, Run, Tone, fit, width_of
+from widgets.live.figures import added, busier, gpu_labels, line_rates, rank_rates
 from widgets.live.job_lines import limit_mark
+from widgets.live.order import FINE, badness_of_process
+from widgets.live.ranks import in_order
 
 _SPANS = (2, 5, 10, 20, 30, 60)  # minutes: the shortest one in which all that was seen has room
 LEAST_ROWS = 6  # for the graphs of one job, with the line of times
@@ -125,3 +128,97 @@ def _times(width: int, seconds: float, newest: float, shown_at: float, more: str
         axis = f"{axis[:place]}▲{axis[place + 1 :]}"
     second = f"and {more}" if more else axis
     return fit((Run(axis if each == width else f"{axis}{' ' * _GAP}{second}", Tone.DIM),), width)
+
+
+# The ranks of this node beside each other: GPU, path and rate of each, with a graph of the last minutes.
+
+GRAPH_SECONDS = 120.0
+_LEAST_GRAPH, _MOST_GRAPH = 8, 120  # a second a cell
+_FEWEST_ROWS = 5
+_LEAST_CELLS = _LEAST_GRAPH + len("rank 5  GPU5    365 Gb/s ")
+_INDENT = 2
+
+
+def draw_ranks(sample: LiveSample, histories: Mapping[int, History], width: int, rows: int) -> list[Line]:
+    """Draw the ranks with a known rate in at most so many rows: all of them, or the worst first.
+
+    `histories`: of the rates in Gb/s, by pid.
+    """
+    rates = {pid: rate for pid, rate in rank_rates(sample).items() if not isinstance(rate.gbps, Unknown)}
+    if not rates or rows < 1:
+        return []
+    # A rank or two say nothing about the others.
+    if rows < _FEWEST_ROWS and rows * ((width - _INDENT + _GAP) // (_LEAST_CELLS + _GAP)) < len(rates):
+        return []
+    ranks = [process for process in in_order(sample) if process.pid in rates]
+    labels, lines_of = gpu_labels(sample), line_rates(sample)
+    badness = badness_of_process(sample)
+
+    def head(process: LiveProcess) -> Line:
+        """Return "rank 5  GPU5    365 Gb/s "; "≤" before a rate that other processes may share."""
+        name = f"rank {process.rank}" if isinstance(process.rank, int) else f"pid {process.pid}"
+        gpu = labels.get(process.gpus[0], "") if len(process.gpus) == 1 else ""
+        rate = rates[process.pid]
+        limit = "≤" if rate.shared_with else ""
+        is_odd = badness(process) != FINE or rank_health(process, sample) is Health.WARNING
+        tone = Tone.WARNING if is_odd else Tone.PLAIN
+        return (
+            Run(f"{name:<7}", tone),
+            Run(f" {gpu:<5}", Tone.GPU),
+            Run(f" {limit}{short(rate.gbps)}".rjust(6), tone),
+            Run(" Gb/s ", Tone.DIM),
+        )
+
+    heads = {process.pid: head(process) for process in ranks}
+    cells = max(map(width_of, heads.values()))
+    most = max(1, (width - _INDENT + _GAP) // (cells + _LEAST_GRAPH + _GAP))
+    across = min(most, -(-len(ranks) // rows))
+    if across * rows < len(ranks):
+        if rows < _FEWEST_ROWS:
+            return []
+        rows -= 1
+        ranks = sorted(ranks, key=badness)
+    shown = ranks[: across * rows]
+    each = (width - _INDENT - _GAP * (across - 1)) // across
+    buckets = min(_MOST_GRAPH, each - cells)
+    height = -(-len(shown) // across)
+
+    def cell(process: LiveProcess) -> Line:
+        history = histories.get(process.pid)
+        values = history.buckets(buckets, GRAPH_SECONDS / buckets) if history is not None else []
+        top = sum(lines_of.get(nic, 0.0) for nic in process.ready_nics)
+        return fit((*heads[process.pid], *graph(values, top or None)), each)
+
+    drawn: list[Line] = []
+    for row in range(height):
+        runs: list[Run] = [Run(" " * _INDENT)]
+        for number, process in enumerate(shown[row::height]):
+            runs += [*((Run(" " * _GAP),) if number else ()), *cell(process)]
+        drawn.append(tuple(runs))
+    more = len(heads) - len(shown)
+    return [*drawn, (Run(f"  {plural(more, 'more rank')} (t)", Tone.DIM),)] if more else drawn
+
+
+def rows_for(sample: LiveSample) -> int:
+    """Return how many rows the graphs of all ranks need, one below the other."""
+    return sum(not isinstance(rate.gbps, Unknown) for rate in rank_rates(sample).values())
+
+
+def pair_rates(sample: LiveSample) -> dict[tuple[str, str], float]:
+    """Return in Gb/s what each NIC carries for a GPU, in the busier direction, by (GPU, NIC).
+
+    It is known only of NICs that one process alone uses, which computes on one GPU.
+    """
+    processes = known(sample.processes, ())
+    users = Counter(nic for process in processes for nic in process.ready_nics)
+    ports: dict[str, list[PortSample]] = {}
+    for port in sample.ports:
+        ports.setdefault(port.device, []).append(port)
+    found: dict[tuple[str, str], float] = {}
+    for process in processes:
+        for nic in process.ready_nics if len(process.gpus) == 1 else ():
+            own = ports.get(nic, ())
+            rate = busier(added(port.sent_gbps for port in own), added(port.received_gbps for port in own))
+            if users[nic] == 1 and not isinstance(rate, Unknown):
+                found[process.gpus[0], nic] = rate
+    return found

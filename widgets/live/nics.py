@@ -14,8 +14,7 @@ from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample, program_of
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, TRAFFIC_FELL
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
-from widgets.base.figures import UNKNOWN_MARK, share, short
-from widgets.base.graphs import graph
+from widgets.base.figures import UNKNOWN_MARK, graph, share, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
 from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time, rate_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
@@ -95,8 +95,8 @@ def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> lis
         column("CPU %", [_figure(rank.cpu_percent) for rank in shown], 4),
         column("GPU %", [_figure(rank.gpu_percent) for rank in shown], 5),
         column("Power W", [_figure(rank.power_watts) for rank in shown], 8),
-        column("Peak Gb/s", [_rate(rank.gbps) for rank in shown], 6),
-        column("Silent", [_silence(rank.silent_seconds) for rank in shown], 7),
+        column("Peak Gb/s", [_figure(rank.gbps, short) for rank in shown], 6),
+        column("Silent", [_figure(rank.silent_seconds, minutes) for rank in shown], 7),
         column("QPs", [f"{rank.ready}/{rank.queue_pairs}" for rank in shown], 9),
         column("Collective", [_calls(calls.get(known(rank.rank, -1))) for rank in shown], 10),
         column("GPUs and NICs", [" ".join((*rank.gpus[:2], *rank.nics[:2])) for rank in shown], 11, False),
@@ -107,16 +107,8 @@ def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> lis
     return rows
 
 
-def _figure(value: Maybe[float]) -> str:
-    return _ABSENT if isinstance(value, Unknown) else f"{value:.0f}"
-
-
-def _rate(value: Maybe[float]) -> str:
-    return _ABSENT if isinstance(value, Unknown) else short(value)
-
-
-def _silence(value: Maybe[float]) -> str:
-    return _ABSENT if isinstance(value, Unknown) else minutes(value)
+def _figure(value: Maybe[float], text: Callable[[float], str] = "{:.0f}".format) -> str:
+    return _ABSENT if isinstance(value, Unknown) else text(value)
 
 
 def _calls(dump: Dump | None) -> str:

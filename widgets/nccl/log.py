@@ -71,11 +71,8 @@ def _shown(problems: Sequence[Problem], title: str, lines: list[Line]) -> Sequen
 
 def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Line]:
     left = len(rows) - most
-    return (
-        [line(f"  and {left} more {plural(left, noun).partition(' ')[2]} (--json shows all)")]
-        if left > 0
-        else []
-    )
+    nouns = plural(left, noun).partition(" ")[2]
+    return [line(f"  and {left} more {nouns} (--json shows all)")] if left > 0 else []
 
 
 def _indented(text: str, width: int, indent: str = "  ", hang: str = "  ") -> list[Line]:
@@ -114,6 +111,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
         size += f" on {plural(comms.nodes, 'node')}"
     if comms.started > comms.completed and not facts.cut_lines:  # the missing lines may be those
         size += f"; {plural(comms.started - comms.completed, 'initialization')} not completed"
+    flushes = (f"{_FLUSHES.get(kind, kind)} ({count})" for kind, count in facts.flushes.items())
     rows = [
         ("NCCL", _texts(facts.versions)),
         ("Job", size),
@@ -125,7 +123,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
         ("Rings", _rings(facts)),
         ("NVLS", _texts(facts.nvls)),
         ("Channels", _channel_kinds(facts)),
-        ("Flush", _flushes(facts)),
+        ("Flush", ", ".join(flushes)),
         ("Diagnostics", _texts(facts.diagnostics)),
     ]
     lines = [part for label, text in rows if text for part in _labelled(label, text, width)]
@@ -200,11 +198,6 @@ def _channel_kinds(facts: LogFacts) -> str:
     if facts.local_channels:
         parts.append(f"{facts.local_channels} inside nodes")
     return ", ".join(parts)
-
-
-def _flushes(facts: LogFacts) -> str:
-    """Return how NCCL flushes what it has received, with the number of channels of each kind."""
-    return ", ".join(f"{_FLUSHES.get(kind, kind)} ({count})" for kind, count in facts.flushes.items())
 
 
 def _ranks(facts: LogFacts, width: int) -> list[Line]:

@@ -9,8 +9,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.checks.statements import Health, PathStatement
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PeermemReading, Requirement
 from probes.facts.node import Node
-from widgets.base.figures import UNKNOWN_MARK, gibibytes
-from widgets.base.graphs import graph
+from widgets.base.figures import UNKNOWN_MARK, gibibytes, graph
 from widgets.base.lines import Line, Run, Tone, width_of, wrapped
 
 SPARK_SECONDS = 300.0
@@ -58,7 +57,7 @@ def draw(
     lines: list[Line] = []
     for stated, state in zip(paths, (facts.dmabuf, facts.peermem), strict=False):
         chosen = Run("  preferred by NCCL" if full and stated.is_preferred else "", Tone.DIM)
-        lines.append((Run(f"{_name(stated.path):<10}"), _usable(stated), _nics(facts, stated), chosen))
+        lines.append((Run(f"{_NAMES[stated.path]:<10}"), _usable(stated), _nics(facts, stated), chosen))
         if full:
             for need in state.requirements:
                 lines.extend(_requirement_lines(need, width))
@@ -68,10 +67,6 @@ def draw(
         lines.extend(_in_use(facts, paths[0], width))
     lines.extend(_live(peermem, history, width))
     return lines
-
-
-def _name(path: GdrPath) -> str:
-    return _NAMES[path]
 
 
 def _nics(facts: GpuDirectFacts, stated: PathStatement) -> Run:
@@ -139,7 +134,7 @@ def strip(
     for stated in paths or ():
         usable = _usable(stated)
         mark = Run(usable.text[0], usable.tone)
-        runs.extend([Run(f"{_name(stated.path)} "), mark, _nics(facts, stated), Run("  ")])
+        runs.extend([Run(f"{_NAMES[stated.path]} "), mark, _nics(facts, stated), Run("  ")])
     if peermem is not None and not _is_absent(peermem):
         refcnt = "–" if isinstance(peermem.refcnt, Unknown) else str(peermem.refcnt)
         runs.append(Run(f"refcnt {refcnt} "))

@@ -10,8 +10,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE, RdmaFacts
 from probes.topology.paths import Topology
-from widgets.base.figures import gbps, in_gbps, share, short
-from widgets.base.graphs import graph, tall_graph
+from widgets.base.figures import gbps, graph, in_gbps, share, short, tall_graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.node.endpoint_lines import LiveFigures, port_state
 
@@ -87,19 +86,15 @@ def draw(
     buckets = max(6, width - _HEAD_CELLS - (_PEAK_CELLS if has_scale else 0))
     for name in TOTALS:
         if name not in sums:
-            is_nic = name.startswith("NIC")
-            lines.append(
-                (Run(f"{name} "), Run("?  unknown" if has_ports or not is_nic else f"–  {NO_PORT}", Tone.DIM))
-            )
+            is_absent = name.startswith("NIC") and not has_ports
+            lines.append((Run(f"{name} "), Run(f"–  {NO_PORT}" if is_absent else "?  unknown", Tone.DIM)))
             continue
         top = most.get(name[:3], 0.0)
         values = history[name].buckets(buckets, SPARK_SECONDS / buckets) if name in history else []
         peak = max((value for value in values if value is not None), default=sums[name])
         percent, highest = share(sums[name], top), share(peak, top)
-        head, tail = (
-            Run(f"{name} {gbps(sums[name]):>9} {percent:>5} "),
-            Run(f" peak {highest or _brief(peak)}" if has_scale else "", Tone.DIM),
-        )
+        head = Run(f"{name} {gbps(sums[name]):>9} {percent:>5} ")
+        tail = Run(f" peak {highest or _brief(peak)}" if has_scale else "", Tone.DIM)
         drawn = tall_graph(values, rows, top or None) if rows > 1 else [graph(values, top or None)]
         blank = Run(" " * len(head.text))
         lines += [(blank, *graph_row) for graph_row in drawn[:-1]]

@@ -27,9 +27,8 @@ from tests.support.tiers import usual
 from tui.actions.audit_log import Actor, Audit, MemoryLog
 from tui.actions.events import RunEnded, RunOutcome
 from tui.actions.manual_steps import runnable
-from tui.actions.rehearsal import Rehearsal, rehearse
+from tui.actions.rehearsal import Rehearsal, SimulatedCommands, rehearse
 from tui.actions.runner import Runner
-from tui.actions.simulated_commands import SimulatedCommands
 from tui.cli import main
 
 # Nodes and the one action that matters most there.

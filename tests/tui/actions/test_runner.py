@@ -351,7 +351,7 @@ def test_an_unwritten_register_is_a_failure_even_if_setpci_exits_with_0(told: To
 
 
 def change(host: SimulatedHost, log: MemoryLog, file: FileChange) -> RunEnded:
-    from tui.actions.simulated_commands import SimulatedCommands
+    from tui.actions.rehearsal import SimulatedCommands
 
     commands = SimulatedCommands(host, wait=lambda seconds: None)
     runner = Runner(host, commands, Audit(log, HERE), lambda event: None)

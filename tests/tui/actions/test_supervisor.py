@@ -228,4 +228,4 @@ def test_an_order_survives_the_json(tmp_path: Path) -> None:
     changes = Step("writes", file=FileChange("/etc/x.conf", "text"), group="files")
     undone = Step("runs", ("ip", "link"), undo=("ip", "link", "x"))
     sent = order(tmp_path, changes, undone)
-    assert supervisor.order_of(json.loads(json.dumps(supervisor.order_json(sent)))) == sent
+    assert supervisor.CODEC.decode(Order, json.loads(json.dumps(supervisor.CODEC.encode(sent)))) == sent

@@ -15,7 +15,7 @@ from tests.support.fleet_nodes import node, nodes, with_value
 from tui.cli import main
 from tui.runtime.json_values import yaml_text
 from widgets.base.lines import plain
-from widgets.fleet.node_rows import draw_node_rows
+from widgets.fleet.answer import draw_node_rows
 
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),

@@ -16,7 +16,7 @@ DEMO = "hgx-h100+acs-on"
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("tui.actions.simulated_commands._LONGEST_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("tui.actions.rehearsal._LONGEST_WAIT_SECONDS", 0.0)
     return tmp_path / "gdrtop" / "simulated"
 
 

@@ -13,8 +13,7 @@ from probes.checks.judgment import Judgment, judge
 from probes.fleet.compare import Changes
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
-from tui.files.last_ok_file import MOST_BYTES, last_ok_directory
-from tui.files.since_ok import SinceOk, since_ok, summary_in
+from tui.files.since_ok import MOST_BYTES, SinceOk, last_ok_directory, since_ok, summary_in
 
 GOOD, BAD = "hgx-h100", "hgx-h100+nvidia-not-loaded"
 
@@ -87,7 +86,7 @@ def test_a_read_only_home_is_no_error(saved: Path, monkeypatch: pytest.MonkeyPat
     saved.parent.write_text("a file where the directory should be")
     assert checked(GOOD) is None
     assert checked(BAD) is None
-    monkeypatch.setattr("tui.files.last_ok_file.last_ok_directory", lambda: "")
+    monkeypatch.setattr("tui.files.since_ok.last_ok_directory", lambda: "")
     assert checked(GOOD) is None
     assert checked(BAD) is None
 

@@ -8,7 +8,7 @@ import pytest
 
 from probes.host import trusted_path
 from probes.host.trusted_path import NotTrusted, require_path
-from tui.files.trusted_file import read_trusted
+from tui.files.read_file import read_trusted
 
 
 @pytest.fixture

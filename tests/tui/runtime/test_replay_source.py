@@ -23,7 +23,7 @@ from tui.runtime.reading_thread import Replayed, Sampled
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.live.screen import LiveScreen
 from tui.screens.live.state import LiveState
-from tui.screens.overview.panel_grid import PANELS
+from tui.screens.overview.panel_screen import PANELS
 from widgets.base.lines_view import LinesView
 
 SIZES = [(80, 24), (120, 40)]

@@ -28,14 +28,13 @@ from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen, sentences
 from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
 from tui.screens.confirm.screen import ConfirmScreen
-from tui.screens.dead_keys import why_dead
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import MOST_ITEMS, KeyFooter, items_that_fit
-from tui.screens.keys import KEYS, leave_keys
+from tui.screens.keys import KEYS, leave_keys, why_dead
 from tui.screens.overview.screen import OverviewScreen
-from tui.screens.own_keys import FIXED
+from tui.screens.own_settings import FIXED
 from widgets.base.lines_view import LinesView
 
 # The overview's own digits, until it zooms with z.
@@ -569,6 +568,7 @@ async def test_the_history_shows_the_origin_and_local_time(monkeypatch: pytest.M
 def test_every_screen_has_its_keys_in_the_help() -> None:
     own = {"AskScreen", "ColumnsScreen", "HelpScreen", "SortScreen"}  # they show their keys themselves
     bases = {
+        "ColumnListScreen",
         "HeadScreen",
         "PanelScreen",
         "PanesScreen",

@@ -10,8 +10,8 @@ from tests.support.training_samples import install
 from tests.tui.screens.test_live import app_and_clock, opened
 from tui import dashboard
 from tui.screens.key_footer import KeyFooter
-from tui.screens.live.columns import ColumnsScreen
 from tui.screens.live.screen import LiveScreen
+from tui.screens.live.tables import ColumnsScreen
 from tui.settings import save as save_module
 from tui.settings.current import use
 from tui.settings.load import load

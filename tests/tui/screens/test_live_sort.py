@@ -10,7 +10,7 @@ from tests.support.training_samples import install
 from tests.tui.screens.test_live import app_and_clock, opened
 from tui import dashboard
 from tui.screens.live.screen import LiveScreen
-from tui.screens.live.sort import SortScreen
+from tui.screens.live.tables import SortScreen
 from tui.settings import save as save_module
 from tui.settings.current import use
 from tui.settings.load import load

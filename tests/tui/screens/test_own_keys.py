@@ -10,7 +10,7 @@ import pytest
 
 from tui.manual import page
 from tui.screens.keys import KEYS
-from tui.screens.own_keys import FIXED, KeyProblem, rebound
+from tui.screens.own_settings import FIXED, KeyProblem, rebound
 
 ROOT = Path(__file__).parents[3]
 SCREENS = """

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tui.settings.merge import lines_of, merge
+from tui.settings.save import template
 from tui.settings.table import SETTINGS, checked
-from tui.settings.template import template
 
 SILENCE = '[[silence]]\nid = "acs-redirect-enabled"\nreason = "ticket 4711"\nuntil = 2026-12-31\n'
 

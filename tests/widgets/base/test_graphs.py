@@ -1,6 +1,6 @@
 """Graphs: the load colors say the same as the height of the blocks."""
 
-from widgets.base.graphs import graph, tall_graph
+from widgets.base.figures import graph, tall_graph
 from widgets.base.lines import Run, Tone
 
 

@@ -11,7 +11,7 @@ from probes.queries.finding import DETOUR, Evidence, Finding, PairGain, Severity
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.lines import Line, Tone, plain
 from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of, words_of
-from widgets.doctor.gains import gain_text
+from widgets.doctor.plan import gain_text
 
 
 def finding(name: str, status: Status = Status.FOUND, severity: Severity = Severity.CRITICAL) -> Finding:

@@ -17,8 +17,7 @@ from probes.fleet.traits import Trait
 from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_document
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line
-from widgets.fleet.answer import draw_answer
-from widgets.fleet.node_rows import draw_node_rows
+from widgets.fleet.answer import draw_answer, draw_node_rows
 
 NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
 

@@ -18,7 +18,7 @@ from tui.files.since_ok import hostname_of, last_ok
 from tui.runtime.json_values import write_document
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import print_lines, text_width
-from widgets.fleet.since_ok import draw_changes
+from widgets.fleet.differences import draw_changes
 
 _NEVER = (
     "this node has not been READY or ACTIVE since gdrtop first checked it as this user;"

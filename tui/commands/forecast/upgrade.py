@@ -18,7 +18,7 @@ from tui.command_line.arguments import OutputOptions, UsageError
 from tui.commands.forecast.after_reboot import KernelObject, kernel_json
 from tui.runtime.json_values import ExitStatus, document, host_name, object_from, write_json
 from tui.runtime.printing import heading, print_lines, text_width
-from widgets.setup.upgrade import draw_upgrade
+from widgets.setup.forecast import draw_upgrade
 
 FROM_STDIN = "-"
 _SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories

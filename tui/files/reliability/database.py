@@ -279,18 +279,14 @@ def _add(connection: sqlite3.Connection, changes: Changes) -> None:
             connection.execute("INSERT INTO kept VALUES (?, ?)", (began, changes.at))
         ids = {}
         for identity in changes.components:
-            key = printable(identity.id, _MOST_TEXT)
+            key, name, bdf = (
+                printable(text, _MOST_TEXT) for text in (identity.id, identity.name, identity.bdf)
+            )
             connection.execute(
                 "INSERT INTO component (key, name, is_gpu, bdf, seen) VALUES (?, ?, ?, ?, ?)"
                 " ON CONFLICT (key) DO UPDATE SET name = excluded.name, bdf = excluded.bdf,"
                 " seen = excluded.seen",
-                (
-                    key,
-                    printable(identity.name, _MOST_TEXT),
-                    identity.is_gpu,
-                    printable(identity.bdf, _MOST_TEXT),
-                    changes.at,
-                ),
+                (key, name, identity.is_gpu, bdf, changes.at),
             )
             row = connection.execute("SELECT id FROM component WHERE key = ?", (key,)).fetchone()
             ids[identity.id] = row[0]

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from tui.screens.actions.state import ActionsState
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
-from widgets.base.lines_view import LinesView
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from widgets.base.lines import rows_of
 
 
 class ActionsScreen(ExaminedListScreen[ActionsState]):
@@ -28,6 +23,8 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
 
     LIST = "offers"
     DETAILS = "selected"
+    TITLES = ("Actions", "Actions", "Selected")
+    FILTER = "A word in the title or the id. Esc: clear"
 
     @dataclass
     class Chosen(Message):
@@ -35,19 +32,11 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
 
         offer: str
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, list and the selected action."""
-        yield HeadView("Actions")
-        yield static_view("summary")
-        with Vertical(id="actions"):
-            yield LinesView("Actions", id="offers")
-            yield LinesView("Selected", id="selected")
-        yield Input(placeholder="A word in the title or the id. Esc: clear", id="word")
-        yield KeyFooter()
-
-    def _scroll_list(self, row: int) -> None:
-        super()._scroll_list(max(0, row - 1))  # so that a heading above it is visible
-        super()._scroll_list(row)
+    def _show_selected(self) -> None:
+        row = rows_of(self._list.lines).get(self._state.selected)
+        if row:
+            self._list.scroll_to_row(row - 1)  # so that a heading above it is visible
+        super()._show_selected()
 
     # Keys
 

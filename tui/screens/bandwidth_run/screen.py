@@ -66,7 +66,6 @@ class BandwidthRunScreen(PanesScreen):
         self._drawn = 0  # lines of the console
 
     def compose(self) -> ComposeResult:
-        """Compose summary, chart, rows and console."""
         yield HeadView("Bandwidth")
         yield static_view("summary")
         chart = LinesView("Chart", id="chart")
@@ -77,7 +76,6 @@ class BandwidthRunScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Draw, and update the elapsed time each second."""
         self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
         self._pane("rows").focus()
         self.set_interval(1.0, self._draw_summary)
@@ -91,7 +89,6 @@ class BandwidthRunScreen(PanesScreen):
             self.set_class(name == view, f"view-{name}")
 
     def on_lines_view_resized(self) -> None:
-        """Draw everything again for the new width of the panes."""
         self._drawn = 0
         self.draw()
 
@@ -133,7 +130,6 @@ class BandwidthRunScreen(PanesScreen):
             self.post_message(self.EndSeen())
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable only the keys that do something now."""
         is_over = self.state.ended is not None
         if action == "cancel":
             return not is_over
@@ -148,7 +144,6 @@ class BandwidthRunScreen(PanesScreen):
         return is_over and bool(self.state.measured) if action == "baseline" else True
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         is_over = self.state.ended is not None
         reasons = {
             "cancel": "the tests have ended.",
@@ -175,21 +170,16 @@ class BandwidthRunScreen(PanesScreen):
         self.post_message(self.CancelRequested())
 
     def action_skip(self) -> None:
-        """Stop this test and start the next one."""
         self.post_message(self.SkipRequested())
 
     def action_again(self) -> None:
-        """Run the same tests again."""
         self.post_message(self.AgainRequested(self.state))
 
     def action_baseline(self) -> None:
-        """Save the results as the baseline of this machine type."""
         self.post_message(self.BaselineRequested(self.state))
 
     def action_copy(self) -> None:
-        """Copy the command for the peer to the terminal's clipboard."""
         save_and_copy.copy(self, self.state.peer_command)
 
     def action_save(self) -> None:
-        """Write the results as text to a new file in the current directory."""
-        save_and_copy.save(self, self.state.file_name, self.state.text())
+        save_and_copy.save(self, self.state.file_name, txt=self.state.text())

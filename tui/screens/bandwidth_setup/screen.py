@@ -11,7 +11,7 @@ from textual.widgets import Input
 from tui.screens import save_and_copy
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
@@ -27,8 +27,7 @@ class BandwidthSetupScreen(PanesScreen):
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "start", label="Run"),
-        bind("change", "change(1)", "right"),
-        bind("change", "change(-1)", "left", show=False),
+        *bind_pair("change", "change"),
         bind("peer", "name_peer"),
         bind("copy", "copy"),
         ZOOM_KEY,
@@ -47,7 +46,6 @@ class BandwidthSetupScreen(PanesScreen):
         self.state = state
 
     def compose(self) -> ComposeResult:
-        """Compose summary, settings, planned tests, and the input for the peer's name."""
         yield HeadView("Bandwidth")
         yield static_view("summary")
         yield LinesView("Settings", id="settings")
@@ -59,7 +57,6 @@ class BandwidthSetupScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Show the settings, without the input."""
         self._peer.display = False
         self._settings.focus()
         self.post_message(self.Changed())
@@ -77,7 +74,6 @@ class BandwidthSetupScreen(PanesScreen):
         return self.query_one("#peer", Input)
 
     def on_lines_view_resized(self) -> None:
-        """Draw again for the new width of the panes."""
         self.draw()
 
     def draw(self) -> None:
@@ -97,7 +93,6 @@ class BandwidthSetupScreen(PanesScreen):
         self._refresh_changed_bindings()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable only the keys that do something now."""
         if action in ("start", "change"):
             return not self.state.refusal
         if action == "name_peer":
@@ -105,7 +100,6 @@ class BandwidthSetupScreen(PanesScreen):
         return bool(self.state.peer_command) if action == "copy" else True
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action in ("start", "change(1)", "change(-1)"):
             return f"no test can run here: {self.state.refusal}."
         reasons = {"name_peer": "this test needs no peer.", "copy": "these tests need no command on a peer."}
@@ -123,13 +117,11 @@ class BandwidthSetupScreen(PanesScreen):
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select the row that was clicked."""
         if picked.view is self._settings:
             self.state.chosen.selected = picked.id
             self.draw()
 
     def action_change(self, step: int) -> None:
-        """Select another value of the row."""
         if self.state.change(step):
             self._planned.scroll_to(y=0, animate=False)
             self.draw()
@@ -144,7 +136,6 @@ class BandwidthSetupScreen(PanesScreen):
         self.set_focus(self._peer)
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Use the typed name, if it is valid."""
         why = self.state.set_peer(submitted.value)
         if why:
             self.notify(why, severity="warning", markup=False)
@@ -165,7 +156,6 @@ class BandwidthSetupScreen(PanesScreen):
             self.post_message(self.StartRequested())
 
     def action_copy(self) -> None:
-        """Copy the command for the peer to the terminal's clipboard."""
         save_and_copy.copy(self, self.state.peer_command)
 
     def action_leave(self) -> None:

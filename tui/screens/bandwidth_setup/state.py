@@ -16,8 +16,7 @@ from probes.facts.system.platform import PlatformFacts
 from probes.snapshot.examination import Examination
 from tui.bandwidth.settings import BandwidthSettings
 from widgets.bandwidth.result import draw_last_result
-from widgets.bandwidth.series import draw_affected, peer_command
-from widgets.bandwidth.setup import draw_planned, draw_settings
+from widgets.bandwidth.series import draw_affected, draw_planned, draw_settings, peer_command
 from widgets.base.lines import Line, Run, Tone, sentence, wrapped
 
 _MOST_EARLIER = 3  # tests of a series whose earlier results are shown

@@ -62,7 +62,6 @@ class ConfirmScreen(PanesScreen):
         self._delay = EnterDelay()
 
     def compose(self) -> ComposeResult:
-        """Compose title, plan, question, and an input if the host name must be typed."""
         yield HeadView("Plan")
         yield static_view("summary")
         yield LinesView("Plan · nothing has been run", id="plan")
@@ -89,7 +88,6 @@ class ConfirmScreen(PanesScreen):
         return self.query_one("#typed", Input)
 
     def on_lines_view_resized(self) -> None:
-        """Draw for the pane's width."""
         if self._plan.room:
             self._plan.show(self._state.lines(self._plan.room))
         self.query_one("#summary", LinesView).show([self._state.title_line])
@@ -98,7 +96,6 @@ class ConfirmScreen(PanesScreen):
         self._delay.note_drawn()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the keys that do nothing here."""
         if action == "rehearse":
             return self._state.can_rehearse
         if action == "unfold":
@@ -106,7 +103,6 @@ class ConfirmScreen(PanesScreen):
         return self._state.can_run if action in ("run", "confirm") else True
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action in ("run", "confirm"):
             return self._state.question
         reasons = {
@@ -127,7 +123,6 @@ class ConfirmScreen(PanesScreen):
             self.action_run()
 
     def action_run(self) -> None:
-        """Run it, or go to the field where the host name must be typed."""
         if self._state.word:
             self._typed.focus()
         elif self._state.can_run:
@@ -180,9 +175,7 @@ class ConfirmScreen(PanesScreen):
             self.on_lines_view_resized()
 
     def action_copy(self) -> None:
-        """Copy the plan as a shell script to the terminal's clipboard."""
         save_and_copy.copy(self, self._state.script(), " as a shell script")
 
     def action_write(self) -> None:
-        """Write the plan as a shell script to a new file in the current directory."""
-        save_and_copy.write(self, self._state.script_name, self._state.script())
+        save_and_copy.write(self, {self._state.script_name: self._state.script()})

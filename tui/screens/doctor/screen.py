@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.message import Message
-from textual.widgets import Input
 
 from tui.screens.doctor.state import DoctorState
-from tui.screens.head import HeadView
-from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen, static_view
-from widgets.base.lines_view import LinesView
+from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 
 
 class DoctorScreen(ExaminedListScreen[DoctorState]):
@@ -31,6 +25,8 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
     LIST = "findings"
     DETAILS = "details"
+    TITLES = ("Doctor", "Findings", "")
+    FILTER = "A word in the title, the id or a device name. Esc: clear"
 
     @dataclass
     class FixRequested(Message):
@@ -38,18 +34,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
 
         finding: str
 
-    def compose(self) -> ComposeResult:
-        """Compose summary, list and details."""
-        yield HeadView("Doctor")
-        yield static_view("summary")
-        with Vertical(id="doctor"):
-            yield LinesView("Findings", id="findings")
-            yield LinesView("", id="details")
-        yield Input(placeholder="A word in the title, the id or a device name. Esc: clear", id="word")
-        yield KeyFooter()
-
     def on_mount(self) -> None:
-        """Ask for a check if there was none."""
         if self._state.examination is None:
             self.action_refresh()
 
@@ -59,13 +44,11 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         super()._draw_panes()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable only what the selected finding has."""
         if action == "fix":
             return self._state.has_fix
         return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action not in ("fix", "explain"):
             return ""
         if not self._state.is_finding:
@@ -75,11 +58,9 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     # Keys
 
     def action_fix(self) -> None:
-        """Show the fix as a plan that can run."""
         self.post_message(self.FixRequested(self._state.selected))
 
     def action_explain(self) -> None:
-        """Show the explanation, or the finding again."""
         self._show("explanation")
 
     def _show(self, what: str) -> None:
@@ -87,7 +68,6 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
         self._draw_from_top()
 
     def action_all(self) -> None:
-        """List all checks, or hide those that are ok."""
         self._state.toggle_all()
         self.draw()
 

@@ -131,7 +131,7 @@ class DoctorState(ExaminedListState):
         """Return the line, if there is one and the node has not begun to work since its last check."""
         if self._since_ok is None or self.judgment is None or self.judgment.verdict.is_green:
             return []
-        from widgets.fleet.since_ok import draw_line
+        from widgets.fleet.differences import draw_line
 
         return [draw_line(self._since_ok, width)]
 

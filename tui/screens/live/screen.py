@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
@@ -11,21 +12,76 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tui.screens import save_and_copy
-from tui.screens.head import HeadView
+from tui.screens.head import HEAD_ROWS, HeadView
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, leave_keys
+from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
-from tui.screens.live.layout import BORDER, TALL_ROWS, TRAFFIC, arrange, gpu_cells
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
 from widgets.live.job_traffic import LEAST_ROWS
-from widgets.node.head import HEAD_ROWS
+
+TRAFFIC = "job-traffic"  # the pane with the graphs of jobs
+TALL_ROWS = 36
+BORDER = 2
+_FOLDED_ROWS = 4  # of a pane without the focus on a short terminal
+_LEAST_ROWS = 5
+_TWO_COLUMNS = 110
+_GPU_CELLS = 54
+_WIDE = 160
+_WIDE_GPU_CELLS = 92
+
+
+def arrange(width: int, height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
+    """Return the rows of each pane that is shown.
+
+    `needs`: the rows that each can fill, with its border; of the traffic, the fewest that show something, 0
+    for none.
+    """
+    is_tall = height >= TALL_ROWS - 8
+    return _tall(width, height, needs, focused) if is_tall else _short(height, needs, focused)
+
+
+def gpu_cells(width: int) -> int:
+    """Return the width of the GPUs beside the events."""
+    return _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
+
+
+def _short(height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
+    """Give the pane with the focus the rows that it needs, and what is left to the others."""
+    last = "gpus" if focused == "gpus" else "changes"
+    shown = dict.fromkeys(("ranks", "nics", last), _FOLDED_ROWS)
+    left = height - sum(shown.values())
+    for pane in (focused, "ranks", "nics", last):
+        more = max(0, min(left, needs[pane] - shown[pane]))
+        shown[pane] += more
+        left -= more
+    shown[last] += max(0, left)
+    return shown
+
+
+def _tall(width: int, height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
+    """Share the rows: what ranks and NICs need, and the rest to the events, beside the GPUs.
+
+    What these leave empty shows the last hour of the jobs, if it is enough for that.
+    """
+    ranks, nics = needs["ranks"], needs["nics"]
+    left = height - ranks - nics
+    if left < 2 * _LEAST_ROWS:
+        over = 2 * _LEAST_ROWS - left
+        cut = min(over, max(0, ranks - 2 * _LEAST_ROWS))
+        ranks, nics = ranks - cut, max(_LEAST_ROWS, nics - (over - cut))
+        left = max(_LEAST_ROWS, height - ranks - nics)
+    below = ("changes", "gpus") if width >= _TWO_COLUMNS else ("gpus" if focused == "gpus" else "changes",)
+    spare = left - max(_LEAST_ROWS, *(needs[pane] for pane in below))
+    traffic = {TRAFFIC: spare} if needs[TRAFFIC] and spare >= needs[TRAFFIC] else {}
+    shown = {"ranks": ranks, "nics": nics, **dict.fromkeys(below, left - sum(traffic.values()))}
+    return shown | traffic
+
 
 _TITLES = {"ranks": "Ranks", "nics": "NICs", "gpus": "GPUs, Gb/s", "changes": "What changed"}
-_END = 1 << 20
 
 
 class LiveScreen(PanesScreen):
@@ -33,14 +89,10 @@ class LiveScreen(PanesScreen):
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("open", "open"),
-        bind("moment", "step(1)", "right_square_bracket"),
-        bind("moment", "step(-1)", "left_square_bracket", show=False),
-        bind("event", "event(1)", "right_parenthesis"),
-        bind("event", "event(-1)", "left_parenthesis", show=False),
-        bind("moments", "step(10)", "right_curly_bracket,shift+right", show=False),
-        bind("moments", "step(-10)", "left_curly_bracket,shift+left", show=False),
-        bind("ends", "end(1)", "greater_than_sign", show=False),
-        bind("ends", "end(-1)", "less_than_sign", show=False),
+        *bind_pair("moment", "step"),
+        *bind_pair("event", "event"),
+        *bind_pair("moments", "step", 10, show=False),
+        *bind_pair("ends", "end", show=False),
         bind("last", "last", "end", show=False),
         bind("write", "write"),
         bind("copy", "copy"),
@@ -50,8 +102,7 @@ class LiveScreen(PanesScreen):
         bind("view", "sort", label="Sort"),
         bind("columns", "columns"),
         ZOOM_KEY,
-        bind("pane", "pane(1)", "tab"),
-        bind("pane", "pane(-1)", "shift+tab", show=False),
+        *bind_pair("pane", "pane"),
         *leave_keys("live"),
     ]
 
@@ -86,7 +137,6 @@ class LiveScreen(PanesScreen):
         self._arranged: object = None
 
     def compose(self) -> ComposeResult:
-        """Compose summary, panes and details."""
         yield HeadView("Live")
         yield static_view("summary")
         with Vertical(id="live"):
@@ -103,18 +153,15 @@ class LiveScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Draw what is known."""
         self._word.value = self._state.word
         self._word.display = bool(self._state.word)
         self._view("ranks").focus()
         self.draw()
 
     def on_resize(self) -> None:
-        """Arrange the panes again."""
         self.draw()
 
     def on_lines_view_resized(self) -> None:
-        """Draw again for the pane's width."""
         self.draw()
 
     def on_screen_resume(self) -> None:
@@ -206,7 +253,6 @@ class LiveScreen(PanesScreen):
         return action != "open" or not self._is_opened
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action == "copy":
             return "open a rank first, with Enter: this copies its py-spy command."
         return "go to a table with columns first, with Tab." if action in ("columns", "sort") else ""
@@ -216,10 +262,7 @@ class LiveScreen(PanesScreen):
         if self._is_opened:
             super().action_move(how)
             return
-        view = self._view(self._pane)
-        page = max(1, view.size.height - 1)
-        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
-        self._state.select(self._pane, steps[how])
+        self._state.select(self._pane, self._view(self._pane).rows_moved(how))
         self.draw()
         self._show_selected()
 
@@ -241,7 +284,6 @@ class LiveScreen(PanesScreen):
             self._focus(pane)
 
     def on_descendant_focus(self) -> None:
-        """Follow a click into another pane."""
         focused = self.focused.id if isinstance(self.focused, LinesView) else None
         if focused in PANES and focused != self._pane:
             self._pane = focused
@@ -267,7 +309,6 @@ class LiveScreen(PanesScreen):
         self.call_after_refresh(self._show_selected)
 
     def action_open(self) -> None:
-        """Show everything about the selected row."""
         if self._state.keep_selection(self._pane):
             self._set_opened(True)
 
@@ -294,7 +335,6 @@ class LiveScreen(PanesScreen):
             super().action_leave()
 
     def action_filter(self) -> None:
-        """Show the input of the filter, for the rows of the focused pane."""
         self.remove_class("opened")
         self._state.filter(self._state.word if self._state.filtered == self._pane else "", self._pane)
         self._word.value = self._state.word
@@ -308,7 +348,6 @@ class LiveScreen(PanesScreen):
         self.draw()
 
     def on_input_submitted(self) -> None:
-        """Go back to the pane and keep the filter."""
         self._leave_filter()
 
     def _leave_filter(self) -> None:
@@ -318,7 +357,6 @@ class LiveScreen(PanesScreen):
     # Time
 
     def action_step(self, count: int) -> None:
-        """Go back or forward by a number of moments."""
         if self._is_replay:
             self.post_message(self.MomentRequested(step=count))
         else:
@@ -379,20 +417,16 @@ class LiveScreen(PanesScreen):
         self.post_message(self.LogRequested(process.job if process is not None else ""))
 
     def action_columns(self) -> None:
-        """Choose the columns of the focused table."""
         choose_columns(self, self.draw, self._state, self._pane)
 
     def action_sort(self) -> None:
-        """Choose by which column the focused table is sorted."""
         choose_order(self, self.draw, self._state, self._pane)
 
     def action_copy(self) -> None:
-        """Copy the command that shows the Python stacks of the opened rank."""
         command = self._state.stack_command(self._pane)
         if command:
             save_and_copy.copy(self, command)
 
     def action_write(self) -> None:
         """Write all panes as text, and the events as JSON Lines, to new files in the current directory."""
-        texts = {"txt": self._state.text(), "jsonl": self._state.json_lines()}
-        save_and_copy.save_all(self, "gdrtop-live", texts)
+        save_and_copy.save(self, "gdrtop-live", txt=self._state.text(), jsonl=self._state.json_lines())

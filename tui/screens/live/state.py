@@ -23,7 +23,7 @@ from tui.screens.own_settings import HIDE, SORT
 from tui.settings.current import current
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
-from widgets.base.lines import LazyLines, Line, Run, Tone, cut, plain, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, as_text, cut, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, job_lines, job_traffic, nics, ranks
 from widgets.live.columns import COLUMNS, names_in, titles_of
 from widgets.live.figures import memory_peers, rate_of
@@ -430,7 +430,7 @@ class LiveState:
             titles = {"ranks": "RANKS", "nics": "NICS", "gpus": "GPUS", "changes": "WHAT CHANGED"}
             for pane, title in titles.items():
                 lines += [(), (Run(title),), *self._draw(pane, sample, width, "")]
-        return "".join(f"{plain(line)}\n" for line in lines)
+        return as_text(lines)
 
     def json_lines(self) -> str:
         """Return the listed events as JSON Lines, oldest first."""

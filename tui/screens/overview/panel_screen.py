@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from textual.screen import Screen
 from textual.widgets import Input
 
+from tui.screens.head import HEAD_ROWS
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import START_VIEW, Arrangement
-from tui.screens.overview.panel_grid import PANELS, Panel, place_panels
-from tui.screens.own_settings import HIDE_PANELS, HIDEABLE
+from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, PLACES
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
-from widgets.node.head import HEAD_ROWS
 
 if TYPE_CHECKING:
     from tui.screens.overview.state import OverviewState
+
+
+PANELS = {
+    "findings": "Findings",
+    "jobs": "Jobs",
+    "topology": "Topology",
+    "matrix": "GPU × NIC",
+    "rates": "NIC rates",
+    "modules": "Modules",
+    "gpudirect": "GPUDirect RDMA",
+    "traffic": "Traffic · 2 min",
+    "path": "Path",
+}
+_MANY_IN_A_ROW = ("topology", "matrix")  # a row has several GPUs and NICs
+
+
+class Panel(LinesView):
+    """A panel with a border, which can be shown alone."""
+
+
+def new_panel(name: str) -> Panel:
+    """Return a new panel."""
+    return Panel(PANELS[name], id=name, picks_rows=name not in _MANY_IN_A_ROW)
+
+
+def mount_panels(screen: Screen[Any]) -> None:
+    """Mount all panels but the topology, which the first frame has, and the strips."""
+    for place, names in PLACES.items():
+        panels = [new_panel(name) for name in names if name != "topology"]
+        screen.query_one(f"#{place}").mount(*panels)
+    strips = LinesView(id="strips")
+    strips.can_focus = False
+    screen.mount(strips, after="#body")
+
+
+def place_panels(screen: Screen[Any], arranged: Arrangement) -> None:
+    """Give each panel its rows, and hide those without."""
+    with screen.app.batch_update():
+        for name in PANELS:
+            panel = screen.query_one(f"#{name}")
+            panel.display = name in arranged.rows
+            panel.styles.height = arranged.rows.get(name, 0)
+        screen.set_class(arranged.is_one_column, "one-column")
+        screen.query_one("#right").styles.width = "1fr" if arranged.is_one_column else arranged.right_cells
+        for place, names in PLACES.items():
+            screen.query_one(f"#{place}").display = any(name in arranged.rows for name in names)
+        # Without a panel it would still take a row, and the screen would scroll.
+        below = (*PLACES["left"], *PLACES["right"])
+        screen.query_one("#body").display = any(name in arranged.rows for name in below)
+        screen.query_one("#strips").display = bool(arranged.strips)
+
 
 _FILTER_ROWS = 3
 
@@ -27,7 +77,7 @@ class PanelScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._state: OverviewState | None = None
+        self.state: OverviewState | None = None
         self._has_panels = False  # those that show what was read
         self._zoomed = ""
         # 1: the panels that have room; 2 to 4: VIEWS of tui/screens/overview/layout.py
@@ -45,7 +95,7 @@ class PanelScreen(Screen[None]):
     @property
     def selected_pair(self) -> tuple[str, str]:
         """The selected GPU's and NIC's ids; "" for what is not selected."""
-        return self._state.selected_pair if self._state else ("", "")
+        return self.state.selected_pair if self.state else ("", "")
 
     @property
     def _focused_panel(self) -> str:
@@ -72,11 +122,9 @@ class PanelScreen(Screen[None]):
             self.focus_previous()
 
     def action_zoom(self) -> None:
-        """Show the focused panel alone, or all panels again."""
         self._toggle_zoom(self._zoomed or self._focused_panel or "topology")
 
     def action_view(self, number: int) -> None:
-        """Show all panels that have room, or those of another view."""
         self._view, self._zoomed, self._arranged = number, "", None
         self.draw()
 
@@ -87,14 +135,14 @@ class PanelScreen(Screen[None]):
             keys = f"{KEYS['columns'].display} hides panels of view 1"
             self.notify(f"A view from 2 to 4 always has the same panels; {keys}.", markup=False)
             return
-        if self._state is None or name not in HIDEABLE:
+        if self.state is None or name not in HIDEABLE:
             self.notify(
                 "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
             )
             return
-        from tui.screens.save_setting import save_setting
+        from tui.screens.own_settings import save_setting
 
-        hidden = set(self._state.hidden) ^ {name}
+        hidden = set(self.state.hidden) ^ {name}
         keys = f"{KEYS['zoom'].display}, Tab and {KEYS['columns'].display}"
         words = f"hidden; {keys} show it again" if name in hidden else "shown"
         save_setting(self.app, HIDE_PANELS, ", ".join(sorted(hidden)), f"{PANELS[name]} is {words}")
@@ -103,7 +151,7 @@ class PanelScreen(Screen[None]):
 
     def save_start(self) -> None:
         """Save the view that is shown as the one at the start."""
-        from tui.screens.save_setting import save_setting
+        from tui.screens.own_settings import save_setting
 
         save_setting(self.app, START_VIEW, str(self._view), f"gdrtop starts with view {self._view}")
 

@@ -21,18 +21,17 @@ from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
-from widgets.base.figures import short
-from widgets.base.graphs import graph
+from widgets.base.figures import graph, short
 from widgets.base.lines import Line, Run, Tone, wrapped
 from widgets.doctor import findings
-from widgets.live import job_lines, rank_graphs
+from widgets.live import job_lines, job_traffic
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
 from widgets.node.topology import Form
 
-if TYPE_CHECKING:  # loaded once something was measured
+if TYPE_CHECKING:
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
 
@@ -140,7 +139,7 @@ class Panels:
         """Return the rows of the jobs, with their ranks one below the other where there is room for those."""
         sample = self._readings.live_sample
         has_ranks = sample is not None and width >= _ROOM_FOR_RANKS
-        return rows + (rank_graphs.rows_for(sample) if has_ranks and sample is not None else 0)
+        return rows + (job_traffic.rows_for(sample) if has_ranks and sample is not None else 0)
 
     @property
     def has_nothing_to_list(self) -> bool:
@@ -217,7 +216,7 @@ class Panels:
         )
         if sample is None or len(lines) >= rows or width < _ROOM_FOR_RANKS:
             return lines
-        return lines + rank_graphs.draw(sample, readings.rank_histories, width, rows - len(lines))
+        return lines + job_traffic.draw_ranks(sample, readings.rank_histories, width, rows - len(lines))
 
     def _far(self, node: Node) -> tuple[int, ...]:
         """Return the processes that are bound to CPUs far from their GPU."""
@@ -266,7 +265,7 @@ class Panels:
             for pair, result in self.measured.items():
                 if result.gbps is not None:
                     figures[pair] = Run(f"({short(result.gbps)})", mark_of(result).tone)
-        rates = rank_graphs.pair_rates(sample) if sample is not None else {}
+        rates = job_traffic.pair_rates(sample) if sample is not None else {}
         marks, none = self.checked.marks, Run("")
         for (gpu, nic), rate in rates.items():
             mark = marks.get(nic) or marks.get(gpu) or none

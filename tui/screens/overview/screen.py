@@ -13,9 +13,8 @@ from textual.widgets import Input
 from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
 from tui.screens.head import HeadView, draw_head
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, move_keys
-from tui.screens.overview.panel_grid import PANELS, mount_panels, new_panel
-from tui.screens.overview.panel_screen import PanelScreen
+from tui.screens.keys import bind, bind_pair, move_keys
+from tui.screens.overview.panel_screen import PANELS, PanelScreen, mount_panels, new_panel
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
@@ -28,14 +27,9 @@ if TYPE_CHECKING:
     from tui.files.since_ok import SinceOk
     from tui.screens.overview.state import OverviewState
 
-_END = 1 << 20
-_FITTED = (
-    "jobs",
-    "topology",
-    "rates",
-    "path",
-    "traffic",
-)  # panels that are drawn for the rows that they have
+
+# Panels that are drawn for the rows that they have.
+_FITTED = ("jobs", "topology", "rates", "path", "traffic")
 _ENDPOINTS = ("topology", "matrix", "rates")  # panels whose rows are GPUs and NICs
 
 
@@ -46,16 +40,14 @@ class OverviewScreen(PanelScreen):
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         *move_keys(show=False),
         bind("open", "open", show=False),
-        bind("change", "partner(1)", "right", show=False),
-        bind("change", "partner(-1)", "left", show=False),
+        *bind_pair("change", "partner", show=False),
         bind("views", "view(2)", "2", show=False),
         bind("views", "view(3)", "3", show=False),
         bind("views", "view(4)", "4", show=False),
         bind("overview", "view(1)", show=False),
         bind("zoom", "zoom", show=False),
         bind("columns", "hide", show=False),
-        bind("pane", "pane(1)", "tab", show=False),
-        bind("pane", "pane(-1)", "shift+tab", show=False),
+        *bind_pair("pane", "pane", show=False),
         bind("filter", "filter"),
         bind("fix", "fix"),
         bind("explain", "explain", show=False),
@@ -113,16 +105,14 @@ class OverviewScreen(PanelScreen):
         self.draw()
 
     def on_resize(self) -> None:
-        """Arrange the panels again."""
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        """Select the finding, GPU or NIC that was clicked."""
-        if self._state is not None:
+        if self.state is not None:
             if picked.view.id == "findings":
-                self._state.pick_finding(picked.id)
+                self.state.pick_finding(picked.id)
             else:
-                self._state.select_end(picked.id)
+                self.state.select_end(picked.id)
             self.draw()
 
     def on_lines_view_title_picked(self, picked: LinesView.TitlePicked) -> None:
@@ -136,11 +126,11 @@ class OverviewScreen(PanelScreen):
         """Show what was read."""
         if isinstance(report, Failed):
             return
-        if self._state is None:
+        if self.state is None:
             from tui.screens.overview.state import OverviewState
 
-            self._state = OverviewState()
-        self._state.apply(report)
+            self.state = OverviewState()
+        self.state.apply(report)
         newest = report.reports[-1] if isinstance(report, Replayed) else report
         if isinstance(newest, Sampled):
             self.readings += 1
@@ -154,67 +144,61 @@ class OverviewScreen(PanelScreen):
         since_ok: SinceOk = None,
     ) -> None:
         """List and mark what the checks found."""
-        if self._state is not None:
-            self._state.apply_check(examination, judgment, detours, since_ok)
+        if self.state is not None:
+            self.state.apply_check(examination, judgment, detours, since_ok)
             self.draw()
 
     def fail_check(self, what: str) -> None:
         """Show that the node could not be checked."""
-        if self._state is not None:
-            self._state.fail_check(what)
+        if self.state is not None:
+            self.state.fail_check(what)
             self.draw()
 
     def apply_results(self, results: tuple[Result, ...]) -> None:
         """Show bandwidth results beside the paths."""
-        if self._state is not None:
-            self._state.apply_results(results)
+        if self.state is not None:
+            self.state.apply_results(results)
             self.draw()
-
-    @property
-    def state(self) -> OverviewState | None:
-        """What is shown; None before the first reading."""
-        return self._state
 
     @property
     def hostname(self) -> str:
         """The node's host name; "" while it is unknown."""
-        return self._state.hostname if self._state else ""
+        return self.state.readings.hostname if self.state else ""
 
     @property
     def leading_keys(self) -> tuple[str, ...]:
         """The key that matters most now, which comes first in the footer."""
-        return (self._state.next_key,) if self._state is not None and self._state.next_key else ()
+        return (self.state.next_key,) if self.state is not None and self.state.next_key else ()
 
     @property
     def newest_readings(self) -> tuple[Reading | None, Reading | None]:
         """The newest reading and the one before it."""
-        return self._state.newest_readings if self._state else (None, None)
+        return (self.state.readings.newest, self.state.readings.before) if self.state else (None, None)
 
     # Keys
 
     def action_move(self, how: str) -> None:
         """Move the selection of the focused panel; scroll a panel without rows to select."""
-        page = max(1, self._panel(self._focused_panel or "topology").size.height - 1)
-        steps = {"up": -1, "down": 1, "page_up": -page, "page_down": page, "first": -_END, "last": _END}
-        self._select(steps[how], wraps=how in ("up", "down"))
+        panel = self._panel(self._focused_panel or "topology")
+        self._select(panel.rows_moved(how), wraps=how in ("up", "down"))
 
     def _select(self, step: int, wraps: bool) -> None:
-        if self._state is None:
+        if self.state is None:
             return
         name = self._focused_panel
         if name == "findings":
-            self._state.select_finding(step, wraps)
+            self.state.select_finding(step, wraps)
             self.draw()
-            self._show_row(name, self._state.selected_finding)
+            self._show_row(name, self.state.selection.finding)
             return
         view = self._panel(name) if name else None
         if view is not None and name not in _ENDPOINTS and view.max_scroll_y:
             view.scroll_to(y=view.scroll_offset.y + step, animate=False)
             return
         order = list(rows_of(self._panel("topology").lines))
-        self._state.select(step, order, wraps)
+        self.state.select(step, order, wraps)
         self.draw()
-        self._show_row("topology", self._state.selected)
+        self._show_row("topology", self.state.selection.end)
 
     def _show_row(self, panel: str, id: str) -> None:  # noqa: A002 - a run's own word
         view = self._panel(panel)
@@ -223,64 +207,59 @@ class OverviewScreen(PanelScreen):
             view.scroll_to_row(row)
 
     def action_partner(self, step: int) -> None:
-        """Show the path to another partner of the selected GPU or NIC."""
-        if self._state is not None and self._state.selected:
-            self._state.next_partner(step)
+        if self.state is not None and self.state.selection.end:
+            self.state.next_partner(step)
             self.draw()
 
     def action_open(self) -> None:
         """Open the selection: a finding in the doctor, a GPU or NIC in detail, else the panel alone."""
-        state, name = self._state, self._focused_panel
+        state, name = self.state, self._focused_panel
         if state is None:
             return
         if name == "findings":
             if state.finding_to_open:
                 self.post_message(self.FindingRequested(state.finding_to_open))
-        elif state.selected and not self._zoomed and name in ("", *_ENDPOINTS):
+        elif state.selection.end and not self._zoomed and name in ("", *_ENDPOINTS):
             self._toggle_zoom("path")
         elif name and not self._zoomed:
             self._toggle_zoom(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable what the finding to open and the modules allow."""
         if action == "fix":
-            return self._state is not None and self._state.has_fix
+            return self.state is not None and self.state.has_fix
         if action == "load":
-            return self._state is not None and self._state.can_load_modules
+            return self.state is not None and self.state.checked.can_load_modules
         if action == "explain":
-            return self._state is not None and bool(self._state.finding_to_open)
+            return self.state is not None and bool(self.state.finding_to_open)
         return super().check_action(action, parameters)
 
     def why_not(self, action: str) -> str:
-        """Return why a key cannot act now."""
         if action not in ("fix", "explain"):
             return ""
-        if self._state is None or not self._state.finding_to_open:
+        if self.state is None or not self.state.finding_to_open:
             return f"nothing was found that needs {'a fix' if action == 'fix' else 'an explanation'}."
         return "gdrtop has no fix for this finding. Enter shows all of it."
 
     def action_explain(self) -> None:
         """Explain the selected finding, else the first one, in plain words."""
-        if self._state is not None:
-            self.post_message(self.FindingRequested(self._state.finding_to_open, in_plain_words=True))
+        if self.state is not None:
+            self.post_message(self.FindingRequested(self.state.finding_to_open, in_plain_words=True))
 
     def action_fix(self) -> None:
         """Show the fix of the selected finding, else that of the first one."""
-        if self._state is not None:
-            self.post_message(self.FixRequested(self._state.finding_to_open))
+        if self.state is not None:
+            self.post_message(self.FixRequested(self.state.finding_to_open))
 
     async def action_load(self) -> None:
-        """Show the plan that loads the missing modules."""
         await self.run_action("app.act('load-modules')")
 
     def on_descendant_focus(self) -> None:
         """Mark the finding that Enter opens."""
-        if self._state is not None:
-            self._state.focus(self._focused_panel)
+        if self.state is not None:
+            self.state.focus(self._focused_panel)
             self.draw()
 
     def action_filter(self) -> None:
-        """Ask for a word that GPUs and NICs must contain."""
         if self._word is None:
             self._word = Input(placeholder="Part of a name, model, address or role; Esc clears", id="filter")
             self.mount(self._word, before=self.query_one(KeyFooter))
@@ -290,12 +269,11 @@ class OverviewScreen(PanelScreen):
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show only the GPUs and NICs that match."""
-        if self._state is not None:
-            self._state.filter(changed.value)
+        if self.state is not None:
+            self.state.filter(changed.value)
             self.draw()
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
-        """Go back to the topology and keep the filter."""
         submitted.input.display = bool(submitted.value.strip())
         self._focus_home()
         self.draw()
@@ -310,7 +288,7 @@ class OverviewScreen(PanelScreen):
 
     @property
     def _has_selection(self) -> bool:
-        return self._state is not None and bool(self._state.selected or self._state.selected_finding)
+        return self.state is not None and bool(self.state.selection.end or self.state.selection.finding)
 
     def action_back(self) -> None:
         """Clear the filter, else show all panels again, else clear the selection."""
@@ -323,8 +301,8 @@ class OverviewScreen(PanelScreen):
             self._toggle_zoom(self._zoomed)
         elif self._view != 1:
             self.action_view(1)
-        elif self._state is not None:
-            self._state.select_nothing()
+        elif self.state is not None:
+            self.state.select_nothing()
             self.draw()
 
     # Drawing
@@ -334,37 +312,35 @@ class OverviewScreen(PanelScreen):
         self._is_outdated = bool(self.readings) and not self._is_visible
         if self._is_outdated:
             return
-        if self._state is None or not self.children or not self.readings:
+        if self.state is None or not self.children or not self.readings:
             return
         self._mount_panels()
-        arranged = self._arrange(self._state)
-        self._focus_findings(self._state)
+        arranged = self._arrange(self.state)
+        self._focus_findings(self.state)
         for name in PANELS:
             panel = self._panel(name)
             if panel.display and (room := panel.room):
                 rows = arranged.inside(name)
                 if name == "findings":
-                    lines = self._state.findings_lines(room, rows)
+                    lines = self.state.findings_lines(room, rows)
                 else:
-                    lines = self._state.lines(
-                        name, room, self._zoomed == name, rows if name in _FITTED else 0
-                    )
+                    lines = self.state.lines(name, room, self._zoomed == name, rows if name in _FITTED else 0)
                 panel.show(lines)
-        keys = self._state.has_fix, self._state.can_load_modules, self._state.next_key
+        keys = self.state.has_fix, self.state.checked.can_load_modules, self.state.next_key
         if keys != self._shown_keys:
             self._shown_keys = keys
             self.refresh_bindings()
         topology = self._panel("topology")
-        title = self._state.topology_title(topology.room, arranged.inside("topology"))
+        title = self.state.topology_title(topology.room, arranged.inside("topology"))
         topology.set_title(f"Topology · {title}" if title else "Topology")
         strips = self._panel("strips")
         if strips.display:
-            strips.show(self._state.strips(arranged.strips, self.size.width))
+            strips.show(self.state.strips(arranged.strips, self.size.width))
 
     def _focus_findings(self, state: OverviewState) -> None:
         """Focus the findings when the first ones appear, unless the user is busy elsewhere."""
         had, self._has_findings = self._has_findings, bool(state.finding_to_open)
-        is_idle = self._focused_panel == "topology" and not self._zoomed and not state.selected
+        is_idle = self._focused_panel == "topology" and not self._zoomed and not state.selection.end
         if self._has_findings and not had and is_idle:
             self._panel("findings").focus()
 
@@ -379,3 +355,13 @@ class OverviewScreen(PanelScreen):
         draw_head(self)
         if self._is_outdated:
             self.draw()
+
+
+class ReplayScreen(OverviewScreen):
+    """The overview with keys that move in time."""
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        *bind_pair("moment", "app.move"),
+        *bind_pair("moments", "app.move", 10, show=False),
+        *bind_pair("ends", "app.move_to_end", show=False),
+    ]

@@ -19,7 +19,6 @@ from probes.plans.load_modules import load_modules
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.snapshot.condition import SILENT, TRAFFIC_FELL
-from probes.snapshot.rates import Reading
 from probes.snapshot.verdict import State, Verdict
 from tui.runtime.reading_thread import Probed, Replayed, Sampled
 from tui.screens.keys import KEYS
@@ -71,9 +70,10 @@ class OverviewState:
     """Facts and selection; changed only by `apply…` and by the methods for keys."""
 
     def __init__(self) -> None:
-        self._readings = Readings()
-        self._selection = Selection(self._readings)
-        self._panels = Panels(self._readings, self._selection)
+        self.readings = Readings()
+        self.selection = Selection(self.readings)
+        self._panels = Panels(self.readings, self.selection)
+        self.checked = self._panels.checked
         self.judgment: Judgment | None = None  # None before the first reading
         self._since_ok: SinceOk = None
         self._still: dict[tuple[object, ...], Sequence[Line]] = {}
@@ -92,7 +92,7 @@ class OverviewState:
 
     def apply(self, report: Probed | Sampled | Replayed) -> None:
         """Use what was read."""
-        readings = self._readings
+        readings = self.readings
         if isinstance(report, Replayed):
             if report.is_full:
                 readings.clear()
@@ -100,7 +100,7 @@ class OverviewState:
                 self.apply(replayed)
         elif isinstance(report, Probed):
             readings.apply_probe(report)
-            self._selection.keep_existing()
+            self.selection.keep_existing()
             self._forget_drawings()
         else:
             before, had_rates = readings.live, bool(readings.rates)
@@ -125,7 +125,7 @@ class OverviewState:
         `since_ok`: what has changed since the node last worked.
         """
         self._since_ok = since_ok
-        checked = self._panels.checked
+        checked = self.checked
         checked.examination, checked.detours, checked.failure = examination, detours, ""
         checked.usable, checked.unproven = usable_here(examination), unproven_pairs(examination)
         checked.can_load_modules = isinstance(load_modules(examination), Plan)
@@ -135,23 +135,23 @@ class OverviewState:
     def _judge(self, judgment: Judgment) -> None:
         """Show the findings of a judgment, where they are others than before."""
         self.judgment = judgment
-        checked = self._panels.checked
+        checked = self.checked
         before, checked.judgment = checked.findings, judgment
         findings = checked.findings
         if findings == before:
             return
-        topology = self._readings.topology
+        topology = self.readings.topology
         ids = NO_IDS if topology is None else topology.ids_by_bdf
         checked.marks = marks_of(findings or (), ids)
         checked.words = words_of(findings or (), ids)
-        self._selection.marked = checked.marks
-        if self._selection.finding not in self._finding_ids():
-            self._selection.finding = ""
+        self.selection.marked = checked.marks
+        if self.selection.finding not in self._finding_ids():
+            self.selection.finding = ""
         self._forget_drawings()
 
     def fail_check(self, what: str) -> None:
         """Show that the node could not be checked."""
-        self._panels.checked.failure = what
+        self.checked.failure = what
         self._forget_drawings()
 
     def apply_results(self, results: Iterable[Result]) -> None:
@@ -159,9 +159,9 @@ class OverviewState:
         from probes.bandwidth.results.against_earlier import newest_by_pair
         from probes.base.origin import origin_word
 
-        node = self._readings.node
+        node = self.readings.node
         if node is not None:
-            self._panels.measured = newest_by_pair(results, self.hostname, origin_word(node.origin))
+            self._panels.measured = newest_by_pair(results, self.readings.hostname, origin_word(node.origin))
             self._forget_drawings()
 
     @property
@@ -171,13 +171,13 @@ class OverviewState:
 
     def head_fields(self) -> dict[str, object]:
         """Return what the head shows of the node: a sentence, the verdict, and the key to press next."""
-        readings, judgment = self._readings, self.judgment
+        readings, judgment = self.readings, self.judgment
         if judgment is None or readings.topology is None:
             return {}
         said = headline(judgment, readings.live_sample, readings.topology.labels)
         hint = f"press {KEYS[self.next_key].display}{_HINTS[self.next_key]}" if self.next_key else ""
         return {
-            "hostname": self.hostname,
+            "hostname": self.readings.hostname,
             "sentence": (verdict.mark(judgment.verdict, f" {said.text}"),),
             "verdicts": verdict.forms(judgment.verdict, key=KEYS["doctor"].display),
             "hint": hint,
@@ -192,73 +192,43 @@ class OverviewState:
             return ""
         if any(finding.id in (SILENT, TRAFFIC_FELL) for finding in self.judgment.listed):
             return "ras"
-        modules = None if self._readings.node is None else self._readings.node.modules
+        modules = None if self.readings.node is None else self.readings.node.modules
         if self.judgment.verdict.state is State.BROKEN and isinstance(modules, ModuleFacts):
             needed = (modules.modules[rung.module] for rung in modules.ladder if rung.core)
             if any(module.is_not_installed for module in needed):
                 return "setup"
         return "fix" if self.has_fix and self.judgment.verdict.state.is_faulty else ""
 
-    @property
-    def examination(self) -> Examination | None:
-        """The last examination; None before the first one."""
-        return self._panels.checked.examination
-
-    @property
-    def hostname(self) -> str:
-        """The node's host name; "" while it is unknown."""
-        return self._readings.hostname
-
-    @property
-    def newest_readings(self) -> tuple[Reading | None, Reading | None]:
-        """The newest reading and the one before it."""
-        return self._readings.newest, self._readings.before
-
     # Selection
-
-    @property
-    def selected(self) -> str:
-        """The selected endpoint's id; "" for none."""
-        return self._selection.end
 
     @property
     def selected_pair(self) -> tuple[str, str]:
         """The selected GPU's and NIC's ids, with the partner; "" for what is not selected."""
-        return self._selection.pair(self._panels.checked.detours)
-
-    @property
-    def selected_finding(self) -> str:
-        """The selected finding's id; "" for none."""
-        return self._selection.finding
+        return self.selection.pair(self.checked.detours)
 
     @property
     def finding_to_open(self) -> str:
         """The selected finding, else the first; "" if there is none."""
-        return self._selection.finding or next(iter(self._finding_ids()), "")
+        return self.selection.finding or next(iter(self._finding_ids()), "")
 
     @property
     def has_fix(self) -> bool:
         """Whether the finding to open has a fix."""
         wanted = self.finding_to_open
-        return any(found.id == wanted and found.fix for found in self._panels.checked.findings or ())
-
-    @property
-    def can_load_modules(self) -> bool:
-        """Whether the action that loads missing modules has a plan; False before the first check."""
-        return self._panels.checked.can_load_modules
+        return any(found.id == wanted and found.fix for found in self.checked.findings or ())
 
     def _finding_ids(self) -> list[str]:
-        return [finding.id for finding in listed(self._panels.checked.findings or ())]
+        return [finding.id for finding in listed(self.checked.findings or ())]
 
     def select(self, step: int, order: list[str], wraps: bool = True) -> None:
         """Select the endpoint `step` further in the order in which they are drawn."""
-        order = order or self._selection.all_ends
+        order = order or self.selection.all_ends
         if order:
-            self.select_end(stepped(order, self.selected, step, wraps))
+            self.select_end(stepped(order, self.selection.end, step, wraps))
 
     def select_end(self, end: str) -> None:
         """Select this endpoint with its nearest partner, or both of a cell of the matrix."""
-        self._selection.select_end(*ends_of(end))
+        self.selection.select_end(*ends_of(end))
         self._forget_lines()
 
     def select_finding(self, step: int, wraps: bool = True) -> None:
@@ -266,35 +236,35 @@ class OverviewState:
         order = self._finding_ids()
         if order:
             # The first one is marked while the panel is focused.
-            marked = self.finding_to_open if self._selection.is_on_findings else self._selection.finding
+            marked = self.finding_to_open if self.selection.is_on_findings else self.selection.finding
             self.pick_finding(stepped(order, marked, step, wraps))
 
     def pick_finding(self, finding: str) -> None:
         """Select this finding."""
         if finding in self._finding_ids():
-            self._selection.finding = finding
+            self.selection.finding = finding
             self._forget_lines()
 
     def focus(self, panel: str) -> None:
         """Mark the finding that Enter opens while the panel of the findings is focused."""
         is_on_findings = panel == "findings"
-        if is_on_findings != self._selection.is_on_findings:
-            self._selection.is_on_findings = is_on_findings
+        if is_on_findings != self.selection.is_on_findings:
+            self.selection.is_on_findings = is_on_findings
             self._forget_lines()
 
     def next_partner(self, step: int) -> None:
         """Show the path to another partner of the selected endpoint."""
-        self._selection.next_partner(step)
+        self.selection.next_partner(step)
         self._forget_lines()
 
     def select_nothing(self) -> None:
         """Clear the selection."""
-        self._selection.clear()
+        self.selection.clear()
         self._forget_lines()
 
     def filter(self, word: str) -> None:
         """Show only GPUs and NICs whose name, model, address, interface or role contains the word."""
-        self._selection.word = word.strip().lower()
+        self.selection.word = word.strip().lower()
         self._forget_drawings()
 
     # Drawing
@@ -305,7 +275,7 @@ class OverviewState:
         left = overview_layout.left_cells(width, one_column)
         right = overview_layout.right_cells(width, one_column)
         needs = {**self._needs(left, right, width), **dict.fromkeys(self.hidden, 0)}
-        if not self.selected:
+        if not self.selection.end:
             needs["path"] = 0
         if "gpudirect" not in self.hidden and self._has_folded_modules(right - 2):
             needs["modules"] = 0
@@ -319,7 +289,7 @@ class OverviewState:
         )
 
     def _has_folded_modules(self, width: int) -> bool:
-        node = self._readings.node
+        node = self.readings.node
         return node is not None and bool(self._panels.folded_modules(node, width))
 
     @property
@@ -342,11 +312,11 @@ class OverviewState:
         cells["findings"] = top
         needs = {
             "topology": self._fit(left - _GUTTER, 0).height,
-            "rates": len(self._readings.port_histories) + 1,
+            "rates": len(self.readings.port_histories) + 1,
             "traffic": len(traffic.TOTALS) + (right - 2 >= traffic.ROOM_FOR_SCALE),
             **{name: len(self.lines(name, room - 2, False)) for name, room in cells.items()},
         }
-        news = self._has_since_ok + min(_FEW_CHANGES, len(self._readings.changes))
+        news = self._has_since_ok + min(_FEW_CHANGES, len(self.readings.changes))
         needs["findings"] = 0 if self._panels.has_nothing_to_list and not news else needs["findings"] + news
         return needs
 
@@ -355,7 +325,7 @@ class OverviewState:
         findings = len(self.lines("findings", top - 2, False, _WHOLE))
         has_scale = right - 2 >= traffic.ROOM_FOR_SCALE
         return {
-            "findings": findings + self._has_since_ok + len(self._readings.changes),
+            "findings": findings + self._has_since_ok + len(self.readings.changes),
             "jobs": self._panels.job_rows(len(self.lines("jobs", right - 2, False)), right - 2),
             "traffic": _TALL_GRAPH_ROWS * len(traffic.TOTALS) + 1 if has_scale else len(traffic.TOTALS),
             "rates": self._panels.tall_rates_rows,
@@ -373,12 +343,12 @@ class OverviewState:
 
     def _fit(self, width: int, rows: int) -> _Fit:
         """Return the richest form of the topology within so many rows."""
-        node, topology = self._readings.node, self._readings.topology
+        node, topology = self.readings.node, self.readings.topology
         if node is None or topology is None:
             return _Fit(Form(Style.LIST, Detail.SHORT), 1, 0)
         key = width, rows
         if key not in self._forms:
-            live, highlights = self._readings.live, self._panels.highlights(topology)
+            live, highlights = self.readings.live, self._panels.highlights(topology)
             form = topology_drawing.choose(node, topology, width, rows, live, highlights)
             lines = topology_drawing.draw(node, topology, width, live, highlights, form)
             if topology_drawing.has_room_for_graphs(node, topology, width, live, highlights, form):
@@ -388,10 +358,10 @@ class OverviewState:
 
     def lines(self, panel: str, width: int, alone: bool, rows: int = 0) -> Sequence[Line]:
         """Return a panel's lines; `alone` with all details, topology and path as rich as `rows` allow."""
-        node, topology = self._readings.node, self._readings.topology
+        node, topology = self.readings.node, self.readings.topology
         if node is None or topology is None:
             return []
-        is_still = panel in _STILL or (panel == "path" and not self.selected)
+        is_still = panel in _STILL or (panel == "path" and not self.selection.end)
         if panel == "matrix" and self._panels.has_moving_matrix(topology, width):
             is_still = False
         drawn = self._still if is_still else self._fresh
@@ -418,16 +388,16 @@ class OverviewState:
         """Return what stands below the findings: what has changed since the node last worked, and events."""
         lines: list[Line] = []
         if self._has_since_ok and self._since_ok is not None and rows > 0:
-            from widgets.fleet.since_ok import draw_line
+            from widgets.fleet.differences import draw_line
 
             lines.append(draw_line(self._since_ok, width))
-        newest = self._readings.changes
+        newest = self.readings.changes
         drawn = changes.draw(newest, _WHOLE) if newest else ()
         return [*lines, *(cut(self._with_short_names(line), width) for line in drawn)][: max(0, rows)]
 
     def _with_short_names(self, line: Line) -> Line:
         """Return a line with the programs of jobs instead of their names, where a program runs only once."""
-        sample = self._readings.live_sample
+        sample = self.readings.live_sample
         names = [job.name for job in sample.jobs] if sample is not None else []
         programs = [program_of(name) for name in names]
         for name, program in zip(names, programs, strict=True):
@@ -437,13 +407,13 @@ class OverviewState:
 
     def strips(self, panels: Iterable[str], width: int) -> list[Line]:
         """Return the panels for which there is no room, in a line each."""
-        node = self._readings.node
+        node = self.readings.node
         lines = (self._panels.strip(node, panel, width) for panel in panels if node is not None)
         return [line for of_panel in lines for line in of_panel]
 
     def topology_title(self, width: int, rows: int) -> str:
         """Return what the topology shows, and what its arrows and graphs mean."""
-        node, topology = self._readings.node, self._readings.topology
+        node, topology = self.readings.node, self.readings.topology
         if node is None or topology is None:
             return ""
         return topology_drawing.heading(node, topology, self._fit(width, rows).form.has_graphs)

@@ -27,7 +27,7 @@ from tests.support.command_line import ROOT
 from tests.support.pilot import SteppedClock
 from tests.support.tiers import USUAL_FAULTS, usual
 from tui.actions.dispatcher import Dispatcher
-from tui.actions.simulated_commands import SimulatedCommands
+from tui.actions.rehearsal import SimulatedCommands
 from tui.cli import main
 from tui.commands.check import CheckOptions, examine_host, write_check
 from tui.commands.slurm.session import Session

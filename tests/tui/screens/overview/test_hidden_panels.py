@@ -6,7 +6,7 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock, examined, overview, settled, stepped_app, until
 from tests.support.settings_machine import Machine
-from tui.screens.overview.panel_grid import PANELS
+from tui.screens.overview.panel_screen import PANELS
 from tui.screens.own_settings import PLACES, wrong_settings
 from tui.settings import save as save_module
 from tui.settings.current import use

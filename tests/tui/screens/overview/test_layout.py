@@ -22,7 +22,7 @@ from tests.support.opened_screens import many_devices
 from tests.support.pilot import SteppedClock
 from tests.support.tiers import share, usual
 from tui.runtime.reading_thread import Probed, Sampled
-from tui.screens.overview import panel_grid
+from tui.screens.overview import panel_screen
 from tui.screens.overview.layout import arrange, left_cells
 from tui.screens.overview.panels import Panels
 from tui.screens.overview.state import OverviewState
@@ -66,9 +66,9 @@ def test_every_panel_has_its_place_rows_and_drawing() -> None:
     assert "path" not in state.arrange(240, 150).rows  # nothing is selected
     state.select(1, [])
     arranged = {*state.arrange(240, 150).rows} | {"modules"}  # a line in another panel while all are loaded
-    panels = {*panel_grid.PANELS}
+    panels = {*panel_screen.PANELS}
     assert panels <= drawn, "add a case to Panels.draw in tui/screens/overview/panels.py"
-    assert panels == placed, "PANELS in panel_grid.py and PLACES in own_settings.py differ"
+    assert panels == placed, "PANELS in panel_screen.py and PLACES in own_settings.py differ"
     assert panels == arranged, "tui/screens/overview/layout.py gives a panel no rows on the largest screen"
 
 
@@ -136,7 +136,7 @@ def test_the_list_of_ports_that_come_up_is_as_if_they_had_always_been_up() -> No
 
 
 def usual_needs(**changed: int) -> dict[str, int]:
-    needs = dict.fromkeys(panel_grid.PANELS, 4) | {"topology": 11, "matrix": 10, "rates": 11, "findings": 2}
+    needs = dict.fromkeys(panel_screen.PANELS, 4) | {"topology": 11, "matrix": 10, "rates": 11, "findings": 2}
     return needs | {"path": 0, "modules": 0} | changed
 
 

@@ -12,7 +12,7 @@ from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm.screen import ConfirmScreen
 from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter
-from tui.screens.overview.panel_grid import Panel
+from tui.screens.overview.panel_screen import Panel
 from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
 

@@ -6,7 +6,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.fleet.compare import Changes, changes_between
 from tests.support.fleet_nodes import simulated, with_value
 from widgets.base.lines import plain, width_of
-from widgets.fleet.since_ok import draw_changes, draw_line
+from widgets.fleet.differences import draw_changes, draw_line
 
 GOOD = replace(simulated("hgx-h100"), taken_at=1_000.0)
 DAYS = 86_400
