@@ -8,6 +8,7 @@ from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,
     add_file,
+    add_link,
     change_fields,
     fault,
     remove_path,
@@ -27,26 +28,6 @@ _SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
 _LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
 
 FAULTS = Faults()
-
-
-@FAULTS.fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory")
-def _memlock(tree: Tree) -> None:
-    add_rank(tree, 44000)
-    tree.add("/proc/44000/limits", limits(_SMALL, _SMALL))
-
-
-@FAULTS.fault("memlock-container-runtime", "containerd limits how much memory a job can lock")
-def _runtime(tree: Tree) -> None:
-    tree.add("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n")
-    add_rank(tree, 44003)
-    put_in_container(tree, 44003)
-    tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
-
-
-@FAULTS.fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc")
-def _hide_last_rank(tree: Tree) -> None:
-    # The others stay visible.
-    tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
 @FAULTS.fault("rdma-cgroup-limit", "A job has used up the RDMA objects its cgroup allows")
@@ -69,14 +50,6 @@ def _hung(tree: Tree) -> None:
     for program in tree.programs:
         program.is_blocked = program.is_blocked or program.pid == FIRST_RANK
     scale_job(tree, changes(before=0.0))
-
-
-@FAULTS.fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files")
-def _bare_container(tree: Tree) -> None:
-    add_rank(tree, 44001)
-    tree.remove("/proc/44001/root/dev")
-    tree.remove("/proc/44001/fd")
-    tree.link("/proc/44001/fd/3", "/dev/nvidia0")
 
 
 @FAULTS.fault("dev-infiniband-near-nic-missing", "A job's container has only the device file of a far NIC")
@@ -123,42 +96,9 @@ def _driver_container(tree: Tree) -> None:
     tree.add(f"/run/nvidia/driver/lib/modules/{tree.description.kernel}/modules.dep", "")
 
 
-@FAULTS.fault(
-    "k8s-operators",
-    "The GPU Operator and the Network Operator installed both drivers",
-    change_description=_cluster(_OPERATORS),
-    finds=(),
-)
-def _operators(tree: Tree) -> None:
-    _driver_container(tree)
-    tree.remove("/usr/bin/ofed_info")
-    tree.remove("/var/lib/dkms")
-
-
 def _mofed(tree: Tree) -> None:
     tree.remove("/run/mellanox/drivers/.driver-ready")
     tree.directory("/run/mellanox/drivers")
-
-
-@FAULTS.fault(
-    "k8s-waiting-for-mofed",
-    "The MOFED container is not ready",
-    change_description=_cluster(_WAITING_FOR_MOFED),
-)
-def _waiting_for_mofed(tree: Tree) -> None:
-    _mofed(tree)
-    _driver_container(tree)
-    tree.remove("/var/lib/dkms")
-
-
-@FAULTS.fault(
-    "k8s-mofed-storage-modules",
-    "Storage modules block the MOFED container",
-    change_description=_cluster(_OFED_LOOP),
-)
-def _storage_modules(tree: Tree) -> None:
-    _mofed(tree)
-    tree.live_modules.append("rpcrdma")
 
 
 @FAULTS.fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", finds=())
@@ -186,4 +126,23 @@ FAULTS += (
     fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
           lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
           change_description=_cluster(_DRIVER_LOOP), on="pcie-l40s"),
+    fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory",
+          lambda tree: add_rank(tree, 44000), add_file("/proc/44000/limits", limits(_SMALL, _SMALL))),
+    fault("memlock-container-runtime", "containerd limits how much memory a job can lock",
+          add_file("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n"),
+          lambda tree: add_rank(tree, 44003), lambda tree: put_in_container(tree, 44003),
+          add_file("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))),
+    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc",  # its other ranks are
+          lambda tree: tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")),
+    fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files",
+          lambda tree: add_rank(tree, 44001), remove_path("/proc/44001/root/dev", "/proc/44001/fd"),
+          add_link("/proc/44001/fd/3", "/dev/nvidia0")),
+    fault("k8s-operators", "The GPU Operator and the Network Operator installed both drivers",
+          _driver_container, remove_path("/usr/bin/ofed_info", "/var/lib/dkms"),
+          change_description=_cluster(_OPERATORS), finds=()),
+    fault("k8s-waiting-for-mofed", "The MOFED container is not ready",
+          _mofed, _driver_container, remove_path("/var/lib/dkms"),
+          change_description=_cluster(_WAITING_FOR_MOFED)),
+    fault("k8s-mofed-storage-modules", "Storage modules block the MOFED container",
+          _mofed, lambda tree: tree.live_modules.append("rpcrdma"), change_description=_cluster(_OFED_LOOP)),
 )

@@ -8,9 +8,11 @@ from dataclasses import is_dataclass, replace
 from typing import Any
 
 from probes.base.frozen import frozen
+from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, Tree
 from probes.simulation.node.modules.files import modinfo_of
+from probes.simulation.node.modules.loading import remove_modules
 
 ChangeTree = Callable[[Tree], object]  # what it returns does not matter
 ChangeDescription = Callable[[NodeDescription], NodeDescription]
@@ -36,15 +38,40 @@ def add_file(path: str, content: Content) -> ChangeTree:
     return lambda tree: tree.add(path, content)
 
 
-def remove_path(path: str) -> ChangeTree:
-    """Return a change that removes a file, a link or a directory."""
-    return lambda tree: tree.remove(path)
+def add_link(path: str, target: str) -> ChangeTree:
+    """Return a change that adds a symbolic link."""
+    return lambda tree: tree.link(path, target)
+
+
+def remove_path(*paths: str) -> ChangeTree:
+    """Return a change that removes files, links or directories."""
+    return lambda tree: [tree.remove(path) for path in paths]
+
+
+def unloaded(*modules: str) -> ChangeTree:
+    """Return a change that removes modules even if they are in use; name dependent modules first."""
+    return lambda tree: remove_modules(tree, *modules)
+
+
+def bind(tree: Tree, path: str, driver: str) -> None:
+    """Bind a PCI function to another driver, or to none ("")."""
+    lines = str(tree.files[f"{path}/uevent"]).splitlines(True)
+    plain = "".join(line for line in lines if not line.startswith("DRIVER="))
+    tree.add(f"{path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
+    tree.remove(f"{path}/driver")
 
 
 def replace_content(tree: Tree, path: str, content: Content) -> None:
     """Change a file, unless another fault has removed it."""
     if path in tree.files:
         tree.add(path, content)
+
+
+def empty_gid(tree: Tree, port: str, index: int) -> None:
+    """Empty an entry of a GID table, unless another fault has removed it."""
+    replace_content(tree, f"{port}/gids/{index}", f"{EMPTY_GID}\n")
+    tree.remove(f"{port}/gid_attrs/types/{index}")
+    tree.remove(f"{port}/gid_attrs/ndevs/{index}")
 
 
 def change_fields(**fields: Any) -> ChangeDescription:
@@ -59,6 +86,22 @@ def change_fields(**fields: Any) -> ChangeDescription:
         return replace(description, **changed)
 
     return change
+
+
+def change_devices(change: Callable[[str], str | None]) -> ChangeDescription:
+    """Return a change of the devices on all buses; None removes a device."""
+
+    def changed(devices: list[Any]) -> list[Any]:
+        found = (changed(device) if isinstance(device, list) else change(device) for device in devices)
+        return [device for device in found if device is not None]
+
+    return lambda description: replace(
+        description,
+        root=tuple(
+            replace(root, switch=changed(root.switch), ports=changed(root.ports), flat=changed(root.flat))
+            for root in description.root
+        ),
+    )
 
 
 def append_to_cmdline(words: str) -> ChangeDescription:
@@ -79,8 +122,7 @@ def state_of(tree: Tree) -> dict[str, object]:
 def fault(
     name: str,
     summary: str,
-    change_tree: ChangeTree = lambda tree: None,
-    *,
+    *changes: ChangeTree,
     change_description: ChangeDescription = lambda description: description,
     finds: Collection[str] | None = None,
     on: str = "hgx-h100",
@@ -88,7 +130,15 @@ def fault(
     is_live: bool = False,
     shows: Collection[str] = (),
 ) -> Fault:
-    """Return a fault; without `finds` the check of its name must find it, unless the live view shows it."""
+    """Return a fault that makes the changes of the tree in turn.
+
+    Without `finds` the check of its name must find it, unless the live view shows it.
+    """
+
+    def change_tree(tree: Tree) -> None:
+        for change in changes:
+            change(tree)
+
     checks = frozenset((() if is_live else (name,)) if finds is None else finds)
     causes = (change_description, change_tree)
     return Fault(name, summary, checks, *causes, on, frozenset(excludes), is_live, frozenset(shows))

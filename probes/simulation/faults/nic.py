@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.rdma.rail_networks import CONF
-from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
+from probes.simulation.faults.fault import ChangeTree, Faults, bind, empty_gid, fault, replace_content
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.devices.roce import set_qos
+from probes.simulation.node.jobs.traffic import RECEIVED, SENT, change_count
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
@@ -60,24 +61,14 @@ def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:
 
     def change(tree: Tree) -> None:
         _port(name, rate=rate)(tree)
-        for counter in ("port_xmit_data", "port_rcv_data"):
-            path = f"{port_of(_compute_nic(tree, name))}/counters/{counter}"
-            content = tree.files.get(path)
-            if callable(content):
-                tree.add(path, _divided(content, divisor))
+        for counter in (SENT, RECEIVED):
+            change_count(tree, _compute_nic(tree, name), counter, lambda count, _: count // divisor)
 
     return change
-
-
-def _divided(counter: Callable[[float], str | bytes], divisor: int) -> Content:
-    return lambda seconds: f"{int(counter(seconds)) // divisor}\n"
 
 
 def _counter(name: str, counter: str, content: Content) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        replace_content(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
-
-    return change
+    return lambda tree: replace_content(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
 
 
 def _rising(start: int, seconds_each: float) -> Content:
@@ -96,25 +87,14 @@ def _netdev(file: str, value: str, *nics: str) -> ChangeTree:
     return change
 
 
-@FAULTS.fault(
-    "netdev-down", "The netdev of a RoCE port (mlx5_4) is down", finds=("ib-port-not-active-netdev-down",)
-)
-def _set_down(tree: Tree) -> None:
-    _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled")(tree)
-    _netdev("flags", "0x1002", "mlx5_4")(tree)
-    _netdev("operstate", "down", "mlx5_4")(tree)
-
-
-def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree:
+def _gids(name: str, keep: Callable[[int], bool]) -> ChangeTree:
     """Clear entries of a GID table."""
 
     def change(tree: Tree) -> None:
         port = port_of(_nic(tree, name))
-        for index in range(count):
+        for index in range(16):
             if not keep(index):
-                replace_content(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
-                tree.remove(f"{port}/gid_attrs/types/{index}")
-                tree.remove(f"{port}/gid_attrs/ndevs/{index}")
+                empty_gid(tree, port, index)
 
     return change
 
@@ -137,10 +117,7 @@ def _unbind(tree: Tree, name: str, driver: str = "") -> None:
     if f"{nic.path}/net" in tree.directories:
         tree.remove(f"/sys/class/net/{netdev_of(tree, nic)}")
         tree.remove(f"{nic.path}/net")
-    tree.remove(f"{nic.path}/driver")
-    uevent = str(tree.files[f"{nic.path}/uevent"])
-    plain = "".join(line for line in uevent.splitlines(True) if not line.startswith("DRIVER="))
-    tree.add(f"{nic.path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
+    bind(tree, nic.path, driver)
 
 
 @FAULTS.fault(
@@ -159,12 +136,6 @@ def _in_pods(tree: Tree) -> None:
         tree.link(f"{nic.path}/{name}/driver", "/sys/bus/auxiliary/drivers/mlx5_ib.rdma")
         tree.link(f"/sys/bus/auxiliary/devices/{name}", f"{nic.path}/{name}")
     tree.commands["rdma"] = lambda argv, seconds: "netns exclusive copy-on-fork on\n"
-
-
-@FAULTS.fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others")
-def _old_firmware(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_2")
-    replace_content(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
 
 
 @FAULTS.fault(
@@ -221,12 +192,6 @@ def _class_of_driver(tree: Tree) -> None:
         tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
 
 
-@FAULTS.fault("roce-lossless-off", "ECN is off on the RoCE ports")
-def _no_ecn(tree: Tree) -> None:
-    for priority in range(8):
-        _netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE)(tree)
-
-
 @FAULTS.fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID")
 def _job_with_empty_gid(tree: Tree) -> None:
     """Add a job that uses an empty entry of the GID table."""
@@ -239,17 +204,21 @@ def _job_with_empty_gid(tree: Tree) -> None:
 
 def _logs(name: str, text: str) -> ChangeTree:
     """Add a message "mlx5_core BDF: …" to the kernel log."""
-
-    def change(tree: Tree) -> None:
-        log(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
-
-    return change
+    return lambda tree: log(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
 
 
 # fmt: off
 FAULTS += (
     fault("port-down", "A port (mlx5_1) has no link",
           _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"), finds=("ib-port-not-active",)),
+    fault("netdev-down", "The netdev of a RoCE port (mlx5_4) is down",
+          _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled"), _netdev("flags", "0x1002", "mlx5_4"),
+          _netdev("operstate", "down", "mlx5_4"), finds=("ib-port-not-active-netdev-down",)),
+    fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others",
+          lambda tree: replace_content(
+              tree, f"{_nic(tree, 'mlx5_2').path}/infiniband/mlx5_2/fw_ver", "28.39.1002\n")),
+    fault("roce-lossless-off", "ECN is off on the RoCE ports",
+          *(_netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE) for priority in range(8))),
     fault("port-disabled", "A port (mlx5_3) is disabled",
           _port("mlx5_3", state="1: DOWN", phys_state="3: Disabled"), finds=("ib-port-not-active-disabled",)),
     fault("no-subnet-manager", "A port (mlx5_5) has no subnet manager",

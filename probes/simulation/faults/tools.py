@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.facts.system.tool_names import PERFTEST
-from probes.simulation.faults.fault import ChangeTree, Faults, add_file, change_fields, fault, remove_path
+from probes.simulation.faults.fault import Faults, add_file, add_link, change_fields, fault, remove_path
 from probes.simulation.node.devices.network import SOCKETS, listening
 from probes.simulation.node.jobs.processes import add_rank, default_libraries, library_directory
 from probes.simulation.node.model.description import NodeDescription
@@ -11,32 +11,9 @@ from probes.simulation.node.model.tree import Tree
 
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 
+_PROGRAMS = tuple(f"/usr/bin/{name}" for name in PERFTEST)
+
 FAULTS = Faults()
-
-
-@FAULTS.fault(
-    "perftest-missing",
-    "perftest is not installed",
-    excludes=("perftest-without-cuda", "perftest-without-dmabuf"),
-)
-def _no_perftest(tree: Tree) -> None:
-    for name in PERFTEST:
-        tree.remove(f"/usr/bin/{name}")
-
-
-def _perftest(program: bytes) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        for name in PERFTEST:
-            tree.add(f"/usr/bin/{name}", program)
-
-    return change
-
-
-@FAULTS.fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib")
-def _old_verbs(tree: Tree) -> None:
-    place = "/usr/local/lib"
-    tree.add(f"{place}/{_OLD_VERBS}", "")
-    tree.link(f"{place}/libibverbs.so.1", _OLD_VERBS)
 
 
 @FAULTS.fault("old-userspace-abi", "A job's image has an old libibverbs")
@@ -60,20 +37,26 @@ def _library_alone(tree: Tree) -> None:
     tree.link(f"{place}/libgdrapi.so.2", "libgdrapi.so.2.5")
 
 
-_PORT_TAKEN = add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
 _OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
 # fmt: off
 FAULTS += (
     fault("perftest-without-cuda", "perftest is built without CUDA",
-          _perftest(b"\x7fELF\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[::2]),
+          *(add_file(path, b"\x7fELF\0ibv_reg_mr\0") for path in _PROGRAMS), excludes=_OTHER_PROGRAMS[::2]),
     fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
-          _perftest(b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0"), excludes=_OTHER_PROGRAMS[:2]),
+          *(add_file(path, b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0") for path in _PROGRAMS),
+          excludes=_OTHER_PROGRAMS[:2]),
     fault("libcuda-link-missing", "The symlink libcuda.so is missing",
           lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
     fault("libibverbs-missing", "The libibverbs provider for these NICs is not installed",
           lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
     fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
           remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
-    fault("perftest-port-in-use", "A program is listening on perftest's port 18515", _PORT_TAKEN),
+    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
+          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
+    fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS),
+          excludes=_OTHER_PROGRAMS[1:]),
+    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib",
+          add_file(f"/usr/local/lib/{_OLD_VERBS}", ""),
+          add_link("/usr/local/lib/libibverbs.so.1", _OLD_VERBS)),
 )

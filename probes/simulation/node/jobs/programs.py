@@ -25,6 +25,17 @@ def path_of(tree: Tree, program: Program) -> Via:
     return program.via
 
 
+def ranks(tree: Tree) -> list[Program]:
+    """Return the connected ranks of all jobs."""
+    return [program for program in tree.programs if program.is_nccl and program.nics]
+
+
+def used_nics(tree: Tree) -> list[PlacedNic]:
+    """Return the NICs over which ranks are connected."""
+    used = {name for program in ranks(tree) for name in program.nics}
+    return [nic for nic in tree.nics if nic.name in used]
+
+
 def settle_paths(tree: Tree) -> None:
     """Give ranks the path that they could take at their start, on this node with all its faults."""
     nics = {nic.name: nic for nic in tree.nics}
