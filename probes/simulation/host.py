@@ -42,8 +42,7 @@ from probes.simulation.node.system.software import library_missing
 from probes.simulation.node.system.system import description_after, keep_disk
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
-    from probes.simulation.bandwidth.network import SimulatedNetwork
-    from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
+    from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNetwork, SimulatedNode
     from probes.simulation.bandwidth.playback import SimulatedTest
     from probes.simulation.commands.command_result import CommandResult
     from probes.simulation.faults.fault import Fault
@@ -226,7 +225,7 @@ class SimulatedHost(HostBase):
 
     def begin_registration(self, gpu: str, nics: Sequence[str]) -> SimulatedTest:
         """Start the program that registers the memory of a GPU (BDF) with NICs; it returns immediately."""
-        from probes.simulation.bandwidth.gpu_registration import start
+        from probes.simulation.bandwidth.registration import start
 
         return start(self._running(), gpu, nics)
 

@@ -13,7 +13,6 @@ from dataclasses import field
 
 from probes.base.frozen import frozen
 from probes.facts.gpudirect import GpuDirectFacts
-from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand
@@ -21,7 +20,8 @@ from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.bandwidth.traffic import RECEIVED, SENT, Flow, stop
+from probes.simulation.bandwidth.traffic import Flow, stop
+from probes.simulation.node.devices.ports import RECEIVED, SENT
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
@@ -232,12 +232,10 @@ def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]
     """Return the active devices that NCCL_IB_HCA and NCCL_IB_DISABLE allow."""
     if environment.get("NCCL_IB_DISABLE") == "1":
         return []
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     wanted = parse_hca_list(environment.get("NCCL_IB_HCA", ""))
     return [
         device.name
-        for device in devices
+        for device in speeds.devices_of(examination)
         if not is_down(device) and any(wanted.uses(device.name, port.number) for port in device.ports)
     ]
 

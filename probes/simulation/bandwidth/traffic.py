@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from probes.simulation.bandwidth.playback import NEVER
-from probes.simulation.node.devices.ports import port_of
+from probes.simulation.node.devices.ports import RECEIVED, SENT, port_of
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
-SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 _UNITS_OF_GIGABIT = 1e9 / 32  # counters count units of four octets
 
 

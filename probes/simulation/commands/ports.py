@@ -90,13 +90,12 @@ def _set_state(tree: Tree, path: str, nic: PlacedNic | None, up: bool) -> None:
 
 
 def _set_port(tree: Tree, nic: PlacedNic, state: str, phys_state: str) -> None:
-    tree.add(f"{port_of(nic)}/state", f"{state}\n")
-    tree.add(f"{port_of(nic)}/phys_state", f"{phys_state}\n")
+    tree.add_values(port_of(nic), {"state": state, "phys_state": phys_state})
 
 
-def _infiniband_port(call: Invocation, valued: str) -> _Port | CommandResult:
+def _infiniband_port(call: Invocation) -> _Port | CommandResult:
     """Return the port named by -C and -P, the options and the other words; or the error of the program."""
-    options, words = split_options(call.args, valued=valued)
+    options, words = split_options(call.args, valued="CPtL")
     name, port = options.get("-C", ""), options.get("-P", "1")
     tree = call.tree
     chosen = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
@@ -116,7 +115,7 @@ def _infiniband_port(call: Invocation, valued: str) -> _Port | CommandResult:
 
 
 def _ibportstate(call: Invocation) -> CommandResult:
-    found = _infiniband_port(call, valued="CPtL")
+    found = _infiniband_port(call)
     if isinstance(found, CommandResult):
         return found
     nic, options, words = found
@@ -147,7 +146,7 @@ def _port_lines(tree: Tree, nic: PlacedNic) -> tuple[str, ...]:
 
 def _perfquery(call: Invocation) -> CommandResult:
     """`perfquery -R [LID PORT MASK]`: reset error counters; without -R it is not supported."""
-    found = _infiniband_port(call, valued="CPtL")
+    found = _infiniband_port(call)
     if isinstance(found, CommandResult):
         return found
     nic, options, words = found
@@ -175,7 +174,7 @@ def _number(text: str) -> int:
 
 
 def _sminfo(call: Invocation) -> CommandResult:
-    found = _infiniband_port(call, valued="CPtL")
+    found = _infiniband_port(call)
     if isinstance(found, CommandResult):
         return found
     lid = call.tree.text(f"{port_of(found[0])}/sm_lid").strip()

@@ -1,9 +1,10 @@
-"""Faults of the environment: limits, device files, driver containers, the route of the SSH session."""
+"""Faults of the environment: limits, device files, driver containers, the SSH session, tools, libraries."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,
@@ -13,9 +14,17 @@ from probes.simulation.faults.fault import (
     fault,
     remove_path,
 )
-from probes.simulation.node.devices.network import route_over
+from probes.simulation.node.devices.network import SOCKETS, listening, route_over
 from probes.simulation.node.devices.ports import netdev_of
-from probes.simulation.node.jobs.processes import FIRST_RANK, JOB, add_rank, limits, put_in_container
+from probes.simulation.node.jobs.processes import (
+    FIRST_RANK,
+    JOB,
+    add_rank,
+    default_libraries,
+    library_directory,
+    limits,
+    put_in_container,
+)
 from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import ClusterDescription, NodeDescription
 from probes.simulation.node.model.load import changes
@@ -26,6 +35,9 @@ _SMALL = str(8 << 20)
 _SLURMD = "/etc/systemd/system/slurmd.service"
 _SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
 _LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
+_OLD_VERBS = "libibverbs.so.1.11.32.0"
+
+_PROGRAMS = tuple(f"/usr/bin/{name}" for name in PERFTEST)
 
 FAULTS = Faults()
 
@@ -107,6 +119,29 @@ def _ssh_over_nic(tree: Tree) -> None:
     route_over(tree, netdev_of(tree, nic))
 
 
+@FAULTS.fault("old-userspace-abi", "A job's image has an old libibverbs")
+def _old_verbs_in_job(tree: Tree) -> None:
+    mapped = [path for path in default_libraries(tree) if "libibverbs" not in path]
+    add_rank(tree, 45000, libraries=[*mapped, f"/opt/image/lib/{_OLD_VERBS}"])
+
+
+def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
+    modules = description.modules
+    live = tuple(name for name in modules.live if name != "gdrdrv")
+    return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
+
+
+@FAULTS.fault(
+    "gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv", change_description=_no_gdrdrv
+)
+def _library_alone(tree: Tree) -> None:
+    place = library_directory(tree)
+    tree.add(f"{place}/libgdrapi.so.2.5", "")
+    tree.link(f"{place}/libgdrapi.so.2", "libgdrapi.so.2.5")
+
+
+_OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
+
 # fmt: off
 FAULTS += (
     fault("memlock-scheduler", "slurmd limits how much memory jobs can lock",
@@ -145,4 +180,22 @@ FAULTS += (
           change_description=_cluster(_WAITING_FOR_MOFED)),
     fault("k8s-mofed-storage-modules", "Storage modules block the MOFED container",
           _mofed, lambda tree: tree.live_modules.append("rpcrdma"), change_description=_cluster(_OFED_LOOP)),
+    fault("perftest-without-cuda", "perftest is built without CUDA",
+          *(add_file(path, b"\x7fELF\0ibv_reg_mr\0") for path in _PROGRAMS), excludes=_OTHER_PROGRAMS[::2]),
+    fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
+          *(add_file(path, b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0") for path in _PROGRAMS),
+          excludes=_OTHER_PROGRAMS[:2]),
+    fault("libcuda-link-missing", "The symlink libcuda.so is missing",
+          lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
+    fault("libibverbs-missing", "The libibverbs provider for these NICs is not installed",
+          lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
+    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
+          remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
+    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
+          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
+    fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS),
+          excludes=_OTHER_PROGRAMS[1:]),
+    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib",
+          add_file(f"/usr/local/lib/{_OLD_VERBS}", ""),
+          add_link("/usr/local/lib/libibverbs.so.1", _OLD_VERBS)),
 )

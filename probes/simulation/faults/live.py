@@ -11,8 +11,7 @@ from typing import Any
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.faults.fault import ChangeTree, Faults, replace_content
-from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.devices.switches import add_switch
+from probes.simulation.node.devices.ports import RECEIVED, SENT, add_switch, netdev_of, port_of
 from probes.simulation.node.jobs.flight_recorder import add_dumps
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
@@ -28,8 +27,6 @@ from probes.simulation.node.jobs.programs import ranks, registers_dmabuf, used_n
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
     HELD_SHARE,
-    RECEIVED,
-    SENT,
     add_to,
     carry_over_tcp,
     scale,

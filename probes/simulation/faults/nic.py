@@ -8,9 +8,9 @@ from dataclasses import replace
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.rdma.rail_networks import CONF
 from probes.simulation.faults.fault import ChangeTree, Faults, bind, empty_gid, fault, replace_content
-from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.devices.roce import set_qos
-from probes.simulation.node.jobs.traffic import RECEIVED, SENT, change_count
+from probes.simulation.node.devices.network import set_qos
+from probes.simulation.node.devices.ports import RECEIVED, SENT, netdev_of, port_of
+from probes.simulation.node.jobs.traffic import change_count
 from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"

@@ -20,10 +20,13 @@ from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import (
     OFED_SYMVERS,
+    OTHER_VERSIONS,
     add_module_file,
     modinfo_fields,
     remove_module_file,
     set_modinfo,
+    symvers,
+    version_table,
 )
 from probes.simulation.node.modules.loading import (
     insert_module,
@@ -32,7 +35,6 @@ from probes.simulation.node.modules.loading import (
     symbol_mismatch,
 )
 from probes.simulation.node.modules.modules import add_module, srcversion_of
-from probes.simulation.node.modules.symbol_versions import OTHER_VERSIONS, symvers, version_table
 from probes.simulation.node.system.services import WANTS, stop
 
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"

@@ -23,7 +23,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.simulation.node.devices.ports import port_of
+from probes.simulation.node.devices.ports import RECEIVED, SENT, port_of
 from probes.simulation.node.jobs.programs import is_alive, path_of, peermem_regions
 from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Program, Tree, Via
 
@@ -39,7 +39,6 @@ _OWN_NUMBERS = 256  # object numbers of one program
 _FIRST_THREAD = 1_000_000
 _THREADS = 8  # of one program
 _KERNEL = "ib_core"
-_PORT_DATA = ("port_xmit_data", "port_rcv_data")  # in units of four octets
 _PACKET = 4096 // 4 * 2 * _CHANNELS  # units of a packet on each queue pair of a rank
 _PSNS = 1 << 24
 _MOST_REGIONS = 64  # of most programs
@@ -130,7 +129,7 @@ def packet_numbers(tree: Tree, seconds: float) -> tuple[PacketNumbers, ...]:
     numbers = {}
     for nic in tree.nics:
         directory = f"{port_of(nic)}/counters"
-        counts = (tree.content(f"{directory}/{name}", seconds) for name in _PORT_DATA)
+        counts = (tree.content(f"{directory}/{name}", seconds) for name in (SENT, RECEIVED))
         numbers[nic.name] = [0 if isinstance(count, Unknown) else int(count) // _PACKET for count in counts]
     return tuple(
         PacketNumbers(pair.device, pair.number, sent % _PSNS, received % _PSNS, pair.pid)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 
-from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
+from probes.simulation.node.devices.ports import RECEIVED, SENT, is_active, netdev_of, port_of
 from probes.simulation.node.jobs.programs import (
     nearest_nics,
     needs_plugin,
@@ -19,7 +19,6 @@ from probes.simulation.node.jobs.programs import (
 from probes.simulation.node.model.load import SteppedTotal, Steps, changes, gpu_traffic
 from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
 
-SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 # Of a port, and of an EFA.
 _COUNTERS = (f"counters/{SENT}", f"counters/{RECEIVED}", "hw_counters/tx_bytes", "hw_counters/rx_bytes")
 ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory

@@ -31,24 +31,17 @@ BOOT_MESSAGES = (
     (6, 12.731604, "nvidia-nvlink: Nvlink Core is being initialized, major device number 235"),
 )
 
-# Prefixes of vendors' modules that their own packages build: AWS's and HPE's.
-
 # Direct dependencies of each module, from modules.dep of nodes with and without OFED.
 _DEPENDENCIES = {
-    "ib_core": (),
     "ib_uverbs": ("ib_core",),
     "ib_umad": ("ib_core",),
     "rdma_cm": ("ib_core",),
     "cxi_eth": ("cxi_ss1",),
-    "cxi_ss1": (),
     "cxi_user": ("cxi_ss1",),
     **dict.fromkeys(VERBS_MODULES, ("ib_core", "ib_uverbs")),
     "efa_nv_peermem": ("nvidia",),
-    "mlx4_core": (),
     "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
-    "mlx5_core": (),
     "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
-    "nvidia": (),
     "nvidia_uvm": ("nvidia",),
     "nvidia_peermem": ("nvidia", "ib_core"),
     "gdrdrv": ("nvidia",),
@@ -181,8 +174,7 @@ class Tree:
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
     slow_before: set[str] = field(default_factory=set)  # NICs that were the slow ones of earlier jobs
-    resolved: dict[str, str] = field(default_factory=dict)  # a cache of real()
-    missing: dict[str, Unknown] = field(default_factory=dict)  # the same, of paths that lead nowhere
+    resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
 
     @property
     def cards(self) -> list[PlacedNic]:
@@ -228,7 +220,7 @@ class Tree:
         )
         for name in removed.directories:
             self.directories.pop(name)
-        self.resolved, self.missing = {}, {}
+        self.resolved = {}
         parent, _, name = path.rpartition("/")
         self.directories.get(parent or "/", set()).discard(name)
         return removed
@@ -250,7 +242,7 @@ class Tree:
     def hidden_link(self, path: str, target: str) -> None:
         """Add a symbolic link that its directory does not list, like /proc/TID."""
         self.links[path] = target
-        self.resolved, self.missing = {}, {}
+        self.resolved = {}
 
     def directory(self, path: str) -> None:
         """Add a directory."""
@@ -274,37 +266,29 @@ class Tree:
 
     def content(self, path: str, seconds: float) -> Maybe[bytes]:
         """Return the content of a file at a moment, with its links resolved."""
-        content = self.files.get(self.resolved.get(path, path))
+        content = self.files.get(path)
+        if content is None:
+            real = self.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            if real not in self.files:
+                return Unknown(Reason.MALFORMED, path, "Is a directory")
+            content = self.files[real]
         if isinstance(content, str):
             return content.encode()
-        if content is None:
-            return self._content_of_link(path, seconds)
         return content if isinstance(content, bytes) else content(seconds).encode()
-
-    def _content_of_link(self, path: str, seconds: float) -> Maybe[bytes]:
-        """Return the content of a file whose links are not resolved yet."""
-        real = self.real(path)
-        if isinstance(real, Unknown):
-            # debugfs is for root, and a simulated node is never read as root.
-            hidden = path.startswith("/sys/kernel/debug/")
-            return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-        is_file = real in self.files
-        return self.content(real, seconds) if is_file else Unknown(Reason.MALFORMED, path, "Is a directory")
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
-        # Others from the next change of the tree on.
-        resolved, missing = self.resolved, self.missing
-        known = resolved.get(path) or missing.get(path)
-        if known is not None:
-            return known
+        resolved = self.resolved  # another one from the next change of the tree on
+        found = resolved.get(path)
+        if found is not None:
+            return found
         if path in self.files or (path in self.directories and path not in self.links):
             return path
-        found = self._resolve(path)
-        if isinstance(found, Unknown):
-            missing[path] = found
-        else:
-            resolved[path] = found
+        found = resolved[path] = self._resolve(path)
         return found
 
     def _resolve(self, path: str) -> str | Unknown:
@@ -335,7 +319,7 @@ class Tree:
         return Unknown(Reason.NOT_THERE, path)
 
     def _enter(self, path: str) -> None:
-        self.resolved, self.missing = {}, {}
+        self.resolved = {}
         parent, _, name = path.rpartition("/")
         parent = parent or "/"
         if parent not in self.directories:

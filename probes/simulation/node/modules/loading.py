@@ -16,9 +16,8 @@ from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.nic_families import VERBS_MODULES
 from probes.simulation.node.devices.config_space import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
-from probes.simulation.node.modules.files import modinfo_fields
+from probes.simulation.node.modules.files import differing_symbol, modinfo_fields, version_table
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
-from probes.simulation.node.modules.symbol_versions import differing_symbol, version_table
 from probes.simulation.node.system.software import add_device_files
 
 MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"

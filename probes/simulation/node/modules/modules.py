@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from probes.facts.kernel.modules import PEERMEM, PLUGIN_ONLY
+from probes.simulation.node.devices.ports import RECEIVED, SENT, port_of
 from probes.simulation.node.jobs.programs import peermem_regions
 from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Tree, Via, dependencies_of, hash_of
 from probes.simulation.node.system.services import ONESHOT
@@ -71,8 +72,8 @@ def end_rdma_traffic(tree: Tree) -> None:
     for program in tree.programs:
         program.via = Via.TCP
     for nic in tree.nics:
-        for name in ("port_xmit_data", "port_rcv_data"):
-            path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
+        for name in (SENT, RECEIVED):
+            path = f"{port_of(nic)}/counters/{name}"
             if path in tree.files:
                 tree.add(path, "3200000000\n")
 
@@ -121,14 +122,10 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
 def add_memory_peers(tree: Tree, earlier: int) -> None:
     """Add the counters of nv_mem, with `earlier` regions that have come and gone."""
 
-    def live(seconds: float) -> int:
-        return refcnt(tree, PEERMEM, seconds)
+    def total(seconds: float) -> int:
+        return 4 * earlier + refcnt(tree, PEERMEM, seconds)
 
-    def registered(seconds: float) -> str:
-        return f"{(4 * earlier + live(seconds)) * PEERMEM_REGION_BYTES}\n"
-
-    tree.add(f"{_MEMORY_PEERS}/version", f"{tree.description.driver.version}\n")
-    tree.add(f"{_MEMORY_PEERS}/num_alloc_mrs", lambda seconds: f"{4 * earlier + live(seconds)}\n")
-    tree.add(f"{_MEMORY_PEERS}/num_dealloc_mrs", f"{4 * earlier}\n")
-    tree.add(f"{_MEMORY_PEERS}/num_reg_bytes", registered)
-    tree.add(f"{_MEMORY_PEERS}/num_dereg_bytes", f"{4 * earlier * PEERMEM_REGION_BYTES}\n")
+    gone = {"num_dealloc_mrs": 4 * earlier, "num_dereg_bytes": 4 * earlier * PEERMEM_REGION_BYTES}
+    tree.add_values(_MEMORY_PEERS, {"version": tree.description.driver.version, **gone})
+    tree.add(f"{_MEMORY_PEERS}/num_alloc_mrs", lambda seconds: f"{total(seconds)}\n")
+    tree.add(f"{_MEMORY_PEERS}/num_reg_bytes", lambda seconds: f"{total(seconds) * PEERMEM_REGION_BYTES}\n")
