@@ -254,10 +254,9 @@ def _hold_peermem(end: End, at: float) -> None:
     """Hold a reference of nvidia-peermem while memory is registered through it (nv_mem_acquire)."""
     if end.settings.gpu is None or end.settings.gpu.dmabuf:
         return
-    seconds, since = end.node.seconds, end.node.seconds(at)
-    end.node.tree.references[PEERMEM, f"{end.command.program} {end.pid}"] = lambda now: int(
-        since <= now < seconds(end.test.ends_at)
-    )
+    holder, seconds, since = f"{end.command.program} {end.pid}", end.node.seconds, end.node.seconds(at)
+    held = end.node.tree.references
+    held[PEERMEM, holder] = lambda now: int(since <= now < seconds(end.test.ends_at))
 
 
 def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float) -> None:

@@ -50,10 +50,8 @@ def _ip(call: Invocation) -> CommandResult:
         else:
             return failed(f'Error: either "dev" is duplicate, or "{word}" is a garbage.', exit_status=255)
     nic = next((nic for nic in call.tree.nics if path.startswith(f"{nic.path}/")), None)
-    if "mtu" in wanted:
-        refused = _set_mtu(call.tree, path, nic, wanted["mtu"])
-        if refused is not None:
-            return refused
+    if "mtu" in wanted and (refusal := _set_mtu(call.tree, path, nic, wanted["mtu"])) is not None:
+        return refusal
     if "state" in wanted:
         _set_state(call.tree, path, nic, wanted["state"] == "up")
     return done()

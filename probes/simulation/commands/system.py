@@ -88,9 +88,8 @@ def _journalctl(call: Invocation) -> CommandResult:
     options, _ = split_options(call.args, valued="un")
     unit = (options.get("-u") or options.get("--unit") or "").removesuffix(".service")
     if unit:
-        lines = [
-            f"{call.tree.description.hostname} {unit}: {line}" for line in call.tree.journal.get(unit, ())
-        ]
+        head = f"{call.tree.description.hostname} {unit}"
+        lines = [f"{head}: {line}" for line in call.tree.journal.get(unit, ())]
     elif options.keys() & {"-k", "--dmesg"}:
         lines = [line.rstrip("\n").partition(">")[2] for line in call.tree.kernel_log]
     else:

@@ -73,9 +73,8 @@ def _is_masked(tree: Tree, name: str) -> bool:
 def _check_unit(call: Invocation, verb: str, name: str) -> CommandResult | None:
     if not _unit_file(call.tree, name):
         state = "not loaded" if verb == "stop" else "not found"
-        return failed(
-            f"Failed to {verb} {name}.service: Unit {name}.service {state}.", exit_status=_NOT_LOADED
-        )
+        error = f"Failed to {verb} {name}.service: Unit {name}.service {state}."
+        return failed(error, exit_status=_NOT_LOADED)
     if verb != "stop" and _is_masked(call.tree, name):
         return failed(f"Failed to {verb} {name}.service: Unit {name}.service is masked.")
     return None
@@ -213,8 +212,7 @@ def _stop_service(call: Invocation, name: str) -> bool:
     tree = call.tree
     if name == "openibd":
         loaded = [module for module in reversed(_OFED) if module in tree.live_modules]
-        errors = _errors(call, "rmmod", loaded)
-        if errors:
+        if errors := _errors(call, "rmmod", loaded):
             tree.journal.setdefault(name, []).extend(errors)
             stop(tree, name, "failed")
             return False
@@ -251,22 +249,20 @@ def _load_errors(call: Invocation) -> list[str]:
 
 
 def _fabric_manager(tree: Tree) -> list[str]:
-    answer = tree.commands.get("nv-fabricmanager")
-    printed = "" if answer is None else answer(("nv-fabricmanager", "--version"), 0.0)
     if not tree.is_there("/usr/bin/nv-fabricmanager"):
         return ["nv-fabricmanager: No such file or directory"]
-    errors = start_errors(tree)
-    if errors:
+    if errors := start_errors(tree):
         return errors
-    if isinstance(printed, Unknown):  # the files of an image run no command
-        return []
+    answer = tree.commands.get("nv-fabricmanager")
+    printed = "" if answer is None else answer(("nv-fabricmanager", "--version"), 0.0)
     version, loaded = str(printed).rpartition(":")[2].strip(), tree.text("/sys/module/nvidia/version").strip()
-    if loaded and version != loaded:  # a forecast may not know what will be loaded
-        return [
-            f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
-            f"{loaded}. Please update with matching NVIDIA driver package."
-        ]
-    return []
+    # The files of an image run no command, and a forecast may not know what will be loaded.
+    if isinstance(printed, Unknown) or not loaded or version == loaded:
+        return []
+    return [
+        f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
+        f"{loaded}. Please update with matching NVIDIA driver package."
+    ]
 
 
 def _errors(call: Invocation, command: str, modules: list[str]) -> list[str]:

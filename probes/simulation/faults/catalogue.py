@@ -5,19 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
-from probes.simulation.faults import (
-    environment,
-    gpu,
-    live,
-    modules,
-    nccl,
-    new_node,
-    nic,
-    path,
-    pcie,
-    peermem,
-    vendor_nics,
-)
+from probes.simulation.faults import environment, gpu, live, modules, nccl, new_node, nic, path, pcie, peermem
 from probes.simulation.faults.fault import Fault
 
 _HIDDEN_OVER_TCP = (
@@ -78,7 +66,7 @@ HIDES: dict[str, tuple[str, ...]] = {
 
 # Add a new file of faults here.
 AREAS: tuple[ModuleType, ...] = (
-    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, live, vendor_nics, new_node),
+    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, live, new_node),
 )
 # Nothing else can be wrong with what is not there.
 _ALL = tuple(fault.name for area in AREAS for fault in area.FAULTS)

@@ -131,9 +131,6 @@ def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
     return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
 
 
-@FAULTS.fault(
-    "gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv", change_description=_no_gdrdrv
-)
 def _library_alone(tree: Tree) -> None:
     place = library_directory(tree)
     tree.add(f"{place}/libgdrapi.so.2.5", "")
@@ -198,4 +195,6 @@ FAULTS += (
     fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib",
           add_file(f"/usr/local/lib/{_OLD_VERBS}", ""),
           add_link("/usr/local/lib/libibverbs.so.1", _OLD_VERBS)),
+    fault("gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv",
+          _library_alone, change_description=_no_gdrdrv),
 )

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from probes.base.frozen import frozen
 from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Content, Tree
-from probes.simulation.node.modules.files import modinfo_of
-from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.model.tree import Content, Tree, log
+from probes.simulation.node.modules.files import modinfo_of, set_modinfo
+from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
+Given = ParamSpec("Given")
 ChangeTree = Callable[[Tree], object]  # what it returns does not matter
 ChangeDescription = Callable[[NodeDescription], NodeDescription]
 
@@ -33,24 +34,20 @@ class Fault:
     shows: frozenset[str] = frozenset()  # ids of checks that find it once gdrtop has watched it for a while
 
 
-def add_file(path: str, content: Content) -> ChangeTree:
-    """Return a change that adds a file."""
-    return lambda tree: tree.add(path, content)
+def as_change(function: Callable[Concatenate[Tree, Given], object]) -> Callable[Given, ChangeTree]:
+    """Make a function of a tree and other values one of these values, which returns a change of a tree."""
+    return lambda *values, **named: lambda tree: function(tree, *values, **named)
 
 
-def add_link(path: str, target: str) -> ChangeTree:
-    """Return a change that adds a symbolic link."""
-    return lambda tree: tree.link(path, target)
+# What rows of a table need; `unloaded` names dependent modules first.
+add_file, add_link = as_change(Tree.add), as_change(Tree.link)
+logged, unloaded, refused = as_change(log), as_change(remove_modules), as_change(refuse_module)
+set_module_field = as_change(set_modinfo)
 
 
 def remove_path(*paths: str) -> ChangeTree:
     """Return a change that removes files, links or directories."""
     return lambda tree: [tree.remove(path) for path in paths]
-
-
-def unloaded(*modules: str) -> ChangeTree:
-    """Return a change that removes modules even if they are in use; name dependent modules first."""
-    return lambda tree: remove_modules(tree, *modules)
 
 
 def bind(tree: Tree, path: str, driver: str) -> None:

@@ -8,9 +8,9 @@ from probes.facts.gpu.fabric import NVLSM
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.faults.fault import (
     ChangeDescription,
-    ChangeTree,
     Faults,
     add_file,
+    as_change,
     bind,
     change_fields,
     fault,
@@ -42,24 +42,20 @@ def _unlisted(number: int) -> ChangeDescription:
     return lambda node: replace(node, nvml=replace(node.nvml, unlisted=node.nvml.unlisted | {number}))
 
 
-def _bound(number: int, driver: str) -> ChangeTree:
+@as_change
+def _bound(tree: Tree, number: int, driver: str) -> None:
     """Bind a GPU to another driver, or to none ("")."""
-
-    def change(tree: Tree) -> None:
-        bdf = tree.gpus[number].bdf
-        bind(tree, real_path(tree, bdf), driver)
-        tree.remove(f"/proc/driver/nvidia/gpus/{bdf}")
-
-    return change
+    bdf = tree.gpus[number].bdf
+    bind(tree, real_path(tree, bdf), driver)
+    tree.remove(f"/proc/driver/nvidia/gpus/{bdf}")
 
 
-def _xid(gpu: int, text: str) -> ChangeTree:
-    """Add an Xid to the kernel log."""
-    return lambda tree: log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
+@as_change
+def _xid(tree: Tree, gpu: int, text: str) -> None:
+    log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
 
 
-def _stopped(service: str, state: str = "inactive") -> ChangeTree:
-    return lambda tree: stop(tree, service, state)
+_stopped = as_change(stop)
 
 
 def _nics_elsewhere(node: NodeDescription) -> NodeDescription:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from probes.facts.kernel.modules import PEERMEM
-from probes.simulation.faults.fault import ChangeTree, Faults, replace_content
+from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
 from probes.simulation.node.devices.ports import RECEIVED, SENT, add_switch, netdev_of, port_of
 from probes.simulation.node.jobs.flight_recorder import add_dumps
 from probes.simulation.node.jobs.processes import (
@@ -52,7 +51,7 @@ _SLOW_SHARE = 0.33
 _SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
 FAULTS = Faults()
-_fault = partial(FAULTS.fault, is_live=True)
+_fault, _live = partial(FAULTS.fault, is_live=True), partial(fault, is_live=True)
 
 
 def rank_on(tree: Tree, number: int) -> Program | None:
@@ -61,20 +60,15 @@ def rank_on(tree: Tree, number: int) -> Program | None:
     return connected[(number + tree.seed) % len(connected)] if connected else None
 
 
-def _rank_fault(
-    name: str, summary: str, rank: int = 0, **options: Any
-) -> Callable[[Callable[[Tree, Program], None]], ChangeTree]:
-    """Add a fault of a rank, on nodes with a job, whose change of the tree is the decorated function."""
+def _of_rank(number: int, change: Callable[[Tree, Program], None]) -> ChangeTree:
+    """Return a change of a rank, on nodes with a job."""
 
-    def add(change: Callable[[Tree, Program], None]) -> ChangeTree:
-        def change_tree(tree: Tree) -> None:
-            program = rank_on(tree, rank)
-            if program is not None:
-                change(tree, program)
+    def change_tree(tree: Tree) -> None:
+        rank = rank_on(tree, number)
+        if rank is not None:
+            change(tree, rank)
 
-        return _fault(name, summary, **options)(change_tree)
-
-    return add
+    return change_tree
 
 
 def nic_of(tree: Tree, program: Program) -> PlacedNic:
@@ -98,22 +92,11 @@ def _hold_all_up(tree: Tree, at: float) -> None:
             map_libraries(tree, program.pid, default_libraries(tree, newer))
 
 
-@_rank_fault(
-    "job-rank-staged",
-    "One rank of the job copies through host memory",
-    STAGED_RANK,
-    finds=("job-log-staged", "job-staged"),
-)
 def _rank_staged(tree: Tree, rank: Program) -> None:
     _over_dmabuf(tree)
     rank.via = Via.HOST
 
 
-@_fault(
-    "job-restarted-staged",
-    "After 30 s the job restarts, and copies through host memory",
-    shows=("job-staged",),
-)
 def _restarted_staged(tree: Tree) -> None:
     _over_dmabuf(tree)
     if not ranks(tree):
@@ -149,12 +132,6 @@ def _tcp(tree: Tree) -> None:
         carry_over_tcp(tree, nic)
 
 
-@_rank_fault(
-    "nic-slow",
-    "One NIC carries less than half as much traffic as the others",
-    SLOW_RANK,
-    shows=("nic-slow-in-job",),
-)
 def _nic_slow(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     tree.slow_before.add(nic.name)
@@ -183,7 +160,6 @@ def _downs(seconds: float) -> tuple[int, float, bool]:
     return int(times) + 1, times * FLAP_DOWN + min(within, FLAP_DOWN), within < FLAP_DOWN
 
 
-@_rank_fault("nic-flapping", "A port goes down for 5 s every 20 s", FLAPPING_RANK, shows=("port-flapping",))
 def _nic_flapping(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     port = port_of(nic)
@@ -233,12 +209,6 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
     tree.plan(begin, down)
 
 
-@_rank_fault(
-    "nic-link-retrained",
-    "After 15 s a NIC's PCIe link drops to half its speed",
-    RETRAINED_RANK,
-    shows=("pcie-link-degraded-speed",),
-)
 def _nic_link_retrained(tree: Tree, rank: Program) -> None:
     nic, at = nic_of(tree, rank), OPENED + RETRAINED_AFTER
     path = f"{nic.path}/current_link_speed"
@@ -248,46 +218,22 @@ def _nic_link_retrained(tree: Tree, rank: Program) -> None:
     scale(tree, nic, changes((at, _RETRAINED_SHARE)))
 
 
-@_rank_fault(
-    "rank-stopped",
-    "After 35 s one rank is stopped, and the others wait",
-    STOPPED_RANK,
-    shows=("rank-stopped",),
-)
 def _rank_stopped(tree: Tree, rank: Program) -> None:
     rank.stopped_at = OPENED + STOPPED_AFTER
     _hold_all_up(tree, rank.stopped_at)
 
 
-@_rank_fault(
-    "rank-behind",
-    "After 20 s one rank stops launching collectives",
-    BEHIND_RANK,
-    shows=("job-traffic-fell", "ras-problem"),
-)
 def _rank_behind(tree: Tree, rank: Program) -> None:
     rank.behind_at = OPENED + BEHIND_AFTER
     _hold_all_up(tree, rank.behind_at)
 
 
-@_rank_fault(
-    "job-hung",
-    "The job has hung for ten minutes, because one rank did not call a collective",
-    BEHIND_RANK,
-    shows=("job-silent",),
-)
 def _job_hung(tree: Tree, rank: Program) -> None:
     rank.behind_at = OPENED - HUNG_FOR
     _hold_all_up(tree, rank.behind_at)
     add_dumps(tree, rank)
 
 
-@_rank_fault(
-    "gpu-off-bus-live",
-    "After 15 s a GPU falls off the bus (Xid 79)",
-    LOST_RANK,
-    shows=("xid-79-fell-off-bus", "rank-ended"),
-)
 def _gpu_lost(tree: Tree, rank: Program) -> None:
     number, pid = rank.gpu or 0, rank.pid
     bdf, at = tree.gpus[number].bdf, OPENED + LOST_AFTER
@@ -303,12 +249,6 @@ def _gpu_lost(tree: Tree, rank: Program) -> None:
     tree.plan(OPENED + ENDED_AFTER, lambda tree: end_program(tree, pid))
 
 
-@_fault(
-    "congestion",
-    "After 10 s the network is congested",
-    shows=("network-congested", "port-paused"),
-    on="oci-h100",  # its NICs use Ethernet, which has PFC
-)
 def _congestion(tree: Tree) -> None:
     scale_job(tree, changes((OPENED + CONGESTED_AFTER, _CONGESTED)))
     for nic in used_nics(tree):
@@ -326,22 +266,15 @@ def _congestion(tree: Tree) -> None:
         counters["rx_prio3_pause_duration"] = lambda seconds: 120_000 * _congested_for(seconds)  # 12 %
 
 
-@_rank_fault("gpu-throttled-live", "After 10 s a GPU is throttled", shows=("gpu-throttled",))
 def _gpu_throttled(tree: Tree, rank: Program) -> None:
     number = rank.gpu or 0
     tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
 
 
-@_fault(
-    "step-longer",
-    "After 12 min a step takes 23 % longer, because its network part grows",
-    shows=("job-step-longer",),
-)
 def _step_longer(tree: Tree) -> None:
     scale_job(tree, longer_steps(tree.seed, OPENED + LONGER_AFTER, _LONGER_SHARE))
 
 
-@_rank_fault("packets-lost-live", "After 10 s a port loses packets", shows=("port-errors-rising",))
 def _packets_lost(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     replace_content(tree, f"{port_of(nic)}/hw_counters/packet_seq_err", _rising(50))
@@ -357,9 +290,6 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
-@_rank_fault(
-    "storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another"
-)
 def _storage_traffic(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     line = nic.kind.line_gbps
@@ -382,3 +312,38 @@ def _two_jobs(tree: Tree) -> None:
     add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
     add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
     _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
+
+
+# fmt: off
+FAULTS += (
+    _live("job-rank-staged", "One rank of the job copies through host memory",
+          _of_rank(STAGED_RANK, _rank_staged), finds=("job-log-staged", "job-staged")),
+    _live("job-restarted-staged", "After 30 s the job restarts, and copies through host memory",
+          _restarted_staged, shows=("job-staged",)),
+    _live("nic-slow", "One NIC carries less than half as much traffic as the others",
+          _of_rank(SLOW_RANK, _nic_slow), shows=("nic-slow-in-job",)),
+    _live("nic-flapping", "A port goes down for 5 s every 20 s",
+          _of_rank(FLAPPING_RANK, _nic_flapping), shows=("port-flapping",)),
+    _live("nic-link-retrained", "After 15 s a NIC's PCIe link drops to half its speed",
+          _of_rank(RETRAINED_RANK, _nic_link_retrained), shows=("pcie-link-degraded-speed",)),
+    _live("rank-stopped", "After 35 s one rank is stopped, and the others wait",
+          _of_rank(STOPPED_RANK, _rank_stopped), shows=("rank-stopped",)),
+    _live("rank-behind", "After 20 s one rank stops launching collectives",
+          _of_rank(BEHIND_RANK, _rank_behind), shows=("job-traffic-fell", "ras-problem")),
+    _live("job-hung", "The job has hung for ten minutes, because one rank did not call a collective",
+          _of_rank(BEHIND_RANK, _job_hung), shows=("job-silent",)),
+    _live("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)",
+          _of_rank(LOST_RANK, _gpu_lost), shows=("xid-79-fell-off-bus", "rank-ended")),
+    _live("congestion", "After 10 s the network is congested",
+          _congestion, shows=("network-congested", "port-paused"),
+          on="oci-h100"),  # its NICs use Ethernet, which has PFC
+    _live("gpu-throttled-live", "After 10 s a GPU is throttled",
+          _of_rank(0, _gpu_throttled), shows=("gpu-throttled",)),
+    _live("step-longer", "After 12 min a step takes 23 % longer, because its network part grows",
+          _step_longer, shows=("job-step-longer",)),
+    _live("packets-lost-live", "After 10 s a port loses packets",
+          _of_rank(0, _packets_lost), shows=("port-errors-rising",)),
+    _live("storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another",
+          _of_rank(0, _storage_traffic)),
+)
+# fmt: on

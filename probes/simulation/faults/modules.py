@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from probes.facts.kernel.modules import PEERMEM
-from probes.simulation.faults.fault import Faults, add_file, append_to_cmdline, fault, remove_path, unloaded
+from probes.simulation.faults.fault import (
+    Faults,
+    add_file,
+    append_to_cmdline,
+    fault,
+    refused,
+    remove_path,
+    set_module_field,
+    unloaded,
+)
 from probes.simulation.node.model.tree import Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
-from probes.simulation.node.modules.loading import refuse_module, remove_modules
+from probes.simulation.node.modules.loading import remove_modules
 
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = ("mlx5_ib", "efa", "ib_uverbs", "rdma_cm", "ib_core")
@@ -35,12 +44,6 @@ def other_kernel(tree: Tree) -> str:
     return next(names, "6.8.0-58-generic")
 
 
-@FAULTS.fault(
-    "dkms-not-built-for-kernel",
-    "DKMS did not build the NVIDIA driver after a kernel update",
-    finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
-    on="pcie-l40s",
-)
 def _built_for_other_kernel(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     take_driver_from_disk(tree)
@@ -50,11 +53,6 @@ def _built_for_other_kernel(tree: Tree) -> None:
     tree.link(f"/var/lib/dkms/nvidia/kernel-{kernel}-{machine}", f"{version}/{kernel}/{machine}")
 
 
-@FAULTS.fault(
-    "driver-half-updated",
-    "The NVIDIA driver on disk is newer than the loaded driver",
-    finds=("driver-half-updated", "driver-upgrade-blocked"),
-)
 def _half_updated(tree: Tree) -> None:
     for name, fields in modinfo_of(tree).files.items():
         if name.startswith("nvidia"):
@@ -62,9 +60,6 @@ def _half_updated(tree: Tree) -> None:
             fields["srcversion"] = fields["srcversion"][::-1]
 
 
-@FAULTS.fault(
-    "module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture", on="pcie-l40s"
-)
 def _other_architecture(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     for name in ("nvidia", "nvidia_uvm", PEERMEM):
@@ -94,7 +89,7 @@ FAULTS += (
     fault("kernel-forbids-modules-disabled", "kernel.modules_disabled is 1",
           add_file("/proc/sys/kernel/modules_disabled", "1\n")),
     fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs",
-          lambda tree: set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")),
+          set_module_field("mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")),
     fault("module-blacklisted-install", "modprobe.d runs /bin/false instead of loading nvidia-peermem",
           unloaded(PEERMEM),
           add_file("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")),
@@ -104,7 +99,7 @@ FAULTS += (
     fault("secure-boot-unsigned", "The kernel enforces module signatures, and nvidia_peermem is unsigned",
           unloaded(PEERMEM), add_file("/sys/module/module/parameters/sig_enforce", "Y\n"), excludes=NO_FILE),
     fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
-          lambda tree: refuse_module(tree, PEERMEM, _KEY_REJECTED, 14.2)),
+          refused(PEERMEM, _KEY_REJECTED, 14.2)),
     fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
           unloaded(PEERMEM), lambda tree: set_modinfo(
               tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions"),
@@ -117,4 +112,10 @@ FAULTS += (
     fault("modules-index-missing",
           "The kernel's module index is missing, and the NVIDIA driver is not loaded", unloaded(*_OF_DRIVER),
           lambda tree: tree.remove(f"/lib/modules/{tree.description.kernel}/modules.dep"), on="pcie-l40s"),
+    fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",
+          _built_for_other_kernel, finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"), on="pcie-l40s"),
+    fault("driver-half-updated", "The NVIDIA driver on disk is newer than the loaded driver",
+          _half_updated, finds=("driver-half-updated", "driver-upgrade-blocked")),
+    fault("module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture",
+          _other_architecture, on="pcie-l40s"),
 )

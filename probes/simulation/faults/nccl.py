@@ -12,6 +12,7 @@ from probes.simulation.faults.fault import (
     Fault,
     Faults,
     add_file,
+    as_change,
     change_devices,
     empty_gid,
     fault,
@@ -60,7 +61,7 @@ def _job(
 
 
 def _port_down(tree: Tree) -> None:
-    port = port_of(next(nic for nic in tree.nics if nic.name == "mlx5_8"))
+    port = port_of(tree.nic("mlx5_8"))
     tree.add_values(port, {"state": "1: DOWN", "phys_state": "2: Polling"})
 
 
@@ -76,22 +77,30 @@ def _processor(model: int, flags: str = "") -> ChangeTree:
     return add_file("/proc/cpuinfo", f"{intel}\nmodel\t\t: {model}\n{flags}\n")
 
 
-def _warns(*lines: str) -> ChangeTree:
-    """Let the first rank of the training job log warnings."""
-
-    def change(tree: Tree) -> None:
-        for rank in ranks(tree)[:1]:
-            rank.logged_warnings += tuple(line.format(nic=rank.nics[0]) for line in lines)
-
-    return change
+@as_change
+def _warns(tree: Tree, line: str) -> None:
+    """Let the first rank of the training job log a warning."""
+    for rank in ranks(tree)[:1]:
+        rank.logged_warnings += (line.format(nic=rank.nics[0]),)
 
 
-def _informs(line: str) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        for rank in ranks(tree):
-            rank.logged_lines += (line,)
+@as_change
+def _informs(tree: Tree, line: str) -> None:
+    for rank in ranks(tree):
+        rank.logged_lines += (line,)
 
-    return change
+
+def _set_variable(tree: Tree, pid: int, variable: str) -> None:
+    path = f"/proc/{pid}/environ"
+    environment = tree.files.get(path)
+    if isinstance(environment, bytes):
+        tree.add(path, environment + f"{variable}\0".encode())
+
+
+def _sets(name: str, setting: str, consequence: str = "", on: str = "hgx-h100") -> Fault:
+    """Return a fault that adds a job with a variable, as "NCCL_P2P_DISABLE=1"."""
+    variable, _, value = setting.partition("=")
+    return _job(name, f"A job sets {setting}{consequence}", {variable: value}, on=on)
 
 
 def _over_tcp(name: str, summary: str, variable: str) -> Fault:
@@ -99,10 +108,7 @@ def _over_tcp(name: str, summary: str, variable: str) -> Fault:
 
     def change(tree: Tree) -> None:
         for number in range(len(tree.gpus)):
-            path = f"/proc/{FIRST_RANK + number}/environ"
-            environment = tree.files.get(path)
-            if isinstance(environment, bytes):
-                tree.add(path, environment + f"{variable}\0".encode())
+            _set_variable(tree, FIRST_RANK + number, variable)
         end_rdma_traffic(tree)
 
     return fault(name, summary, change)
@@ -117,10 +123,6 @@ def _differs(tree: Tree) -> None:
         rank.via, rank.logged_via = Via.HOST, Via.DMABUF
 
 
-@FAULTS.fault(
-    "job-log-gdr-disabled",
-    "The job's log says its NICs cannot use GPUDirect RDMA, although the node's NICs can",
-)
 def _gdr_disabled(tree: Tree) -> None:
     for rank in ranks(tree):
         rank.via = Via.HOST
@@ -137,27 +139,21 @@ def _other_nics(tree: Tree) -> None:
 @FAULTS.fault("job-log-plugin-missing", "The job's log says its network plugin was not found")
 def _plugin_missing(tree: Tree) -> None:
     for rank in ranks(tree):
-        path = f"/proc/{rank.pid}/environ"
-        environment = tree.files.get(path)
-        if isinstance(environment, bytes):
-            tree.add(path, environment + b"NCCL_NET_PLUGIN=ofi\0")
+        _set_variable(tree, rank.pid, "NCCL_NET_PLUGIN=ofi")
     _informs("NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal net plugin.")(tree)
 
 
 # fmt: off
 FAULTS += (
-    _job("nccl-gdr-level-ignored", "A job sets NCCL_NET_GDR_LEVEL=NODE, which NCCL ignores",
-         {"NCCL_NET_GDR_LEVEL": "NODE"}),
-    _job("data-direct-off-in-job",
-         "A job sets NCCL_IB_DATA_DIRECT=0, so its GPU traffic goes through the CPU",
-         {"NCCL_IB_DATA_DIRECT": "0"}, on="gb300"),
-    _job("nccl-gdr-level-off", "A job sets NCCL_NET_GDR_LEVEL=LOC, which disables GPUDirect RDMA",
-         {"NCCL_NET_GDR_LEVEL": "LOC"}),
-    _job("nccl-gdr-level-too-low", "A job sets NCCL_NET_GDR_LEVEL=PIX although its NICs are farther away",
-         {"NCCL_NET_GDR_LEVEL": "PIX"}, on="hgx-b200"),
-    _job("nccl-gdr-level-number", "A job sets NCCL_NET_GDR_LEVEL=3", {"NCCL_NET_GDR_LEVEL": "3"}),
-    _job("nccl-gdr-read-off", "A job sets NCCL_NET_GDR_READ=0", {"NCCL_NET_GDR_READ": "0"}),
-    _job("nccl-gdr-c2c-off", "A job sets NCCL_NET_GDR_C2C=0", {"NCCL_NET_GDR_C2C": "0"}, on="gb200"),
+    _sets("nccl-gdr-level-ignored", "NCCL_NET_GDR_LEVEL=NODE", ", which NCCL ignores"),
+    _sets("data-direct-off-in-job", "NCCL_IB_DATA_DIRECT=0",
+          ", so its GPU traffic goes through the CPU", on="gb300"),
+    _sets("nccl-gdr-level-off", "NCCL_NET_GDR_LEVEL=LOC", ", which disables GPUDirect RDMA"),
+    _sets("nccl-gdr-level-too-low", "NCCL_NET_GDR_LEVEL=PIX",
+          " although its NICs are farther away", on="hgx-b200"),
+    _sets("nccl-gdr-level-number", "NCCL_NET_GDR_LEVEL=3"),
+    _sets("nccl-gdr-read-off", "NCCL_NET_GDR_READ=0"),
+    _sets("nccl-gdr-c2c-off", "NCCL_NET_GDR_C2C=0", on="gb200"),
     _over_tcp("nccl-ib-disabled", "The training job sets NCCL_IB_DISABLE=1 and uses TCP",
               "NCCL_IB_DISABLE=1"),
     _over_tcp("nccl-net-socket", "The training job sets NCCL_NET=Socket and uses TCP", "NCCL_NET=Socket"),
@@ -179,7 +175,7 @@ FAULTS += (
          {"NCCL_IB_HCA": "=mlx5_4,mlx5_9", "NCCL_IB_GID_INDEX": "7"}),
     _job("nccl-gid-index-not-v2", "A job's NCCL_IB_GID_INDEX selects a RoCE v1 GID",
          {"NCCL_IB_GID_INDEX": "2"}, on="oci-h100"),
-    _job("nccl-dmabuf-disabled", "A job sets NCCL_DMABUF_ENABLE=0", {"NCCL_DMABUF_ENABLE": "0"}),
+    _sets("nccl-dmabuf-disabled", "NCCL_DMABUF_ENABLE=0"),
     _job("nccl-too-old-for-dmabuf", "A job has NCCL 2.11, too old for DMA-BUF",
          {}, on="pcie-l40s", nccl=("2.11.4",)),
     _job("nccl-twice-in-process", "A process loads two versions of NCCL", {}, nccl=("2.26.2", "2.27.3")),
@@ -199,17 +195,15 @@ FAULTS += (
     _job("nccl-graph-file-left", "A job sets NCCL_GRAPH_FILE", {"NCCL_GRAPH_FILE": "/tmp/graph.xml"}),
     fault("nccl-conf-ignored-lines", "/etc/nccl.conf has a line with spaces around the “=”",
           add_file(NCCL_CONF, "NCCL_DEBUG = WARN\n")),
-    _job("nccl-p2p-off", "A job sets NCCL_P2P_DISABLE=1", {"NCCL_P2P_DISABLE": "1"}),
-    _job("nccl-shm-off", "A job sets NCCL_SHM_DISABLE=1", {"NCCL_SHM_DISABLE": "1"}),
-    _job("nccl-relaxed-ordering-off", "A job sets NCCL_IB_PCI_RELAXED_ORDERING=0",
-         {"NCCL_IB_PCI_RELAXED_ORDERING": "0"}),
+    _sets("nccl-p2p-off", "NCCL_P2P_DISABLE=1"),
+    _sets("nccl-shm-off", "NCCL_SHM_DISABLE=1"),
+    _sets("nccl-relaxed-ordering-off", "NCCL_IB_PCI_RELAXED_ORDERING=0"),
     _job("ucx-tls-without-cuda", "A job sets UCX_TLS without cuda", {"UCX_TLS": "rc,sm,self"}),
     _job("ucx-net-devices-mismatch", "A job's UCX_NET_DEVICES lists a NIC that does not exist",
          {"UCX_NET_DEVICES": "mlx5_0:1,mlx5_77:1"}),
     _job("nccl-nvls-forced", "A job on A100 GPUs sets NCCL_NVLS_ENABLE=1",
          {"NCCL_NVLS_ENABLE": "1"}, on="dgx-a100"),
-    _job("nccl-collnet-without-plugin", "A job sets NCCL_COLLNET_ENABLE=1 without the SHARP plugin",
-         {"NCCL_COLLNET_ENABLE": "1"}),
+    _sets("nccl-collnet-without-plugin", "NCCL_COLLNET_ENABLE=1", " without the SHARP plugin"),
     _job("vmm-memory-with-peermem",
          "A job that uses UCX sets expandable_segments:True, and nvidia-peermem is the only path",
          {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, on="dgx-a100",
@@ -259,4 +253,7 @@ FAULTS += (
           "The job's log shows that NVLink SHARP fails after a restart of Fabric Manager",
           _warns("transport/nvls.cc:254 NCCL WARN Cuda failure 1 'invalid argument'"),
           finds=("job-log-errors",)),
+    fault("job-log-gdr-disabled",
+          "The job's log says its NICs cannot use GPUDirect RDMA, although the node's NICs can",
+          _gdr_disabled),
 )

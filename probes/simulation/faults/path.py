@@ -7,10 +7,10 @@ from dataclasses import replace
 from probes.facts.kernel.modules import PEERMEM
 from probes.queries.modules import DRIVER_VERSION
 from probes.simulation.faults.fault import (
-    ChangeTree,
     Faults,
     add_file,
     add_link,
+    as_change,
     change_devices,
     change_fields,
     fault,
@@ -66,15 +66,11 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
 _LAST_OFED = (ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), peermem_parameter("peerdirect_support", "1"))
 
 
-def _refused(text: str) -> ChangeTree:
-    return lambda tree: log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
+@as_change
+def _refused(tree: Tree, text: str) -> None:
+    log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
-@FAULTS.fault(
-    "data-direct-unavailable",
-    "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
-    on="gb300",
-)
 def _dma_unbound(tree: Tree) -> None:
     for path in tree.dma_functions.values():
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
@@ -138,4 +134,7 @@ FAULTS += (
     fault("memory-peers-missing-old-nccl", "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
           remove_path(_NCCL), add_file(f"{_NCCL}.21.5", ""), add_link(_NCCL, "libnccl.so.2.21.5"),
           change_description=_PROPRIETARY, excludes=GONE),
+    fault("data-direct-unavailable",
+          "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
+          _dma_unbound, on="gb300"),
 )

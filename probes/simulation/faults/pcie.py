@@ -101,9 +101,6 @@ def _ports_below_switches(tree: Tree) -> list[str]:
     return list(ports)
 
 
-@FAULTS.fault(
-    "acs-on", "ACS redirects traffic between GPUs and NICs through the CPU", finds=("acs-redirect-enabled",)
-)
 def _acs_on(tree: Tree) -> None:
     for port in _ports_below_switches(tree):
         config.set_bits(tree, port, config.ACS_CONTROL, 0x1D, 0x1D)
@@ -165,12 +162,6 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
     )
 
 
-@FAULTS.fault(
-    "p2p-host-bridge-unlisted",
-    "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
-    change_description=_without_nics("mlx5_8", "mlx5_9"),
-    on="dgx-a100",
-)
 def _desktop_host_bridges(tree: Tree) -> None:
     """Show the host bridge of Raptor Lake (8086:a700, pci.ids) at device 0 of every root bus."""
     for root in tree.description.root:
@@ -263,4 +254,9 @@ FAULTS += (
           _set_register("mlx5_5", config.DEVICE_CONTROL_2, 0, 0x1000)),
     fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus",
           _set_file("mlx5_4", "config", b"\xff" * 4096)),
+    fault("acs-on", "ACS redirects traffic between GPUs and NICs through the CPU",
+          _acs_on, finds=("acs-redirect-enabled",)),
+    fault("p2p-host-bridge-unlisted",
+          "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
+          _desktop_host_bridges, change_description=_without_nics("mlx5_8", "mlx5_9"), on="dgx-a100"),
 )

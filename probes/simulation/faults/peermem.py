@@ -7,12 +7,14 @@ from collections.abc import Callable
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.faults.fault import (
-    ChangeTree,
     Faults,
     add_file,
     add_link,
+    as_change,
     change_fields,
     fault,
+    refused,
+    set_module_field,
     unloaded,
 )
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
@@ -37,6 +39,7 @@ from probes.simulation.node.modules.loading import (
 from probes.simulation.node.modules.modules import add_module, srcversion_of
 from probes.simulation.node.system.services import WANTS, stop
 
+_OPTIONS = "/etc/modprobe.d/nvidia-peermem.conf"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
 _UNKNOWN_SYMBOL = Refusal(
     "Unknown symbol in module, or unknown parameter (see dmesg)",
@@ -46,7 +49,7 @@ _SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nv
 
 FAULTS, _UNLOADED = Faults(), Faults()
 _UNLOAD = unloaded(PEERMEM)
-_NOT_ON_DISK = (_UNLOAD, lambda tree: remove_module_file(tree, PEERMEM))
+_NOT_ON_DISK = (_UNLOAD, as_change(remove_module_file)(PEERMEM))
 
 
 def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
@@ -78,13 +81,6 @@ def _symbol_of_other_ofed(tree: Tree) -> None:
         del tree.refusals[PEERMEM]  # the versions explain it, until they are the same
 
 
-@FAULTS.fault(
-    "ofed-replaced-under-peermem",
-    "OFED was upgraded after nvidia_peermem was built and loaded",
-    finds=("peermem-symbol-version-mismatch",),
-    on="dgx-a100",
-    excludes=NO_FILE,
-)
 def _ofed_replaced(tree: Tree) -> None:
     """Exchange OFED's files on disk; the loaded modules stay until the next boot."""
     path = modinfo_fields(tree, "ib_core").get("filename", "")
@@ -93,37 +89,25 @@ def _ofed_replaced(tree: Tree) -> None:
     tree.add(OFED_SYMVERS, symvers(OTHER_VERSIONS))
 
 
-@FAULTS.fault(
-    "inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed"
-)
 def _inbox_core(tree: Tree) -> None:
     ofed, inbox = module_path(tree.description, "ib_core"), "kernel/drivers/infiniband/core/ib_core.ko"
     _edit_dependencies(tree, lambda line: line.replace(ofed, inbox))
     set_modinfo(tree, "ib_core", "filename", f"/lib/modules/{tree.description.kernel}/{inbox}")
 
 
-def _options(tree: Tree, option: str) -> None:
-    tree.add("/etc/modprobe.d/nvidia-peermem.conf", f"options nvidia-peermem {option}\n")
+@as_change
+def peermem_parameter(tree: Tree, name: str, value: str) -> None:
+    """Load nvidia_peermem with a parameter, now and at the next boot."""
+    tree.add(_OPTIONS, f"options nvidia-peermem {name}={value}\n")
+    tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
 
 
-def peermem_parameter(name: str, value: str) -> ChangeTree:
-    """Return a change that loads nvidia_peermem with a parameter, now and at the next boot."""
-
-    def change(tree: Tree) -> None:
-        _options(tree, f"{name}={value}")
-        tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
-
-    return change
+@as_change
+def ofed(tree: Tree, release: str) -> None:
+    """Install another release of OFED."""
+    tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
 
 
-def ofed(release: str) -> ChangeTree:
-    """Return a change to another release of OFED."""
-    return lambda tree: tree.commands.update(ofed_info=lambda argv, seconds: f"{release}:\n")
-
-
-@FAULTS.fault(
-    "peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF", on="pcie-l40s"
-)
 def _unneeded(tree: Tree) -> None:
     """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
@@ -190,11 +174,11 @@ _UNLOADED += (
           *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
                                                f"{module_path(tree.description, PEERMEM)}:\n")),
     fault("peermem-symbol-version-mismatch-nvidia", "nvidia_peermem on disk is from another driver version",
-          _UNLOAD, lambda tree: set_modinfo(tree, PEERMEM, "version", "565.57.01"), excludes=NO_FILE),
+          _UNLOAD, set_module_field(PEERMEM, "version", "565.57.01"), excludes=NO_FILE),
     fault("peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs",
-          lambda tree: refuse_module(tree, PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
+          refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
     fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem",
-          _UNLOAD, lambda tree: _options(tree, "peerdirect_support=2"),
+          _UNLOAD, add_file(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n"),
           lambda tree: insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)),
     fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _UNLOAD, excludes=NO_FILE),
     fault("peermem-not-on-disk", "nvidia_peermem is not installed",
@@ -236,4 +220,10 @@ FAULTS += (
           _end_all_programs, _UNLOAD, _old_module, on="dgx-a100"),
     fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot",
           _old_package, add_link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")),
+    fault("ofed-replaced-under-peermem", "OFED was upgraded after nvidia_peermem was built and loaded",
+          _ofed_replaced, finds=("peermem-symbol-version-mismatch",), on="dgx-a100", excludes=NO_FILE),
+    fault("inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed",
+          _inbox_core),
+    fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
+          _unneeded, on="pcie-l40s"),
 )

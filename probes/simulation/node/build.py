@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.devices.config_space import add_config_space
 from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
 from probes.simulation.node.devices.pci import add_pci
 from probes.simulation.node.devices.ports import RECEIVED, SENT, add_ports, job_traffic
-from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa, add_gpu_parameter
+from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa
 from probes.simulation.node.jobs.processes import add_processes
 from probes.simulation.node.jobs.ras import add_ras
 from probes.simulation.node.model.description import NodeDescription
@@ -62,7 +64,8 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     for number, nic in enumerate(tree.cards):
         _add_rdma(tree, nic, number)
     add_modules(tree)
-    add_gpu_parameter(tree)
+    if "cxi_ss1" in tree.live_modules:  # built with NVIDIA's headers
+        tree.add(CXI_GPU_PARAMETER, "Y\n")
     add_module_index(tree)
     add_config_space(tree)
     add_ports(tree)
@@ -169,10 +172,9 @@ def _gids(tree: Tree, nic: PlacedNic, guid: str, netdev: str) -> None:
         mapped = f"0000:0000:0000:0000:0000:ffff:{digits[:4]}:{digits[4:]}"
         filled = [filled[0], filled[0], mapped, mapped]
     for index in range(16 if layer == "Ethernet" else 8):
-        empty = index >= len(filled)
-        tree.add(f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n" if empty else f"{filled[index]}\n")
-        if not empty:
-            kind = "RoCE v2" if index % 2 else "IB/RoCE v1"
-            tree.add(f"{port}/gid_attrs/types/{index}", f"{kind}\n")
-            if layer == "Ethernet":
-                tree.add(f"{port}/gid_attrs/ndevs/{index}", f"{netdev}\n")
+        tree.add(f"{port}/gids/{index}", f"{EMPTY_GID}\n")
+    for index, gid in enumerate(filled):
+        tree.add(f"{port}/gids/{index}", f"{gid}\n")
+        tree.add(f"{port}/gid_attrs/types/{index}", "RoCE v2\n" if index % 2 else "IB/RoCE v1\n")
+        if layer == "Ethernet":
+            tree.add(f"{port}/gid_attrs/ndevs/{index}", f"{netdev}\n")

@@ -1,4 +1,8 @@
-"""Network of a simulated node: eno1 has the SSH session and the default route, storage NICs the mounts."""
+"""Network of a simulated node: netdevs of RDMA NICs with bonds, addresses, ARP and QoS, and routes.
+
+QoS is what dcb of iproute2 or OFED's mlnx_qos shows. eno1 has the SSH session and the default route, storage
+NICs have the mounts.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,6 @@ from probes.simulation.node.devices.pci import second_function
 from probes.simulation.node.devices.ports import few_bytes, netdev_of
 from probes.simulation.node.model.description import QosDescription
 from probes.simulation.node.model.tree import PlacedNic, Tree
-
-# QoS is what dcb of iproute2 or OFED's mlnx_qos shows.
 
 # rp_filter: Ubuntu's /etc/sysctl.d/10-network-security.conf; the others: the kernel's defaults.
 _DEFAULTS = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, "arp_filter": 0}

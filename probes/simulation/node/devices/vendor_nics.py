@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER, EFA_PEERMEM
+from probes.facts.gpudirect_requirements import EFA_PEERMEM
 from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
 from probes.simulation.node.devices.ports import job_traffic
@@ -74,9 +74,3 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
         tree.add(f"{nic.path}/telemetry/{name}", _stamped(lambda seconds: "0\n"))
     mbps = round(nic.kind.line_gbps * 1000)
     tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})
-
-
-def add_gpu_parameter(tree: Tree) -> None:
-    """Add the parameter of a driver that was built with NVIDIA's headers."""
-    if "cxi_ss1" in tree.live_modules:
-        tree.add(CXI_GPU_PARAMETER, "Y\n")

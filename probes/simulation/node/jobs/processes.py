@@ -55,9 +55,8 @@ def add_processes(tree: Tree) -> None:
     tree.add("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
-    users = "".join(
-        f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB, _STARTING_JOB)
-    )
+    jobs = (JOB, OTHER_JOB, _STARTING_JOB)
+    users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in jobs)
     tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{users}")
     if "nvidia" in tree.live_modules:
         add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)

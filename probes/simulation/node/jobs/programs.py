@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import takewhile
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.simulation.node.devices.ports import is_active
-from probes.simulation.node.model.load import angle_of, regions
+from probes.simulation.node.model.load import angle_of
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
 _ROOT_PORT_DEPTH = len(["", "sys", "devices", "pci0000:15", "0000:15:01.0"])
@@ -147,8 +148,9 @@ def peermem_regions(tree: Tree, seconds: float, programs: Sequence[Program] | No
 
     `programs`: those that are asked about; None: all.
     """
-    total = regions(tree.description.gpudirect.regions, angle_of(tree.seed, "regions"), seconds)
-    each, more = divmod(total, len(tree.gpus)) if tree.gpus else (0, 0)
+    usual, angle = tree.description.gpudirect.regions, angle_of(tree.seed, "regions")
+    total = round(usual * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle)))
+    each, more = divmod(max(1, total), len(tree.gpus)) if tree.gpus and usual else (0, 0)
     return {
         program.pid: each + (program.gpu < more)
         for program in (tree.programs if programs is None else programs)

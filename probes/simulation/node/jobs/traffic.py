@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from probes.simulation.node.devices.ports import RECEIVED, SENT, is_active, netdev_of, port_of
 from probes.simulation.node.jobs.programs import (
@@ -16,7 +17,7 @@ from probes.simulation.node.jobs.programs import (
     settle_paths,
     used_nics,
 )
-from probes.simulation.node.model.load import SteppedTotal, Steps, changes, gpu_traffic
+from probes.simulation.node.model.load import COMPUTE_TRAFFIC, SteppedTotal, Steps, changes, phase_at
 from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
 
 # Of a port, and of an EFA.
@@ -103,11 +104,8 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
             scale(tree, other, changes(before=share))
 
 
-def _scaled(content: Content, steps: Steps) -> Content:
-    def units(seconds: float) -> float:
-        return float(content(seconds)) if callable(content) else 0.0
-
-    total = SteppedTotal(units, steps)
+def _scaled(content: Callable[[float], str], steps: Steps) -> Content:
+    total = SteppedTotal(lambda seconds: float(content(seconds)), steps)
     return lambda seconds: f"{round(total(seconds))}\n"
 
 
@@ -127,7 +125,8 @@ def add_to(tree: Tree, nic: PlacedNic, name: str, gbps: float) -> None:
 def traffic_of_gpu(tree: Tree, gpu: int, seconds: float) -> float:
     """Return the factor by which the phase and the faults of its NICs change a GPU's traffic."""
     rank = _rank_of(tree, gpu)
-    return gpu_traffic(tree.seed, seconds) * (1.0 if rank is None else _fault_share(tree, rank, seconds))
+    usual = COMPUTE_TRAFFIC[phase_at(tree.seed, seconds)]
+    return usual * (1.0 if rank is None else _fault_share(tree, rank, seconds))
 
 
 def held_rank(tree: Tree, gpu: int, seconds: float) -> Program | None:
@@ -166,10 +165,10 @@ def carry_over_tcp(tree: Tree, nic: PlacedNic) -> None:
         if not callable(content):
             continue
         if net:
-            tree.add(f"{net}/statistics/{direction}_bytes", _octets(content))
+            tree.add(f"{net}/statistics/{direction}_bytes", partial(_octets, content))
         if nic.kind.layer == "Ethernet":
             tree.add(path, "3200000000\n")
 
 
-def _octets(units: Callable[[float], str | bytes]) -> Content:
-    return lambda seconds: f"{int(units(seconds)) * 4}\n"
+def _octets(units: Callable[[float], str | bytes], seconds: float) -> str:
+    return f"{int(units(seconds)) * 4}\n"

@@ -187,6 +187,10 @@ class Tree:
         compute = self.description.nic.get("compute")
         return [nic for nic in self.nics if nic.kind is compute]
 
+    def nic(self, name: str) -> PlacedNic:
+        """Return the NIC with this RDMA device; KeyError without one."""
+        return {nic.name: nic for nic in self.nics}[name]
+
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""
         self.planned.append((seconds, change))

@@ -1,4 +1,4 @@
-"""Module files of a simulated node: modinfo, depmod, Module.symvers, DKMS, OFED, systemd-modules-load."""
+"""Module files of a simulated node: modinfo, depmod, symbol versions, DKMS, OFED, systemd-modules-load."""
 
 from __future__ import annotations
 

@@ -193,15 +193,10 @@ def _older_than_gpus(tree: Tree, version: str) -> Refusal | None:
     first = _FIRST_BRANCHES.get(tree.description.gpu.capability, 0)
     if not tree.gpus or not branch.isdecimal() or int(branch) >= first:
         return None
-    lines = []
-    for gpu in tree.gpus:
-        lines += [
-            f"NVRM: The NVIDIA GPU {gpu.bdf}",
-            "NVRM: installed in this system is not supported by the",
-            f"NVRM: NVIDIA {version} driver release.",
-        ]
-    lines.append(f"NVRM: The NVIDIA probe routine failed for {len(tree.gpus)} device(s).")
-    return Refusal("No such device", tuple((_ERROR, line) for line in lines))
+    ending = ("installed in this system is not supported by the", f"NVIDIA {version} driver release.")
+    lines = [line for gpu in tree.gpus for line in (f"The NVIDIA GPU {gpu.bdf}", *ending)]
+    lines.append(f"The NVIDIA probe routine failed for {len(tree.gpus)} device(s).")
+    return Refusal("No such device", tuple((_ERROR, f"NVRM: {line}") for line in lines))
 
 
 def add_effects(tree: Tree, module: str, parameters: Mapping[str, str]) -> None:
@@ -233,27 +228,16 @@ def remove_effects(tree: Tree, module: str) -> None:
 
 
 def _device_paths(tree: Tree, module: str) -> list[str]:
-    if module == "ib_umad":
-        listed = sorted(tree.directories.get("/dev/infiniband", set()))
-        return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
-    paths: list[str] = []
+    kinds = {"ib_umad": "umad", **dict.fromkeys(VERBS_MODULES, "uverbs")}
+    files = sorted(tree.directories.get("/dev/infiniband", set())) if module in kinds else []
+    paths = [f"/dev/infiniband/{file}" for file in files if file.startswith(kinds[module])]
     if module in VERBS_MODULES:
-        verbs = tree.directories.get("/dev/infiniband", set())
-        paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]
-    if module not in _NIC_DRIVERS:
-        return paths
-    netdevs = [
-        f"/sys/class/net/{netdev}"
-        for nic in tree.cards
-        for netdev in sorted(tree.directories.get(f"{nic.path}/net", set()))
-    ]
-    return [
-        *paths,
-        *netdevs,
-        *(f"{nic.path}/net" for nic in tree.cards),
-        *(f"{nic.path}/driver" for nic in tree.cards),
-    ]
+    if module in _NIC_DRIVERS:
+        for nic in tree.cards:
+            paths += [f"/sys/class/net/{name}" for name in tree.directories.get(f"{nic.path}/net", ())]
+        paths += [f"{nic.path}/{name}" for name in ("net", "driver") for nic in tree.cards]
+    return paths
 
 
 def _unbind(tree: Tree, driver: str) -> list[Removed]:

@@ -1,4 +1,4 @@
-"""Software of a simulated node: libraries, test tools, packages, device files, NCCL's files."""
+"""Software of a simulated node: libraries, test tools, packages and what they bring, device files, NCCL's."""
 
 from __future__ import annotations
 
