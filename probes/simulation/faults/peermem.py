@@ -33,12 +33,12 @@ from probes.simulation.node.modules.files import (
 from probes.simulation.node.modules.loading import (
     insert_module,
     refuse_module,
-    remove_modules,
     symbol_mismatch,
 )
 from probes.simulation.node.modules.modules import add_module, srcversion_of
 from probes.simulation.node.system.services import WANTS, stop
 
+_NOT_INSERTED = "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
 _OPTIONS = "/etc/modprobe.d/nvidia-peermem.conf"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
 _UNKNOWN_SYMBOL = Refusal(
@@ -59,13 +59,7 @@ def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
     tree.add(path, "".join(change(line) for line in text.splitlines(True)))
 
 
-@_UNLOADED.fault(
-    "peermem-built-without-symbols",
-    "nvidia_peermem was built without the peer-memory symbols",
-    excludes=NO_FILE,
-)
 def _without_symbols(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
     node = tree.description
     own, nvidia = module_path(node, PEERMEM), module_path(node, "nvidia")
     _edit_dependencies(tree, lambda line: f"{own}: {nvidia}\n" if line.startswith(f"{own}:") else line)
@@ -120,19 +114,6 @@ def _unneeded(tree: Tree) -> None:
     add_module(tree, PEERMEM, version, srcversion_of(PEERMEM))
 
 
-@_UNLOADED.fault(
-    "boot-load-race",
-    "systemd-modules-load failed to load nvidia_peermem at boot",
-    excludes=(*NO_FILE, "no-gdr-path"),
-)
-def _boot_failed(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    stop(tree, "systemd-modules-load", "failed")
-    tree.journal["systemd-modules-load"] = [
-        "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
-    ]
-
-
 def _old_module(tree: Tree) -> None:
     _old_package(tree)
     tree.live_modules.append("nv_peer_mem")
@@ -170,6 +151,12 @@ def _flood(tree: Tree) -> None:
 
 # fmt: off
 _UNLOADED += (
+    fault("peermem-built-without-symbols", "nvidia_peermem was built without the peer-memory symbols",
+          _UNLOAD, _without_symbols, excludes=NO_FILE),
+    fault("boot-load-race", "systemd-modules-load failed to load nvidia_peermem at boot",
+          _UNLOAD, lambda tree: stop(tree, "systemd-modules-load", "failed"),
+          lambda tree: tree.journal.update({"systemd-modules-load": [_NOT_INSERTED]}),
+          excludes=(*NO_FILE, "no-gdr-path")),
     fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only",
           *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
                                                f"{module_path(tree.description, PEERMEM)}:\n")),

@@ -177,10 +177,8 @@ class Schedule:
 @cache
 def schedule(seed: int) -> Schedule:
     """Return the schedule of a seed; all-reduces take 14 to 20 s."""
-    phases = (Phase.ALL_REDUCE, Phase.COMPUTE) * _STEPS_BEFORE_CHECKPOINT + (
-        Phase.ALL_REDUCE,
-        Phase.CHECKPOINT,
-    )
+    steps = (Phase.ALL_REDUCE, Phase.COMPUTE) * _STEPS_BEFORE_CHECKPOINT
+    phases = (*steps, Phase.ALL_REDUCE, Phase.CHECKPOINT)
     seconds = {
         Phase.ALL_REDUCE: 14.0 + seed % 7,
         Phase.COMPUTE: _COMPUTE_SECONDS,

@@ -190,13 +190,7 @@ def _system(topology: TopologyFileDescription, gpus: frozenset[str]) -> Element:
     return Element("system", {"version": VERSION}, tuple(cpus))
 
 
-DRIVER, FABRIC_MANAGER, SUBNET_MANAGER, IMEX, TESTS = (
-    "driver",
-    FABRIC_MANAGER,
-    "nvlsm",
-    "nvidia-imex",
-    "perftest",
-)
+DRIVER, SUBNET_MANAGER, IMEX, TESTS = "driver", "nvlsm", "nvidia-imex", "perftest"
 
 # How the names of its files begin; the first that matches counts. "": no package of setup brings them.
 _FILES = (
