@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, T, Unknown, map_known
 from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import ComponentHistory
@@ -42,11 +43,11 @@ from probes.simulation.node.system.software import library_missing
 from probes.simulation.node.system.system import description_after, keep_disk
 
 if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
-    from probes.simulation.bandwidth.network import SimulatedNetwork
-    from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNode
+    from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNetwork, SimulatedNode
     from probes.simulation.bandwidth.playback import SimulatedTest
     from probes.simulation.commands.command_result import CommandResult
     from probes.simulation.faults.fault import Fault
+    from probes.simulation.node.model.tree import Tree
 
 _MOST_READ_SECONDS = 60.0  # of readings that were not taken
 _FIRST_WITH_DATA_DIRECT = 54
@@ -67,7 +68,11 @@ class SimulatedHost(HostBase):
     ) -> None:
         """`name`: of a described node, with its faults; or any name with a `description`."""
         plain_name, _, wanted = name.partition("+")
-        self._faults = _faults_of(wanted)
+        self._faults: tuple[Fault, ...] = ()
+        if wanted:
+            from probes.simulation.faults.catalogue import faults_of
+
+            self._faults = faults_of(wanted)
         self._given = description
         self._description = description or describe(plain_name)
         idle: set[str] = set()  # names of faults that change nothing on this node
@@ -182,8 +187,7 @@ class SimulatedHost(HostBase):
         return self.tree.real(path)
 
     def size(self, path: str) -> Maybe[int]:
-        content = self.read_bytes(path)
-        return content if isinstance(content, Unknown) else len(content)
+        return map_known(self.read_bytes(path), len)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         """Return whether a file can be read; only device files can be written, unless they are denied."""
@@ -193,7 +197,6 @@ class SimulatedHost(HostBase):
         return (not write or real.startswith("/dev/")) and real not in self.tree.denied
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
-        """Return the output of a command in the tree."""
         seconds_now = self._seconds()
         answer = self.tree.commands.get(argv[0])
         if answer is None:
@@ -226,7 +229,7 @@ class SimulatedHost(HostBase):
 
     def begin_registration(self, gpu: str, nics: Sequence[str]) -> SimulatedTest:
         """Start the program that registers the memory of a GPU (BDF) with NICs; it returns immediately."""
-        from probes.simulation.bandwidth.gpu_registration import start
+        from probes.simulation.bandwidth.registration import start
 
         return start(self._running(), gpu, nics)
 
@@ -258,14 +261,8 @@ class SimulatedHost(HostBase):
         names = {nic.name for nic in self.tree.nics}
         gpudirect = self._description.gpudirect
         supported = names.difference(gpudirect.refusing) if gpudirect.dmabuf else set()
-        return {
-            device: errno.EBADF
-            if device in supported
-            else errno.EOPNOTSUPP
-            if device in names
-            else Unknown(Reason.NOT_THERE, device)
-            for device in devices
-        }
+        known = {name: errno.EBADF if name in supported else errno.EOPNOTSUPP for name in names}
+        return {device: known.get(device, Unknown(Reason.NOT_THERE, device)) for device in devices}
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
         """Return the DMA functions that mlx5_ib has bound, if libmlx5 is new enough to ask."""
@@ -299,30 +296,27 @@ class SimulatedHost(HostBase):
         """What the simulated /proc says; every process has run as long as the node."""
         began = self._started_at - OPENED
         since = {program.pid: program.since for program in self.tree.programs}
+
+        def started(pid: int, usage: ProcessUsage) -> ProcessUsage:
+            return replace(usage, started_at=began + since.get(pid, 0.0))
+
         found = usage_from_files(self, pids)
-        return {
-            pid: usage
-            if isinstance(usage, Unknown)
-            else replace(usage, started_at=began + since.get(pid, 0.0))
-            for pid, usage in found.items()
-        }
+        return {pid: map_known(usage, partial(started, pid)) for pid, usage in found.items()}
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         return counters_from_files(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
-        """Return the RDMA resources of all processes, if ib_core is loaded."""
-        seconds = self._seconds()
-        if "ib_core" not in self.tree.live_modules:
-            return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
-        return rdma_resources(self.tree, seconds)
+        return self._from_netlink(rdma_resources)
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
-        """Return the packet numbers of all connected queue pairs, if ib_core is loaded."""
+        return self._from_netlink(packet_numbers)
+
+    def _from_netlink(self, read: Callable[[Tree, float], T]) -> Maybe[T]:
         seconds = self._seconds()
         if "ib_core" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
-        return packet_numbers(self.tree, seconds)
+        return read(self.tree, seconds)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return thread_names_from_files(self, pids)
@@ -348,30 +342,25 @@ class SimulatedHost(HostBase):
         if command not in REPORTS and address == ADDRESS:
             return Unknown(Reason.DRIVER_ERROR, f"RAS at {address}", f"ERROR: Unknown command {command}")
         report = ras_report(self.tree, self._seconds()) if address == ADDRESS else None
-        unanswered = Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing is listening there")
-        return unanswered if report is None else report
+        return _no_ras(address) if report is None else report
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
-        """Return the RAS events of the first job since the last call."""
         now = self._seconds()
         if address != ADDRESS or ras_report(self.tree, now) is None:
-            return Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing is listening there")
+            return _no_ras(address)
         after, self._events_read = self._events_read, None if last else now
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.wall_clock()))
         return ras_events(self.tree, now if after is None else after, now, clock)
 
     def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        content = self.read_bytes(path, METRICS_BYTES)
-        return content if isinstance(content, Unknown) else parse(path, content)
+        return map_known(self.read_bytes(path, METRICS_BYTES), partial(parse, path))
 
     def component_history(self) -> Maybe[ComponentHistory]:
-        """Return jobs that ended before the node was opened."""
         return component_history(self.tree, self._started_at)
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1
     ) -> Maybe[tuple[tuple[float, int], ...]]:
-        """Return what the counters showed at each moment since the last call."""
         now, since = self._clock(), self._read_until.get(tuple(paths))
         if since is None or not 0 <= now - since <= _MOST_READ_SECONDS:
             since = now
@@ -391,11 +380,9 @@ class SimulatedHost(HostBase):
         return tuple(found)
 
     def is_root(self) -> bool:
-        """Return False: a simulated node is never read as root."""
-        return False
+        return False  # a simulated node is never read as root
 
     def monotonic(self) -> float:
-        """Return the time of the clock that was passed in."""
         return self._clock()
 
     def wall_clock(self) -> float:
@@ -403,13 +390,8 @@ class SimulatedHost(HostBase):
         return self._started_at + self._seconds() - OPENED
 
 
-def _faults_of(wanted: str) -> tuple[Fault, ...]:
-    """Return the faults after the "+" of a node's name."""
-    if not wanted:
-        return ()
-    from probes.simulation.faults.catalogue import faults_of
-
-    return faults_of(wanted)
+def _no_ras(address: str) -> Unknown:
+    return Unknown(Reason.NOT_THERE, f"RAS at {address}", "nothing is listening there")
 
 
 def _message(sequence: int, line: str) -> KernelMessage:

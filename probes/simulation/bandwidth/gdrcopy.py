@@ -21,18 +21,11 @@ _READ_GBPS, _READ_C2C_GBPS, _WRITE_C2C_GBPS = 4.4, 72.0, 310.0
 _OTHER_NUMA_NODE = 0.64  # of what a core on the GPU's NUMA node reaches
 _STARTS, _COPIES = 0.7, 0.35  # seconds
 _MIB = 1 << 20
-_SUITE = tuple(
-    f"{name}_{how}"
-    for name in (
-        "basic",
-        "data_validation",
-        "invalidation_access_after_free",
-        "invalidation_access_after_gdr_close",
-        "invalidation_fork_after_gdr_map",
-        "invalidation_two_mappings",
-    )
-    for how in ("cumemalloc", "vmmalloc")
+_TESTS = (
+    *("basic", "data_validation", "invalidation_access_after_free", "invalidation_access_after_gdr_close"),
+    *("invalidation_fork_after_gdr_map", "invalidation_two_mappings"),
 )
+_SUITE = tuple(f"{name}_{how}" for name in _TESTS for how in ("cumemalloc", "vmmalloc"))
 
 
 def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTest:

@@ -15,7 +15,6 @@ from probes.base.frozen import frozen
 from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.counters import RECEIVED, SENT
-from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand
@@ -237,12 +236,10 @@ def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]
     """Return the active devices that NCCL_IB_HCA and NCCL_IB_DISABLE allow."""
     if environment.get("NCCL_IB_DISABLE") == "1":
         return []
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
     wanted = parse_hca_list(environment.get("NCCL_IB_HCA", ""))
     return [
         device.name
-        for device in devices
+        for device in speeds.devices_of(examination)
         if not is_down(device) and any(wanted.uses(device.name, port.number) for port in device.ports)
     ]
 

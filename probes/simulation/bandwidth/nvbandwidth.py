@@ -57,12 +57,8 @@ def _rows(
         direction, share = _TESTS[name]
         yield Line(at, f"Running {name}.")
         at += len(devices) * _SECONDS_PER_GPU
-        figures = [
-            speeds.jittered(
-                speeds.host_to_gpu_gbps(examination, gpu.bdf) * share / 8, node.seed, f"{name} {gpu.bdf}", at
-            )
-            for gpu in devices
-        ]
+        speed = {gpu.bdf: speeds.host_to_gpu_gbps(examination, gpu.bdf) * share / 8 for gpu in devices}
+        figures = [speeds.jittered(speed[bdf], node.seed, f"{name} {bdf}", at) for bdf in speed]
         yield Line(at, f"memcpy CE CPU(row) {direction} GPU(column) bandwidth (GB/s)")
         yield Line(at, "  " + "".join(f"{gpu.index:>10}" for gpu in devices))
         yield Line(at, " 0" + "".join(f"{figure:>10.2f}" for figure in figures))

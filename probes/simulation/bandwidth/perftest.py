@@ -12,7 +12,7 @@ from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings,
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.rdma.counters import RECEIVED, SENT
-from probes.facts.rdma.devices import EMPTY_GID, RdmaFacts
+from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.system.tools import ToolFacts, cuda_in_program
 from probes.simulation.bandwidth import perftest_text, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
@@ -26,11 +26,9 @@ from probes.simulation.bandwidth.perftest_text import (
     verb_of,
 )
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
-from probes.simulation.bandwidth.registration import register
+from probes.simulation.bandwidth.registration import has_provider, register
 from probes.simulation.bandwidth.speeds import Place
 from probes.simulation.bandwidth.traffic import Flow, stop
-from probes.simulation.node.jobs.processes import library_directory
-from probes.simulation.node.jobs.programs import needs_plugin
 from probes.snapshot.examination import Examination
 
 _PARSES, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its start
@@ -188,12 +186,10 @@ def _used_port(
     node: SimulatedNode, examination: Examination, settings: PerftestSettings
 ) -> UsedPort | tuple[str, ...]:
     """Return the port, or the lines with which perftest refuses it."""
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    devices = speeds.devices_of(examination)
     not_found = " Unable to find the Infiniband/RoCE device"
     # Without the provider's library libibverbs skips every device.
-    provider = "libefa.so.1" if needs_plugin(node.tree) else "libmlx5.so.1"
-    if not devices or not node.tree.is_there(f"{library_directory(node.tree)}/{provider}"):
+    if not devices or not has_provider(node.tree):
         return "No IB devices found", not_found
     device = next((device for device in devices if device.name == settings.device), None)
     if device is None:
@@ -248,7 +244,7 @@ def _pair(client: End, server: End, at: float) -> None:
         if memory.has_failed:
             end.test.follow(Script(lines, moment, 1))
         elif any(other.has_failed for other in memories):
-            end.test.follow(_after(lines, ended(met, 1, *end.head(), *PEER_GONE)))
+            end.test.follow(ended(met, 1, *end.head(), *PEER_GONE, before=lines))
         else:
             _hold_peermem(end, moment)
             _meet(client, server, end, lines, met)
@@ -258,14 +254,9 @@ def _hold_peermem(end: End, at: float) -> None:
     """Hold a reference of nvidia-peermem while memory is registered through it (nv_mem_acquire)."""
     if end.settings.gpu is None or end.settings.gpu.dmabuf:
         return
-    seconds, since = end.node.seconds, end.node.seconds(at)
-    end.node.tree.references[PEERMEM, f"{end.command.program} {end.pid}"] = lambda now: int(
-        since <= now < seconds(end.test.ends_at)
-    )
-
-
-def _after(lines: tuple[Line, ...], script: Script) -> Script:
-    return Script((*lines, *script.lines), script.ends_at, script.status)
+    holder, seconds, since = f"{end.command.program} {end.pid}", end.node.seconds, end.node.seconds(at)
+    held = end.node.tree.references
+    held[PEERMEM, holder] = lambda now: int(since <= now < seconds(end.test.ends_at))
 
 
 def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float) -> None:
@@ -276,14 +267,14 @@ def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float
     same_link = ports[0].is_infiniband == ports[1].is_infiniband
     if not (same_link and all(port.is_addressed for port in ports)):
         failed = (f"Failed to modify QP {end.pid} to RTR", " Unable to Connect the HCA's through the link")
-        end.test.follow(_after(lines, ended(at + 0.05, 1, *met, *failed)))
+        end.test.follow(ended(at + 0.05, 1, *met, *failed, before=lines))
         return
     begun = (*met, RULE, perftest_text.columns(end.settings))
     end.rows_at = at + 0.1
     status = _completion_status(client, server)
     if status is not None:
         last = _broken(end.settings, status) if is_client else PEER_GONE
-        end.test.follow(_after(lines, ended(end.rows_at + (0.2 if is_client else 0.5), 1, *begun, *last)))
+        end.test.follow(ended(end.rows_at + (0.2 if is_client else 0.5), 1, *begun, *last, before=lines))
         return
     measurement = _measurement(client, server)
     if is_client:

@@ -39,7 +39,8 @@ class SimulatedTest:
         self._lines: Iterator[Line] = iter(script.lines)
         self._next: Line | None = None
         self._status, self._cpu_cores = script.status, script.cpu_cores
-        self._exit_status: int | None = None
+        self.exit_status: int | None = None
+        """None while it runs or has lines that were not read yet; negative for a signal."""
         self.ends_at = script.ends_at
         self.on_signal: list[Callable[[float], None]] = []
         """Called with the moment at which a signal ends the program."""
@@ -50,13 +51,8 @@ class SimulatedTest:
         now = self._clock()
         printed = tuple(_clean(line.text) for line in self._until(now))
         if now >= self.ends_at and self._peek() is None:
-            self._exit_status = self._status
+            self.exit_status = self._status
         return printed
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while it runs or has lines that were not read yet; negative for a signal."""
-        return self._exit_status
 
     def cpu_seconds(self, seconds: float) -> float | None:
         """Return the CPU time that it used in so many seconds; None if that is not simulated."""
@@ -103,6 +99,6 @@ def spread(at: float, seconds: float, *texts: str) -> tuple[Line, ...]:
     return tuple(Line(at + seconds * number / len(texts), text) for number, text in enumerate(texts, 1))
 
 
-def ended(at: float, status: int, *texts: str) -> Script:
+def ended(at: float, status: int, *texts: str, before: Iterable[Line] = ()) -> Script:
     """Return a script that prints its lines at once and ends."""
-    return Script(tuple(Line(at, text) for text in texts), at, status)
+    return Script((*before, *(Line(at, text) for text in texts)), at, status)

@@ -20,8 +20,9 @@ from probes.bandwidth.model.limits import (
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.generations import AMPERE, generation_of
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.link_speed import link_gbps
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.devices import RdmaDevice
 from probes.queries.acs_redirects import acs_exemption, redirects_of
 from probes.queries.pcie_paths import config_of, express_of, functions_of, is_guest, turning_ports
 from probes.simulation.node.model.load import angle_of
@@ -110,9 +111,8 @@ def path_share(examination: Examination, gpu: str, nic: str, nic_reads: bool) ->
         return 1.0
     reading = _READ_THROUGH_CPU if nic_reads else 1.0
     if any(hop.link == "SMP" for hop in path.hops):
-        facts = examination.node.gpus
-        cards = () if isinstance(facts, Unknown) else facts.gpus
-        by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in cards)
+        card = _card_of(examination, gpu)
+        by_c2c = card is not None and known(card.c2c_links, 0)
         return _BETWEEN_GRACES if by_c2c else _BETWEEN_SOCKETS * reading
     if path.crosses_host_bridge:
         return _THROUGH_CPU * reading
@@ -157,11 +157,20 @@ def _of_read_requests(examination: Examination, nic: str) -> float:
     return _OF_READ_REQUEST.get(known(express.max_read_request_bytes, 4096), 1.0)
 
 
+def devices_of(examination: Examination) -> tuple[RdmaDevice, ...]:
+    """Return the RDMA devices that programs see."""
+    rdma = examination.node.rdma
+    return () if isinstance(rdma, Unknown) else rdma.devices
+
+
 def device_of(examination: Examination, nic: str) -> RdmaDevice | None:
     """Return an RDMA device by name."""
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    return next((device for device in devices if device.name == nic), None)
+    return next((device for device in devices_of(examination) if device.name == nic), None)
+
+
+def _card_of(examination: Examination, gpu: str) -> Gpu | None:
+    gpus = examination.node.gpus
+    return None if isinstance(gpus, Unknown) else next((card for card in gpus.gpus if card.bdf == gpu), None)
 
 
 def beside_job(gbps: float, job_gbps: float, line_gbps: float) -> float:
@@ -206,9 +215,7 @@ _OVER_SWITCH, _OVER_CPU, _OVER_SOCKETS = 0.94, 0.62, 0.45
 
 def nvlink_gbps(examination: Examination, gpu: str) -> float:
     """Return Gb/s each way of all NVLinks of a GPU that are up; 0 without any."""
-    gpus = examination.node.gpus
-    cards = () if isinstance(gpus, Unknown) else gpus.gpus
-    card = next((card for card in cards if card.bdf == gpu), None)
+    card = _card_of(examination, gpu)
     if card is None:
         return 0.0
     links = sum(count for _, count in known(card.nvlink_peers, ()))

@@ -12,18 +12,7 @@ from dataclasses import replace
 from probes.base.text import printable
 from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import Host
-from probes.simulation.commands import (
-    boot_files,
-    coreutils,
-    modprobe,
-    nvidia,
-    packages,
-    ports,
-    setpci,
-    slurm,
-    system,
-    systemctl,
-)
+from probes.simulation.commands import coreutils, modprobe, nvidia, packages, ports, setpci, system, systemctl
 from probes.simulation.commands.command_result import CommandResult, Handler, Invocation, unsupported
 from probes.simulation.node.model.tree import Tree
 
@@ -34,9 +23,7 @@ HANDLERS: Mapping[str, Handler] = {
     **nvidia.COMMANDS,
     **ports.COMMANDS,
     **coreutils.COMMANDS,
-    **slurm.COMMANDS,
     **packages.COMMANDS,
-    **boot_files.COMMANDS,
     **system.COMMANDS,
 }
 

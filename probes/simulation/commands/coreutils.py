@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import replace
 
 from probes.base.unknown import Unknown
@@ -19,18 +20,8 @@ def resolve_parent(tree: Tree, path: str) -> str:
     parent, _, name = plain.rpartition("/")
     real = tree.real(parent or "/")
     if name in ("", ".", "..") or isinstance(real, Unknown):
-        return _without_dots(plain)
+        return posixpath.normpath(f"/{plain.lstrip('/')}")
     return f"{real.rstrip('/')}/{name}"
-
-
-def _without_dots(path: str) -> str:
-    done: list[str] = []
-    for part in path.split("/"):
-        if part == "..":
-            del done[-1:]
-        elif part not in ("", "."):
-            done.append(part)
-    return "/" + "/".join(done)
 
 
 def _missing_parent(tree: Tree, path: str) -> bool:
@@ -100,10 +91,13 @@ def _copy_or_move(call: Invocation) -> CommandResult:
         more = f"Try '{name} --help' for more information."
         return failed(f"{name}: {'extra operand' if len(words) > 2 else f'missing {missing}'}", more)
     source, target = words
-    content = call.stdin if source == "/dev/stdin" else _content(call, source)
+    content: Content | None = call.stdin
+    if source != "/dev/stdin":
+        real = tree.real(source)
+        if isinstance(real, Unknown):
+            return failed(f"{name}: cannot stat '{source}': {_NO_SUCH}")
+        content = tree.files.get(real)
     if content is None:
-        return failed(f"{name}: cannot stat '{source}': {_NO_SUCH}")
-    if isinstance(content, _Directory):
         return failed(f"{name}: '{source}' is a directory; a simulated node copies only files")
     resolved = resolve_parent(tree, target)
     if resolved in tree.directories and not options.keys() & {"-T", "--no-target-directory"}:
@@ -121,23 +115,9 @@ def _copy_or_move(call: Invocation) -> CommandResult:
     if name == "mv":
         return _move(tree, source, target, resolved)
     real = tree.real(resolved)
-    tree.add(resolved if isinstance(real, Unknown) else real, content)
+    now = content(call.seconds) if callable(content) else content
+    tree.add(resolved if isinstance(real, Unknown) else real, now)
     return done()
-
-
-class _Directory:
-    """A directory instead of a file."""
-
-
-def _content(call: Invocation, path: str) -> Content | _Directory | None:
-    """Return a file's current content; None if it does not exist."""
-    real = call.tree.real(path)
-    if isinstance(real, Unknown):
-        return None
-    content = call.tree.files.get(real)
-    if content is None:
-        return _Directory()
-    return content(call.seconds) if callable(content) else content
 
 
 def _move(tree: Tree, source: str, target: str, resolved: str) -> CommandResult:

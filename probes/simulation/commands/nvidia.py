@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from probes.facts.gpu.generations import AMPERE, is_before
@@ -59,7 +58,7 @@ def _states(tree: Tree, gpus: list[int]) -> list[str]:
         line
         for number in gpus
         for line in (
-            f"GPU {_bus_id(tree, number)}",
+            f"GPU 0000{tree.gpus[number].bdf}".upper(),
             "    Fabric",
             f"        State{'':<21}: {fabric_state(tree, number).title()}",
         )
@@ -93,40 +92,26 @@ def _selected(tree: Tree, named: str | None) -> list[int]:
     return [number for number in listed if is_named(number)]
 
 
-def _bus_id(tree: Tree, number: int) -> str:
-    return f"0000{tree.gpus[number].bdf}".upper()
-
-
 def _persistence(tree: Tree, number: int, on: bool) -> list[str]:
-    word, gpu = ("Enabled" if on else "Disabled"), _bus_id(tree, number)
+    word, gpu = ("Enabled" if on else "Disabled"), f"0000{tree.gpus[number].bdf}".upper()
     if (number in tree.persistent) == on:
         return [f"Persistence mode is already {word} for GPU {gpu}."]
-    _switch(tree.persistent, number, on)
+    (tree.persistent.add if on else tree.persistent.discard)(number)
     return [f"{word} persistence mode for GPU {gpu}."]
 
 
 def _mig(tree: Tree, number: int, on: bool) -> list[str]:
-    gpu, able = _bus_id(tree, number), not is_before(tree.description.gpu.capability, AMPERE)
+    gpu, file = f"0000{tree.gpus[number].bdf}".upper(), f"/dev/nvidia{number}"
     word, verb = ("Enabled", "enable") if on else ("Disabled", "disable")
-    if not able:
+    if is_before(tree.description.gpu.capability, AMPERE):
         unable = f"Unable to {verb} MIG Mode for GPU {gpu}: Not Supported"
         return [unable, "Treating as warning and moving on."]
-    if (number in tree.mig) != on and _is_used(tree, number):
+    holders = [link for link, target in list(tree.links.items()) if target == file]
+    if (number in tree.mig) != on and any(link.startswith("/proc/") for link in holders):
         pending = f"MIG mode is in pending {verb} state for GPU {gpu}:In use by another client"
         return [f"Warning: {pending}", f"{gpu} {_IN_USE}"]
-    _switch(tree.mig, number, on)
+    (tree.mig.add if on else tree.mig.discard)(number)
     return [f"{word} MIG Mode for GPU {gpu}"]
-
-
-def _is_used(tree: Tree, number: int) -> bool:
-    """Return whether a process has the GPU's device file open."""
-    file = f"/dev/nvidia{number}"
-    return any(target == file and link.startswith("/proc/") for link, target in list(tree.links.items()))
-
-
-def _switch(numbers: set[int], number: int, on: bool) -> None:
-    change: Callable[[int], None] = numbers.add if on else numbers.discard
-    change(number)
 
 
 def _nvidia_modprobe(call: Invocation) -> CommandResult:
@@ -150,16 +135,11 @@ def _nvidia_modprobe(call: Invocation) -> CommandResult:
     if loaded.exit_status:
         return failed(seconds=loaded.seconds)
     for minor in minors:
-        for file in _device_files(minor, unified):
+        # nvidia_uvm creates both at once (nvidia_uvm_mknod).
+        own = "/dev/nvidiactl" if minor == _CONTROL_MINOR else f"/dev/nvidia{minor}"
+        for file in ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools") if unified else (own,):
             call.tree.add(file, "")
     return done(seconds=loaded.seconds)
-
-
-def _device_files(minor: int, unified: bool) -> tuple[str, ...]:
-    """Return the files of a minor number; nvidia_uvm creates both at once (nvidia_uvm_mknod)."""
-    if unified:
-        return ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
-    return ("/dev/nvidiactl" if minor == _CONTROL_MINOR else f"/dev/nvidia{minor}",)
 
 
 def _malformed(call: Invocation) -> CommandResult:

@@ -21,7 +21,7 @@ from probes.simulation.commands.command_result import (
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.files import add_driver_files
-from probes.simulation.node.system.products import (
+from probes.simulation.node.system.software import (
     DRIVER,
     IMEX,
     SUBNET_MANAGER,
@@ -48,6 +48,12 @@ _OTHERS = re.compile(
     r"|rdma-core|ibverbs-(utils|providers)|libibverbs(1|-utils)?|infiniband-diags"
 )
 _PREBUILT = {"sles", "azurelinux"}  # the driver's modules come compiled
+_NOT_FOUND = {
+    "apt-get": (100, "E: Unable to locate package {}"),
+    "dnf": (1, "No match for argument: {}"),
+    "tdnf": (1, "No match for argument: {}"),
+    "zypper": (104, "'{}' not found in package names."),
+}
 _SECONDS = 60.0
 
 
@@ -76,7 +82,8 @@ def _install(call: Invocation, names: Sequence[str]) -> CommandResult:
     products = {name: _product(tree, name) for name in names}
     unknown = [name for name, product in products.items() if product is None]
     if unknown:
-        return failed(*(_not_found(call, name) for name in unknown), exit_status=_NOT_FOUND[call.name])
+        status, line = _NOT_FOUND[call.name]
+        return failed(*map(line.format, unknown), exit_status=status)
     by_dkms = tree.description.system.id not in _PREBUILT
     lines = []
     for name, product in products.items():
@@ -101,30 +108,21 @@ def _product(tree: Tree, name: str) -> str | None:
     return next(found, None) if _has_repository(tree) else None
 
 
-_NOT_FOUND = {"apt-get": 100, "dnf": 1, "tdnf": 1, "zypper": 104}
-
-
-def _not_found(call: Invocation, name: str) -> str:
-    if call.name == "apt-get":
-        return f"E: Unable to locate package {name}"
-    if call.name == "zypper":
-        return f"'{name}' not found in package names."
-    return f"No match for argument: {name}"
-
-
-def _apt_get(call: Invocation) -> CommandResult:
-    _, words = split_options(call.args)
-    if words == ["update"]:
-        if call.tree.is_there(_SOURCES):
-            call.tree.add(_LISTS, "")
-        return done("Reading package lists... Done", seconds=_SECONDS)
-    return _install(call, words[1:]) if words[:1] == ["install"] and words[1:] else unsupported(call)
-
-
-def _dnf(call: Invocation) -> CommandResult:
+def _manager(call: Invocation) -> CommandResult:
+    """`install NAME…`, and what each package manager does before."""
     options, words = split_options(call.args)
     if words[:1] == ["install"] and words[1:]:
         return _install(call, words[1:])
+    if call.name == "apt-get" and words == ["update"]:
+        if call.tree.is_there(_SOURCES):
+            call.tree.add(_LISTS, "")
+        return done("Reading package lists... Done", seconds=_SECONDS)
+    if call.name == "zypper" and words == ["refresh"]:
+        return done("All repositories have been refreshed.", seconds=_SECONDS)
+    return _dnf(call, options, words) if call.name.endswith("dnf") else unsupported(call)
+
+
+def _dnf(call: Invocation, options: dict[str, str], words: list[str]) -> CommandResult:
     if words == ["clean", "all"]:
         return done("0 files removed")
     if words[:2] == ["module", "enable"] and len(words) == 3:
@@ -137,13 +135,6 @@ def _dnf(call: Invocation) -> CommandResult:
     return unsupported(call)
 
 
-def _zypper(call: Invocation) -> CommandResult:
-    _, words = split_options(call.args)
-    if words == ["refresh"]:
-        return done("All repositories have been refreshed.", seconds=_SECONDS)
-    return _install(call, words[1:]) if words[:1] == ["install"] and words[1:] else unsupported(call)
-
-
 def _dpkg(call: Invocation) -> CommandResult:
     """`dpkg -i FILE`: of all packages only that of NVIDIA's repository."""
     options, words = split_options(call.args)
@@ -151,9 +142,8 @@ def _dpkg(call: Invocation) -> CommandResult:
         return unsupported(call)
     path = words[0]
     if not call.tree.is_there(path):
-        return failed(
-            f"dpkg: error: cannot access archive '{path}': No such file or directory", exit_status=2
-        )
+        missing = f"dpkg: error: cannot access archive '{path}': No such file or directory"
+        return failed(missing, exit_status=2)
     if "cuda-keyring" not in path:
         return unsupported(call)
     call.tree.add(_SOURCES, f"deb {call.tree.text(path).strip()} /\n")
@@ -171,12 +161,8 @@ def _download(call: Invocation) -> CommandResult:
 
 
 _OWN: dict[str, Handler] = {
-    "apt-get": _apt_get,
-    "curl": _download,
-    "dnf": _dnf,
+    **dict.fromkeys(("apt-get", "dnf", "tdnf", "zypper"), _manager),
+    **dict.fromkeys(("curl", "wget"), _download),
     "dpkg": _dpkg,
-    "tdnf": _dnf,
-    "wget": _download,
-    "zypper": _zypper,
 }
 COMMANDS = {name: _on_its_distribution(handler) for name, handler in _OWN.items()}

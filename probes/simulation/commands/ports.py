@@ -50,10 +50,8 @@ def _ip(call: Invocation) -> CommandResult:
         else:
             return failed(f'Error: either "dev" is duplicate, or "{word}" is a garbage.', exit_status=255)
     nic = next((nic for nic in call.tree.nics if path.startswith(f"{nic.path}/")), None)
-    if "mtu" in wanted:
-        refused = _set_mtu(call.tree, path, nic, wanted["mtu"])
-        if refused is not None:
-            return refused
+    if "mtu" in wanted and (refusal := _set_mtu(call.tree, path, nic, wanted["mtu"])) is not None:
+        return refusal
     if "state" in wanted:
         _set_state(call.tree, path, nic, wanted["state"] == "up")
     return done()
@@ -90,13 +88,12 @@ def _set_state(tree: Tree, path: str, nic: PlacedNic | None, up: bool) -> None:
 
 
 def _set_port(tree: Tree, nic: PlacedNic, state: str, phys_state: str) -> None:
-    tree.add(f"{port_of(nic)}/state", f"{state}\n")
-    tree.add(f"{port_of(nic)}/phys_state", f"{phys_state}\n")
+    tree.add_values(port_of(nic), {"state": state, "phys_state": phys_state})
 
 
-def _infiniband_port(call: Invocation, valued: str) -> _Port | CommandResult:
+def _infiniband_port(call: Invocation) -> _Port | CommandResult:
     """Return the port named by -C and -P, the options and the other words; or the error of the program."""
-    options, words = split_options(call.args, valued=valued)
+    options, words = split_options(call.args, valued="CPtL")
     name, port = options.get("-C", ""), options.get("-P", "1")
     tree = call.tree
     chosen = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
@@ -116,7 +113,7 @@ def _infiniband_port(call: Invocation, valued: str) -> _Port | CommandResult:
 
 
 def _ibportstate(call: Invocation) -> CommandResult:
-    found = _infiniband_port(call, valued="CPtL")
+    found = _infiniband_port(call)
     if isinstance(found, CommandResult):
         return found
     nic, options, words = found
@@ -147,7 +144,7 @@ def _port_lines(tree: Tree, nic: PlacedNic) -> tuple[str, ...]:
 
 def _perfquery(call: Invocation) -> CommandResult:
     """`perfquery -R [LID PORT MASK]`: reset error counters; without -R it is not supported."""
-    found = _infiniband_port(call, valued="CPtL")
+    found = _infiniband_port(call)
     if isinstance(found, CommandResult):
         return found
     nic, options, words = found
@@ -175,7 +172,7 @@ def _number(text: str) -> int:
 
 
 def _sminfo(call: Invocation) -> CommandResult:
-    found = _infiniband_port(call, valued="CPtL")
+    found = _infiniband_port(call)
     if isinstance(found, CommandResult):
         return found
     lid = call.tree.text(f"{port_of(found[0])}/sm_lid").strip()

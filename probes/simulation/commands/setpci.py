@@ -159,9 +159,8 @@ def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
             return failed(f"setpci: {bdf}: {error}")
         offset += start
     if not access.values:
-        return done(
-            f"{int.from_bytes(content[offset : offset + access.width], 'little'):0{2 * access.width}x}"
-        )
+        value = int.from_bytes(content[offset : offset + access.width], "little")
+        return done(f"{value:0{2 * access.width}x}")
     lockdown = tree.text("/sys/kernel/security/lockdown") or "[none]"
     if "[none]" not in lockdown or offset + access.width * len(access.values) > len(content):
         return done("pcilib: sysfs_write: write failed: Operation not permitted")

@@ -1,4 +1,4 @@
-"""sysctl, udevadm, depmod, journalctl, rdma system, and commands that only read."""
+"""sysctl, udevadm, depmod, journalctl, rdma system, boot files, scontrol, and commands that only read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ from probes.simulation.commands.command_result import (
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.modules.files import Modinfo, write_index
 from probes.simulation.node.modules.loading import MODULES_DISABLED
+from probes.simulation.node.system.system import GRUB_CONFIG
 
+# Command -> the file without which the node does not have it, and what it prints.
+_BOOT_FILES = {
+    "update-grub": (GRUB_CONFIG, "Generating grub configuration file ...\ndone"),
+    "grub2-mkconfig": ("/boot/grub2/grub.cfg", "Generating grub configuration file ...\ndone"),
+    "update-initramfs": ("/usr/sbin/update-initramfs", "Generating boot image of {kernel}"),
+    "dracut": ("/usr/bin/dracut", "Generating boot image of {kernel}"),
+}
+_BOOT_FILE_SECONDS = 20.0
 _EVENTS = ("trigger", "settle", "control")
 # Read-only commands with the only arguments that the tree can answer; others accept any arguments.
 _READ_ONLY: dict[str, tuple[tuple[str, ...], ...]] = {
@@ -33,23 +42,21 @@ _READ_ONLY: dict[str, tuple[tuple[str, ...], ...]] = {
 def _sysctl(call: Invocation) -> CommandResult:
     """`sysctl -w KEY=VALUE…`."""
     _, words = split_options(call.args)
-    lines, errors = [], 0
+    lines = []
     for word in words:
         key, equals, value = word.partition("=")
         path = f"/proc/sys/{key.strip().replace('.', '/')}"
         if not equals:
-            errors += 1
             lines.append(f'sysctl: "{word}" must be of the form name=value')
         elif path not in call.tree.files:
-            errors += 1
             lines.append(f"sysctl: cannot stat {path}: No such file or directory")
         elif path == MODULES_DISABLED and call.tree.text(path).strip() == "1" and value.strip() != "1":
-            errors += 1
             lines.append(f'sysctl: setting key "{key.strip()}": Invalid argument')
         else:
             write(call.tree, path, f"{value.strip()}\n")
             lines.append(f"{key.strip()} = {value.strip()}")
-    return CommandResult(tuple(lines), 1 if errors or not words else 0, 0.1)
+    has_failed = not words or any(line.startswith("sysctl: ") for line in lines)
+    return CommandResult(tuple(lines), int(has_failed), 0.1)
 
 
 def _udevadm(call: Invocation) -> CommandResult:
@@ -81,9 +88,8 @@ def _journalctl(call: Invocation) -> CommandResult:
     options, _ = split_options(call.args, valued="un")
     unit = (options.get("-u") or options.get("--unit") or "").removesuffix(".service")
     if unit:
-        lines = [
-            f"{call.tree.description.hostname} {unit}: {line}" for line in call.tree.journal.get(unit, ())
-        ]
+        head = f"{call.tree.description.hostname} {unit}"
+        lines = [f"{head}: {line}" for line in call.tree.journal.get(unit, ())]
     elif options.keys() & {"-k", "--dmesg"}:
         lines = [line.rstrip("\n").partition(">")[2] for line in call.tree.kernel_log]
     else:
@@ -96,6 +102,30 @@ def _rdma(call: Invocation) -> CommandResult:
     if call.args not in (("system", "show"), ("system",)):
         return unsupported(call)
     return done("netns shared copy-on-fork on")
+
+
+def _boot_file(call: Invocation) -> CommandResult:
+    """Write nothing: a simulated boot takes its command line from the settings, and modules from the disk."""
+    needed, line = _BOOT_FILES[call.name]
+    if not call.tree.is_there(needed):
+        return unsupported(call)
+    lines = line.format(kernel=call.tree.description.kernel).split("\n")
+    return done(*lines, seconds=_BOOT_FILE_SECONDS)
+
+
+def _scontrol(call: Invocation) -> CommandResult:
+    """`scontrol update`: drain this node, and let jobs start again."""
+    node = call.tree.description
+    if not node.system.slurm or call.args[:1] != ("update",):
+        return unsupported(call)
+    fields = dict(word.partition("=")[::2] for word in call.args[1:])
+    if fields.pop("NodeName", "") != node.hostname:
+        return failed("slurm_update error: Invalid node name specified")
+    state, reason = fields.pop("State", ""), fields.pop("Reason", "")
+    if fields or state not in ("DRAIN", "UNDRAIN") or bool(reason) != (state == "DRAIN"):
+        return unsupported(call)
+    call.tree.drained_for = reason if state == "DRAIN" else None
+    return done()
 
 
 def query(call: Invocation) -> CommandResult | None:
@@ -124,4 +154,6 @@ COMMANDS = {
     "depmod": _depmod,
     "journalctl": _journalctl,
     "rdma": _rdma,
+    **dict.fromkeys(_BOOT_FILES, _boot_file),
+    "scontrol": _scontrol,
 }

@@ -40,19 +40,18 @@ def _systemctl(call: Invocation) -> CommandResult:
     verb, names = words[0], [word.removesuffix(".service") for word in words[1:]]
     if verb == "daemon-reload" and not names:
         return done(seconds=0.8)
+    if verb == "show" and (answer := call.tree.commands.get("systemctl")) is not None:  # probes use it too
+        return done(*str(answer((call.name, *call.args), call.seconds)).splitlines())
     if verb not in _VERBS:
-        return _show(call) or unsupported(f"systemctl {verb}")
+        return unsupported(f"systemctl {verb}")
     if not names:
         return failed("Too few arguments.")
     for name in names:
         if not _NAME.fullmatch(name):
             return failed(f"Failed to {verb} unit: Unit name {name}.service is not valid.")
     results = [_run_verb(call, verb, name) for name in names]
-    if (
-        "--now" in options
-        and verb in ("enable", "disable", "mask")
-        and not any(r.exit_status for r in results)
-    ):
+    follows = "--now" in options and verb in ("enable", "disable", "mask")
+    if follows and not any(result.exit_status for result in results):
         results += [_run_verb(call, "start" if verb == "enable" else "stop", name) for name in names]
     return combine(results)
 
@@ -60,14 +59,6 @@ def _systemctl(call: Invocation) -> CommandResult:
 def _run_verb(call: Invocation, verb: str, name: str) -> CommandResult:
     error = _check_unit(call, verb, name) if verb in ("start", "stop", "restart", "reload") else None
     return error or _VERBS[verb](call, name)
-
-
-def _show(call: Invocation) -> CommandResult | None:
-    """`systemctl show`, which probes use too."""
-    answer = call.tree.commands.get("systemctl")
-    if answer is None or call.args[0] != "show":
-        return None
-    return done(*str(answer((call.name, *call.args), call.seconds)).splitlines())
 
 
 def _unit_file(tree: Tree, name: str) -> str:
@@ -83,9 +74,8 @@ def _is_masked(tree: Tree, name: str) -> bool:
 def _check_unit(call: Invocation, verb: str, name: str) -> CommandResult | None:
     if not _unit_file(call.tree, name):
         state = "not loaded" if verb == "stop" else "not found"
-        return failed(
-            f"Failed to {verb} {name}.service: Unit {name}.service {state}.", exit_status=_NOT_LOADED
-        )
+        error = f"Failed to {verb} {name}.service: Unit {name}.service {state}."
+        return failed(error, exit_status=_NOT_LOADED)
     if verb != "stop" and _is_masked(call.tree, name):
         return failed(f"Failed to {verb} {name}.service: Unit {name}.service is masked.")
     return None
@@ -102,12 +92,7 @@ def _job_failed(name: str) -> CommandResult:
 def _start(call: Invocation, name: str) -> CommandResult:
     if call.tree.units.get(name) == "active":
         return done()
-    return _start_unit(call, name)
-
-
-def _start_unit(call: Invocation, name: str) -> CommandResult:
-    has_started = _load_modules(call) if name == MODULES_LOAD else _start_service(call, name)
-    return done(seconds=_SECONDS.get(name, 0.3)) if has_started else _job_failed(name)
+    return done(seconds=_SECONDS.get(name, 0.3)) if _start_service(call, name) else _job_failed(name)
 
 
 def _stop(call: Invocation, name: str) -> CommandResult:
@@ -115,9 +100,7 @@ def _stop(call: Invocation, name: str) -> CommandResult:
 
 
 def _restart(call: Invocation, name: str) -> CommandResult:
-    if not _stop_service(call, name):
-        return _job_failed(name)
-    return _start_unit(call, name)
+    return _start(call, name) if _stop_service(call, name) else _job_failed(name)
 
 
 def _reload(call: Invocation, name: str) -> CommandResult:
@@ -209,26 +192,11 @@ def _reset_failed(call: Invocation, name: str) -> CommandResult:
     return done()
 
 
-def _load_modules(call: Invocation) -> bool:
-    """Run systemd-modules-load: load the modules of modules-load.d that are not blacklisted."""
-    errors: list[str] = []
-    for module in read_rules(call.host, read_cmdline(call.host)).at_boot:
-        result = modprobe(replace(call, name="modprobe", args=("-b", module), stdin=""))
-        if result.exit_status:
-            reason = "".join(result.lines[-1:]).rpartition(": ")[2]
-            errors.append(f"Failed to insert module '{module}': {reason}")
-    call.tree.journal.setdefault(MODULES_LOAD, []).extend(errors)
-    if errors:
-        stop(call.tree, MODULES_LOAD, "failed")
-    else:
-        run(call.tree, MODULES_LOAD)
-    return not errors
-
-
 def _start_service(call: Invocation, name: str) -> bool:
     """Start an installed service; False if it failed, and the journal says why."""
     errors = _start_errors(call, name)
-    call.tree.journal.setdefault(name, []).extend(errors or [f"Started {name}.service."])
+    started = [] if name == MODULES_LOAD else [f"Started {name}.service."]
+    call.tree.journal.setdefault(name, []).extend(errors or started)
     if errors:
         stop(call.tree, name, "failed")
         return False
@@ -245,8 +213,7 @@ def _stop_service(call: Invocation, name: str) -> bool:
     tree = call.tree
     if name == "openibd":
         loaded = [module for module in reversed(_OFED) if module in tree.live_modules]
-        errors = _errors(call, "rmmod", loaded)
-        if errors:
+        if errors := _errors(call, "rmmod", loaded):
             tree.journal.setdefault(name, []).extend(errors)
             stop(tree, name, "failed")
             return False
@@ -268,26 +235,35 @@ def _start_errors(call: Invocation, name: str) -> list[str]:
         return _errors(call, "modprobe", list(_OFED))
     if name == "nv_peer_mem":
         return _errors(call, "modprobe", ["nv_peer_mem"])
-    return []
+    return _load_errors(call) if name == MODULES_LOAD else []
+
+
+def _load_errors(call: Invocation) -> list[str]:
+    """Load the modules of modules-load.d that are not blacklisted; return what the journal says of others."""
+    errors: list[str] = []
+    for module in read_rules(call.host, read_cmdline(call.host)).at_boot:
+        result = modprobe(replace(call, name="modprobe", args=("-b", module), stdin=""))
+        if result.exit_status:
+            reason = "".join(result.lines[-1:]).rpartition(": ")[2]
+            errors.append(f"Failed to insert module '{module}': {reason}")
+    return errors
 
 
 def _fabric_manager(tree: Tree) -> list[str]:
-    answer = tree.commands.get("nv-fabricmanager")
-    printed = "" if answer is None else answer(("nv-fabricmanager", "--version"), 0.0)
     if not tree.is_there("/usr/bin/nv-fabricmanager"):
         return ["nv-fabricmanager: No such file or directory"]
-    errors = start_errors(tree)
-    if errors:
+    if errors := start_errors(tree):
         return errors
-    if isinstance(printed, Unknown):  # the files of an image run no command
-        return []
+    answer = tree.commands.get("nv-fabricmanager")
+    printed = "" if answer is None else answer(("nv-fabricmanager", "--version"), 0.0)
     version, loaded = str(printed).rpartition(":")[2].strip(), tree.text("/sys/module/nvidia/version").strip()
-    if loaded and version != loaded:  # a forecast may not know what will be loaded
-        return [
-            f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
-            f"{loaded}. Please update with matching NVIDIA driver package."
-        ]
-    return []
+    # The files of an image run no command, and a forecast may not know what will be loaded.
+    if isinstance(printed, Unknown) or not loaded or version == loaded:
+        return []
+    return [
+        f"fabric manager NVIDIA GPU driver interface version {version} don't match with driver version "
+        f"{loaded}. Please update with matching NVIDIA driver package."
+    ]
 
 
 def _errors(call: Invocation, command: str, modules: list[str]) -> list[str]:

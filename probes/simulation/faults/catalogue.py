@@ -5,27 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
-from probes.simulation.faults import (
-    environment,
-    gpu,
-    live,
-    modules,
-    nccl,
-    new_node,
-    nic,
-    path,
-    pcie,
-    peermem,
-    tools,
-    vendor_nics,
-)
+from probes.simulation.faults import environment, gpu, live, modules, nccl, new_node, nic, path, pcie, peermem
 from probes.simulation.faults.fault import Fault
 
 _HIDDEN_OVER_TCP = (
-    "job-log-gdr-disabled",
-    "job-log-other-nics",
-    "job-rank-staged",
-    "pcie-link-degraded-width",
+    *("job-log-gdr-disabled", "job-log-other-nics", "job-rank-staged", "pcie-link-degraded-width"),
 )
 _HIDDEN_BY_LIBRARIES = (  # all ranks get the same ones
     *("nccl-net-plugin-mixed", "nccl-net-plugin-trouble", "nccl-twice-in-process", "nccl-versions-differ"),
@@ -64,14 +48,8 @@ HIDES: dict[str, tuple[str, ...]] = {
     "rank-stopped": _HIDDEN_BY_LIBRARIES,
     "two-jobs-two-users": (
         *("job-log-differs", "job-log-errors", "job-log-gdr-disabled", "job-log-other-nics"),
-        *(
-            "job-log-other-setting",
-            "job-log-plugin-missing",
-            "job-rank-staged",
-            "job-tcp",
-            "nccl-ib-disabled",
-        ),
-        *("nccl-net-socket", "pid-namespace-hides-users"),
+        *("job-log-other-setting", "job-log-plugin-missing", "job-rank-staged", "job-tcp"),
+        *("nccl-ib-disabled", "nccl-net-socket", "pid-namespace-hides-users"),
     ),
     # The kernel refuses nvidia_peermem for these reasons before it looks at parameters.
     **dict.fromkeys(
@@ -88,7 +66,7 @@ HIDES: dict[str, tuple[str, ...]] = {
 
 # Add a new file of faults here.
 AREAS: tuple[ModuleType, ...] = (
-    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, tools, live, vendor_nics, new_node),
+    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, live, new_node),
 )
 # Nothing else can be wrong with what is not there.
 _ALL = tuple(fault.name for area in AREAS for fault in area.FAULTS)

@@ -1,20 +1,30 @@
-"""Faults of the environment: limits, device files, driver containers, the route of the SSH session."""
+"""Faults of the environment: limits, device files, driver containers, the SSH session, tools, libraries."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,
     add_file,
+    add_link,
     change_fields,
     fault,
     remove_path,
 )
-from probes.simulation.node.devices.network import route_over
+from probes.simulation.node.devices.network import SOCKETS, listening, route_over
 from probes.simulation.node.devices.ports import netdev_of
-from probes.simulation.node.jobs.processes import FIRST_RANK, JOB, add_rank, limits, put_in_container
+from probes.simulation.node.jobs.processes import (
+    FIRST_RANK,
+    JOB,
+    add_rank,
+    default_libraries,
+    library_directory,
+    limits,
+    put_in_container,
+)
 from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import ClusterDescription, NodeDescription
 from probes.simulation.node.model.load import changes
@@ -25,28 +35,11 @@ _SMALL = str(8 << 20)
 _SLURMD = "/etc/systemd/system/slurmd.service"
 _SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
 _LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
+_OLD_VERBS = "libibverbs.so.1.11.32.0"
+
+_PROGRAMS = tuple(f"/usr/bin/{name}" for name in PERFTEST)
 
 FAULTS = Faults()
-
-
-@FAULTS.fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory")
-def _memlock(tree: Tree) -> None:
-    add_rank(tree, 44000)
-    tree.add("/proc/44000/limits", limits(_SMALL, _SMALL))
-
-
-@FAULTS.fault("memlock-container-runtime", "containerd limits how much memory a job can lock")
-def _runtime(tree: Tree) -> None:
-    tree.add("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n")
-    add_rank(tree, 44003)
-    put_in_container(tree, 44003)
-    tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
-
-
-@FAULTS.fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc")
-def _hide_last_rank(tree: Tree) -> None:
-    # The others stay visible.
-    tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")
 
 
 @FAULTS.fault("rdma-cgroup-limit", "A job has used up the RDMA objects its cgroup allows")
@@ -69,14 +62,6 @@ def _hung(tree: Tree) -> None:
     for program in tree.programs:
         program.is_blocked = program.is_blocked or program.pid == FIRST_RANK
     scale_job(tree, changes(before=0.0))
-
-
-@FAULTS.fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files")
-def _bare_container(tree: Tree) -> None:
-    add_rank(tree, 44001)
-    tree.remove("/proc/44001/root/dev")
-    tree.remove("/proc/44001/fd")
-    tree.link("/proc/44001/fd/3", "/dev/nvidia0")
 
 
 @FAULTS.fault("dev-infiniband-near-nic-missing", "A job's container has only the device file of a far NIC")
@@ -123,42 +108,9 @@ def _driver_container(tree: Tree) -> None:
     tree.add(f"/run/nvidia/driver/lib/modules/{tree.description.kernel}/modules.dep", "")
 
 
-@FAULTS.fault(
-    "k8s-operators",
-    "The GPU Operator and the Network Operator installed both drivers",
-    change_description=_cluster(_OPERATORS),
-    finds=(),
-)
-def _operators(tree: Tree) -> None:
-    _driver_container(tree)
-    tree.remove("/usr/bin/ofed_info")
-    tree.remove("/var/lib/dkms")
-
-
 def _mofed(tree: Tree) -> None:
     tree.remove("/run/mellanox/drivers/.driver-ready")
     tree.directory("/run/mellanox/drivers")
-
-
-@FAULTS.fault(
-    "k8s-waiting-for-mofed",
-    "The MOFED container is not ready",
-    change_description=_cluster(_WAITING_FOR_MOFED),
-)
-def _waiting_for_mofed(tree: Tree) -> None:
-    _mofed(tree)
-    _driver_container(tree)
-    tree.remove("/var/lib/dkms")
-
-
-@FAULTS.fault(
-    "k8s-mofed-storage-modules",
-    "Storage modules block the MOFED container",
-    change_description=_cluster(_OFED_LOOP),
-)
-def _storage_modules(tree: Tree) -> None:
-    _mofed(tree)
-    tree.live_modules.append("rpcrdma")
 
 
 @FAULTS.fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", finds=())
@@ -166,6 +118,26 @@ def _ssh_over_nic(tree: Tree) -> None:
     nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
     route_over(tree, netdev_of(tree, nic))
 
+
+@FAULTS.fault("old-userspace-abi", "A job's image has an old libibverbs")
+def _old_verbs_in_job(tree: Tree) -> None:
+    mapped = [path for path in default_libraries(tree) if "libibverbs" not in path]
+    add_rank(tree, 45000, libraries=[*mapped, f"/opt/image/lib/{_OLD_VERBS}"])
+
+
+def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
+    modules = description.modules
+    live = tuple(name for name in modules.live if name != "gdrdrv")
+    return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
+
+
+def _library_alone(tree: Tree) -> None:
+    place = library_directory(tree)
+    tree.add(f"{place}/libgdrapi.so.2.5", "")
+    tree.link(f"{place}/libgdrapi.so.2", "libgdrapi.so.2.5")
+
+
+_OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
 # fmt: off
 FAULTS += (
@@ -186,4 +158,43 @@ FAULTS += (
     fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
           lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
           change_description=_cluster(_DRIVER_LOOP), on="pcie-l40s"),
+    fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory",
+          lambda tree: add_rank(tree, 44000), add_file("/proc/44000/limits", limits(_SMALL, _SMALL))),
+    fault("memlock-container-runtime", "containerd limits how much memory a job can lock",
+          add_file("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n"),
+          lambda tree: add_rank(tree, 44003), lambda tree: put_in_container(tree, 44003),
+          add_file("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))),
+    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc",  # its other ranks are
+          lambda tree: tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")),
+    fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files",
+          lambda tree: add_rank(tree, 44001), remove_path("/proc/44001/root/dev", "/proc/44001/fd"),
+          add_link("/proc/44001/fd/3", "/dev/nvidia0")),
+    fault("k8s-operators", "The GPU Operator and the Network Operator installed both drivers",
+          _driver_container, remove_path("/usr/bin/ofed_info", "/var/lib/dkms"),
+          change_description=_cluster(_OPERATORS), finds=()),
+    fault("k8s-waiting-for-mofed", "The MOFED container is not ready",
+          _mofed, _driver_container, remove_path("/var/lib/dkms"),
+          change_description=_cluster(_WAITING_FOR_MOFED)),
+    fault("k8s-mofed-storage-modules", "Storage modules block the MOFED container",
+          _mofed, lambda tree: tree.live_modules.append("rpcrdma"), change_description=_cluster(_OFED_LOOP)),
+    fault("perftest-without-cuda", "perftest is built without CUDA",
+          *(add_file(path, b"\x7fELF\0ibv_reg_mr\0") for path in _PROGRAMS), excludes=_OTHER_PROGRAMS[::2]),
+    fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
+          *(add_file(path, b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0") for path in _PROGRAMS),
+          excludes=_OTHER_PROGRAMS[:2]),
+    fault("libcuda-link-missing", "The symlink libcuda.so is missing",
+          lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
+    fault("libibverbs-missing", "The libibverbs provider for these NICs is not installed",
+          lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
+    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
+          remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
+    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
+          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
+    fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS),
+          excludes=_OTHER_PROGRAMS[1:]),
+    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib",
+          add_file(f"/usr/local/lib/{_OLD_VERBS}", ""),
+          add_link("/usr/local/lib/libibverbs.so.1", _OLD_VERBS)),
+    fault("gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv",
+          _library_alone, change_description=_no_gdrdrv),
 )

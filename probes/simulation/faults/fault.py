@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import is_dataclass, replace
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from probes.base.frozen import frozen
+from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Content, Tree
-from probes.simulation.node.modules.files import modinfo_of
+from probes.simulation.node.model.tree import Content, Tree, log
+from probes.simulation.node.modules.files import modinfo_of, set_modinfo
+from probes.simulation.node.modules.loading import refuse_module, remove_modules
 
+Given = ParamSpec("Given")
 ChangeTree = Callable[[Tree], object]  # what it returns does not matter
 ChangeDescription = Callable[[NodeDescription], NodeDescription]
 
@@ -31,20 +34,41 @@ class Fault:
     shows: frozenset[str] = frozenset()  # ids of checks that find it once gdrtop has watched it for a while
 
 
-def add_file(path: str, content: Content) -> ChangeTree:
-    """Return a change that adds a file."""
-    return lambda tree: tree.add(path, content)
+def as_change(function: Callable[Concatenate[Tree, Given], object]) -> Callable[Given, ChangeTree]:
+    """Make a function of a tree and other values one of these values, which returns a change of a tree."""
+    return lambda *values, **named: lambda tree: function(tree, *values, **named)
 
 
-def remove_path(path: str) -> ChangeTree:
-    """Return a change that removes a file, a link or a directory."""
-    return lambda tree: tree.remove(path)
+# What rows of a table need; `unloaded` names dependent modules first.
+add_file, add_link = as_change(Tree.add), as_change(Tree.link)
+logged, unloaded, refused = as_change(log), as_change(remove_modules), as_change(refuse_module)
+set_module_field = as_change(set_modinfo)
+
+
+def remove_path(*paths: str) -> ChangeTree:
+    """Return a change that removes files, links or directories."""
+    return lambda tree: [tree.remove(path) for path in paths]
+
+
+def bind(tree: Tree, path: str, driver: str) -> None:
+    """Bind a PCI function to another driver, or to none ("")."""
+    lines = str(tree.files[f"{path}/uevent"]).splitlines(True)
+    plain = "".join(line for line in lines if not line.startswith("DRIVER="))
+    tree.add(f"{path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
+    tree.remove(f"{path}/driver")
 
 
 def replace_content(tree: Tree, path: str, content: Content) -> None:
     """Change a file, unless another fault has removed it."""
     if path in tree.files:
         tree.add(path, content)
+
+
+def empty_gid(tree: Tree, port: str, index: int) -> None:
+    """Empty an entry of a GID table, unless another fault has removed it."""
+    replace_content(tree, f"{port}/gids/{index}", f"{EMPTY_GID}\n")
+    tree.remove(f"{port}/gid_attrs/types/{index}")
+    tree.remove(f"{port}/gid_attrs/ndevs/{index}")
 
 
 def change_fields(**fields: Any) -> ChangeDescription:
@@ -59,6 +83,22 @@ def change_fields(**fields: Any) -> ChangeDescription:
         return replace(description, **changed)
 
     return change
+
+
+def change_devices(change: Callable[[str], str | None]) -> ChangeDescription:
+    """Return a change of the devices on all buses; None removes a device."""
+
+    def changed(devices: list[Any]) -> list[Any]:
+        found = (changed(device) if isinstance(device, list) else change(device) for device in devices)
+        return [device for device in found if device is not None]
+
+    return lambda description: replace(
+        description,
+        root=tuple(
+            replace(root, switch=changed(root.switch), ports=changed(root.ports), flat=changed(root.flat))
+            for root in description.root
+        ),
+    )
 
 
 def append_to_cmdline(words: str) -> ChangeDescription:
@@ -79,8 +119,7 @@ def state_of(tree: Tree) -> dict[str, object]:
 def fault(
     name: str,
     summary: str,
-    change_tree: ChangeTree = lambda tree: None,
-    *,
+    *changes: ChangeTree,
     change_description: ChangeDescription = lambda description: description,
     finds: Collection[str] | None = None,
     on: str = "hgx-h100",
@@ -88,7 +127,15 @@ def fault(
     is_live: bool = False,
     shows: Collection[str] = (),
 ) -> Fault:
-    """Return a fault; without `finds` the check of its name must find it, unless the live view shows it."""
+    """Return a fault that makes the changes of the tree in turn.
+
+    Without `finds` the check of its name must find it, unless the live view shows it.
+    """
+
+    def change_tree(tree: Tree) -> None:
+        for change in changes:
+            change(tree)
+
     checks = frozenset((() if is_live else (name,)) if finds is None else finds)
     causes = (change_description, change_tree)
     return Fault(name, summary, checks, *causes, on, frozenset(excludes), is_live, frozenset(shows))

@@ -8,12 +8,15 @@ from probes.facts.gpu.fabric import NVLSM
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.faults.fault import (
     ChangeDescription,
-    ChangeTree,
     Faults,
+    add_file,
+    as_change,
+    bind,
     change_fields,
     fault,
     remove_path,
 )
+from probes.simulation.node.devices.config_space import real_path
 from probes.simulation.node.jobs.processes import add_fabric_manager, library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
@@ -29,79 +32,39 @@ from probes.simulation.node.system.software import install_library, set_library_
 
 _LOST, _UNLISTED, _WITHOUT_DRIVER, _NOUVEAU, _FOR_GUESTS = 5, 6, 7, 4, 2
 _WITH_FEWER_NVLINKS, _IN_FABRIC = 3, 3
+_MANAGER_PID, _RESTARTED_AT = 1390, 1800.0
+_SXID = "20034, Data {0x0, 0x0}, Link 31 LTSSM Fault Up"
 
 FAULTS = Faults()
-_MANAGER_PID, _RESTARTED_AT = 1390, 1800.0
 
 
 def _unlisted(number: int) -> ChangeDescription:
     return lambda node: replace(node, nvml=replace(node.nvml, unlisted=node.nvml.unlisted | {number}))
 
 
-def _bound(number: int, driver: str) -> ChangeTree:
+@as_change
+def _bound(tree: Tree, number: int, driver: str) -> None:
     """Bind a GPU to another driver, or to none ("")."""
-
-    def change(tree: Tree) -> None:
-        bdf = tree.gpus[number].bdf
-        path = next(path for path in tree.files if path.endswith(f"/{bdf}/uevent")).rpartition("/")[0]
-        lines = str(tree.files[f"{path}/uevent"]).splitlines(True)
-        plain = "".join(line for line in lines if not line.startswith("DRIVER="))
-        tree.add(f"{path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
-        tree.remove(f"{path}/driver")
-        tree.remove(f"/proc/driver/nvidia/gpus/{bdf}")
-
-    return change
+    bdf = tree.gpus[number].bdf
+    bind(tree, real_path(tree, bdf), driver)
+    tree.remove(f"/proc/driver/nvidia/gpus/{bdf}")
 
 
-def _xid(gpu: int, text: str) -> ChangeTree:
-    """Add an Xid to the kernel log."""
-
-    def change(tree: Tree) -> None:
-        log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
-
-    return change
+@as_change
+def _xid(tree: Tree, gpu: int, text: str) -> None:
+    log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
 
 
-@FAULTS.fault("sxid", "An NVSwitch reported a link fault (SXid 20034)")
-def _sxid(tree: Tree) -> None:
-    text = "20034, Data {0x0, 0x0}, Link 31 LTSSM Fault Up"
-    log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {text}")
-
-
-@FAULTS.fault(
-    "gpu-driver-start-failed", "The driver could not initialize GPU6", change_description=_unlisted(_UNLISTED)
-)
-def _start_failed(tree: Tree) -> None:
-    # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
-    log(tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)")
-
-
-@FAULTS.fault(
-    "persistence-off-daemon-runs",
-    "nvidia-persistenced runs with --no-persistence-mode",
-    change_description=change_fields(nvml={"persistence": False}),
-    excludes=("persistence-off",),
-)
-def _daemon_without_mode(tree: Tree) -> None:
-    command = "/usr/bin/nvidia-persistenced --user nvidia-persistenced --no-persistence-mode --verbose"
-    tree.add(f"{UNITS}/nvidia-persistenced.service", f"[Service]\nExecStart={command}\n")
-
-
-@FAULTS.fault("fabric-manager-down-absent", "Fabric Manager is not installed")
-def _without_manager(tree: Tree) -> None:
-    uninstall(tree, "nvidia-fabricmanager")
-    tree.remove("/usr/bin/nv-fabricmanager")
+_stopped = as_change(stop)
 
 
 def _nics_elsewhere(node: NodeDescription) -> NodeDescription:
     """Attach the NICs of the first switch to root ports of their own, on the same socket."""
-    roots: list[RootDescription] = []
-    for root in node.root:
+    roots = list(node.root)
+    for place, root in enumerate(node.root):
         if root.bus == "0000:00":
-            roots.append(replace(root, switch=root.switch[:1]))
-            roots.append(RootDescription("0000:20", root.numa, ports=["compute mlx5_0", "compute mlx5_1"]))
-        else:
-            roots.append(root)
+            others = RootDescription("0000:20", root.numa, ports=["compute mlx5_0", "compute mlx5_1"])
+            roots[place : place + 1] = replace(root, switch=root.switch[:1]), others
     return replace(node, root=tuple(roots))
 
 
@@ -120,18 +83,6 @@ def _no_libraries(tree: Tree) -> None:
         tree.remove(f"{library_directory(tree)}/{name}")
 
 
-@FAULTS.fault("gsp-firmware-missing", "The GPU driver's firmware is not installed")
-def _no_firmware(tree: Tree) -> None:
-    version = tree.description.driver.version
-    set_modinfo(tree, "nvidia", "firmware", f"nvidia/{version}/gsp_ga10x.bin\nnvidia/{version}/gsp_tu10x.bin")
-
-
-@FAULTS.fault("nvlsm-missing", "NVLSM is not installed", on="hgx-b200")
-def _without_nvlsm(tree: Tree) -> None:
-    stop(tree, FABRIC_MANAGER, "failed")
-    tree.remove(NVLSM)
-
-
 @FAULTS.fault("ib-umad-missing", "ib_umad is not loaded", on="hgx-b200", excludes=("nvlsm-missing",))
 def _without_umad(tree: Tree) -> None:
     if "ib_umad" not in tree.live_modules:
@@ -141,11 +92,6 @@ def _without_umad(tree: Tree) -> None:
     tree.remove("/sys/module/ib_umad")
     for number in range(len(tree.cards)):
         tree.remove(f"/dev/infiniband/umad{number}")
-
-
-@FAULTS.fault("fabric-manager-restarted-under-jobs", "Fabric Manager was restarted while the job was running")
-def _restarted_manager(tree: Tree) -> None:
-    add_fabric_manager(tree, _MANAGER_PID, _RESTARTED_AT)
 
 
 # fmt: off
@@ -168,7 +114,7 @@ FAULTS += (
               node, nvml=replace(node.nvml, lost=node.nvml.lost | {_LOST}))),
     fault("gpu-missing-from-nvml", "GPU6 is missing from NVML", change_description=_unlisted(_UNLISTED)),
     fault("persistence-off", "Persistence mode is off, and its daemon is not running",
-          lambda tree: stop(tree, "nvidia-persistenced"),
+          _stopped("nvidia-persistenced"),
           change_description=change_fields(nvml={"persistence": False})),
     fault("gpu-without-near-nic", "The first switch's NICs are behind the host bridge instead",
           change_description=_nics_elsewhere, on="dgx-a100"),
@@ -204,12 +150,12 @@ FAULTS += (
     fault("gpu-recovery-action", "GPU0 needs a reset (Xid 154)",
           _xid(0, "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)")),
     fault("fabric-manager-down", "Fabric Manager is stopped",
-          lambda tree: stop(tree, "nvidia-fabricmanager"),
+          _stopped(FABRIC_MANAGER),
           finds=("fabric-manager-down", "cuda-fails-to-start"), excludes=("fabric-manager-down-absent",)),
     fault("fabric-manager-down-version", "Fabric Manager is older than the driver",
           lambda tree: set_fabric_manager_version(tree, "570.86.15"),
           excludes=("fabric-manager-down-absent",)),
-    fault("imex-down", "IMEX is stopped", lambda tree: stop(tree, "nvidia-imex"), on="gb200"),
+    fault("imex-down", "IMEX is stopped", _stopped("nvidia-imex"), on="gb200"),
     fault("nvlink-down", "GPU3 has fewer NVLinks than the others",
           change_description=change_fields(nvml={"with_fewer_nvlinks": frozenset({_WITH_FEWER_NVLINKS})})),
     fault("gpu-fabric-not-registered", "GPU3 is not registered with the NVLink fabric",
@@ -222,4 +168,25 @@ FAULTS += (
     fault("nvlsm-down", "NVLSM has exited", stop_nvlsm, on="hgx-b200"),
     fault("imex-channels-missing", "There is no IMEX channel",
           remove_path("/dev/nvidia-caps-imex-channels"), on="gb200"),
+    fault("sxid", "An NVSwitch reported a link fault (SXid 20034)",
+          lambda tree: log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {_SXID}")),
+    # On a GPU that NVML does not list: for a GPU that responds, the finding is a note.
+    fault("gpu-driver-start-failed", "The driver could not initialize GPU6",
+          lambda tree: log(
+              tree, f"NVRM: GPU {tree.gpus[_UNLISTED].bdf}: RmInitAdapter failed! (0x62:0x40:1860)"),
+          change_description=_unlisted(_UNLISTED)),
+    fault("persistence-off-daemon-runs", "nvidia-persistenced runs with --no-persistence-mode",
+          add_file(f"{UNITS}/nvidia-persistenced.service",
+                   "[Service]\nExecStart=/usr/bin/nvidia-persistenced --user nvidia-persistenced "
+                   "--no-persistence-mode --verbose\n"),
+          change_description=change_fields(nvml={"persistence": False}), excludes=("persistence-off",)),
+    fault("fabric-manager-down-absent", "Fabric Manager is not installed",
+          lambda tree: uninstall(tree, FABRIC_MANAGER), remove_path("/usr/bin/nv-fabricmanager")),
+    fault("gsp-firmware-missing", "The GPU driver's firmware is not installed",
+          lambda tree: set_modinfo(tree, "nvidia", "firmware", "\n".join(
+              f"nvidia/{tree.description.driver.version}/gsp_{chips}.bin" for chips in ("ga10x", "tu10x")))),
+    fault("nvlsm-missing", "NVLSM is not installed",
+          _stopped(FABRIC_MANAGER, "failed"), remove_path(NVLSM), on="hgx-b200"),
+    fault("fabric-manager-restarted-under-jobs", "Fabric Manager was restarted while the job was running",
+          lambda tree: add_fabric_manager(tree, _MANAGER_PID, _RESTARTED_AT)),
 )

@@ -5,14 +5,13 @@ Times in seconds since the node was opened.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.rdma.counters import RECEIVED, SENT
-from probes.simulation.faults.fault import Faults, replace_content
-from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.devices.switches import add_switch
+from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
+from probes.simulation.node.devices.ports import add_switch, netdev_of, port_of
 from probes.simulation.node.jobs.flight_recorder import add_dumps
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
@@ -24,13 +23,14 @@ from probes.simulation.node.jobs.processes import (
     end_program,
     map_libraries,
 )
-from probes.simulation.node.jobs.programs import registers_dmabuf
+from probes.simulation.node.jobs.programs import ranks, registers_dmabuf, used_nics
 from probes.simulation.node.jobs.traffic import (
     ALL_STAGED_SHARE,
     HELD_SHARE,
     add_to,
     carry_over_tcp,
     scale,
+    scale_job,
 )
 from probes.simulation.node.model.load import OPENED, Steps, changes, longer_steps
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via, log
@@ -52,23 +52,29 @@ _SLOW_SHARE = 0.33
 _SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
 
 FAULTS = Faults()
-_fault = partial(FAULTS.fault, is_live=True)
+_fault, _live = partial(FAULTS.fault, is_live=True), partial(fault, is_live=True)
 
 
 def rank_on(tree: Tree, number: int) -> Program | None:
     """Return a rank of the training job, another one for each seed; None: there is no job."""
-    ranks = [program for program in tree.programs if program.is_nccl and program.nics]
-    return ranks[(number + tree.seed) % len(ranks)] if ranks else None
+    connected = ranks(tree)
+    return connected[(number + tree.seed) % len(connected)] if connected else None
+
+
+def _of_rank(number: int, change: Callable[[Tree, Program], None]) -> ChangeTree:
+    """Return a change of a rank, on nodes with a job."""
+
+    def change_tree(tree: Tree) -> None:
+        rank = rank_on(tree, number)
+        if rank is not None:
+            change(tree, rank)
+
+    return change_tree
 
 
 def nic_of(tree: Tree, program: Program) -> PlacedNic:
     """Return the NIC of a rank."""
     return next(nic for nic in tree.nics if nic.name in program.nics)
-
-
-def _compute_nics(tree: Tree) -> list[PlacedNic]:
-    used = {name for program in tree.programs for name in program.nics}
-    return [nic for nic in tree.nics if nic.name in used]
 
 
 def _over_dmabuf(tree: Tree) -> None:
@@ -78,36 +84,25 @@ def _over_dmabuf(tree: Tree) -> None:
             program.via = Via.DMABUF
 
 
-def _scale_all(tree: Tree, steps: Steps, besides: Iterable[PlacedNic] = ()) -> None:
-    for nic in _compute_nics(tree):
-        if nic not in tuple(besides):
-            scale(tree, nic, steps)
+def _hold_all_up(tree: Tree, at: float) -> None:
+    """End the traffic of all ranks, of an NCCL whose RAS service may be asked repeatedly."""
+    scale_job(tree, changes((at, 0.0)))
+    newer = max(NCCL_WITH_MONITOR, tree.description.nccl)
+    for program in tree.programs:
+        if program.is_nccl:
+            map_libraries(tree, program.pid, default_libraries(tree, newer))
 
 
-@_fault(
-    "job-rank-staged",
-    "One rank of the job copies through host memory",
-    finds=("job-log-staged", "job-staged"),
-)
-def _rank_staged(tree: Tree) -> None:
-    rank = rank_on(tree, STAGED_RANK)
-    if rank is not None:
-        _over_dmabuf(tree)
-        rank.via = Via.HOST
+def _rank_staged(tree: Tree, rank: Program) -> None:
+    _over_dmabuf(tree)
+    rank.via = Via.HOST
 
 
-@_fault(
-    "job-restarted-staged",
-    "After 30 s the job restarts, and copies through host memory",
-    shows=("job-staged",),
-)
 def _restarted_staged(tree: Tree) -> None:
     _over_dmabuf(tree)
-    if rank_on(tree, 0) is None:
+    if not ranks(tree):
         return
-    pause = changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, ALL_STAGED_SHARE))
-    _scale_all(tree, pause)
-
+    scale_job(tree, changes((OPENED + RESTART_BEGINS, 0.0), (OPENED + RESTART_ENDS, ALL_STAGED_SHARE)))
     gpus = range(len(tree.gpus))
 
     def end(tree: Tree) -> None:
@@ -123,7 +118,7 @@ def _restarted_staged(tree: Tree) -> None:
 
 @_fault("job-tcp", "The job uses TCP, and no setting explains why", finds=("job-log-tcp", "job-over-tcp"))
 def _tcp(tree: Tree) -> None:
-    nics = _compute_nics(tree)
+    nics = used_nics(tree)
     if not nics:
         return
     tree.references.pop((PEERMEM, "job"), None)
@@ -138,13 +133,7 @@ def _tcp(tree: Tree) -> None:
         carry_over_tcp(tree, nic)
 
 
-@_fault(
-    "nic-slow", "One NIC carries less than half as much traffic as the others", shows=("nic-slow-in-job",)
-)
-def _nic_slow(tree: Tree) -> None:
-    rank = rank_on(tree, SLOW_RANK)
-    if rank is None:
-        return
+def _nic_slow(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     tree.slow_before.add(nic.name)
     scale(tree, nic, changes(before=_SLOW_SHARE))
@@ -163,34 +152,26 @@ def _flaps(share: float) -> Steps:
     return Steps(step)
 
 
-def _downs(seconds: float) -> tuple[int, float]:
-    """Return how often the port went down, and for how many seconds it has been down in all."""
+def _downs(seconds: float) -> tuple[int, float, bool]:
+    """Return how often the port went down, for how many seconds in all, and whether it is down."""
     since = seconds - OPENED - FLAP_FIRST
     if since < 0:
-        return 0, 0.0
+        return 0, 0.0, False
     times, within = divmod(since, FLAP_EACH)
-    return int(times) + 1, times * FLAP_DOWN + min(within, FLAP_DOWN)
+    return int(times) + 1, times * FLAP_DOWN + min(within, FLAP_DOWN), within < FLAP_DOWN
 
 
-def _is_down(seconds: float) -> bool:
-    since = seconds - OPENED - FLAP_FIRST
-    return since >= 0 and since % FLAP_EACH < FLAP_DOWN
-
-
-@_fault("nic-flapping", "A port goes down for 5 s every 20 s", shows=("port-flapping",))
-def _nic_flapping(tree: Tree) -> None:
-    rank = rank_on(tree, FLAPPING_RANK)
-    if rank is None:
-        return
+def _nic_flapping(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     port = port_of(nic)
     if f"{port}/counters/link_downed" not in tree.files:  # an EFA's port is always ACTIVE
         return
-    _scale_all(tree, _flaps(HELD_SHARE), besides=(nic,))
-    scale(tree, nic, _flaps(0.0))
+    while_down = {True: _flaps(0.0), False: _flaps(HELD_SHARE)}
+    for other in used_nics(tree):
+        scale(tree, other, while_down[other is nic])
 
     def when_down(down: str, up: str) -> Callable[[float], str]:
-        return lambda seconds: f"{down if _is_down(seconds) else up}\n"
+        return lambda seconds: f"{down if _downs(seconds)[2] else up}\n"
 
     for path, content in (
         (f"{port}/state", when_down("1: DOWN", "4: ACTIVE")),
@@ -206,7 +187,7 @@ def _nic_flapping(tree: Tree) -> None:
     replace_content(
         tree,
         f"{nic.path}/net/{netdev}/carrier_changes",
-        lambda seconds: f"{2 + 2 * _downs(seconds)[0] - _is_down(seconds)}\n",
+        lambda seconds: f"{2 + 2 * _downs(seconds)[0] - _downs(seconds)[2]}\n",
     )
     if netdev in tree.ethtool:
         tree.ethtool[netdev]["link_down_events_phy"] = lambda seconds: _downs(seconds)[0]
@@ -229,15 +210,7 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
     tree.plan(begin, down)
 
 
-@_fault(
-    "nic-link-retrained",
-    "After 15 s a NIC's PCIe link drops to half its speed",
-    shows=("pcie-link-degraded-speed",),
-)
-def _nic_link_retrained(tree: Tree) -> None:
-    rank = rank_on(tree, RETRAINED_RANK)
-    if rank is None:
-        return
+def _nic_link_retrained(tree: Tree, rank: Program) -> None:
     nic, at = nic_of(tree, rank), OPENED + RETRAINED_AFTER
     path = f"{nic.path}/current_link_speed"
     before = tree.text(path)
@@ -246,60 +219,26 @@ def _nic_link_retrained(tree: Tree) -> None:
     scale(tree, nic, changes((at, _RETRAINED_SHARE)))
 
 
-@_fault("rank-stopped", "After 35 s one rank is stopped, and the others wait", shows=("rank-stopped",))
-def _rank_stopped(tree: Tree) -> None:
-    rank = rank_on(tree, STOPPED_RANK)
-    if rank is not None:
-        rank.stopped_at = OPENED + STOPPED_AFTER
-        _hold_all_up(tree, rank.stopped_at)
+def _rank_stopped(tree: Tree, rank: Program) -> None:
+    rank.stopped_at = OPENED + STOPPED_AFTER
+    _hold_all_up(tree, rank.stopped_at)
 
 
-@_fault(
-    "rank-behind",
-    "After 20 s one rank stops launching collectives",
-    shows=("job-traffic-fell", "ras-problem"),
-)
-def _rank_behind(tree: Tree) -> None:
-    rank = rank_on(tree, BEHIND_RANK)
-    if rank is not None:
-        rank.behind_at = OPENED + BEHIND_AFTER
-        _hold_all_up(tree, rank.behind_at)
+def _rank_behind(tree: Tree, rank: Program) -> None:
+    rank.behind_at = OPENED + BEHIND_AFTER
+    _hold_all_up(tree, rank.behind_at)
 
 
-@_fault(
-    "job-hung",
-    "The job has hung for ten minutes, because one rank did not call a collective",
-    shows=("job-silent",),
-)
-def _job_hung(tree: Tree) -> None:
-    rank = rank_on(tree, BEHIND_RANK)
-    if rank is not None:
-        rank.behind_at = OPENED - HUNG_FOR
-        _hold_all_up(tree, rank.behind_at)
-        add_dumps(tree, rank)
+def _job_hung(tree: Tree, rank: Program) -> None:
+    rank.behind_at = OPENED - HUNG_FOR
+    _hold_all_up(tree, rank.behind_at)
+    add_dumps(tree, rank)
 
 
-def _hold_all_up(tree: Tree, at: float) -> None:
-    """End the traffic of all ranks, of an NCCL whose RAS service may be asked repeatedly."""
-    _scale_all(tree, changes((at, 0.0)))
-    newer = max(NCCL_WITH_MONITOR, tree.description.nccl)
-    for program in tree.programs:
-        if program.is_nccl:
-            map_libraries(tree, program.pid, default_libraries(tree, newer))
-
-
-@_fault(
-    "gpu-off-bus-live",
-    "After 15 s a GPU falls off the bus (Xid 79)",
-    shows=("xid-79-fell-off-bus", "rank-ended"),
-)
-def _gpu_lost(tree: Tree) -> None:
-    rank = rank_on(tree, LOST_RANK)
-    if rank is None or rank.gpu is None:
-        return
-    number, pid = rank.gpu, rank.pid
+def _gpu_lost(tree: Tree, rank: Program) -> None:
+    number, pid = rank.gpu or 0, rank.pid
     bdf, at = tree.gpus[number].bdf, OPENED + LOST_AFTER
-    _scale_all(tree, changes((at, 0.0)))
+    scale_job(tree, changes((at, 0.0)))
 
     def lose(tree: Tree) -> None:
         tree.lost.add(number)
@@ -311,15 +250,9 @@ def _gpu_lost(tree: Tree) -> None:
     tree.plan(OPENED + ENDED_AFTER, lambda tree: end_program(tree, pid))
 
 
-@_fault(
-    "congestion",
-    "After 10 s the network is congested",
-    shows=("network-congested", "port-paused"),
-    on="oci-h100",  # its NICs use Ethernet, which has PFC
-)
 def _congestion(tree: Tree) -> None:
-    _scale_all(tree, changes((OPENED + CONGESTED_AFTER, _CONGESTED)))
-    for nic in _compute_nics(tree):
+    scale_job(tree, changes((OPENED + CONGESTED_AFTER, _CONGESTED)))
+    for nic in used_nics(tree):
         port = port_of(nic)
         replace_content(tree, f"{port}/counters/port_xmit_wait", _rising(200_000))
         if nic.kind.layer != "Ethernet":
@@ -334,31 +267,20 @@ def _congestion(tree: Tree) -> None:
         counters["rx_prio3_pause_duration"] = lambda seconds: 120_000 * _congested_for(seconds)  # 12 %
 
 
-@_fault("gpu-throttled-live", "After 10 s a GPU is throttled", shows=("gpu-throttled",))
-def _gpu_throttled(tree: Tree) -> None:
-    rank = rank_on(tree, 0)
-    if rank is not None and rank.gpu is not None:
-        number = rank.gpu
-        tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
+def _gpu_throttled(tree: Tree, rank: Program) -> None:
+    number = rank.gpu or 0
+    tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
 
 
-@_fault(
-    "step-longer",
-    "After 12 min a step takes 23 % longer, because its network part grows",
-    shows=("job-step-longer",),
-)
 def _step_longer(tree: Tree) -> None:
-    _scale_all(tree, longer_steps(tree.seed, OPENED + LONGER_AFTER, _LONGER_SHARE))
+    scale_job(tree, longer_steps(tree.seed, OPENED + LONGER_AFTER, _LONGER_SHARE))
 
 
-@_fault("packets-lost-live", "After 10 s a port loses packets", shows=("port-errors-rising",))
-def _packets_lost(tree: Tree) -> None:
-    rank = rank_on(tree, 0)
-    if rank is not None:
-        nic = nic_of(tree, rank)
-        replace_content(tree, f"{port_of(nic)}/hw_counters/packet_seq_err", _rising(50))
-        if nic.kind.layer == "InfiniBand":  # the switch shows where they are lost
-            add_switch(tree, nic)
+def _packets_lost(tree: Tree, rank: Program) -> None:
+    nic = nic_of(tree, rank)
+    replace_content(tree, f"{port_of(nic)}/hw_counters/packet_seq_err", _rising(50))
+    if nic.kind.layer == "InfiniBand":  # the switch shows where they are lost
+        add_switch(tree, nic)
 
 
 def _congested_for(seconds: float) -> float:
@@ -369,11 +291,7 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
-@_fault("storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another")
-def _storage_traffic(tree: Tree) -> None:
-    rank = rank_on(tree, 0)
-    if rank is None:
-        return
+def _storage_traffic(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     line = nic.kind.line_gbps
     scale(tree, nic, changes(before=0.7))
@@ -387,7 +305,7 @@ def _storage_traffic(tree: Tree) -> None:
 
 @_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")
 def _two_jobs(tree: Tree) -> None:
-    if rank_on(tree, 0) is None:
+    if not ranks(tree):
         return
     gpus = len(tree.gpus)
     for number in range(gpus):
@@ -395,3 +313,38 @@ def _two_jobs(tree: Tree) -> None:
     add_job(tree, FIRST_RANK, range(gpus // 2), JOB)
     add_job(tree, OTHER_PIDS, range(gpus // 2, gpus), OTHER_JOB)
     _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
+
+
+# fmt: off
+FAULTS += (
+    _live("job-rank-staged", "One rank of the job copies through host memory",
+          _of_rank(STAGED_RANK, _rank_staged), finds=("job-log-staged", "job-staged")),
+    _live("job-restarted-staged", "After 30 s the job restarts, and copies through host memory",
+          _restarted_staged, shows=("job-staged",)),
+    _live("nic-slow", "One NIC carries less than half as much traffic as the others",
+          _of_rank(SLOW_RANK, _nic_slow), shows=("nic-slow-in-job",)),
+    _live("nic-flapping", "A port goes down for 5 s every 20 s",
+          _of_rank(FLAPPING_RANK, _nic_flapping), shows=("port-flapping",)),
+    _live("nic-link-retrained", "After 15 s a NIC's PCIe link drops to half its speed",
+          _of_rank(RETRAINED_RANK, _nic_link_retrained), shows=("pcie-link-degraded-speed",)),
+    _live("rank-stopped", "After 35 s one rank is stopped, and the others wait",
+          _of_rank(STOPPED_RANK, _rank_stopped), shows=("rank-stopped",)),
+    _live("rank-behind", "After 20 s one rank stops launching collectives",
+          _of_rank(BEHIND_RANK, _rank_behind), shows=("job-traffic-fell", "ras-problem")),
+    _live("job-hung", "The job has hung for ten minutes, because one rank did not call a collective",
+          _of_rank(BEHIND_RANK, _job_hung), shows=("job-silent",)),
+    _live("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)",
+          _of_rank(LOST_RANK, _gpu_lost), shows=("xid-79-fell-off-bus", "rank-ended")),
+    _live("congestion", "After 10 s the network is congested",
+          _congestion, shows=("network-congested", "port-paused"),
+          on="oci-h100"),  # its NICs use Ethernet, which has PFC
+    _live("gpu-throttled-live", "After 10 s a GPU is throttled",
+          _of_rank(0, _gpu_throttled), shows=("gpu-throttled",)),
+    _live("step-longer", "After 12 min a step takes 23 % longer, because its network part grows",
+          _step_longer, shows=("job-step-longer",)),
+    _live("packets-lost-live", "After 10 s a port loses packets",
+          _of_rank(0, _packets_lost), shows=("port-errors-rising",)),
+    _live("storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another",
+          _of_rank(0, _storage_traffic)),
+)
+# fmt: on

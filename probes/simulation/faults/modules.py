@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import VERBS_MODULES
-from probes.simulation.faults.fault import ChangeTree, Faults, add_file, append_to_cmdline, fault
+from probes.simulation.faults.fault import (
+    Faults,
+    add_file,
+    append_to_cmdline,
+    fault,
+    refused,
+    remove_path,
+    set_module_field,
+    unloaded,
+)
 from probes.simulation.node.model.tree import Refusal, Tree
 from probes.simulation.node.modules.files import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
-from probes.simulation.node.modules.loading import refuse_module, remove_modules
+from probes.simulation.node.modules.loading import remove_modules
 
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = (*VERBS_MODULES, "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
 
+_KEY_REJECTED = Refusal(
+    "Key was rejected by service", ((5, "Loading of module with unavailable key is rejected"),)
+)
 # Faults that remove the module's file hide faults in that file.
 NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
@@ -26,40 +38,6 @@ def take_driver_from_disk(tree: Tree) -> None:
     tree.remove("/var/lib/dkms/nvidia")
 
 
-def _unloaded(*names: str) -> ChangeTree:
-    return lambda tree: remove_modules(tree, *names)
-
-
-@FAULTS.fault("module-blacklisted-install", "modprobe.d runs /bin/false instead of loading nvidia-peermem")
-def _install_false(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    tree.add("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")
-
-
-@FAULTS.fault(
-    "kernel-forbids-modules-lockdown", "Kernel lockdown keeps nvidia_peermem from loading", excludes=NO_FILE
-)
-def _lockdown(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    tree.add("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n")
-
-
-@FAULTS.fault(
-    "secure-boot-unsigned",
-    "The kernel enforces module signatures, and nvidia_peermem is unsigned",
-    excludes=NO_FILE,
-)
-def _enforced(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    tree.add("/sys/module/module/parameters/sig_enforce", "Y\n")
-
-
-@FAULTS.fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem")
-def _key_rejected(tree: Tree) -> None:
-    messages = ((5, "Loading of module with unavailable key is rejected"),)
-    refuse_module(tree, PEERMEM, Refusal("Key was rejected by service", messages), 14.2)
-
-
 def other_kernel(tree: Tree) -> str:
     """Return another kernel of the node's distribution."""
     running = tree.description.kernel
@@ -67,18 +45,6 @@ def other_kernel(tree: Tree) -> str:
     return next(names, "6.8.0-58-generic")
 
 
-@FAULTS.fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel", excludes=NO_FILE)
-def _other_vermagic(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    set_modinfo(tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")
-
-
-@FAULTS.fault(
-    "dkms-not-built-for-kernel",
-    "DKMS did not build the NVIDIA driver after a kernel update",
-    finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"),
-    on="pcie-l40s",
-)
 def _built_for_other_kernel(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     take_driver_from_disk(tree)
@@ -88,18 +54,6 @@ def _built_for_other_kernel(tree: Tree) -> None:
     tree.link(f"/var/lib/dkms/nvidia/kernel-{kernel}-{machine}", f"{version}/{kernel}/{machine}")
 
 
-@FAULTS.fault("dkms-build-failed", "DKMS failed to build OFED")
-def _build_failed(tree: Tree) -> None:
-    tree.remove("/var/lib/dkms/mlnx-ofed-kernel")
-    log = "fatal error: linux/version.h: No such file or directory\n"
-    tree.add("/var/lib/dkms/mlnx-ofed-kernel/24.10/build/make.log", log)
-
-
-@FAULTS.fault(
-    "driver-half-updated",
-    "The NVIDIA driver on disk is newer than the loaded driver",
-    finds=("driver-half-updated", "driver-upgrade-blocked"),
-)
 def _half_updated(tree: Tree) -> None:
     for name, fields in modinfo_of(tree).files.items():
         if name.startswith("nvidia"):
@@ -107,15 +61,6 @@ def _half_updated(tree: Tree) -> None:
             fields["srcversion"] = fields["srcversion"][::-1]
 
 
-@FAULTS.fault("module-file-unusable", "The NVIDIA driver's module file is damaged", on="pcie-l40s")
-def _file_damaged(tree: Tree) -> None:
-    remove_modules(tree, *_OF_DRIVER)
-    modinfo_of(tree).files.pop("nvidia", None)
-
-
-@FAULTS.fault(
-    "module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture", on="pcie-l40s"
-)
 def _other_architecture(tree: Tree) -> None:
     remove_modules(tree, *_OF_DRIVER)
     for name in ("nvidia", "nvidia_uvm", PEERMEM):
@@ -124,36 +69,54 @@ def _other_architecture(tree: Tree) -> None:
         set_modinfo(tree, name, "vermagic", other)
 
 
-@FAULTS.fault(
-    "modules-index-missing",
-    "The kernel's module index is missing, and the NVIDIA driver is not loaded",
-    on="pcie-l40s",
-)
-def _without_index(tree: Tree) -> None:
-    remove_modules(tree, *_OF_DRIVER)
-    tree.remove(f"/lib/modules/{tree.description.kernel}/modules.dep")
-
-
 # fmt: off
 FAULTS += (
     # These leave hardly anything to check, so they are not combined with others.
-    fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", _unloaded(*_RDMA), on="pcie-l40s"),
+    fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", unloaded(*_RDMA), on="pcie-l40s"),
     fault("mlx5-core-not-loaded", "mlx5_core, the NIC driver, is not loaded",
-          _unloaded("mlx5_ib", "mlx5_core"), on="pcie-l40s"),
+          unloaded("mlx5_ib", "mlx5_core"), on="pcie-l40s"),
     fault("mlx5-ib-not-loaded", "mlx5_ib, the RDMA driver of the NICs, is not loaded",
-          _unloaded("mlx5_ib"), on="pcie-l40s"),
+          unloaded("mlx5_ib"), on="pcie-l40s"),
     fault("ib-uverbs-not-loaded", "ib_uverbs is not loaded, so no program can use RDMA",
-          _unloaded("mlx5_ib", "efa", "ib_uverbs"), on="pcie-l40s"),
-    fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", _unloaded(*_OF_DRIVER), on="pcie-l40s"),
+          unloaded("mlx5_ib", "efa", "ib_uverbs"), on="pcie-l40s"),
+    fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", unloaded(*_OF_DRIVER), on="pcie-l40s"),
     fault("nvidia-uvm-not-loaded", "nvidia_uvm is not loaded, so CUDA does not start",
-          _unloaded("nvidia_uvm")),
+          unloaded("nvidia_uvm")),
     fault("module-blacklisted", "modprobe.d blacklists nvidia-peermem",
           add_file("/etc/modprobe.d/blacklist-gdr.conf", "# hardening\nblacklist nvidia-peermem\n"),
           excludes=("module-blacklisted-cmdline",)),
     fault("module-blacklisted-cmdline", "The kernel command line blocks nvidia_peermem",
-          _unloaded(PEERMEM), change_description=append_to_cmdline(f"module_blacklist={PEERMEM}")),
+          unloaded(PEERMEM), change_description=append_to_cmdline(f"module_blacklist={PEERMEM}")),
     fault("kernel-forbids-modules-disabled", "kernel.modules_disabled is 1",
           add_file("/proc/sys/kernel/modules_disabled", "1\n")),
     fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs",
-          lambda tree: set_modinfo(tree, "mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")),
+          set_module_field("mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")),
+    fault("module-blacklisted-install", "modprobe.d runs /bin/false instead of loading nvidia-peermem",
+          unloaded(PEERMEM),
+          add_file("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")),
+    fault("kernel-forbids-modules-lockdown", "Kernel lockdown keeps nvidia_peermem from loading",
+          unloaded(PEERMEM),
+          add_file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"), excludes=NO_FILE),
+    fault("secure-boot-unsigned", "The kernel enforces module signatures, and nvidia_peermem is unsigned",
+          unloaded(PEERMEM), add_file("/sys/module/module/parameters/sig_enforce", "Y\n"), excludes=NO_FILE),
+    fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
+          refused(PEERMEM, _KEY_REJECTED, 14.2)),
+    fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
+          unloaded(PEERMEM), lambda tree: set_modinfo(
+              tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions"),
+          excludes=NO_FILE),
+    fault("dkms-build-failed", "DKMS failed to build OFED", remove_path("/var/lib/dkms/mlnx-ofed-kernel"),
+          add_file("/var/lib/dkms/mlnx-ofed-kernel/24.10/build/make.log",
+                   "fatal error: linux/version.h: No such file or directory\n")),
+    fault("module-file-unusable", "The NVIDIA driver's module file is damaged",
+          unloaded(*_OF_DRIVER), lambda tree: modinfo_of(tree).files.pop("nvidia", None), on="pcie-l40s"),
+    fault("modules-index-missing",
+          "The kernel's module index is missing, and the NVIDIA driver is not loaded", unloaded(*_OF_DRIVER),
+          lambda tree: tree.remove(f"/lib/modules/{tree.description.kernel}/modules.dep"), on="pcie-l40s"),
+    fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",
+          _built_for_other_kernel, finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"), on="pcie-l40s"),
+    fault("driver-half-updated", "The NVIDIA driver on disk is newer than the loaded driver",
+          _half_updated, finds=("driver-half-updated", "driver-upgrade-blocked")),
+    fault("module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture",
+          _other_architecture, on="pcie-l40s"),
 )

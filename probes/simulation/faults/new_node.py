@@ -9,7 +9,7 @@ from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import remove_modules
-from probes.simulation.node.system.products import remove_products
+from probes.simulation.node.system.software import remove_products
 
 FAULTS = Faults()
 

@@ -1,17 +1,39 @@
-"""Faults of NICs and their ports."""
+"""Faults of NICs and their ports; of other vendors also modules, peer memory and the network plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.counters import PORT_DATA
 from probes.facts.rdma.rail_networks import CONF
-from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
+from probes.simulation.faults.fault import (
+    ChangeDescription,
+    Faults,
+    add_file,
+    add_link,
+    as_change,
+    bind,
+    change_devices,
+    change_fields,
+    empty_gid,
+    fault,
+    logged,
+    refused,
+    remove_path,
+    replace_content,
+    unloaded,
+)
+from probes.simulation.node.devices.network import set_qos
 from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.devices.roce import set_qos
-from probes.simulation.node.model.tree import Content, PlacedNic, Tree, log
+from probes.simulation.node.jobs.traffic import change_count
+from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree, log
+from probes.simulation.node.modules.files import remove_module_file
+from probes.simulation.node.modules.loading import INVALID, symbol_mismatch
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
 _ROCE = ("mlx5_4", "mlx5_9")
@@ -22,12 +44,12 @@ _HALF_RATES = {
     "100": "50 Gb/sec (2X EDR)",
 }
 _JOB = "/proc/41900"
+_EFA, _CXI = "aws-p5", "slingshot"  # nodes with NICs of AWS and HPE
+_REFUSES_PROPRIETARY = Refusal(INVALID.error, ((6, "efa_nv_peermem: Nvidia proprietary is unsupported"),))
+_WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
+_PROPRIETARY = change_fields(driver={"flavor": "proprietary"}, gpudirect={"dmabuf": False})
 
 FAULTS = Faults()
-
-
-def _nic(tree: Tree, name: str) -> PlacedNic:
-    return next(nic for nic in tree.nics if nic.name == name)
 
 
 def _compute_nic(tree: Tree, name: str) -> PlacedNic:
@@ -36,15 +58,12 @@ def _compute_nic(tree: Tree, name: str) -> PlacedNic:
     return named or tree.compute_nics[int(name.rpartition("_")[2]) % len(tree.compute_nics)]
 
 
-def _port(name: str, **files: str) -> ChangeTree:
+@as_change
+def _port(tree: Tree, /, name: str, **files: str) -> None:
     """Change files of a port."""
-
-    def change(tree: Tree) -> None:
-        nic = _compute_nic(tree, name)
-        for file, value in files.items():
-            replace_content(tree, f"{port_of(nic)}/{file}", f"{value}\n")
-
-    return change
+    nic = _compute_nic(tree, name)
+    for file, value in files.items():
+        replace_content(tree, f"{port_of(nic)}/{file}", f"{value}\n")
 
 
 @FAULTS.fault("half-rate", "A port (mlx5_2) runs at half its rate", finds=("single-rail-or-half-rate",))
@@ -56,74 +75,43 @@ def _half_rate(tree: Tree) -> None:
         _slow_port("mlx5_2", _HALF_RATES[whole], 2)(tree)
 
 
-def _slow_port(name: str, rate: str, divisor: int) -> ChangeTree:
+@as_change
+def _slow_port(tree: Tree, name: str, rate: str, divisor: int) -> None:
     """Set the rate of a port, and divide its traffic."""
-
-    def change(tree: Tree) -> None:
-        _port(name, rate=rate)(tree)
-        for counter in PORT_DATA:
-            path = f"{port_of(_compute_nic(tree, name))}/counters/{counter}"
-            content = tree.files.get(path)
-            if callable(content):
-                tree.add(path, _divided(content, divisor))
-
-    return change
+    _port(name, rate=rate)(tree)
+    for counter in PORT_DATA:
+        change_count(tree, _compute_nic(tree, name), counter, lambda count, _: count // divisor)
 
 
-def _divided(counter: Callable[[float], str | bytes], divisor: int) -> Content:
-    return lambda seconds: f"{int(counter(seconds)) // divisor}\n"
-
-
-def _counter(name: str, counter: str, content: Content) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        replace_content(tree, f"{port_of(_nic(tree, name))}/{counter}", content)
-
-    return change
+@as_change
+def _counter(tree: Tree, name: str, counter: str, content: Content) -> None:
+    replace_content(tree, f"{port_of(tree.nic(name))}/{counter}", content)
 
 
 def _rising(start: int, seconds_each: float) -> Content:
     return lambda seconds: f"{start + int(seconds / seconds_each)}\n"
 
 
-def _netdev(file: str, value: str, *nics: str) -> ChangeTree:
+@as_change
+def _netdev(tree: Tree, file: str, value: str, *nics: str) -> None:
     """Change a file of netdevs."""
-
-    def change(tree: Tree) -> None:
-        for name in nics:
-            nic = _nic(tree, name)
-            if f"{nic.path}/net" in tree.directories:
-                replace_content(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
-
-    return change
+    for nic in map(tree.nic, nics):
+        if f"{nic.path}/net" in tree.directories:
+            replace_content(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
 
 
-@FAULTS.fault(
-    "netdev-down", "The netdev of a RoCE port (mlx5_4) is down", finds=("ib-port-not-active-netdev-down",)
-)
-def _set_down(tree: Tree) -> None:
-    _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled")(tree)
-    _netdev("flags", "0x1002", "mlx5_4")(tree)
-    _netdev("operstate", "down", "mlx5_4")(tree)
-
-
-def _gids(name: str, keep: Callable[[int], bool], count: int = 16) -> ChangeTree:
+@as_change
+def _gids(tree: Tree, name: str, keep: Callable[[int], bool]) -> None:
     """Clear entries of a GID table."""
-
-    def change(tree: Tree) -> None:
-        port = port_of(_nic(tree, name))
-        for index in range(count):
-            if not keep(index):
-                replace_content(tree, f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n")
-                tree.remove(f"{port}/gid_attrs/types/{index}")
-                tree.remove(f"{port}/gid_attrs/ndevs/{index}")
-
-    return change
+    for index in range(16):
+        if not keep(index):
+            empty_gid(tree, port_of(tree.nic(name)), index)
 
 
 def _elsewhere(tree: Tree, name: str) -> None:
     """Remove an RDMA device; its uverbs device is listed in every namespace."""
     tree.remove(f"/sys/class/infiniband/{name}")
-    tree.remove(f"{_nic(tree, name).path}/infiniband")
+    tree.remove(f"{tree.nic(name).path}/infiniband")
 
 
 def _without_rdma(tree: Tree, name: str) -> None:
@@ -133,23 +121,14 @@ def _without_rdma(tree: Tree, name: str) -> None:
 
 
 def _unbind(tree: Tree, name: str, driver: str = "") -> None:
-    nic = _nic(tree, name)
+    nic = tree.nic(name)
     _without_rdma(tree, name)
     if f"{nic.path}/net" in tree.directories:
         tree.remove(f"/sys/class/net/{netdev_of(tree, nic)}")
         tree.remove(f"{nic.path}/net")
-    tree.remove(f"{nic.path}/driver")
-    uevent = str(tree.files[f"{nic.path}/uevent"])
-    plain = "".join(line for line in uevent.splitlines(True) if not line.startswith("DRIVER="))
-    tree.add(f"{nic.path}/uevent", f"DRIVER={driver}\n{plain}" if driver else plain)
+    bind(tree, nic.path, driver)
 
 
-@FAULTS.fault(
-    "rdma-devices-in-pods",
-    "Healthy: the RDMA devices are in pods' network namespaces",
-    finds=(),
-    on="pcie-l40s",
-)
 def _in_pods(tree: Tree) -> None:
     """Move all RDMA devices to network namespaces of pods, as rdma-cni does."""
     for number, nic in enumerate(tree.nics):
@@ -162,20 +141,8 @@ def _in_pods(tree: Tree) -> None:
     tree.commands["rdma"] = lambda argv, seconds: "netns exclusive copy-on-fork on\n"
 
 
-@FAULTS.fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others")
-def _old_firmware(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_2")
-    replace_content(tree, f"{nic.path}/infiniband/{nic.name}/fw_ver", "28.39.1002\n")
-
-
-@FAULTS.fault(
-    "bond",
-    "A NIC (mlx5_9) is part of a bond",
-    finds=("single-rail-or-half-rate-bond",),
-    excludes=("roce-gid-wrong-no-v2",),
-)
 def _bond(tree: Tree) -> None:
-    nic = _nic(tree, "mlx5_9")
+    nic = tree.nic("mlx5_9")
     tree.link("/sys/class/net/bond0", f"{nic.path}/net/{netdev_of(tree, nic)}")
     for index in range(16):
         replace_content(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
@@ -184,36 +151,28 @@ def _bond(tree: Tree) -> None:
 @FAULTS.fault("roce-bond-port-down", "A port of a bonded NIC (mlx5_bond_2) has no link", on="bare-roce")
 def _bond_port_down(tree: Tree) -> None:
     """Take one port of a bond down: its RDMA device stays ACTIVE, and the bond's rate halves."""
-    nic = _nic(tree, "mlx5_bond_2")
+    nic = tree.nic("mlx5_bond_2")
     member = f"{nic.path}/net/{netdev_of(tree, nic)}"
     for file, value in (("operstate", "down"), ("speed", "-1"), ("bonding_slave/mii_status", "down")):
         replace_content(tree, f"{member}/{file}", f"{value}\n")
 
 
-def _rails(key: str, value: int) -> ChangeTree:
+@as_change
+def _rails(tree: Tree, key: str, value: int) -> None:
     """Set one of the IPv4 settings of all netdevs."""
-
-    def change(tree: Tree) -> None:
-        for path in [path for path in tree.files if path.startswith(f"{CONF}/") and path.endswith(f"/{key}")]:
-            tree.add(path, f"{value}\n")
-
-    return change
+    for path in [path for path in tree.files if path.startswith(f"{CONF}/") and path.endswith(f"/{key}")]:
+        tree.add(path, f"{value}\n")
 
 
-@FAULTS.fault(
-    "roce-trust-pcp",
-    "RoCE ports trust PCP, so the DSCP of jobs is ignored",
-    finds=("roce-class-not-lossless",),
-    on="oci-h100",
-)
 def _trust_pcp(tree: Tree) -> None:
     described = tree.description.nic["compute"].qos
     if described is not None:
         set_qos(tree, replace(described, trusts_dscp=False))
 
 
-def _unset_in_conf(line: str) -> ChangeTree:
-    return lambda tree: tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"{line}\n", ""))
+@as_change
+def _unset_in_conf(tree: Tree, line: str) -> None:
+    tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"{line}\n", ""))
 
 
 @FAULTS.fault("roce-class-overridden", "The driver overrides the jobs' traffic class", on="bare-roce")
@@ -222,27 +181,24 @@ def _class_of_driver(tree: Tree) -> None:
         tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
 
 
-@FAULTS.fault("roce-lossless-off", "ECN is off on the RoCE ports")
-def _no_ecn(tree: Tree) -> None:
-    for priority in range(8):
-        _netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE)(tree)
+@as_change
+def _logs(tree: Tree, name: str, text: str) -> None:
+    log(tree, f"mlx5_core {tree.nic(name).bdf}: {text}")
 
 
-@FAULTS.fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID")
-def _job_with_empty_gid(tree: Tree) -> None:
-    """Add a job that uses an empty entry of the GID table."""
-    tree.add(f"{_JOB}/comm", "python3\n")
-    tree.add(f"{_JOB}/status", "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1000\t1000\t1000\n")
-    tree.add(f"{_JOB}/environ", b"NCCL_IB_GID_INDEX=11\0")
-    tree.add(f"{_JOB}/maps", "")
-    tree.link(f"{_JOB}/fd/3", "/dev/nvidia0")
+def _without_dmabuf(id_: str, prefix: str, module: str) -> ChangeDescription:
+    """Return a change to NICs of another vendor, whose driver does not register DMA-BUFs."""
 
-
-def _logs(name: str, text: str) -> ChangeTree:
-    """Add a message "mlx5_core BDF: …" to the kernel log."""
-
-    def change(tree: Tree) -> None:
-        log(tree, f"mlx5_core {_nic(tree, name).bdf}: {text}")
+    def change(description: NodeDescription) -> NodeDescription:
+        live = (name for name in description.modules.live if not name.startswith("mlx5_"))
+        return change_fields(
+            nic={
+                kind: replace(nic, id=id_, hca="", firmware="", board="")
+                for kind, nic in description.nic.items()
+            },
+            modules={"live": (*live, module)},
+            gpudirect={"dmabuf": False},
+        )(change_devices(lambda device: device.replace(" mlx5_", f" {prefix}"))(description))
 
     return change
 
@@ -251,6 +207,18 @@ def _logs(name: str, text: str) -> ChangeTree:
 FAULTS += (
     fault("port-down", "A port (mlx5_1) has no link",
           _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"), finds=("ib-port-not-active",)),
+    fault("netdev-down", "The netdev of a RoCE port (mlx5_4) is down",
+          _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled"), _netdev("flags", "0x1002", "mlx5_4"),
+          _netdev("operstate", "down", "mlx5_4"), finds=("ib-port-not-active-netdev-down",)),
+    fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others",
+          lambda tree: replace_content(
+              tree, f"{tree.nic('mlx5_2').path}/infiniband/mlx5_2/fw_ver", "28.39.1002\n")),
+    fault("roce-lossless-off", "ECN is off on the RoCE ports",
+          *(_netdev(f"ecn/roce_rp/enable/{priority}", "0", *_ROCE) for priority in range(8))),
+    fault("roce-gid-wrong", "A job sets NCCL_IB_GID_INDEX to an empty GID",
+          add_file(f"{_JOB}/comm", "python3\n"), add_file(f"{_JOB}/environ", b"NCCL_IB_GID_INDEX=11\0"),
+          add_file(f"{_JOB}/status", "Name:\tpython3\nState:\tS (sleeping)\nUid:\t1000\t1000\t1000\t1000\n"),
+          add_file(f"{_JOB}/maps", ""), add_link(f"{_JOB}/fd/3", "/dev/nvidia0")),
     fault("port-disabled", "A port (mlx5_3) is disabled",
           _port("mlx5_3", state="1: DOWN", phys_state="3: Disabled"), finds=("ib-port-not-active-disabled",)),
     fault("no-subnet-manager", "A port (mlx5_5) has no subnet manager",
@@ -302,7 +270,7 @@ FAULTS += (
     fault("error-counter-full", "The symbol error counter of a port (mlx5_3) is saturated",
           _counter("mlx5_3", "counters/symbol_error", "65535\n")),
     fault("port-counters-missing", "A port (mlx5_1) has no counters",
-          lambda tree: tree.remove(f"{port_of(_nic(tree, 'mlx5_1'))}/counters")),
+          lambda tree: tree.remove(f"{port_of(tree.nic('mlx5_1'))}/counters")),
     fault("nic-without-driver", "A NIC (mlx5_6) has no driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
     fault("nic-passed-through", "A NIC (mlx5_7) is reserved for a virtual machine",
           lambda tree: _unbind(tree, _FOR_GUESTS, "vfio-pci"), finds=("nic-without-driver-passed-through",)),
@@ -323,4 +291,47 @@ FAULTS += (
     fault("nic-firmware-command-failed", "A firmware command to a NIC (mlx5_8) timed out",
           _logs("mlx5_8", "wait_func:1146:(pid 811): QUERY_VPORT_STATE(0x750) timeout. "
                           "Will cause a leak of a command resource")),
+    fault("rdma-devices-in-pods", "Healthy: the RDMA devices are in pods' network namespaces",
+          _in_pods, finds=(), on="pcie-l40s"),
+    fault("bond", "A NIC (mlx5_9) is part of a bond",
+          _bond, finds=("single-rail-or-half-rate-bond",), excludes=("roce-gid-wrong-no-v2",)),
+    fault("roce-trust-pcp", "RoCE ports trust PCP, so the DSCP of jobs is ignored",
+          _trust_pcp, finds=("roce-class-not-lossless",), on="oci-h100"),
+)
+FAULTS += tuple(
+    fault(f"nic-{module.partition('_')[0]}", f"{maker} NICs whose driver does not register DMA-BUFs",
+          change_description=_without_dmabuf(id_, prefix, module),
+          finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s")
+    for maker, id_, prefix, module in (
+        ("Alibaba", "1ded:107f", "erdma_", "erdma"),
+        ("AMD Pensando", "1dd8:1002", "ionic_", "ionic_rdma"),
+        ("Broadcom", "14e4:1750", "bnxt_re", "bnxt_re"),
+        ("Intel", "8086:1592", "irdma", "irdma"),
+    )
+)
+FAULTS += (
+    fault("efa-not-loaded", "The EFA driver is not loaded", unloaded("efa"), on=_EFA),
+    fault("nccl-net-plugin-absent", "The job has no aws-ofi-nccl plugin, and NCCL uses TCP",
+          change_description=change_fields(system={"plugin": ""}), on=_EFA),
+    fault("cxi-ss1-not-loaded", "The Slingshot driver is not loaded",
+          unloaded("cxi_user", "cxi_eth", "cxi_ss1"), on=_CXI),
+    fault("cxi-user-not-loaded", "cxi_user is not loaded: libfabric finds no NIC",
+          unloaded("cxi_user"), on=_CXI),
+    fault("efa-peermem-unusable", "The proprietary NVIDIA driver, which efa_nv_peermem refuses",
+          refused(EFA_PEERMEM, _REFUSES_PROPRIETARY, 14.2), change_description=_PROPRIETARY, on=_EFA),
+    fault("efa-peermem-unusable-refused",
+          "efa_nv_peermem was built for another NVIDIA driver, and the kernel refuses it; no DMA-BUF",
+          refused(EFA_PEERMEM, symbol_mismatch(EFA_PEERMEM, "nvidia_p2p_get_pages"), 14.2),
+          change_description=_WITHOUT_DMABUF, finds=("efa-peermem-unusable",), on=_EFA),
+    fault("efa-peermem-unusable-spare", "efa_nv_peermem is not installed; DMA-BUF works",
+          unloaded(EFA_PEERMEM), lambda tree: remove_module_file(tree, EFA_PEERMEM),
+          finds=("efa-peermem-unusable",), on=_EFA),
+    fault("efa-peermem-symbol-mismatch",
+          "efa_nv_peermem was built for another NVIDIA driver, but loads nevertheless",
+          logged("efa_nv_peermem: no symbol version for nvidia_p2p_dma_unmap_pages", 14.2),
+          logged("EFA NV Peermem v1.2.2", 14.3, 6), on=_EFA),
+    fault("cxi-without-gpu-support",
+          "cxi_ss1 was built without NVIDIA's headers, and the NVIDIA driver is proprietary",
+          remove_path(CXI_GPU_PARAMETER), logged("cxi_ss1: Nvidia GPU P2P not supported", 3010.0, 6),
+          change_description=_PROPRIETARY, on=_CXI),
 )

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
-from probes.simulation.faults.fault import ChangeTree, Faults, change_fields, fault
-from probes.simulation.faults.peermem import GONE
-from probes.simulation.node.model.description import NodeDescription, RootDescription
+from probes.queries.modules import DRIVER_VERSION
+from probes.simulation.faults.fault import (
+    Faults,
+    add_file,
+    add_link,
+    as_change,
+    change_devices,
+    change_fields,
+    fault,
+    remove_path,
+    unloaded,
+)
+from probes.simulation.faults.peermem import GONE, ofed, peermem_parameter
+from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree, log
-from probes.simulation.node.modules.loading import remove_modules
 
 FAULTS = Faults()
 
@@ -24,6 +33,7 @@ def _without_either(description: NodeDescription) -> NodeDescription:
     )(description)
 
 
+_NCCL = "/usr/lib/x86_64-linux-gnu/libnccl.so.2"
 _PROPRIETARY = change_fields(driver={"flavor": "proprietary"})
 _WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
 _DRIVER_510 = change_fields(driver={"version": "510.108.03", "cuda": "11.6"})
@@ -38,34 +48,10 @@ def _driver_580(description: NodeDescription) -> NodeDescription:
     return change_fields(driver={"version": "580.95.05", "cuda": "13.0"})(description)
 
 
-@FAULTS.fault(
-    "dmabuf-kernel-without-odp",
-    "The kernel was built without on-demand paging, so no NIC supports DMA-BUF",
-    change_description=_WITHOUT_DMABUF,
-    finds=("dmabuf-nic-driver-lacks-support",),
-    on="pcie-l40s",
-)
-def _without_odp(tree: Tree) -> None:
-    config = "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"
-    tree.add(f"/boot/config-{tree.description.kernel}", config)
-
-
-def _as_mlx4(devices: list[Any]) -> list[Any]:
-    """Rename the NICs of a description as mlx4 names them, also below nested switches."""
-    return [
-        _as_mlx4(device) if isinstance(device, list) else device.replace(" mlx5_", " mlx4_")
-        for device in devices
-    ]
-
-
 def _connectx_3(description: NodeDescription) -> NodeDescription:
     """Replace the NICs by ConnectX-3 with their last OFED: only nvidia_peermem works."""
     modules = description.modules
     return change_fields(
-        root=tuple(
-            replace(root, switch=_as_mlx4(root.switch), ports=_as_mlx4(root.ports), flat=_as_mlx4(root.flat))
-            for root in description.root
-        ),
         nic={
             kind: replace(nic, id="15b3:1003", hca="MT4099", firmware="2.42.5000", board="MT_1090120019")
             for kind, nic in description.nic.items()
@@ -75,90 +61,25 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
             "live": tuple(name.replace("mlx5_", "mlx4_") for name in modules.live),
             "on_disk": (*modules.on_disk, *CONNECTX.modules),
         },
-    )(description)
+    )(change_devices(lambda device: device.replace(" mlx5_", " mlx4_"))(description))
 
 
-def _last_ofed_for_connectx_3(tree: Tree) -> None:
-    tree.commands["ofed_info"] = lambda argv, seconds: "MLNX_OFED_LINUX-4.9-7.1.0.0:\n"
-    tree.add("/etc/modprobe.d/nvidia-peermem.conf", "options nvidia-peermem peerdirect_support=1\n")
-    tree.add("/sys/module/nvidia_peermem/parameters/peerdirect_support", "1\n")
+_LAST_OFED = (ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), peermem_parameter("peerdirect_support", "1"))
 
 
-@FAULTS.fault(
-    "mlx4-ib-not-loaded", "ConnectX-3 NICs without mlx4_ib", change_description=_connectx_3, on="dgx-a100"
-)
-def _without_mlx4_ib(tree: Tree) -> None:
-    _last_ofed_for_connectx_3(tree)
-    remove_modules(tree, "mlx4_ib")
+@as_change
+def _refused(tree: Tree, text: str) -> None:
+    log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
-@FAULTS.fault(
-    "mlx4-core-not-loaded",
-    "ConnectX-3 NICs without mlx4_core and mlx4_ib",
-    change_description=_connectx_3,
-    on="dgx-a100",
-)
-def _without_mlx4(tree: Tree) -> None:
-    _last_ofed_for_connectx_3(tree)
-    remove_modules(tree, "mlx4_ib", "mlx4_core")
-
-
-@FAULTS.fault(
-    "p2p-topology-refused-override",
-    "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
-    change_description=_driver_580,
-    on="pcie-l40s",
-)
-def _denied(tree: Tree) -> None:
-    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_GrdmaPciTopoCheckOverride=2\n")
-    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n')
-
-
-@FAULTS.fault(
-    "path-contradicts-node",
-    "The driver's version file says proprietary, and jobs use DMA-BUF",
-    finds=("path-contradicts-node", "dmabuf-needs-open-module"),
-    on="bare-roce",
-)
-def _misread_flavor(tree: Tree) -> None:
-    version = "/proc/driver/nvidia/version"
-    tree.add(version, tree.text(version).replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
-
-
-def _refused(text: str) -> ChangeTree:
-    return lambda tree: log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
-
-
-@FAULTS.fault(
-    "memory-peers-missing-old-nccl",
-    "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
-    change_description=_PROPRIETARY,
-    excludes=GONE,
-)
-def _old_nccl(tree: Tree) -> None:
-    directory = "/usr/lib/x86_64-linux-gnu"
-    tree.remove(f"{directory}/libnccl.so.2")
-    tree.add(f"{directory}/libnccl.so.2.21.5", "")
-    tree.link(f"{directory}/libnccl.so.2", "libnccl.so.2.21.5")
-
-
-@FAULTS.fault(
-    "data-direct-unavailable",
-    "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
-    on="gb300",
-)
 def _dma_unbound(tree: Tree) -> None:
     for path in tree.dma_functions.values():
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
 
 
-def _without_dma(description: NodeDescription) -> NodeDescription:
+def _unless_dma(device: str) -> str | None:
     """Leave out the DMA functions, as a hypervisor or firmware may."""
-
-    def kept(root: RootDescription) -> RootDescription:
-        return replace(root, switch=[device for device in root.switch if not str(device).startswith("dma ")])
-
-    return replace(description, root=tuple(map(kept, description.root)))
+    return None if device.startswith("dma ") else device
 
 
 # fmt: off
@@ -178,7 +99,7 @@ FAULTS += (
     fault("dmabuf-nic-driver-lacks-support", "One NIC (mlx5_6) refuses DMA-BUF",
           change_description=change_fields(gpudirect={"refusing": ("mlx5_6",)})),
     fault("nic-connectx-3", "ConnectX-3 NICs with the last OFED that supports them",
-          _last_ofed_for_connectx_3, change_description=_connectx_3,
+          *_LAST_OFED, change_description=_connectx_3,
           finds=("dmabuf-nic-driver-lacks-support",), on="dgx-a100"),
     fault("p2p-topology-refused", "The driver denies a NIC access to GPU memory because of the chipset",
           _refused("PCI topology not supported for dma-buf"), change_description=_driver_580, on="pcie-l40s"),
@@ -190,5 +111,31 @@ FAULTS += (
     fault("data-direct-old-rdma-core", "rdma-core 50, whose libmlx5 cannot use Data Direct",
           change_description=change_fields(rdma_core=50), finds=("data-direct-unavailable",), on="gb300"),
     fault("data-direct-hidden", "The NICs' DMA functions (Data Direct) are not on the PCI bus",
-          change_description=_without_dma, finds=("data-direct-unavailable",), on="gb300"),
+          change_description=change_devices(_unless_dma), finds=("data-direct-unavailable",), on="gb300"),
+    fault("dmabuf-kernel-without-odp",
+          "The kernel was built without on-demand paging, so no NIC supports DMA-BUF",
+          lambda tree: tree.add(f"/boot/config-{tree.description.kernel}",
+                                "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"),
+          change_description=_WITHOUT_DMABUF, finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s"),
+    fault("mlx4-ib-not-loaded", "ConnectX-3 NICs without mlx4_ib",
+          *_LAST_OFED, unloaded("mlx4_ib"), change_description=_connectx_3, on="dgx-a100"),
+    fault("mlx4-core-not-loaded", "ConnectX-3 NICs without mlx4_core and mlx4_ib",
+          *_LAST_OFED, unloaded("mlx4_ib", "mlx4_core"), change_description=_connectx_3,
+          on="dgx-a100"),
+    fault("p2p-topology-refused-override",
+          "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
+          add_file("/etc/modprobe.d/nvidia-options.conf",
+                   "options nvidia NVreg_GrdmaPciTopoCheckOverride=2\n"),
+          add_file("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n'),
+          change_description=_driver_580, on="pcie-l40s"),
+    fault("path-contradicts-node", "The driver's version file says proprietary, and jobs use DMA-BUF",
+          lambda tree: tree.add(DRIVER_VERSION, tree.text(DRIVER_VERSION).replace(
+              "Open Kernel Module for x86_64", "x86_64 Kernel Module")),
+          finds=("path-contradicts-node", "dmabuf-needs-open-module"), on="bare-roce"),
+    fault("memory-peers-missing-old-nccl", "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
+          remove_path(_NCCL), add_file(f"{_NCCL}.21.5", ""), add_link(_NCCL, "libnccl.so.2.21.5"),
+          change_description=_PROPRIETARY, excludes=GONE),
+    fault("data-direct-unavailable",
+          "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
+          _dma_unbound, on="gb300"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 
 from probes.facts.pci.functions import DEVICES
@@ -10,13 +11,17 @@ from probes.simulation.faults.fault import (
     ChangeDescription,
     ChangeTree,
     Faults,
+    add_file,
     append_to_cmdline,
+    change_devices,
     change_fields,
     fault,
 )
 from probes.simulation.node.devices import config_space as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
-from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.tree import Content, Tree, log
+
+_GUEST = ("QEMU", "Standard PC (Q35 + ICH9, 2009)")
 
 FAULTS = Faults()
 
@@ -37,31 +42,52 @@ def _above(tree: Tree, bdf: str) -> str:
     return config.real_path(tree, bdf).split("/")[-2]
 
 
-def _set_register(device: str, offset: int, value: int, mask: int) -> ChangeTree:
-    """Change bits in the configuration space of a function."""
+def _on(device: str, change: Callable[[Tree, str], object]) -> ChangeTree:
+    """Return a change of a function, which is called with its BDF unless another fault has removed it."""
 
-    def change(tree: Tree) -> None:
+    def change_tree(tree: Tree) -> None:
         bdf = _function(tree, device)
         if bdf is not None:
-            config.set_bits(tree, bdf, offset, value, mask)
+            change(tree, bdf)
 
-    return change
+    return change_tree
+
+
+def _set_register(device: str, offset: int, value: int, mask: int) -> ChangeTree:
+    """Change bits in the configuration space of a function."""
+    return _on(device, lambda tree, bdf: config.set_bits(tree, bdf, offset, value, mask))
+
+
+def _set_file(device: str, name: str, content: Content) -> ChangeTree:
+    return _on(device, lambda tree, bdf: tree.add(f"{config.real_path(tree, bdf)}/{name}", content))
 
 
 def _set_link(device: str, both: bool = True, **files: str) -> ChangeTree:
     """Change the link files of a function and of the port above it, or of the port alone."""
 
-    def change(tree: Tree) -> None:
-        bdf = _function(tree, device)
-        if bdf is None:
-            return
+    def change(tree: Tree, bdf: str) -> None:
         for end in (bdf, _above(tree, bdf)):
             path = config.real_path(tree, end)
             for name, value in files.items():
                 if both or end != bdf or name.startswith("current"):
                     tree.add(f"{path}/{name}", f"{value}\n")
 
-    return change
+    return _on(device, change)
+
+
+def _without_extended_space(tree: Tree, nic: str) -> None:
+    for bdf in (nic, _above(tree, nic)):
+        path = f"{config.real_path(tree, bdf)}/config"
+        content = tree.files[path]
+        if isinstance(content, bytes):
+            tree.add(path, content[:256])
+
+
+def _log_refused_dma(tree: Tree, nic: str) -> None:
+    """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
+    log(tree, "DMAR: DRHD: handling fault status reg 2", level=3)
+    text = "fault addr 0x2f000000000 [fault reason 0x05] PTE Write access is not set"
+    log(tree, f"DMAR: [DMA Write NO_PASID] Request device [{nic[5:]}] {text}", level=3)
 
 
 def _ports_below_switches(tree: Tree) -> list[str]:
@@ -75,39 +101,15 @@ def _ports_below_switches(tree: Tree) -> list[str]:
     return list(ports)
 
 
-@FAULTS.fault(
-    "acs-on", "ACS redirects traffic between GPUs and NICs through the CPU", finds=("acs-redirect-enabled",)
-)
 def _acs_on(tree: Tree) -> None:
     for port in _ports_below_switches(tree):
         config.set_bits(tree, port, config.ACS_CONTROL, 0x1D, 0x1D)
-
-
-@FAULTS.fault(
-    "acs-direct-translated-without-ats", "A switch port relies on ATS, which is off on its NIC (mlx5_2)"
-)
-def _direct_translated(tree: Tree) -> None:
-    nic = _function(tree, "mlx5_2")
-    if nic is not None:
-        config.set_bits(tree, _above(tree, nic), config.ACS_CONTROL, 0x5D, 0x5D)
 
 
 @FAULTS.fault("vm-without-p2p-ats", "ATS is off on the NICs of a virtual machine", on="cloud-vm")
 def _ats_off(tree: Tree) -> None:
     for nic in tree.nics:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
-
-
-_GUEST = change_fields(product=("QEMU", "Standard PC (Q35 + ICH9, 2009)"))
-
-
-@FAULTS.fault(
-    "vm-pair-unproven",
-    "A virtual machine whose hypervisor shows GPUs and NICs below one switch",
-    change_description=_GUEST,
-)
-def _in_guest(tree: Tree) -> None:
-    _ats_off(tree)
 
 
 @FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX requires", on="gb300")
@@ -135,6 +137,17 @@ def _translated(description: NodeDescription) -> NodeDescription:
     return replace(description, iommu="DMA-FQ", cmdline=cmdline)
 
 
+def _without_nics(*names: str) -> ChangeDescription:
+    """Remove NICs, and buses on which nothing is left."""
+    keep = change_devices(lambda device: None if device.partition(" ")[2] in names else device)
+
+    def describe(description: NodeDescription) -> NodeDescription:
+        roots = keep(description).root
+        return replace(description, root=tuple(root for root in roots if root.switch or root.ports))
+
+    return describe
+
+
 def _as_guest(description: NodeDescription) -> NodeDescription:
     """Turn the node into a virtual machine that shows each device on a root bus, unless it is one."""
     if any(root.flat for root in description.root):
@@ -142,39 +155,13 @@ def _as_guest(description: NodeDescription) -> NodeDescription:
     devices = ["gpu", "gpu", "gpu", "gpu", "compute mlx5_0", "compute mlx5_1"]
     return replace(
         description,
-        product=("QEMU", "Standard PC (Q35 + ICH9, 2009)"),
+        product=_GUEST,
         root=tuple(
             RootDescription(f"{number:04x}:00", 0, flat=[device]) for number, device in enumerate(devices, 1)
         ),
     )
 
 
-def _without_nics(*names: str) -> ChangeDescription:
-    """Remove NICs."""
-
-    def keep(devices: list[object]) -> list[object]:
-        return [
-            keep(device) if isinstance(device, list) else device
-            for device in devices
-            if isinstance(device, list) or str(device).partition(" ")[2] not in names
-        ]
-
-    def describe(description: NodeDescription) -> NodeDescription:
-        roots = tuple(
-            replace(root, switch=keep(root.switch), ports=[str(device) for device in keep(list(root.ports))])
-            for root in description.root
-        )
-        return replace(description, root=tuple(root for root in roots if root.switch or root.ports))
-
-    return describe
-
-
-@FAULTS.fault(
-    "p2p-host-bridge-unlisted",
-    "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
-    change_description=_without_nics("mlx5_8", "mlx5_9"),
-    on="dgx-a100",
-)
 def _desktop_host_bridges(tree: Tree) -> None:
     """Show the host bridge of Raptor Lake (8086:a700, pci.ids) at device 0 of every root bus."""
     for root in tree.description.root:
@@ -187,82 +174,15 @@ def _desktop_host_bridges(tree: Tree) -> None:
         tree.link(f"/sys/bus/pci/devices/{bdf}", f"../../../{path.removeprefix('/sys/')}")
 
 
-@FAULTS.fault(
-    "peer-mmio-not-remapped",
-    "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
-    change_description=_translated,
-)
-def _unmapped_peers(tree: Tree) -> None:
-    tree.add("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n")
-    tree.add("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n')
-
-
 def _three_gpus_a_nic(description: NodeDescription) -> NodeDescription:
     first, *others = description.root
     return replace(description, root=(replace(first, switch=["gpu", *first.switch]), *others))
 
 
-@FAULTS.fault("numa-node-unknown", "The firmware does not report the NUMA node of a NIC (mlx5_4)")
-def _numa_node_unknown(tree: Tree) -> None:
-    nic = _function(tree, "mlx5_4")
-    if nic is not None:
-        tree.add(f"{config.real_path(tree, nic)}/numa_node", "-1\n")
-
-
-def _count(severity: str, device: str, **errors: int) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        bdf = _function(tree, device)
-        if bdf is not None:
-            tree.add(f"{config.real_path(tree, bdf)}/aer_dev_{severity}", config.counts(severity, **errors))
-
-    return change
-
-
-@FAULTS.fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors")
-def _corrected(tree: Tree) -> None:
-    """Count corrected errors of GPU0 and log the last one (drivers/pci/pcie/aer.c, aer_print_error)."""
-    gpu = _function(tree, "GPU0")
-    _count("correctable", "GPU0", BadTLP=1294)(tree)
-    if gpu is not None:
-        log(tree, f"pcieport {_above(tree, gpu)}: AER: Correctable error message received from {gpu}")
-        log(tree, f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)")
-
-
-@FAULTS.fault("iommu-fault", "The IOMMU refused DMA from a NIC (mlx5_1)")
-def _refused_dma(tree: Tree) -> None:
-    """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
-    nic = _function(tree, "mlx5_1")
-    if nic is not None:
-        log(tree, "DMAR: DRHD: handling fault status reg 2", level=3)
-        text = "fault addr 0x2f000000000 [fault reason 0x05] PTE Write access is not set"
-        log(tree, f"DMAR: [DMA Write NO_PASID] Request device [{nic[5:]}] {text}", level=3)
-
-
-@FAULTS.fault(
-    "pcie-config-unreachable", "The extended PCI configuration space of a NIC (mlx5_9) is not readable"
-)
-def _without_extended_space(tree: Tree) -> None:
-    nic = _function(tree, "mlx5_9")
-    if nic is None:
-        return
-    for bdf in (nic, _above(tree, nic)):
-        path = f"{config.real_path(tree, bdf)}/config"
-        content = tree.files[path]
-        if isinstance(content, bytes):
-            tree.add(path, content[:256])
-
-
-@FAULTS.fault("pcie-devctl-extended-tags", "Extended tags are off on a NIC (mlx5_5)")
-def _without_tags(tree: Tree) -> None:
-    for offset, mask in ((config.DEVICE_CONTROL, 0x100), (config.DEVICE_CONTROL_2, 0x1000)):
-        _set_register("mlx5_5", offset, 0, mask)(tree)
-
-
-@FAULTS.fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus")
-def _gone(tree: Tree) -> None:
-    nic = _function(tree, "mlx5_4")
-    if nic is not None:
-        tree.add(f"{config.real_path(tree, nic)}/config", b"\xff" * 4096)
+def _log_corrected(tree: Tree, gpu: str) -> None:
+    """Log a corrected error (drivers/pci/pcie/aer.c, aer_print_error)."""
+    log(tree, f"pcieport {_above(tree, gpu)}: AER: Correctable error message received from {gpu}")
+    log(tree, f"nvidia {gpu}: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Receiver ID)")
 
 
 # fmt: off
@@ -306,7 +226,37 @@ FAULTS += (
     fault("pcie-aspm-on", "Power saving (ASPM) is on for a NIC (mlx5_7)",
           _set_register("mlx5_7", config.LINK_CONTROL, 2, 3)),
     fault("pcie-aer-uncorrectable", "A NIC (mlx5_0) had uncorrectable PCIe errors",
-          _count("fatal", "mlx5_0", MalfTLP=2)),
+          _set_file("mlx5_0", "aer_dev_fatal", config.counts("fatal", MalfTLP=2))),
     fault("pcie-error-unreported", "GPU7 recorded a fatal PCIe error that the kernel did not count",
           _set_register("GPU7", config.DEVICE_STATUS, 4, 4)),
+    fault("acs-direct-translated-without-ats",
+          "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
+          _on("mlx5_2", lambda tree, nic: config.set_bits(
+              tree, _above(tree, nic), config.ACS_CONTROL, 0x5D, 0x5D))),
+    fault("vm-pair-unproven", "A virtual machine whose hypervisor shows GPUs and NICs below one switch",
+          _ats_off, change_description=change_fields(product=_GUEST)),
+    fault("peer-mmio-not-remapped",
+          "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
+          add_file("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n"),
+          add_file("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n'),
+          change_description=_translated),
+    fault("numa-node-unknown", "The firmware does not report the NUMA node of a NIC (mlx5_4)",
+          _set_file("mlx5_4", "numa_node", "-1\n")),
+    fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors",
+          _set_file("GPU0", "aer_dev_correctable", config.counts("correctable", BadTLP=1294)),
+          _on("GPU0", _log_corrected)),
+    fault("iommu-fault", "The IOMMU refused DMA from a NIC (mlx5_1)", _on("mlx5_1", _log_refused_dma)),
+    fault("pcie-config-unreachable",
+          "The extended PCI configuration space of a NIC (mlx5_9) is not readable",
+          _on("mlx5_9", _without_extended_space)),
+    fault("pcie-devctl-extended-tags", "Extended tags are off on a NIC (mlx5_5)",
+          _set_register("mlx5_5", config.DEVICE_CONTROL, 0, 0x100),
+          _set_register("mlx5_5", config.DEVICE_CONTROL_2, 0, 0x1000)),
+    fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus",
+          _set_file("mlx5_4", "config", b"\xff" * 4096)),
+    fault("acs-on", "ACS redirects traffic between GPUs and NICs through the CPU",
+          _acs_on, finds=("acs-redirect-enabled",)),
+    fault("p2p-host-bridge-unlisted",
+          "Some GPUs reach their NIC only through the host bridge of a desktop CPU",
+          _desktop_host_bridges, change_description=_without_nics("mlx5_8", "mlx5_9"), on="dgx-a100"),
 )

@@ -6,57 +6,50 @@ from collections.abc import Callable
 
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
-from probes.simulation.faults.fault import ChangeTree, Faults, add_file, change_fields, fault
+from probes.simulation.faults.fault import (
+    Faults,
+    add_file,
+    add_link,
+    as_change,
+    change_fields,
+    fault,
+    refused,
+    set_module_field,
+    unloaded,
+)
 from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
 from probes.simulation.node.modules.files import (
     OFED_SYMVERS,
+    OTHER_VERSIONS,
     add_module_file,
     modinfo_fields,
     remove_module_file,
     set_modinfo,
+    symvers,
+    version_table,
 )
 from probes.simulation.node.modules.loading import (
     insert_module,
     refuse_module,
-    remove_modules,
     symbol_mismatch,
 )
 from probes.simulation.node.modules.modules import add_module, srcversion_of
-from probes.simulation.node.modules.symbol_versions import OTHER_VERSIONS, symvers, version_table
 from probes.simulation.node.system.services import WANTS, stop
 
+_NOT_INSERTED = "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
+_OPTIONS = "/etc/modprobe.d/nvidia-peermem.conf"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
+_UNKNOWN_SYMBOL = Refusal(
+    "Unknown symbol in module, or unknown parameter (see dmesg)",
+    ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),),
+)
 _SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
 
 FAULTS, _UNLOADED = Faults(), Faults()
-
-
-def _unload(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-
-
-def _not_on_disk(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    remove_module_file(tree, PEERMEM)
-
-
-@FAULTS.fault(
-    "peermem-not-on-disk-container",
-    "The NVIDIA driver runs from a container without nvidia_peermem",
-    on="dgx-a100",
-)
-def _driver_container(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    take_driver_from_disk(tree)
-
-
-@_UNLOADED.fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only")
-def _for_other_kernel(tree: Tree) -> None:
-    _not_on_disk(tree)
-    path = module_path(tree.description, PEERMEM)
-    tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep", f"{path}:\n")
+_UNLOAD = unloaded(PEERMEM)
+_NOT_ON_DISK = (_UNLOAD, as_change(remove_module_file)(PEERMEM))
 
 
 def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
@@ -66,13 +59,7 @@ def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
     tree.add(path, "".join(change(line) for line in text.splitlines(True)))
 
 
-@_UNLOADED.fault(
-    "peermem-built-without-symbols",
-    "nvidia_peermem was built without the peer-memory symbols",
-    excludes=NO_FILE,
-)
 def _without_symbols(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
     node = tree.description
     own, nvidia = module_path(node, PEERMEM), module_path(node, "nvidia")
     _edit_dependencies(tree, lambda line: f"{own}: {nvidia}\n" if line.startswith(f"{own}:") else line)
@@ -88,13 +75,6 @@ def _symbol_of_other_ofed(tree: Tree) -> None:
         del tree.refusals[PEERMEM]  # the versions explain it, until they are the same
 
 
-@FAULTS.fault(
-    "ofed-replaced-under-peermem",
-    "OFED was upgraded after nvidia_peermem was built and loaded",
-    finds=("peermem-symbol-version-mismatch",),
-    on="dgx-a100",
-    excludes=NO_FILE,
-)
 def _ofed_replaced(tree: Tree) -> None:
     """Exchange OFED's files on disk; the loaded modules stay until the next boot."""
     path = modinfo_fields(tree, "ib_core").get("filename", "")
@@ -103,63 +83,25 @@ def _ofed_replaced(tree: Tree) -> None:
     tree.add(OFED_SYMVERS, symvers(OTHER_VERSIONS))
 
 
-@_UNLOADED.fault(
-    "peermem-symbol-version-mismatch-nvidia",
-    "nvidia_peermem on disk is from another driver version",
-    excludes=NO_FILE,
-)
-def _file_of_other_driver(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    set_modinfo(tree, PEERMEM, "version", "565.57.01")
-
-
-@_UNLOADED.fault(
-    "peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs"
-)
-def _unknown_symbol(tree: Tree) -> None:
-    messages = ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),)
-    error = "Unknown symbol in module, or unknown parameter (see dmesg)"
-    refuse_module(tree, PEERMEM, Refusal(error, messages), 15.2)
-
-
-@FAULTS.fault(
-    "inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed"
-)
 def _inbox_core(tree: Tree) -> None:
     ofed, inbox = module_path(tree.description, "ib_core"), "kernel/drivers/infiniband/core/ib_core.ko"
     _edit_dependencies(tree, lambda line: line.replace(ofed, inbox))
     set_modinfo(tree, "ib_core", "filename", f"/lib/modules/{tree.description.kernel}/{inbox}")
 
 
-def _options(tree: Tree, option: str) -> None:
-    tree.add("/etc/modprobe.d/nvidia-peermem.conf", f"options nvidia-peermem {option}\n")
+@as_change
+def peermem_parameter(tree: Tree, name: str, value: str) -> None:
+    """Load nvidia_peermem with a parameter, now and at the next boot."""
+    tree.add(_OPTIONS, f"options nvidia-peermem {name}={value}\n")
+    tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
 
 
-def _parameter(name: str, value: str) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        _options(tree, f"{name}={value}")
-        tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
-
-    return change
+@as_change
+def ofed(tree: Tree, release: str) -> None:
+    """Install another release of OFED."""
+    tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
 
 
-@_UNLOADED.fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem")
-def _parameter_refused(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    _options(tree, "peerdirect_support=2")
-    insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)
-
-
-def _ofed(release: str) -> ChangeTree:
-    def change(tree: Tree) -> None:
-        tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
-
-    return change
-
-
-@FAULTS.fault(
-    "peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF", on="pcie-l40s"
-)
 def _unneeded(tree: Tree) -> None:
     """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
     tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
@@ -170,19 +112,6 @@ def _unneeded(tree: Tree) -> None:
     tree.live_modules.append(PEERMEM)
     version = tree.description.driver.version
     add_module(tree, PEERMEM, version, srcversion_of(PEERMEM))
-
-
-@_UNLOADED.fault(
-    "boot-load-race",
-    "systemd-modules-load failed to load nvidia_peermem at boot",
-    excludes=(*NO_FILE, "no-gdr-path"),
-)
-def _boot_failed(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
-    stop(tree, "systemd-modules-load", "failed")
-    tree.journal["systemd-modules-load"] = [
-        "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
-    ]
 
 
 def _old_module(tree: Tree) -> None:
@@ -197,21 +126,9 @@ def _old_package(tree: Tree) -> None:
     tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
 
 
-@FAULTS.fault(
-    "nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem", on="dgx-a100"
-)
-def _old_module_alone(tree: Tree) -> None:
-    """Exchange the modules while no job runs: a job would hold either of them."""
+def _end_all_programs(tree: Tree) -> None:
     for program in list(tree.programs):
         end_program(tree, program.pid)
-    remove_modules(tree, PEERMEM)
-    _old_module(tree)
-
-
-@FAULTS.fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot")
-def _old_service(tree: Tree) -> None:
-    _old_package(tree)
-    tree.link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")
 
 
 @FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use, but no process uses it", on="dgx-a100")
@@ -234,11 +151,27 @@ def _flood(tree: Tree) -> None:
 
 # fmt: off
 _UNLOADED += (
-    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _unload, excludes=NO_FILE),
+    fault("peermem-built-without-symbols", "nvidia_peermem was built without the peer-memory symbols",
+          _UNLOAD, _without_symbols, excludes=NO_FILE),
+    fault("boot-load-race", "systemd-modules-load failed to load nvidia_peermem at boot",
+          _UNLOAD, lambda tree: stop(tree, "systemd-modules-load", "failed"),
+          lambda tree: tree.journal.update({"systemd-modules-load": [_NOT_INSERTED]}),
+          excludes=(*NO_FILE, "no-gdr-path")),
+    fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only",
+          *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
+                                               f"{module_path(tree.description, PEERMEM)}:\n")),
+    fault("peermem-symbol-version-mismatch-nvidia", "nvidia_peermem on disk is from another driver version",
+          _UNLOAD, set_module_field(PEERMEM, "version", "565.57.01"), excludes=NO_FILE),
+    fault("peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs",
+          refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
+    fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem",
+          _UNLOAD, add_file(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n"),
+          lambda tree: insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)),
+    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _UNLOAD, excludes=NO_FILE),
     fault("peermem-not-on-disk", "nvidia_peermem is not installed",
-          _not_on_disk, excludes=("peermem-not-on-disk-other-kernel",)),
+          *_NOT_ON_DISK, excludes=("peermem-not-on-disk-other-kernel",)),
     fault("peermem-lost-after-driver-update", "nvidia_peermem was loaded at boot and has since been unloaded",
-          _unload, excludes=(*NO_FILE, "no-gdr-path", "boot-load-race", "module-blacklisted",
+          _UNLOAD, excludes=(*NO_FILE, "no-gdr-path", "boot-load-race", "module-blacklisted",
                              "module-blacklisted-install", "module-blacklisted-cmdline",
                              "kernel-forbids-modules-disabled", "peermem-built-without-symbols")),
 )
@@ -252,19 +185,32 @@ GONE = frozenset(fault.name for fault in _UNLOADED) | {
 FAULTS += _UNLOADED
 FAULTS += (
     fault("peermem-not-on-disk-old-driver", "NVIDIA driver 460, which has no nvidia_peermem",
-          _not_on_disk, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
+          *_NOT_ON_DISK, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
           on="dgx-a100"),
     fault("peermem-parameter-wrong", "nvidia_peermem runs with peerdirect_support=1",
-          _parameter("peerdirect_support", "1"), excludes=GONE),
+          peermem_parameter("peerdirect_support", "1"), excludes=GONE),
     fault("peermem-parameter-persistent-off", "nvidia_peermem runs with persistent_api_support=0",
-          _parameter("persistent_api_support", "0"), excludes=GONE),
+          peermem_parameter("persistent_api_support", "0"), excludes=GONE),
     # With another OFED, with the old module, or with no word for the boot, others' faults look different.
     fault("peermem-parameter-legacy-ofed", "MLNX_OFED 4.9, which needs peerdirect_support=1",
-          _ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
+          ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
     fault("peermem-lock-inversion", "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
-          _ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
+          ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
     fault("peermem-not-persistent", "Nothing will load nvidia_peermem at the next boot",
           add_file("/etc/modules-load.d/nvidia.conf", "# none\n"), on="dgx-a100"),
     fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
           _old_module, on="dgx-a100"),
+    fault("peermem-not-on-disk-container", "The NVIDIA driver runs from a container without nvidia_peermem",
+          _UNLOAD, take_driver_from_disk, on="dgx-a100"),
+    # The modules are exchanged while no job runs: a job would hold either of them.
+    fault("nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem",
+          _end_all_programs, _UNLOAD, _old_module, on="dgx-a100"),
+    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot",
+          _old_package, add_link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")),
+    fault("ofed-replaced-under-peermem", "OFED was upgraded after nvidia_peermem was built and loaded",
+          _ofed_replaced, finds=("peermem-symbol-version-mismatch",), on="dgx-a100", excludes=NO_FILE),
+    fault("inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed",
+          _inbox_core),
+    fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
+          _unneeded, on="pcie-l40s"),
 )

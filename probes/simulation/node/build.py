@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.rdma.counters import RECEIVED, SENT
+from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.devices.config_space import add_config_space
-from probes.simulation.node.devices.network import add_network
+from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
 from probes.simulation.node.devices.pci import add_pci
-from probes.simulation.node.devices.ports import add_ports
-from probes.simulation.node.devices.roce import add_qos, add_rails, address_of, port_netdev
-from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa, add_gpu_parameter
+from probes.simulation.node.devices.ports import add_ports, job_traffic
+from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa
 from probes.simulation.node.jobs.processes import add_processes
 from probes.simulation.node.jobs.ras import add_ras
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
+from probes.simulation.node.model.load import SteppedTotal
 from probes.simulation.node.model.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
 from probes.simulation.node.modules.files import add_module_files, add_module_index
 from probes.simulation.node.modules.loading import add_driver_proc
@@ -64,7 +65,8 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     for number, nic in enumerate(tree.cards):
         _add_rdma(tree, nic, number)
     add_modules(tree)
-    add_gpu_parameter(tree)
+    if "cxi_ss1" in tree.live_modules:  # built with NVIDIA's headers
+        tree.add(CXI_GPU_PARAMETER, "Y\n")
     add_module_index(tree)
     add_config_space(tree)
     add_ports(tree)
@@ -94,17 +96,15 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
 
 def _add_platform(tree: Tree) -> None:
     node = tree.description
-    tree.add("/proc/sys/kernel/hostname", f"{node.hostname}\n")
-    tree.add("/proc/sys/kernel/osrelease", f"{node.kernel}\n")
-    tree.add("/proc/sys/kernel/arch", f"{node.architecture}\n")
-    tree.add("/proc/sys/kernel/modules_disabled", "0\n")
+    names = {"hostname": node.hostname, "osrelease": node.kernel, "arch": node.architecture}
+    tree.add_values("/proc/sys/kernel", names | {"modules_disabled": "0"})
     # Recognizable as made up, like the UUIDs of the GPUs.
     tree.add("/proc/sys/kernel/random/boot_id", f"51a01a7e-{tree.seed:04x}-4000-8000-{tree.boot:012x}\n")
     tree.add("/proc/version", f"Linux version {node.kernel} (simulated) #1 SMP\n")
     tree.add("/proc/cmdline", f"{node.cmdline}\n")
-    tree.add("/sys/class/dmi/id/sys_vendor", f"{node.product[0]}\n")
-    tree.add("/sys/class/dmi/id/product_name", f"{node.product[1]}\n")
-    tree.add("/sys/class/dmi/id/bios_version", "2.1\n")
+    vendor, product = node.product
+    firmware = {"sys_vendor": vendor, "product_name": product, "bios_version": "2.1"}
+    tree.add_values("/sys/class/dmi/id", firmware)
     tree.add("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
     tree.add("/sys/module/module/parameters/sig_enforce", "N\n")
     tree.add(f"/boot/config-{node.kernel}", _CONFIG)
@@ -135,21 +135,19 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.link(f"{base}/device", "../..")
     tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/ibdev", f"{nic.name}\n")
     tree.add(f"/sys/class/infiniband_verbs/uverbs{number}/dev", f"231:{192 + number}\n")
-    if nic.kind.driver == "efa":
-        add_efa(tree, nic, number)
-        return
     guid = f"51a0:1a7e:0000:{number:04x}"
+    port = {"state": "4: ACTIVE", "phys_state": "5: LinkUp", "link_layer": nic.kind.layer}
+    tree.add_values(f"{base}/ports/1", port | ({"rate": nic.kind.rate} if nic.kind.rate else {}))
+    tree.add_values(base, {"node_guid": guid})
+    if nic.kind.driver == "efa":
+        add_efa(tree, nic, guid)
+        return
     values = {
         "node_type": "1: CA",
         "fw_ver": nic.kind.firmware,
         "hca_type": nic.kind.hca,
         "board_id": nic.kind.board,
-        "node_guid": guid,
         "sys_image_guid": guid,
-        "ports/1/state": "4: ACTIVE",
-        "ports/1/phys_state": "5: LinkUp",
-        **({"ports/1/rate": nic.kind.rate} if nic.kind.rate else {}),
-        "ports/1/link_layer": nic.kind.layer,
         "ports/1/lid": f"0x{number + 1:x}" if nic.kind.layer == "InfiniBand" else "0x0",
     }
     tree.add_values(base, values)
@@ -157,11 +155,8 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     own = f"ens{number}f0np0" if nic.kind.bonded_ports > 1 else port_netdev(nic) or own
     tree.add(f"{nic.path}/net/{own}/dev_port", "0\n")
     _gids(tree, nic, guid, port_netdev(nic) or own)
-    is_storage = nic.kind is tree.description.nic.get("storage")
     for name, share in ((SENT, 1.0), (RECEIVED, 0.99)):
-        wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
-        steps = traffic_steps(tree.seed, nic.kind, is_storage)
-        tree.add(f"{base}/ports/1/counters/{name}", _counter(SteppedTotal(wave.total, steps)))
+        tree.add(f"{base}/ports/1/counters/{name}", _counter(job_traffic(tree, nic, name, share)))
     tree.add_values(f"{base}/ports/1/counters", {"port_xmit_packets": 0, "port_rcv_packets": 0})
 
 
@@ -178,10 +173,9 @@ def _gids(tree: Tree, nic: PlacedNic, guid: str, netdev: str) -> None:
         mapped = f"0000:0000:0000:0000:0000:ffff:{digits[:4]}:{digits[4:]}"
         filled = [filled[0], filled[0], mapped, mapped]
     for index in range(16 if layer == "Ethernet" else 8):
-        empty = index >= len(filled)
-        tree.add(f"{port}/gids/{index}", ("0000:" * 8)[:-1] + "\n" if empty else f"{filled[index]}\n")
-        if not empty:
-            kind = "RoCE v2" if index % 2 else "IB/RoCE v1"
-            tree.add(f"{port}/gid_attrs/types/{index}", f"{kind}\n")
-            if layer == "Ethernet":
-                tree.add(f"{port}/gid_attrs/ndevs/{index}", f"{netdev}\n")
+        tree.add(f"{port}/gids/{index}", f"{EMPTY_GID}\n")
+    for index, gid in enumerate(filled):
+        tree.add(f"{port}/gids/{index}", f"{gid}\n")
+        tree.add(f"{port}/gid_attrs/types/{index}", "RoCE v2\n" if index % 2 else "IB/RoCE v1\n")
+        if layer == "Ethernet":
+            tree.add(f"{port}/gid_attrs/ndevs/{index}", f"{netdev}\n")

@@ -10,7 +10,7 @@ from probes.facts.pci.link_speed import generation
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.traffic import held_rank, nics_of_gpu, traffic_of_gpu
-from probes.simulation.node.model.load import Wave, angle_of, gpu_load
+from probes.simulation.node.model.load import GPU_LOAD, Wave, angle_of, phase_at
 from probes.simulation.node.model.tree import GIB, Tree, uuid_of
 from probes.simulation.node.system.services import fabric_place, fabric_state
 from probes.simulation.node.system.software import library_mismatch, library_missing
@@ -19,12 +19,13 @@ _NVLINK_BYTES_PER_SECOND = 7e9  # of each link during an all-reduce
 _BAR1_MIB = 1412
 _SM_CLOCK_MHZ = 1755
 _SPINNING_LOAD = 0.2
+_NOT_LOADED = Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
 
 
 def nvml_facts(tree: Tree) -> Maybe[NvmlFacts]:
     """Return driver and GPUs as described."""
     if "nvidia" not in tree.live_modules:
-        return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
+        return _NOT_LOADED
     driver, special = tree.description.driver, tree.description.nvml
     if missing := library_missing(tree):
         return Unknown(Reason.NOT_THERE, "NVML", missing)
@@ -90,7 +91,7 @@ def _nvlink_peers(tree: Tree) -> tuple[tuple[str, int], ...]:
 def nvml_live(tree: Tree, seconds: float) -> Maybe[tuple[NvmlLive, ...]]:
     """Return one reading of every GPU, at a moment in seconds since the node started."""
     if "nvidia" not in tree.live_modules:
-        return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
+        return _NOT_LOADED
     special = tree.description.nvml
     if special.refusal:
         return Unknown(Reason.DRIVER_ERROR, "NVML", special.refusal)
@@ -108,7 +109,7 @@ def nvml_live(tree: Tree, seconds: float) -> Maybe[tuple[NvmlLive, ...]]:
 def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int, ...]) -> NvmlLive:
     gpu, bdf = tree.description.gpu, tree.gpus[number].bdf
     load_wave, tx, rx, nvlink_tx, nvlink_rx = _waves(tree.seed, bdf)
-    load = 0.76 * load_wave.at(seconds) * gpu_load(tree.seed, seconds)
+    load = 0.76 * load_wave.at(seconds) * GPU_LOAD[phase_at(tree.seed, seconds)]
     percent = min(100, round(load * 100))
     if (held := held_rank(tree, number, seconds)) is not None:
         # A kernel that waits for a peer spins, at a fraction of the power (nccl#968).

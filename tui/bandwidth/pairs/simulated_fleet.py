@@ -41,7 +41,7 @@ def connect_simulated(
 
     `wait` lets time pass on their clock.
     """
-    from probes.simulation.bandwidth.network import SimulatedNetwork
+    from probes.simulation.bandwidth.node_pair import SimulatedNetwork
 
     network = SimulatedNetwork(next(iter(hosts.values())).monotonic) if hosts else None
     nodes: dict[str, tuple[Host, NodeProcesses]] = {}

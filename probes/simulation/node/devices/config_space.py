@@ -10,12 +10,8 @@ from probes.facts.system.platform import hypervisor_of
 from probes.simulation.node.model.tree import Tree
 
 EXPRESS, ACS, ATS, REBAR = 0x60, 0x148, 0x150, 0x158
-DEVICE_CONTROL, DEVICE_STATUS, LINK_CONTROL, DEVICE_CONTROL_2 = (
-    EXPRESS + 0x08,
-    EXPRESS + 0x0A,
-    EXPRESS + 0x10,
-    EXPRESS + 0x28,
-)
+DEVICE_CONTROL, DEVICE_STATUS = EXPRESS + 0x08, EXPRESS + 0x0A
+LINK_CONTROL, DEVICE_CONTROL_2 = EXPRESS + 0x10, EXPRESS + 0x28
 ACS_CONTROL, ATS_CONTROL = ACS + 6, ATS + 6
 
 _CONFIG_BYTES = 4096

@@ -40,8 +40,8 @@ def _root(tree: Tree, root: RootDescription) -> None:
         _endpoint(tree, device, f"{top}/{root.bus}:{slot:02x}.0", root.numa)
     for slot, device in enumerate(root.ports, 1):
         port = f"{top}/{root.bus}:{slot:02x}.0"
-        gen = _link_of(tree, device)
-        _function(tree, port, tree.description.root_port, "060400", root.numa, gen, driver="pcieport")
+        kind = tree.description.nic.get(device.partition(" ")[0], tree.description.gpu)
+        _function(tree, port, tree.description.root_port, "060400", root.numa, kind.link, driver="pcieport")
         _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
     if root.switch:
         port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
@@ -75,12 +75,6 @@ def _switch(
             _switch(tree, device, downstream, buses, numa, kind.link)
         else:
             _endpoint(tree, str(device), f"{downstream}/{buses.next_bus()}:00.0", numa)
-
-
-def _link_of(tree: Tree, device: str) -> tuple[int, int]:
-    kind = device.partition(" ")[0]
-    nic = tree.description.nic.get(kind)
-    return nic.link if nic else tree.description.gpu.link
 
 
 def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
@@ -146,13 +140,9 @@ def _vpd(nic: NicDescription) -> bytes:
 
 def _resource(*bars: tuple[int, int, int]) -> str:
     """Return the lines of a `resource` file; each 64-bit BAR takes two."""
-    lines = []
-    for start, size, flags in bars:
-        lines.append(f"0x{start:016x} 0x{start + size - 1:016x} 0x{flags:016x}")
-        lines.append(f"0x{0:016x} 0x{0:016x} 0x{0:016x}")
-    while len(lines) < 7:
-        lines.append(f"0x{0:016x} 0x{0:016x} 0x{0:016x}")
-    return "\n".join(lines) + "\n"
+    empty = f"0x{0:016x} 0x{0:016x} 0x{0:016x}\n"
+    lines = (f"0x{start:016x} 0x{start + size - 1:016x} 0x{flags:016x}\n" for start, size, flags in bars)
+    return "".join(f"{line}{empty}" for line in lines) + empty * (7 - 2 * len(bars))
 
 
 def _function(

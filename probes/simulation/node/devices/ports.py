@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from probes.base.unknown import Maybe
 from probes.facts.rdma.counters import ERROR_COUNTER_BITS
+from probes.host.answers import CommandOutput
+from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
 HW_COUNTERS = (
@@ -52,6 +55,13 @@ def add_ports(tree: Tree) -> None:
             tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})
 
 
+def job_traffic(tree: Tree, nic: PlacedNic, name: str, share: float = 1.0) -> SteppedTotal:
+    """Return the gigabits that a job has sent or received over a NIC, a share of its usual traffic."""
+    wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
+    is_storage = nic.kind is tree.description.nic.get("storage")
+    return SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage))
+
+
 def few_bytes(seconds: float) -> str:
     """Bytes through a netdev that only monitoring uses, besides RDMA."""
     return f"{round(seconds * 20_000)}\n"
@@ -76,3 +86,33 @@ def is_active(tree: Tree, nic: PlacedNic) -> bool:
 def netdev_of(tree: Tree, nic: PlacedNic) -> str:
     """Return the NIC's netdev."""
     return next(iter(tree.directories[f"{nic.path}/net"]))
+
+
+_GUID, _LID, _FIRST_PORT = "0x51a01a7e0000c0de", 7, 11
+_SYMBOL_ERRORS = 1532
+_NO_ADDRESS = "iberror: failed: Failed to open port"
+
+
+def add_switch(tree: Tree, bad: PlacedNic) -> None:
+    """Add the answers of infiniband-diags; the port of one NIC has symbol errors."""
+    ports = {nic.name: _FIRST_PORT + number for number, nic in enumerate(tree.nics)}
+
+    def answer(argv: tuple[str, ...], seconds: float) -> Maybe[CommandOutput] | str:
+        device = argv[argv.index("-C") + 1] if "-C" in argv[:-1] else ""
+        if device not in ports:
+            return CommandOutput(argv, 255, "", f"{argv[0]}: {_NO_ADDRESS}")
+        if argv[0] == "perfquery":
+            errors = _SYMBOL_ERRORS if device == bad.name else 0
+            return _shown(SymbolErrorCounter=errors, LinkDownedCounter=0, PortRcvErrors=0, PortXmitWait=0)
+        if "portinfo" in argv:
+            return _shown(Lid=_LID)
+        return _shown(NodeType="Switch", SystemGuid=_GUID, Guid=_GUID, LocalPort=ports[device])
+
+    for name in ("smpquery", "perfquery"):
+        tree.commands[name] = answer
+        tree.add(f"/usr/sbin/{name}", "")
+
+
+def _shown(**fields: object) -> str:
+    """Return fields as libibmad prints them: the name, dots up to column 33, the value."""
+    return "".join(f"{f'{name}:':.<33}{value}\n" for name, value in fields.items())

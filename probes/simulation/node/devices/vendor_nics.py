@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
-from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
+from probes.simulation.node.devices.ports import job_traffic
 from probes.simulation.node.model.tree import PlacedNic, Tree
 
 _BOOTED = 1_750_000_000  # seconds since 1970
-# cass_nvidia_gpu.c: only a driver that was built with NVIDIA's headers has this parameter.
 # hw/efa/efa_verbs.c, in its order; bytes besides are zero.
 _PORT_COUNTERS = (
     *("tx_pkts", "rx_pkts", "rx_drops", "send_bytes", "send_wrs", "recv_bytes", "recv_wrs"),
@@ -27,19 +25,13 @@ _PORT_COUNTERS = (
 )
 
 
-def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
-    """Add one EFA with its port and its peer-memory provider."""
+def add_efa(tree: Tree, nic: PlacedNic, guid: str) -> None:
+    """Add what is an EFA's own: its counters and its peer-memory provider."""
     base = f"{nic.path}/infiniband/{nic.name}"
-    guid = f"51a0:1a7e:0000:{number:04x}"
     values = {
         "node_type": "7: unspecified",
         "fw_ver": "",
-        "node_guid": guid,
         "sys_image_guid": "0000:0000:0000:0000",
-        "ports/1/state": "4: ACTIVE",
-        "ports/1/phys_state": "5: LinkUp",
-        **({"ports/1/rate": nic.kind.rate} if nic.kind.rate else {}),
-        "ports/1/link_layer": nic.kind.layer,
         "ports/1/lid": "0x0",
         "ports/1/sm_lid": "0x0",
         "ports/1/gids/0": f"fe80:0000:0000:0000:{guid}",
@@ -47,14 +39,13 @@ def add_efa(tree: Tree, nic: PlacedNic, number: int) -> None:
     }
     tree.add_values(base, values)
     for name, share in (("tx_bytes", 1.0), ("rx_bytes", 0.99)):
-        wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
-        total = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage=False))
-        tree.add(f"{base}/ports/1/hw_counters/{name}", _octets(total))
+        tree.add(f"{base}/ports/1/hw_counters/{name}", _octets(tree, nic, name, share))
     tree.add_values(f"{base}/ports/1/hw_counters", dict.fromkeys(_PORT_COUNTERS, 0))
     tree.add(f"{nic.path}/p2p", lambda seconds: f"{peer_provider(tree)}\n")
 
 
-def _octets(total: SteppedTotal) -> Callable[[float], str]:
+def _octets(tree: Tree, nic: PlacedNic, name: str, share: float) -> Callable[[float], str]:
+    total = job_traffic(tree, nic, name, share)
     return lambda seconds: f"{round(total(seconds) * 1e9 / 8)}\n"
 
 
@@ -78,16 +69,8 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.link(f"{base}/device", "../..")
     tree.add(f"{base}/dev", f"510:{number}\n")
     for name, direction, share in ((SENT_OCTETS, "tx", 1.0), (RECEIVED_OCTETS, "rx", 0.99)):
-        wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {direction}"))
-        total = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage=False))
-        tree.add(f"{nic.path}/telemetry/{name}", _stamped(_octets(total)))
+        tree.add(f"{nic.path}/telemetry/{name}", _stamped(_octets(tree, nic, direction, share)))
     for name in sampled(Place.TELEMETRY):
         tree.add(f"{nic.path}/telemetry/{name}", _stamped(lambda seconds: "0\n"))
     mbps = round(nic.kind.line_gbps * 1000)
     tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})
-
-
-def add_gpu_parameter(tree: Tree) -> None:
-    """Add the parameter of a driver that was built with NVIDIA's headers."""
-    if "cxi_ss1" in tree.live_modules:
-        tree.add(CXI_GPU_PARAMETER, "Y\n")

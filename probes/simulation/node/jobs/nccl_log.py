@@ -31,12 +31,8 @@ class JobOutput:
         """Return what the job has printed up to a moment."""
         nics = tuple(nic.name for nic in self._tree.nics)
         steps = _step_count(self._programs, seconds)
-        state = (
-            steps,
-            nics,
-            self._tree.description,
-            *(tuple(vars(program).values()) for program in self._programs),
-        )
+        programs = (tuple(vars(program).values()) for program in self._programs)
+        state = (steps, nics, self._tree.description, *programs)
         if state != self._printed[0]:
             self._printed = state, _text(self._tree, self._programs, self._world, steps)
         return self._printed[1]
@@ -44,19 +40,19 @@ class JobOutput:
 
 def _text(tree: Tree, programs: Sequence[Program], world: int, steps: int) -> str:
     lines = [line for program in programs for line in _connect(tree, programs, program, world)]
-    warnings = [line for program in programs for line in _warnings(tree, program)]
-    return "".join(f"{line}\n" for line in (*lines, *_steps(steps), *warnings))
+    lines += [f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}" for number in range(1, steps + 1)]
+    # A warning comes after an empty line.
+    lines += [f"\n{_head(tree, program)}{text}" for program in programs for text in program.logged_warnings]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: int) -> Iterator[str]:
-    host = _host(tree)
     gpu, local = program.gpu or 0, program.slot
     rank = local + len(programs) * tree.description.job_node
-    head = f"{host}:{program.pid}:{program.pid + 600} [0] NCCL INFO "
+    head = f"{_head(tree, program)}NCCL INFO "
     if rank == 0:
         cuda = ".".join(tree.description.driver.cuda.split(".")[:2])
-        about_itself = f"NCCL version {tree.description.nccl}+cuda{cuda}"
-        yield f"{host}:{program.pid}:{program.pid} [0] NCCL INFO {about_itself}"
+        yield f"{_head(tree, program, 0)}NCCL INFO NCCL version {tree.description.nccl}+cuda{cuda}"
     numbers = {nic.name: number for number, nic in enumerate(_listed(tree, program))}
     nics = [nic for nic in tree.nics if nic.name in program.nics]
     # A job may choose another network by NCCL_NET; NCCL's own code for IB then finds no NICs.
@@ -94,14 +90,9 @@ def _connect(tree: Tree, programs: Sequence[Program], program: Program, world: i
     yield f"{head}Connected all rings, use ring PXN 0 GDR {int(is_gdr)}"
 
 
-def _warnings(tree: Tree, program: Program) -> Iterator[str]:
-    """Return the WARN lines of a rank, each after an empty line."""
-    head = f"{_host(tree)}:{program.pid}:{program.pid + 600} [0] "
-    yield from (f"\n{head}{text}" for text in program.logged_warnings)
-
-
-def _host(tree: Tree) -> str:
-    return tree.description.hostname.partition(".")[0]
+def _head(tree: Tree, program: Program, thread: int = 600) -> str:
+    host = tree.description.hostname.partition(".")[0]
+    return f"{host}:{program.pid}:{program.pid + thread} [0] "
 
 
 def _network(tree: Tree, programs: Sequence[Program], program: Program, network: str) -> Iterator[str]:
@@ -150,11 +141,6 @@ def _step_count(programs: Sequence[Program], seconds: float) -> int:
     since = min((program.since for program in programs), default=seconds)
     stopped = [program.stopped_at for program in programs if program.stopped_at is not None]
     return min(int((min([seconds, *stopped]) - since) / _STEP_SECONDS), _MOST_STEPS)
-
-
-def _steps(count: int) -> Iterator[str]:
-    for number in range(1, count + 1):
-        yield f"step {number * 10} loss {1.7 + 8 / (number + 4):.4f}"
 
 
 def _listed(tree: Tree, program: Program) -> list[PlacedNic]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
@@ -14,6 +15,10 @@ from probes.simulation.node.model.tree import Content, Program, Tree, Via
 FIRST_RANK = 41000
 _OWN = 40000
 _RESIDENT_KB = 18 << 20
+_OVER_IB, _OVER_TCP = "NCCL IbAsync  0", "NCCL SockS 0 0"
+_THREADS = (
+    *("NCCL Service  0", "NCCL Progress 0", _OVER_IB, "NCCL RAS", "pt_nccl_watchdg", "pt_nccl_heartbt"),
+)
 _STATES = {"R": "R (running)", "T": "T (stopped)", "D": "D (disk sleep)"}
 
 
@@ -38,28 +43,23 @@ def add_processes(tree: Tree) -> None:
     tree.add("/proc/1/cmdline", b"/sbin/init\0")
     tree.link("/proc/self", str(_OWN))
     tree.add(f"/proc/{_OWN}/limits", limits())
-    tree.add(f"/proc/{_OWN}/status", _own_status(tree))
+    nodes = tree.description.numa
+    cpus = ",".join(node.cpus for node in nodes if node.cpus)  # it may use all of them, and all memory
+    memory = ",".join(str(number) for number, node in enumerate(nodes) if node.memory_gib)
+    tree.add(
+        f"/proc/{_OWN}/status",
+        "Name:\tgdrtop\nState:\tR (running)\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"
+        f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{memory}\n",
+    )
     tree.add(f"/proc/{_OWN}/cgroup", "0::/user.slice/user-0.slice/session-1.scope\n")
     tree.add("/sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory hugetlb pids rdma misc\n")
     tree.directory("/etc/systemd/system")
     tree.add("/etc/security/limits.d/rdma.conf", "* soft memlock unlimited\n* hard memlock unlimited\n")
-    users = "".join(
-        f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in (JOB, OTHER_JOB, _STARTING_JOB)
-    )
+    jobs = (JOB, OTHER_JOB, _STARTING_JOB)
+    users = "".join(f"{job.user}:x:{job.uid}:{job.uid}::/home/{job.user}:\n" for job in jobs)
     tree.add("/etc/passwd", f"root:x:0:0:root:/root:/bin/bash\n{users}")
     if "nvidia" in tree.live_modules:
         add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)
-
-
-def _own_status(tree: Tree) -> str:
-    """Return the status of gdrtop's process, which may use all CPUs and NUMA nodes."""
-    nodes = tree.description.numa
-    cpus = ",".join(node.cpus for node in nodes if node.cpus)
-    memory = ",".join(str(number) for number, node in enumerate(nodes) if node.memory_gib)
-    return (
-        "Name:\tgdrtop\nState:\tR (running)\nUid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n"
-        f"Cpus_allowed_list:\t{cpus}\nMems_allowed_list:\t{memory}\n"
-    )
 
 
 def put_in_container(tree: Tree, pid: int) -> None:
@@ -172,66 +172,58 @@ def end_program(tree: Tree, pid: int) -> None:
 def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
     """Add IBM Storage Scale's daemon, which uses RDMA from user space with a cache in host memory."""
     program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False)
-    tree.programs.append(program)
-    base = f"/proc/{pid}"
-    tree.add(f"{base}/comm", "mmfsd\n")
-    tree.add(f"{base}/cmdline", b"/usr/lpp/mmfs/bin/mmfsd\0")
-    tree.add(f"{base}/cgroup", "0::/system.slice/gpfs.service\n")
-    tree.add(f"{base}/status", _status(tree, program, pid, 0, "", "mmfsd"))
-    tree.add(f"{base}/stat", lambda seconds: f"{pid} (mmfsd) {_times(program, seconds)}\n")
-    tree.add(f"{base}/limits", limits())
-    tree.add(f"{base}/environ", b"")
-    tree.add(f"{base}/maps", "7f0000000000-7f0000100000 r-xp 00000000 08:01 1 "
-             f"{library_directory(tree)}/{verbs_libraries(tree)['libibverbs.so.1']}\n")  # fmt: skip
-    tree.add(f"{base}/task/{pid}/comm", "mmfsd\n")
     numbers = [number for number, nic in enumerate(tree.nics) if nic.name in nics]
-    for file, number in enumerate(numbers, 3):
-        tree.link(f"{base}/fd/{file}", f"/dev/infiniband/uverbs{number}")
+    devices = [f"/dev/infiniband/uverbs{number}" for number in numbers]
+    verbs = f"{library_directory(tree)}/{verbs_libraries(tree)['libibverbs.so.1']}"
+    _add_daemon(tree, program, "/usr/lpp/mmfs/bin/mmfsd", "gpfs", devices, (verbs,))
 
 
 def add_fabric_manager(tree: Tree, pid: int, since: float) -> None:
     """Add the process of Fabric Manager, which has the driver open; `since`: seconds after boot."""
     program = Program(pid, None, (), (), Via.NONE, 0, is_nccl=False, since=since)
+    _add_daemon(tree, program, "/usr/bin/nv-fabricmanager", FABRIC_MANAGER, ("/dev/nvidiactl",))
+
+
+def _add_daemon(
+    tree: Tree,
+    program: Program,
+    command: str,
+    service: str,
+    devices: Sequence[str],
+    libraries: Sequence[str] = (),
+) -> None:
+    """Add the process of a service of root."""
     tree.programs.append(program)
-    base, comm = f"/proc/{pid}", "nv-fabricmanager"[:15]
+    base, comm = f"/proc/{program.pid}", command.rpartition("/")[2][:15]
     tree.add(f"{base}/comm", f"{comm}\n")
-    tree.add(f"{base}/cmdline", b"/usr/bin/nv-fabricmanager\0")
-    tree.add(f"{base}/cgroup", "0::/system.slice/nvidia-fabricmanager.service\n")
-    tree.add(f"{base}/status", _status(tree, program, pid, 0, "", comm))
-    tree.add(f"{base}/stat", lambda seconds: f"{pid} ({comm}) {_times(program, seconds)}\n")
+    tree.add(f"{base}/cmdline", f"{command}\0".encode())
+    tree.add(f"{base}/cgroup", f"0::/system.slice/{service}.service\n")
+    tree.add(f"{base}/status", _status(tree, program, program.pid, 0, "", comm))
+    tree.add(f"{base}/stat", lambda seconds: f"{program.pid} ({comm}) {_times(program, seconds)}\n")
     tree.add(f"{base}/limits", limits())
     tree.add(f"{base}/environ", b"")
-    tree.add(f"{base}/maps", "")
-    tree.add(f"{base}/task/{pid}/comm", f"{comm}\n")
-    tree.link(f"{base}/fd/3", "/dev/nvidiactl")
+    tree.add(f"{base}/task/{program.pid}/comm", f"{comm}\n")
+    map_libraries(tree, program.pid, libraries)
+    for number, device in enumerate(devices, 3):
+        tree.link(f"{base}/fd/{number}", device)
 
 
 def _add_threads(tree: Tree, program: Program, uid: int, cpus: str) -> None:
     """Add the threads that NCCL and PyTorch start, as of NCCL 2.27 (live names: 15 characters)."""
-    threads = {program.pid: ("python3", "python3")}
+
+    def name_now(seconds: float) -> str:
+        return f"{_OVER_TCP if path_of(tree, program) is Via.TCP else _OVER_IB}\n"
+
+    threads = {program.pid: "python3"}
     if program.via is not Via.NONE:
-        names = (
-            ("NCCL Service  0", "NCCL Service  0"),
-            ("NCCL Progress 0", "NCCL Progress 0"),
-            ("NCCL IbAsync  0", "NCCL SockS 0 0"),
-            ("NCCL RAS", "NCCL RAS"),
-            ("pt_nccl_watchdg", "pt_nccl_watchdg"),
-            ("pt_nccl_heartbt", "pt_nccl_heartbt"),
-        )
-        threads.update(enumerate(names, service_thread(program)))
-    for thread, (name, over_tcp) in threads.items():
+        threads.update(enumerate(_THREADS, service_thread(program)))
+    for thread, name in threads.items():
         base = f"/proc/{program.pid}/task/{thread}"
-        tree.add(f"{base}/comm", _name_of_thread(tree, program, name, over_tcp))
+        tree.add(f"{base}/comm", name_now if name == _OVER_IB else f"{name}\n")
         if thread == service_thread(program):
             tree.add(f"{base}/status", _status(tree, program, thread, uid, cpus, name))
             # Linux answers for threads too, but /proc does not list them.
             tree.hidden_link(f"/proc/{thread}", f"{program.pid}/task/{thread}")
-
-
-def _name_of_thread(tree: Tree, program: Program, name: str, over_tcp: str) -> Content:
-    if name == over_tcp:
-        return f"{name}\n"
-    return lambda seconds: f"{over_tcp if path_of(tree, program) is Via.TCP else name}\n"
 
 
 def _status(tree: Tree, program: Program, thread: int, uid: int, cpus: str, name: str = "python3") -> Content:

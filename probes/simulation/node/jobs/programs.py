@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import takewhile
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import PLUGIN_DRIVERS, RDMA_MODULE_OF
 from probes.simulation.node.devices.ports import is_active
-from probes.simulation.node.model.load import angle_of, regions
+from probes.simulation.node.model.load import angle_of
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 
 _ROOT_PORT_DEPTH = len(["", "sys", "devices", "pci0000:15", "0000:15:01.0"])
@@ -24,6 +25,17 @@ def path_of(tree: Tree, program: Program) -> Via:
     if program.via is Via.PEERMEM and (PEERMEM, "job") not in tree.references:
         return without_peermem(tree)
     return program.via
+
+
+def ranks(tree: Tree) -> list[Program]:
+    """Return the connected ranks of all jobs."""
+    return [program for program in tree.programs if program.is_nccl and program.nics]
+
+
+def used_nics(tree: Tree) -> list[PlacedNic]:
+    """Return the NICs over which ranks are connected."""
+    used = {name for program in ranks(tree) for name in program.nics}
+    return [nic for nic in tree.nics if nic.name in used]
 
 
 def settle_paths(tree: Tree) -> None:
@@ -137,8 +149,9 @@ def peermem_regions(tree: Tree, seconds: float, programs: Sequence[Program] | No
 
     `programs`: those that are asked about; None: all.
     """
-    total = regions(tree.description.gpudirect.regions, angle_of(tree.seed, "regions"), seconds)
-    each, more = divmod(total, len(tree.gpus)) if tree.gpus else (0, 0)
+    usual, angle = tree.description.gpudirect.regions, angle_of(tree.seed, "regions")
+    total = round(usual * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle)))
+    each, more = divmod(max(1, total), len(tree.gpus)) if tree.gpus and usual else (0, 0)
     return {
         program.pid: each + (program.gpu < more)
         for program in (tree.programs if programs is None else programs)

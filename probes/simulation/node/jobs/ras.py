@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from probes.base.frozen import frozen
 from probes.host.ras import PORT
 from probes.simulation.node.devices.network import NODE_ADDRESS
 from probes.simulation.node.model.tree import Program, Tree, Via
 
 ADDRESS = f"[::1]:{PORT}"
-_SILENT_SECONDS, _CLOSED_SECONDS, _DEAD_SECONDS = 5.0, 20.0, 60.0  # RAS's limits
+_DEAD_SECONDS = 60.0  # RAS's limits, in seconds since a rank has stopped
+_EVENTS = (
+    (5.0, "UNRESPONSIVE", "peer not responding for 5s"),
+    (20.0, "KEEPALIVE_TIMEOUT", "keepalive timeout after 20s"),
+    (_DEAD_SECONDS, "DEAD", ""),
+)
 _OPERATIONS_PER_SECOND = 3.0
 _HASH = "5d1f0c7a93be4e20"
 _PIDS_OF_A_JOB = 100
@@ -39,7 +43,7 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
         f"NCCL version {_version(tree, ranks[0])} compiled with CUDA 12.8",
         "CUDA runtime version 12080, driver version 12080",
         "",
-        *_titled("Job summary", "="),
+        *_titled("Job summary"),
         "  Nodes  Processes         GPUs  Processes     GPUs",
         "(total)   per node  per process    (total)  (total)",
         f"{nodes:7}  {per_node:9}  {1:11}  {total:9}  {total:7}",
@@ -52,7 +56,7 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
         f"{0:5}  {1:8}  {nodes:8}  {per_node_text:>8}  {total:8}  {answered:8}  {'RUNNING':>8}"
         f"  {','.join(words) or 'OK':>6}",
         "",
-        *_titled("Errors", "="),
+        *_titled("Errors"),
     ]
     if missing:
         lines += ["INCOMPLETE", f"  Missing communicator data from {_count(missing, 'job process', 'es')}"]
@@ -67,7 +71,7 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
             f"  Missing communicator data from {_count(silent, 'rank', 's')}",
         ]
         lines += [f"  Rank {first + rank.slot} -- {_place(rank)}" for rank in silent] + [""]
-    lines += _titled("Warnings", "=")
+    lines += _titled("Warnings")
     if missing:
         lines += ["TIMEOUT", "  Encountered 1 communication timeout while gathering communicator data", ""]
     if differs:
@@ -83,34 +87,16 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
     return "\n".join([*lines, ""])
 
 
-@frozen
-class _Event:
-    at: float  # seconds since the node started
-    text: str
-
-
 def ras_events(tree: Tree, after: float, until: float, clock_text: str) -> tuple[str, ...]:
     """Return the events between two moments, in seconds since the node started."""
-    events = []
-    for rank in _ranks(tree):
-        if rank.stopped_at is None:
-            continue
-        events += [
-            _Event(
-                rank.stopped_at + _SILENT_SECONDS, _event(rank, "UNRESPONSIVE", "peer not responding for 5s")
-            ),
-            _Event(
-                rank.stopped_at + _CLOSED_SECONDS,
-                _event(rank, "KEEPALIVE_TIMEOUT", "keepalive timeout after 20s"),
-            ),
-            _Event(rank.stopped_at + _DEAD_SECONDS, _event(rank, "DEAD", "")),
-        ]
-    found = sorted((event for event in events if after < event.at <= until), key=lambda program: program.at)
-    return tuple(f"[{clock_text}] {report.text}" for report in found)
-
-
-def _event(rank: Program, kind: str, details: str) -> str:
-    return f"PEER_{kind}: {_process(rank)} {details}".rstrip()
+    events = [
+        (rank.stopped_at + seconds, f"PEER_{kind}: {_process(rank)} {details}".rstrip())
+        for rank in _ranks(tree)
+        if rank.stopped_at is not None
+        for seconds, kind, details in _EVENTS
+    ]
+    events.sort(key=lambda event: event[0])
+    return tuple(f"[{clock_text}] {text}" for at, text in events if after < at <= until)
 
 
 def _ranks(tree: Tree) -> list[Program]:
@@ -140,8 +126,8 @@ def _until(ranks: Sequence[Program], seconds: float) -> float:
     return min([seconds, *ends])
 
 
-def _titled(title: str, rule: str) -> list[str]:
-    return [title, rule * len(title), ""]
+def _titled(title: str) -> list[str]:
+    return [title, "=" * len(title), ""]
 
 
 def _count(ranks: Sequence[Program], noun: str, plural: str) -> str:

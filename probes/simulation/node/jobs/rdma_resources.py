@@ -7,7 +7,7 @@ buffers: LL in host memory; LL128 and Simple in GPU memory, unless it copies thr
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
@@ -79,7 +79,15 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     alive = [is_alive(tree, program) for program in tree.programs]
     through_peermem = peermem_regions(tree, seconds)
     owners = tuple(
-        _owner(program, via, through_peermem, devices, is_here)
+        _Owner(
+            kind=_kind_of(program, via, through_peermem),
+            opened=tuple(filter(devices.__contains__, program.opened)),
+            used=() if via is Via.NONE else tuple(filter(devices.__contains__, program.nics)),
+            connections=connections(program),
+            first=program.pid * _OWN_NUMBERS,
+            pid=program.pid if is_here else None,  # one of another PID namespace has no pid here
+            thread=service_thread(program) if is_here else None,
+        )
         for program, is_here in zip(tree.programs, alive, strict=True)
         if any(alive) and (via := path_of(tree, program)) not in (Via.TCP, Via.PLUGIN)
     )
@@ -91,21 +99,6 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     )
     found = _listed(tuple(devices), owners, clients)
     return replace(found, shares_namespaces=False, hidden=hidden) if hidden else found
-
-
-def _owner(
-    program: Program, via: Via, through_peermem: Mapping[int, int], devices: Collection[str], is_here: bool
-) -> _Owner:
-    """Return what is listed of a program; one of another PID namespace has no pid here."""
-    return _Owner(
-        kind=_kind_of(program, via, through_peermem),
-        opened=tuple(filter(devices.__contains__, program.opened)),
-        used=() if via is Via.NONE else tuple(filter(devices.__contains__, program.nics)),
-        connections=connections(program),
-        first=program.pid * _OWN_NUMBERS,
-        pid=program.pid if is_here else None,
-        thread=service_thread(program) if is_here else None,
-    )
 
 
 @lru_cache(64)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
@@ -12,9 +14,11 @@ from probes.simulation.node.jobs.programs import (
     needs_plugin,
     path_between,
     path_of,
+    ranks,
     settle_paths,
+    used_nics,
 )
-from probes.simulation.node.model.load import SteppedTotal, Steps, changes, gpu_traffic
+from probes.simulation.node.model.load import COMPUTE_TRAFFIC, SteppedTotal, Steps, changes, phase_at
 from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
 
 # Of a port, and of an EFA.
@@ -37,45 +41,38 @@ def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
 
 def common_steps(tree: Tree) -> list[Steps]:
     """Return what faults do to the traffic of all NICs of the job alike."""
-    used = {name for program in _ranks(tree) for name in program.nics}
-    by_nic = [tree.traffic.get(name, []) for name in sorted(used)]
+    by_nic = [tree.traffic.get(nic.name, []) for nic in used_nics(tree)]
     shared = by_nic[0] if by_nic else []
     return [steps for steps in shared if all(any(each is steps for each in other) for other in by_nic)]
 
 
 def scale_job(tree: Tree, steps: Steps) -> None:
     """Multiply the traffic of all NICs of the job by a factor."""
-    used = {name for program in _ranks(tree) for name in program.nics}
-    for nic in tree.nics:
-        if nic.name in used:
-            scale(tree, nic, steps)
+    for nic in used_nics(tree):
+        scale(tree, nic, steps)
 
 
 def settle_jobs(tree: Tree) -> None:
     """Give each rank the path, the NIC and the speed that it has on this node, with all its faults."""
     settle_paths(tree)
-    used = {name for program in _ranks(tree) for name in program.nics}
+    used = used_nics(tree)
     for nic in [nic for nic in tree.nics if not is_active(tree, nic)]:
-        if nic.name in used:
+        if nic in used:
             _leave(tree, nic)
         else:
             scale(tree, nic, changes(before=0.0))
     _slow_down(tree)
 
 
-def _ranks(tree: Tree) -> list[Program]:
-    return [program for program in tree.programs if program.is_nccl and program.nics]
-
-
 def _slow_down(tree: Tree) -> None:
     """Slow down ranks that copy through host memory, more if all do, and stop those without a path."""
-    ranks = [(program, path_of(tree, program)) for program in _ranks(tree)]
-    staged = ONE_STAGED_SHARE if any(via is not Via.HOST for _, via in ranks) else ALL_STAGED_SHARE
+    paths = [(program, path_of(tree, program)) for program in ranks(tree)]
+    staged = ONE_STAGED_SHARE if any(via is not Via.HOST for _, via in paths) else ALL_STAGED_SHARE
     shares = {Via.HOST: staged, Via.NONE: 0.0}
     if needs_plugin(tree) and not tree.description.system.plugin:
         shares[Via.TCP] = 0.0  # over the management network
     for nic in tree.nics:
-        of_nic = [shares.get(via, 1.0) for program, via in ranks if nic.name in program.nics]
+        of_nic = [shares.get(via, 1.0) for program, via in paths if nic.name in program.nics]
         if any(share != 1.0 for share in of_nic):
             scale(tree, nic, changes(before=sum(of_nic) / len(of_nic)))
 
@@ -86,9 +83,8 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
     Its ranks share the nearest other NIC, and the whole job runs at the pace of that port.
     """
     scale(tree, nic, changes(before=0.0))
-    ranks = _ranks(tree)
     near = nearest_nics(tree)
-    moved = [program for program in ranks if nic.name in program.nics]
+    moved = [program for program in ranks(tree) if nic.name in program.nics]
     if not moved or not near:
         return
     for program in moved:
@@ -96,39 +92,41 @@ def _leave(tree: Tree, nic: PlacedNic) -> None:
         program.nics = tuple(name for name in program.nics if name != nic.name) or (near[gpu].name,)
         if program.via.is_gdr and path_between(tree, gpu, near[gpu]) is Via.HOST:
             program.via = Via.HOST
-    for program in ranks:
+    for program in ranks(tree):
         listed = program.logged_nics or tuple(
             candidate.name for candidate in tree.nics if candidate.kind is nic.kind
         )
         program.logged_nics = tuple(name for name in listed if name != nic.name)
-    used = {name for program in ranks for name in program.nics}
-    sharing = max(sum(name in program.nics for program in ranks) for name in used)
-    for other in tree.nics:
-        share = sum(other.name in program.nics for program in ranks) / sharing
-        if other.name in used and share != 1.0:
+    sharing = Counter(name for program in ranks(tree) for name in program.nics)
+    for other in used_nics(tree):
+        share = sharing[other.name] / max(sharing.values())
+        if share != 1.0:
             scale(tree, other, changes(before=share))
 
 
-def _scaled(content: Content, steps: Steps) -> Content:
-    def units(seconds: float) -> float:
-        return float(content(seconds)) if callable(content) else 0.0
-
-    total = SteppedTotal(units, steps)
+def _scaled(content: Callable[[float], str], steps: Steps) -> Content:
+    total = SteppedTotal(lambda seconds: float(content(seconds)), steps)
     return lambda seconds: f"{round(total(seconds))}\n"
+
+
+def change_count(tree: Tree, nic: PlacedNic, name: str, change: Callable[[int, float], int]) -> None:
+    """Change a counter of a port: `change` returns its count from that of the job and the seconds."""
+    path = f"{port_of(nic)}/counters/{name}"
+    content = tree.files.get(path)
+    if callable(content):
+        tree.add(path, lambda seconds: f"{change(int(content(seconds)), seconds)}\n")
 
 
 def add_to(tree: Tree, nic: PlacedNic, name: str, gbps: float) -> None:
     """Add constant traffic of another program to a counter."""
-    path = f"{port_of(nic)}/counters/{name}"
-    content = tree.files.get(path)
-    if callable(content):
-        tree.add(path, lambda seconds: f"{int(content(seconds)) + round(gbps * 1e9 / 32 * seconds)}\n")
+    change_count(tree, nic, name, lambda count, seconds: count + round(gbps * 1e9 / 32 * seconds))
 
 
 def traffic_of_gpu(tree: Tree, gpu: int, seconds: float) -> float:
     """Return the factor by which the phase and the faults of its NICs change a GPU's traffic."""
     rank = _rank_of(tree, gpu)
-    return gpu_traffic(tree.seed, seconds) * (1.0 if rank is None else _fault_share(tree, rank, seconds))
+    usual = COMPUTE_TRAFFIC[phase_at(tree.seed, seconds)]
+    return usual * (1.0 if rank is None else _fault_share(tree, rank, seconds))
 
 
 def held_rank(tree: Tree, gpu: int, seconds: float) -> Program | None:
@@ -144,10 +142,11 @@ def _rank_of(tree: Tree, gpu: int) -> Program | None:
 
 def nics_of_gpu(tree: Tree, gpu: int) -> float:
     """Return how many NICs the rank of a GPU has, of a shared one its part; 1 without a rank."""
-    rank, ranks = _rank_of(tree, gpu), _ranks(tree)
+    rank = _rank_of(tree, gpu)
     if rank is None:
         return 1.0
-    return sum(1 / max(1, sum(name in other.nics for other in ranks)) for name in rank.nics)
+    sharing = Counter(name for other in ranks(tree) for name in other.nics)
+    return sum(1 / max(1, sharing[name]) for name in rank.nics)
 
 
 def _fault_share(tree: Tree, rank: Program, seconds: float) -> float:
@@ -166,10 +165,10 @@ def carry_over_tcp(tree: Tree, nic: PlacedNic) -> None:
         if not callable(content):
             continue
         if net:
-            tree.add(f"{net}/statistics/{direction}_bytes", _octets(content))
+            tree.add(f"{net}/statistics/{direction}_bytes", partial(_octets, content))
         if nic.kind.layer == "Ethernet":
             tree.add(path, "3200000000\n")
 
 
-def _octets(units: Callable[[float], str | bytes]) -> Content:
-    return lambda seconds: f"{int(units(seconds)) * 4}\n"
+def _octets(units: Callable[[float], str | bytes], seconds: float) -> str:
+    return f"{int(units(seconds)) * 4}\n"

@@ -284,6 +284,9 @@ def describe(name: str) -> NodeDescription:
     return description
 
 
+_hints = cache(get_type_hints)
+
+
 def _decode(kind: Any, value: Any) -> Any:
     """Convert a value of a parsed TOML file to a type; TypeError for a wrong or missing key."""
     origin, kinds = get_origin(kind), get_args(kind)
@@ -299,8 +302,3 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin is dict:
         return {kinds[0](key): _decode(kinds[1], item) for key, item in value.items()}
     return value
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)

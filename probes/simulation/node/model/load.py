@@ -60,13 +60,6 @@ class Wave:
         return self.mean * (time - _SLOW * slow - _FAST * fast)
 
 
-def regions(count: int, angle: float, seconds: float) -> int:
-    """Return the number of regions registered through nvidia-peermem, which varies as the job runs."""
-    if not count:
-        return 0
-    return max(1, round(count * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle))))
-
-
 @frozen
 class Steps:
     """A factor that changes in steps."""
@@ -153,9 +146,9 @@ class Phase(Enum):
     CHECKPOINT = "checkpoint"
 
 
-_COMPUTE_TRAFFIC = {Phase.ALL_REDUCE: 1.0, Phase.COMPUTE: 0.15, Phase.CHECKPOINT: 0.05}
+COMPUTE_TRAFFIC = {Phase.ALL_REDUCE: 1.0, Phase.COMPUTE: 0.15, Phase.CHECKPOINT: 0.05}
 _CHECKPOINT_TRAFFIC = 3.0  # of storage NICs
-_GPU_LOAD = {Phase.ALL_REDUCE: 1.0, Phase.COMPUTE: 1.2, Phase.CHECKPOINT: 0.4}
+GPU_LOAD = {Phase.ALL_REDUCE: 1.0, Phase.COMPUTE: 1.2, Phase.CHECKPOINT: 0.4}
 
 
 @frozen
@@ -184,10 +177,8 @@ class Schedule:
 @cache
 def schedule(seed: int) -> Schedule:
     """Return the schedule of a seed; all-reduces take 14 to 20 s."""
-    phases = (Phase.ALL_REDUCE, Phase.COMPUTE) * _STEPS_BEFORE_CHECKPOINT + (
-        Phase.ALL_REDUCE,
-        Phase.CHECKPOINT,
-    )
+    steps = (Phase.ALL_REDUCE, Phase.COMPUTE) * _STEPS_BEFORE_CHECKPOINT
+    phases = (*steps, Phase.ALL_REDUCE, Phase.CHECKPOINT)
     seconds = {
         Phase.ALL_REDUCE: 14.0 + seed % 7,
         Phase.COMPUTE: _COMPUTE_SECONDS,
@@ -205,7 +196,7 @@ def traffic_steps(seed: int, nic: NicDescription, is_storage: bool) -> Steps:
         until, phase = plan.step(number)
         if is_storage:
             return until, min(_CHECKPOINT_TRAFFIC, most) if phase is Phase.CHECKPOINT else 1.0
-        return until, _COMPUTE_TRAFFIC[phase]
+        return until, COMPUTE_TRAFFIC[phase]
 
     return Steps(step)
 
@@ -227,24 +218,14 @@ def longer_steps(seed: int, begin: float, share: float) -> Steps:
             sends = within < after
             end = begin + rounds * (after + _COMPUTE_SECONDS) + after + (not sends) * _COMPUTE_SECONDS
             until = min(end, usual.next_end(start))
-            rate = before / after if sends else _COMPUTE_TRAFFIC[Phase.COMPUTE]
-            found.append((until, rate / _COMPUTE_TRAFFIC[usual.at((start + until) / 2)]))
+            rate = before / after if sends else COMPUTE_TRAFFIC[Phase.COMPUTE]
+            found.append((until, rate / COMPUTE_TRAFFIC[usual.at((start + until) / 2)]))
         return found[number]
 
     return Steps(step)
 
 
-def gpu_load(seed: int, seconds: float) -> float:
-    """Return the factor by which the phase changes a GPU's load."""
-    return _GPU_LOAD[_phase_at(seed, seconds)]
-
-
-def gpu_traffic(seed: int, seconds: float) -> float:
-    """Return the factor by which the phase changes a GPU's PCIe and NVLink traffic."""
-    return _COMPUTE_TRAFFIC[_phase_at(seed, seconds)]
-
-
 @lru_cache(maxsize=16)
-def _phase_at(seed: int, seconds: float) -> Phase:
+def phase_at(seed: int, seconds: float) -> Phase:
     """Return the phase at a moment, which is the same for all GPUs."""
     return schedule(seed).at(seconds)

@@ -173,8 +173,7 @@ class Tree:
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
     slow_before: set[str] = field(default_factory=set)  # NICs that were the slow ones of earlier jobs
-    resolved: dict[str, str] = field(default_factory=dict)  # a cache of real()
-    missing: dict[str, Unknown] = field(default_factory=dict)  # the same, of paths that lead nowhere
+    resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
 
     @property
     def cards(self) -> list[PlacedNic]:
@@ -186,6 +185,10 @@ class Tree:
         """The NICs of training jobs."""
         compute = self.description.nic.get("compute")
         return [nic for nic in self.nics if nic.kind is compute]
+
+    def nic(self, name: str) -> PlacedNic:
+        """Return the NIC with this RDMA device; KeyError without one."""
+        return {nic.name: nic for nic in self.nics}[name]
 
     def plan(self, seconds: float, change: Callable[[Tree], None]) -> None:
         """Make a change at a moment to come."""
@@ -220,7 +223,7 @@ class Tree:
         )
         for name in removed.directories:
             self.directories.pop(name)
-        self.resolved, self.missing = {}, {}
+        self.resolved = {}
         parent, _, name = path.rpartition("/")
         self.directories.get(parent or "/", set()).discard(name)
         return removed
@@ -242,7 +245,7 @@ class Tree:
     def hidden_link(self, path: str, target: str) -> None:
         """Add a symbolic link that its directory does not list, like /proc/TID."""
         self.links[path] = target
-        self.resolved, self.missing = {}, {}
+        self.resolved = {}
 
     def directory(self, path: str) -> None:
         """Add a directory."""
@@ -266,37 +269,29 @@ class Tree:
 
     def content(self, path: str, seconds: float) -> Maybe[bytes]:
         """Return the content of a file at a moment, with its links resolved."""
-        content = self.files.get(self.resolved.get(path, path))
+        content = self.files.get(path)
+        if content is None:
+            real = self.real(path)
+            if isinstance(real, Unknown):
+                # debugfs is for root, and a simulated node is never read as root.
+                hidden = path.startswith("/sys/kernel/debug/")
+                return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
+            if real not in self.files:
+                return Unknown(Reason.MALFORMED, path, "Is a directory")
+            content = self.files[real]
         if isinstance(content, str):
             return content.encode()
-        if content is None:
-            return self._content_of_link(path, seconds)
         return content if isinstance(content, bytes) else content(seconds).encode()
-
-    def _content_of_link(self, path: str, seconds: float) -> Maybe[bytes]:
-        """Return the content of a file whose links are not resolved yet."""
-        real = self.real(path)
-        if isinstance(real, Unknown):
-            # debugfs is for root, and a simulated node is never read as root.
-            hidden = path.startswith("/sys/kernel/debug/")
-            return Unknown(Reason.NEEDS_ROOT, path) if hidden else real
-        is_file = real in self.files
-        return self.content(real, seconds) if is_file else Unknown(Reason.MALFORMED, path, "Is a directory")
 
     def real(self, path: str) -> str | Unknown:
         """Return the path with its links resolved."""
-        # Others from the next change of the tree on.
-        resolved, missing = self.resolved, self.missing
-        known = resolved.get(path) or missing.get(path)
-        if known is not None:
-            return known
+        resolved = self.resolved  # another one from the next change of the tree on
+        found = resolved.get(path)
+        if found is not None:
+            return found
         if path in self.files or (path in self.directories and path not in self.links):
             return path
-        found = self._resolve(path)
-        if isinstance(found, Unknown):
-            missing[path] = found
-        else:
-            resolved[path] = found
+        found = resolved[path] = self._resolve(path)
         return found
 
     def _resolve(self, path: str) -> str | Unknown:
@@ -327,7 +322,7 @@ class Tree:
         return Unknown(Reason.NOT_THERE, path)
 
     def _enter(self, path: str) -> None:
-        self.resolved, self.missing = {}, {}
+        self.resolved = {}
         parent, _, name = path.rpartition("/")
         parent = parent or "/"
         if parent not in self.directories:

@@ -1,4 +1,4 @@
-"""Module files of a simulated node: modinfo, depmod, Module.symvers, DKMS, OFED, systemd-modules-load."""
+"""Module files of a simulated node: modinfo, depmod, symbol versions, DKMS, OFED, systemd-modules-load."""
 
 from __future__ import annotations
 
@@ -6,18 +6,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import EFA_PEERMEM, PEERMEM
+from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED
 from probes.facts.pci.nic_families import PLUGIN_ONLY
+from probes.host.answers import CommandOutput
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree, dependencies_of, module_path
 from probes.simulation.node.modules.modules import VERSIONS, srcversion_of
-from probes.simulation.node.modules.symbol_versions import (
-    OFED_VERSIONS,
-    VersionTable,
-    parse_symvers,
-    symvers,
-    version_table,
-)
+
+OFED_VERSIONS = {PEER_MEMORY_SYMBOL: 0x6E1AAA01, "ib_unregister_peer_memory_client": 0x6E1AAA02}
+OTHER_VERSIONS = {**OFED_VERSIONS, PEER_MEMORY_SYMBOL: 0x2F90C4D7}  # of another OFED
+
+
+@dataclass
+class VersionTable:
+    """modprobe(8): the versions of symbols in each module's file, by its path."""
+
+    needed: dict[str, dict[str, int]] = field(default_factory=dict)
+    exported: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str | CommandOutput]:
+        """Return the versions in one file, as --dump-modversions and --show-exports print them."""
+        del seconds
+        option, path = (*argv[1:3], "", "")[:2]
+        files = {NEEDED: self.needed, EXPORTED: self.exported}.get(option, {})
+        if path not in files:
+            return CommandOutput(argv, 1, "", f"modprobe: FATAL: could not get symbols of {path}")
+        return "".join(f"0x{version:08x}\t{symbol}\n" for symbol, version in files[path].items())
+
+
+def version_table(tree: Tree) -> VersionTable:
+    """Return the node's versions, for changes; a node without them gets an empty table."""
+    table = tree.commands.setdefault("modprobe", VersionTable())
+    assert isinstance(table, VersionTable)
+    return table
+
+
+def differing_symbol(tree: Tree, path: str) -> str:
+    """Return the symbol of which a file needs another version than a loaded module exports; "": none."""
+    needed = version_table(tree).needed.get(path, {})
+    loaded = tree.symbol_versions
+    return next((name for name, version in needed.items() if loaded.get(name, version) != version), "")
+
+
+def symvers(versions: dict[str, int]) -> str:
+    """Return the text of OFED's Module.symvers, against which the driver is built."""
+    line = "0x{:08x}\t{}\tdrivers/infiniband/core/ib_core\tEXPORT_SYMBOL\t\n"
+    return "".join(line.format(version, symbol) for symbol, version in versions.items())
+
+
+def parse_symvers(text: str) -> dict[str, int]:
+    """Return the versions in a Module.symvers: those that a driver has which is built now."""
+    return {symbol: int(version, 16) for version, symbol, *_ in map(str.split, text.splitlines())}
+
 
 MODULES_LOAD = "/usr/lib/systemd/system/systemd-modules-load.service"
 _VENDOR_PACKAGES = {  # module -> DKMS package
@@ -182,7 +224,7 @@ def add_module_index(tree: Tree) -> None:
     node = tree.description
     base = f"/lib/modules/{node.kernel}"
     names = modules_on_disk(node)
-    tree.add(f"{base}/modules.dep", "".join(_dependency_line(node, name) for name in names))
+    write_index(tree, {name: _fields(node, name) for name in names})
     exports = {symbol: module for symbol, module in _EXPORTS.items() if module in names}
     if node.modules.ofed:
         exports["ib_register_peer_memory_client"] = "ib_core"
@@ -226,31 +268,14 @@ def write_index(tree: Tree, files: dict[str, dict[str, str]]) -> None:
     base = f"/lib/modules/{tree.description.kernel}"
     paths = {name: fields["filename"].removeprefix(f"{base}/") for name, fields in files.items()}
 
-    def dependencies(name: str, seen: tuple[str, ...] = ()) -> list[str]:
-        direct = files.get(name, {}).get("depends", "").replace("-", "_").split(",")
+    lines = []
+    for name, path in paths.items():
         found: list[str] = []
-        for dependency in direct:
-            if dependency in paths and dependency not in seen:
-                found += [dependency, *dependencies(dependency, (*seen, name))]
-        return found
-
-    lines = [
-        _line(path, [paths[dependency] for dependency in dict.fromkeys(dependencies(name))])
-        for name, path in paths.items()
-    ]
+        waiting = [name]
+        while waiting:
+            needs = files[waiting.pop(0)].get("depends", "").replace("-", "_").split(",")
+            new = [need for need in needs if need in paths and need not in (*found, name)]
+            found += new
+            waiting += new
+        lines.append(f"{path}: {' '.join(paths[need] for need in found)}".rstrip() + "\n")
     tree.add(f"{base}/modules.dep", "".join(lines))
-
-
-def _line(path: str, dependencies: list[str]) -> str:
-    return f"{path}: {' '.join(dependencies)}".rstrip() + "\n"
-
-
-def _dependency_line(node: NodeDescription, name: str) -> str:
-    found: list[str] = []
-    waiting = list(dependencies_of(name, node.modules.ofed))
-    while waiting:
-        dependency = waiting.pop(0)
-        if dependency not in found:
-            found.append(dependency)
-            waiting.extend(dependencies_of(dependency, node.modules.ofed))
-    return _line(module_path(node, name), [module_path(node, dependency) for dependency in found])

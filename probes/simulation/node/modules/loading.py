@@ -17,9 +17,8 @@ from probes.facts.pci.functions import DEVICES
 from probes.facts.pci.nic_families import LADDER_DRIVERS, VERBS_MODULES
 from probes.simulation.node.devices.config_space import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
-from probes.simulation.node.modules.files import modinfo_fields
+from probes.simulation.node.modules.files import differing_symbol, modinfo_fields, version_table
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
-from probes.simulation.node.modules.symbol_versions import differing_symbol, version_table
 from probes.simulation.node.system.software import add_device_files
 
 MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
@@ -192,15 +191,10 @@ def _older_than_gpus(tree: Tree, version: str) -> Refusal | None:
     is_known = generation is None or not branch.isdecimal() or int(branch) >= generation.first_branch
     if not tree.gpus or is_known:
         return None
-    lines = []
-    for gpu in tree.gpus:
-        lines += [
-            f"NVRM: The NVIDIA GPU {gpu.bdf}",
-            "NVRM: installed in this system is not supported by the",
-            f"NVRM: NVIDIA {version} driver release.",
-        ]
-    lines.append(f"NVRM: The NVIDIA probe routine failed for {len(tree.gpus)} device(s).")
-    return Refusal("No such device", tuple((_ERROR, line) for line in lines))
+    ending = ("installed in this system is not supported by the", f"NVIDIA {version} driver release.")
+    lines = [line for gpu in tree.gpus for line in (f"The NVIDIA GPU {gpu.bdf}", *ending)]
+    lines.append(f"The NVIDIA probe routine failed for {len(tree.gpus)} device(s).")
+    return Refusal("No such device", tuple((_ERROR, f"NVRM: {line}") for line in lines))
 
 
 def add_effects(tree: Tree, module: str, parameters: Mapping[str, str]) -> None:
@@ -232,27 +226,16 @@ def remove_effects(tree: Tree, module: str) -> None:
 
 
 def _device_paths(tree: Tree, module: str) -> list[str]:
-    if module == "ib_umad":
-        listed = sorted(tree.directories.get("/dev/infiniband", set()))
-        return [f"/dev/infiniband/{file}" for file in listed if file.startswith("umad")]
-    paths: list[str] = []
+    kinds = {"ib_umad": "umad", **dict.fromkeys(VERBS_MODULES, "uverbs")}
+    files = sorted(tree.directories.get("/dev/infiniband", set())) if module in kinds else []
+    paths = [f"/dev/infiniband/{file}" for file in files if file.startswith(kinds[module])]
     if module in VERBS_MODULES:
-        verbs = tree.directories.get("/dev/infiniband", set())
-        paths = [f"/dev/infiniband/{file}" for file in sorted(verbs) if file.startswith("uverbs")]
         paths += [f"{nic.path}/infiniband" for nic in tree.cards]
-    if module not in LADDER_DRIVERS:
-        return paths
-    netdevs = [
-        f"/sys/class/net/{netdev}"
-        for nic in tree.cards
-        for netdev in sorted(tree.directories.get(f"{nic.path}/net", set()))
-    ]
-    return [
-        *paths,
-        *netdevs,
-        *(f"{nic.path}/net" for nic in tree.cards),
-        *(f"{nic.path}/driver" for nic in tree.cards),
-    ]
+    if module in LADDER_DRIVERS:
+        for nic in tree.cards:
+            paths += [f"/sys/class/net/{name}" for name in tree.directories.get(f"{nic.path}/net", ())]
+        paths += [f"{nic.path}/{name}" for name in ("net", "driver") for nic in tree.cards]
+    return paths
 
 
 def _unbind(tree: Tree, driver: str) -> list[Removed]:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import VERBS_MODULES
 from probes.facts.rdma.counters import PORT_DATA
+from probes.simulation.node.devices.ports import port_of
 from probes.simulation.node.jobs.programs import peermem_regions
 from probes.simulation.node.model.tree import (
     PEERMEM_REGION_BYTES,
@@ -81,7 +82,7 @@ def end_rdma_traffic(tree: Tree) -> None:
         program.via = Via.TCP
     for nic in tree.nics:
         for name in PORT_DATA:
-            path = f"{nic.path}/infiniband/{nic.name}/ports/1/counters/{name}"
+            path = f"{port_of(nic)}/counters/{name}"
             if path in tree.files:
                 tree.add(path, "3200000000\n")
 
@@ -130,14 +131,10 @@ def _proc_modules(tree: Tree, seconds: float) -> str:
 def add_memory_peers(tree: Tree, earlier: int) -> None:
     """Add the counters of nv_mem, with `earlier` regions that have come and gone."""
 
-    def live(seconds: float) -> int:
-        return refcnt(tree, PEERMEM, seconds)
+    def total(seconds: float) -> int:
+        return 4 * earlier + refcnt(tree, PEERMEM, seconds)
 
-    def registered(seconds: float) -> str:
-        return f"{(4 * earlier + live(seconds)) * PEERMEM_REGION_BYTES}\n"
-
-    tree.add(f"{_MEMORY_PEERS}/version", f"{tree.description.driver.version}\n")
-    tree.add(f"{_MEMORY_PEERS}/num_alloc_mrs", lambda seconds: f"{4 * earlier + live(seconds)}\n")
-    tree.add(f"{_MEMORY_PEERS}/num_dealloc_mrs", f"{4 * earlier}\n")
-    tree.add(f"{_MEMORY_PEERS}/num_reg_bytes", registered)
-    tree.add(f"{_MEMORY_PEERS}/num_dereg_bytes", f"{4 * earlier * PEERMEM_REGION_BYTES}\n")
+    gone = {"num_dealloc_mrs": 4 * earlier, "num_dereg_bytes": 4 * earlier * PEERMEM_REGION_BYTES}
+    tree.add_values(_MEMORY_PEERS, {"version": tree.description.driver.version, **gone})
+    tree.add(f"{_MEMORY_PEERS}/num_alloc_mrs", lambda seconds: f"{total(seconds)}\n")
+    tree.add(f"{_MEMORY_PEERS}/num_reg_bytes", lambda seconds: f"{total(seconds) * PEERMEM_REGION_BYTES}\n")

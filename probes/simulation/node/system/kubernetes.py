@@ -57,7 +57,7 @@ def _kubectl(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> 
     if kind in ("node", "nodes"):
         node = _node(tree, cluster)
         if kind == "node" and name != tree.description.hostname:
-            return _failure(argv, f'Error from server (NotFound): nodes "{name}" not found')
+            return CommandOutput(argv, 1, "", f'Error from server (NotFound): nodes "{name}" not found\n')
         return json.dumps(node if kind == "node" else _list([node]))
     if kind == "clusterpolicies.nvidia.com":
         return json.dumps(_list([_cluster_policy(tree, cluster)]))
@@ -65,16 +65,13 @@ def _kubectl(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> 
         return json.dumps(_list([_nic_cluster_policy(cluster)]))
     if kind == "pods":
         return json.dumps(_list(list(_pods(tree, cluster, argv))))
-    return _failure(argv, f'error: the server doesn\'t have a resource type "{kind.partition(".")[0]}"')
+    error = f'error: the server doesn\'t have a resource type "{kind.partition(".")[0]}"\n'
+    return CommandOutput(argv, 1, "", error)
 
 
 def _value(argv: tuple[str, ...], option: str) -> str:
     """Return the word after an option; "" without one."""
     return next((value for word, value in pairwise(argv) if word == option), "")
-
-
-def _failure(argv: tuple[str, ...], error: str) -> CommandOutput:
-    return CommandOutput(argv, 1, "", f"{error}\n")
 
 
 def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,6 +130,7 @@ def _cluster_policy(tree: Tree, cluster: ClusterDescription) -> dict[str, Any]:
 
 
 def _nic_cluster_policy(cluster: ClusterDescription) -> dict[str, Any]:
+    state = "notReady" if OFED in cluster.waiting else "ready"
     return {
         "apiVersion": "mellanox.com/v1alpha1",
         "kind": "NicClusterPolicy",
@@ -141,12 +139,7 @@ def _nic_cluster_policy(cluster: ClusterDescription) -> dict[str, Any]:
             "ofedDriver": {"image": "doca-driver", "version": cluster.ofed, "env": _SECRET},
             "rdmaSharedDevicePlugin": {"image": "k8s-rdma-shared-dev-plugin", "config": "{}"},
         },
-        "status": {
-            "state": "notReady" if OFED in cluster.waiting else "ready",
-            "appliedStates": [
-                {"name": "state-OFED", "state": "notReady" if OFED in cluster.waiting else "ready"}
-            ],
-        },
+        "status": {"state": state, "appliedStates": [{"name": "state-OFED", "state": state}]},
     }
 
 
@@ -178,16 +171,10 @@ def _pod(
 
 
 def _status(name: str, cluster: ClusterDescription) -> dict[str, Any]:
-    if name not in cluster.waiting:
-        state: dict[str, Any] = {"running": {"startedAt": "2026-11-22T03:00:00Z"}}
-        return {"name": name, "ready": True, "restartCount": 0, "state": state, "lastState": {}}
-    if not cluster.reason or name != cluster.waiting[0]:
-        state = {"running": {"startedAt": "2026-11-22T03:00:00Z"}}
-        return {"name": name, "ready": False, "started": False, "restartCount": 0, "state": state}
-    return {
-        "name": name,
-        "ready": False,
-        "restartCount": 7,
-        "state": {"waiting": {"reason": cluster.reason, "message": "back-off 5m0s restarting"}},
-        "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}},
-    }
+    common = {"name": name, "ready": name not in cluster.waiting}
+    if cluster.reason and name in cluster.waiting[:1]:
+        waiting = {"waiting": {"reason": cluster.reason, "message": "back-off 5m0s restarting"}}
+        terminated = {"terminated": {"exitCode": 1, "reason": "Error"}}
+        return common | {"restartCount": 7, "state": waiting, "lastState": terminated}
+    running = {"running": {"startedAt": "2026-11-22T03:00:00Z"}}
+    return common | {"restartCount": 0, "state": running, "lastState": {}}

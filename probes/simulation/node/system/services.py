@@ -5,7 +5,6 @@ NVSwitches are on its PCI bus, or behind a ConnectX-7 bridge.
 
 from __future__ import annotations
 
-from probes.base.unknown import Maybe
 from probes.facts.gpu.fabric import NVLSM
 from probes.facts.gpu.generations import HOPPER, is_before
 from probes.plans.packages import FABRIC_MANAGER
@@ -54,8 +53,9 @@ def install(tree: Tree, name: str) -> None:
 def run(tree: Tree, name: str) -> None:
     """Make a service active, with a process unless it is a oneshot."""
     tree.units[name] = "active"
-    if name == FABRIC_MANAGER:
-        start_nvlsm(tree)
+    # Fabric Manager's start script starts NVLSM on a board with a bridge.
+    if name == FABRIC_MANAGER and tree.bridges and tree.is_there(NVLSM):
+        tree.add(f"{_NVLSM_PROCESS}/comm", "nvlsm\n")
     if name not in ONESHOT:
         tree.add(f"{_GROUPS}/{name}.service/cgroup.procs", f"{_FIRST_PID + list(tree.units).index(name)}\n")
 
@@ -79,12 +79,7 @@ def uninstall(tree: Tree, name: str) -> None:
 
 def set_fabric_manager_version(tree: Tree, version: str) -> None:
     """Set the version that nv-fabricmanager prints."""
-
-    def answer(argv: tuple[str, ...], seconds: float) -> Maybe[str]:
-        del argv, seconds
-        return f"Fabric Manager version is : {version}\n"
-
-    tree.commands["nv-fabricmanager"] = answer
+    tree.commands["nv-fabricmanager"] = lambda argv, seconds: f"Fabric Manager version is : {version}\n"
 
 
 def show_units(tree: Tree, argv: tuple[str, ...]) -> str:
@@ -96,12 +91,6 @@ def show_units(tree: Tree, argv: tuple[str, ...]) -> str:
 def has_switches(tree: Tree) -> bool:
     """Return whether this node's own Fabric Manager configures NVSwitches."""
     return bool(tree.nvswitches or tree.bridges)
-
-
-def start_nvlsm(tree: Tree) -> None:
-    """Start NVLSM, as Fabric Manager's start script does on a board with a bridge."""
-    if tree.bridges and tree.is_there(NVLSM):
-        tree.add(f"{_NVLSM_PROCESS}/comm", "nvlsm\n")
 
 
 def stop_nvlsm(tree: Tree) -> None:

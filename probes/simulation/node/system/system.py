@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.model.tree import Removed, Tree
 from probes.simulation.node.system.services import UNITS, WANTS
 
 GRUB_CONFIG = "/boot/grub/grub.cfg"
@@ -40,11 +40,9 @@ def add_system(tree: Tree) -> None:
     """Add os-release, DMI's asset tag, the boot loader's files and the kernels on disk."""
     node = tree.description
     system = node.system
-    like = f"ID_LIKE={_quoted(system.like)}\n" if system.like else ""
-    tree.add(
-        "/etc/os-release",
-        f"PRETTY_NAME={_quoted(node.distribution)}\nID={system.id}\n{like}VERSION_ID={_quoted(system.version)}\n",
-    )
+    like = f'ID_LIKE="{system.like}"\n' if system.like else ""
+    names = f'PRETTY_NAME="{node.distribution}"\nID={system.id}\n{like}VERSION_ID="{system.version}"\n'
+    tree.add("/etc/os-release", names)
     tree.add("/sys/class/dmi/id/chassis_asset_tag", f"{system.asset_tag or 'Default string'}\n")
     tree.directory("/sys/firmware")
     if system.efi:
@@ -91,10 +89,6 @@ def _upgrade(manager: str, kernel: str, argv: tuple[str, ...]) -> str:
         return _ZYPPER_XML.format(flavor=last, version=version, architecture="x86_64")
     nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded."
     return f"{nothing if manager == 'apt-get' else 'Nothing to do.'}\n"
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _add_kernel(tree: Tree, release: str) -> None:
@@ -232,15 +226,9 @@ def keep_disk(tree: Tree, earlier: Tree) -> None:
     for top in _ON_DISK:
         if tree.is_there(top):
             tree.remove(top)
-    for path in list(earlier.directories):
-        if _is_on_disk(path):
-            tree.directory(path)
-    for path, target in earlier.links.items():
-        if _is_on_disk(path):
-            tree.link(path, target)
-    for path, content in earlier.files.items():
-        if _is_on_disk(path):
-            tree.add(path, content)
+    files = {path: content for path, content in earlier.files.items() if _is_on_disk(path)}
+    links = {path: target for path, target in earlier.links.items() if _is_on_disk(path)}
+    tree.restore(Removed(files, links, frozenset(filter(_is_on_disk, earlier.directories))))
     if earlier.is_there(GRUB_CONFIG):
         write_grub_config(tree)
     # Answers about files on disk, and what firmware and shim remember.

@@ -12,7 +12,7 @@ from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices.roce import set_qos
+from probes.simulation.node.devices.network import set_qos
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import examine
 from tests.support.doctor import findings_on

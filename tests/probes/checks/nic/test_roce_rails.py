@@ -14,7 +14,7 @@ from probes.checks.registry import findings
 from probes.facts.rdma.rail_networks import CONF
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices.roce import set_policy_routing
+from probes.simulation.node.devices.network import set_policy_routing
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination, examine
 from tests.support.doctor import examination_of, findings_on
