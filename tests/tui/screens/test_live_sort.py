@@ -9,8 +9,8 @@ from tests.tui.pilot import until
 from tests.tui.screens.test_live import app_and_clock, opened
 from tests.tui.settings_machine import Machine
 from tui import dashboard
+from tui.screens.live.columns import SortScreen
 from tui.screens.live.screen import LiveScreen
-from tui.screens.live.sort import SortScreen
 from tui.settings import save as save_module
 from tui.settings.current import use
 from tui.settings.load import load

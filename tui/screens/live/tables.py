@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from textual.screen import Screen
 
-from tui.screens.live.columns import ColumnsScreen
-from tui.screens.live.sort import SortScreen
+from tui.screens.live.columns import ColumnsScreen, SortScreen
 from tui.screens.live.state import LiveState
 from tui.screens.own_settings import HIDE, SORT
 from tui.screens.save_setting import save_setting
