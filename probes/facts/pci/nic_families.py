@@ -36,7 +36,7 @@ class NicFamily:
 # reg_user_mr_dmabuf; erdma/erdma_main.c has not. libbnxt_re: rdma-core, pull request 1373. Alibaba's mode:
 # "Use eRDMA in ACK clusters". Length: no assignment in these drivers in Linux 6.12 and 7.2.
 # Device IDs: mlx4/main.c (ConnectX-3, and ConnectX, -2); mlx5's from Connect-IB on, mthca's between them;
-# hw/efa/efa_main.c; Cassini 1 in pci.ids. Bytes: efa_verbs.c, bnxt_re/hw_counters.c, erdma_verbs.c, mana.
+# hw/efa/efa_main.c; Cassini 1 in pci.ids. Bytes: erdma_verbs.c, efa_verbs.c, hw_counters of the others.
 _OCTETS = (("tx_bytes", "rx_bytes"),)
 CONNECTX = NicFamily(
     "ConnectX",  # from ConnectX-4 on, Connect-IB and BlueField
@@ -57,15 +57,7 @@ CONNECTX_3 = NicFamily(
     asks_peer_memory=True,
 )
 EFA = NicFamily(
-    "EFA",
-    0x1D0F,
-    ("efa",),
-    "efa",
-    "efa",
-    (range(0xEFA0, 0xEFB0),),
-    _OCTETS,
-    dkms=("efa",),
-    is_plugin_only=True,
+    "EFA", 0x1D0F, ("efa",), "efa", "efa", (range(0xEFA0, 0xEFB0),), _OCTETS, ("efa",), is_plugin_only=True
 )
 SLINGSHOT = NicFamily(
     "Slingshot",
@@ -102,7 +94,10 @@ FAMILIES = (
         ("erdma",),
         "erdma",
         "erdma",
-        octets=(("tx_bytes_cnt", "rx_bytes_cnt"),),
+        octets=(
+            ("tx_bytes_cnt", "rx_bytes_cnt"),
+            ("hw_tx_bytes_cnt", "hw_rx_bytes_cnt"),
+        ),  # kernel's, Alibaba's
         dkms=("erdma",),
         asks_peer_memory=True,
         no_dmabuf=(
@@ -129,6 +124,7 @@ FAMILIES = (
         ("ionic",),
         "ionic_rdma",
         "ionic",
+        octets=(("tx_rdma_ucast_bytes", "rx_rdma_ucast_bytes"),),
         dkms=("ionic_rdma", "ionic-rdma"),
         no_dmabuf=(
             "The driver of AMD Pensando NICs (ionic_rdma) that is loaded registers no DMA-BUF memory",
@@ -177,7 +173,7 @@ def cards_of(pci: PciFacts, *families: NicFamily) -> tuple[str, ...]:
         nic.bdf
         for family in families
         for nic in pci.nics
-        if known(nic.driver, "") in family.pci_drivers
+        if (family.is_plugin_only and known(nic.driver, "") in family.pci_drivers)
         or (
             nic.vendor_id == family.vendor
             and any(known(nic.device_id, 0) in ids for ids in family.device_ids)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.node import probe_node
+from probes.facts.pci.nic_families import HARDWARE_OCTETS
 from probes.host.machine.local import LocalHost
 from probes.host.usage import InterfaceCounters
 from probes.simulation.host import SimulatedHost
@@ -78,13 +79,12 @@ def port_of(tmp_path: Path) -> Path:
     return tmp_path / "sys/devices/virtual/infiniband/mlx5_0/ports/1"
 
 
-@pytest.mark.parametrize("end", ["", "_cnt"])
-def test_a_nic_with_byte_counters_in_hw_counters_only(tmp_path: Path, end: str) -> None:
-    """The kernel's erdma_verbs.c: `[ERDMA_STATS_TX_BYTES_CNT].name = "tx_bytes_cnt",`."""
+@pytest.mark.parametrize(("sent", "received"), HARDWARE_OCTETS)
+def test_a_nic_with_byte_counters_in_hw_counters_only(tmp_path: Path, sent: str, received: str) -> None:
     add_rdma_device(tmp_path, "mlx5_0")
     shutil.rmtree(port_of(tmp_path) / "counters")
-    write(port_of(tmp_path), f"hw_counters/tx_bytes{end}", "700\n")
-    write(port_of(tmp_path), f"hw_counters/rx_bytes{end}", "900\n")
+    write(port_of(tmp_path), f"hw_counters/{sent}", "700\n")
+    write(port_of(tmp_path), f"hw_counters/{received}", "900\n")
     counters = counters_of(tmp_path)
     assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tui.files.since_ok import SinceOk
     from widgets.doctor.findings import Entry
 
-_MOST_SUMMARY = 4  # lines
 _TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
 
