@@ -16,6 +16,7 @@ from probes.facts.kernel.boot import BootLoader, InitramfsTool
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.system.distribution import Family
 from probes.plans.common import reboot_plan, reboot_step
+from probes.plans.packages import family_of
 from probes.snapshot.examination import Examination
 
 _COMMAND_LINE = "the kernel command line"
@@ -84,7 +85,7 @@ def command_line_steps(
     if loader is not BootLoader.GRUB:
         return (_manual(_why(add, remove, f"{_KERNEL_CMDLINE}."), add), _kernel_install(examination))
     quoted = add.replace('"', r"\"")
-    if _family(examination) is Family.DEBIAN and not remove:
+    if family_of(examination) is Family.DEBIAN and not remove:
         file = FileChange(_GRUB_FILE.format(subject), f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {quoted}"\n')
         return (Step(why, file=file), _apply_step(examination))
     text = _why(add, remove, f"GRUB_CMDLINE_LINUX in {GRUB_SETTINGS}")
@@ -118,12 +119,8 @@ def _manual(text: str, option: str) -> Step:
     return instruction(text, to_copy=option if '"' in option else "")
 
 
-def _family(examination: Examination) -> Family:
-    return known(map_known(examination.distribution, lambda distribution: distribution.family), Family.OTHER)
-
-
 def _apply_step(examination: Examination) -> Step:
-    family = _family(examination)
+    family = family_of(examination)
     if isinstance(examination.distribution, Unknown):
         return instruction(f"{_APPLY}: {' '.join(_UPDATE_GRUB)} (Debian) or {' '.join(_MKCONFIG)} (RPM)")
     return Step(_APPLY, _UPDATE_GRUB if family is Family.DEBIAN else _MKCONFIG)
@@ -141,7 +138,7 @@ def _kernel_install(examination: Examination) -> Step:
 def initramfs_command(examination: Examination) -> str:
     """Return the command that rebuilds the boot images of all kernels, or that of Debian and the others'."""
     tool = map_known(examination.boot, lambda boot: boot.initramfs)
-    found = _USUAL_TOOLS.get(_family(examination)) if isinstance(tool, Unknown) else tool
+    found = _USUAL_TOOLS.get(family_of(examination)) if isinstance(tool, Unknown) else tool
     if found is not None:
         return " ".join(_INITRAMFS[found])
     debian, others = (" ".join(_INITRAMFS[tool]) for tool in tuple(InitramfsTool)[:2])
