@@ -24,6 +24,7 @@ _GRUB_FILE = f"{GRUB_SETTINGS}.d/gdrtop-{{}}.cfg"
 _APPLY = "Write the boot loader's configuration"
 _UPDATE_GRUB, _MKCONFIG = ("update-grub",), ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg")
 _KERNEL_CMDLINE = "/etc/kernel/cmdline"
+_MACHINE_CONFIG = "spec.kernelArguments in the MachineConfig for this node's pool."
 _WITH_ENTRIES = {  # the command, and its options that add and remove
     BootLoader.GRUB_BLS: (("grubby", "--update-kernel=ALL"), "--args", "--remove-args"),
     BootLoader.OSTREE: (("rpm-ostree", "kargs"), "--append-if-missing", "--delete-if-present"),
@@ -65,30 +66,24 @@ def command_line_steps(
         return (_manual(f"{why}, with this node's boot loader ({loader}). {_WHICH}", add),)
     if loader in _WITH_ENTRIES:
         program, added, removed = _WITH_ENTRIES[loader]
-        run, undo = (
-            (*program, *_values((removed, a), (added, b))) for a, b in ((remove, add), (add, remove))
-        )
+        run = (*program, *_values((removed, remove), (added, add)))
+        undo = (*program, *_values((removed, add), (added, remove)))
         if '"' in add:  # only GRUB's own settings are known to keep such quotes
             return (instruction(f"{why}. {_KEEP_QUOTES}", to_copy=shlex.join(run)),)
         return (Step(f"{why} of all kernels", run, undo=undo),)
     if loader is BootLoader.MACHINE_CONFIG:
-        return (
-            _manual(
-                _why(add, remove, "spec.kernelArguments in the MachineConfig for this node's pool."), add
-            ),
-        )
+        return (_manual(_why(add, remove, _MACHINE_CONFIG), add),)
     if loader is BootLoader.TALOS:
-        argument = (
-            f"with the extra kernel argument {_name(add)}" if add else f"without the kernel argument {remove}"
-        )
-        return (_manual(f"Create a Talos boot image {argument}, and upgrade to it.", add),)
+        arguments = f"with the extra kernel argument {_name(add)}" if add else f"without {remove}"
+        return (_manual(f"Create a Talos boot image {arguments}, and upgrade to it.", add),)
     if loader is not BootLoader.GRUB:
         return (_manual(_why(add, remove, f"{_KERNEL_CMDLINE}."), add), _kernel_install(examination))
     quoted = add.replace('"', r"\"")
     if family_of(examination) is Family.DEBIAN and not remove:
         file = FileChange(_GRUB_FILE.format(subject), f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {quoted}"\n')
         return (Step(why, file=file), _apply_step(examination))
-    text = _why(add, remove, f"GRUB_CMDLINE_LINUX in {GRUB_SETTINGS}")
+    places = f"{GRUB_SETTINGS} or {GRUB_SETTINGS}.d" if remove else GRUB_SETTINGS
+    text = _why(add, remove, f"GRUB_CMDLINE_LINUX in {places}")
     text = f"{text}, inside its quotes. {_KEEP_QUOTES}" if '"' in add else f"{text}."
     return (_manual(text, quoted), _apply_step(examination))
 
@@ -120,10 +115,9 @@ def _manual(text: str, option: str) -> Step:
 
 
 def _apply_step(examination: Examination) -> Step:
-    family = family_of(examination)
     if isinstance(examination.distribution, Unknown):
         return instruction(f"{_APPLY}: {' '.join(_UPDATE_GRUB)} (Debian) or {' '.join(_MKCONFIG)} (RPM)")
-    return Step(_APPLY, _UPDATE_GRUB if family is Family.DEBIAN else _MKCONFIG)
+    return Step(_APPLY, _UPDATE_GRUB if family_of(examination) is Family.DEBIAN else _MKCONFIG)
 
 
 def _kernel_install(examination: Examination) -> Step:
