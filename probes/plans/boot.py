@@ -16,6 +16,7 @@ from probes.facts.kernel.boot import BootLoader, InitramfsTool
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.system.distribution import Family
 from probes.plans.common import reboot_plan, reboot_step
+from probes.plans.packages import family_of
 from probes.snapshot.examination import Examination
 
 _COMMAND_LINE = "the kernel command line"
@@ -23,6 +24,7 @@ _GRUB_FILE = f"{GRUB_SETTINGS}.d/gdrtop-{{}}.cfg"
 _APPLY = "Write the boot loader's configuration"
 _UPDATE_GRUB, _MKCONFIG = ("update-grub",), ("grub2-mkconfig", "-o", "/boot/grub2/grub.cfg")
 _KERNEL_CMDLINE = "/etc/kernel/cmdline"
+_MACHINE_CONFIG = "spec.kernelArguments in the MachineConfig for this node's pool."
 _WITH_ENTRIES = {  # the command, and its options that add and remove
     BootLoader.GRUB_BLS: (("grubby", "--update-kernel=ALL"), "--args", "--remove-args"),
     BootLoader.OSTREE: (("rpm-ostree", "kargs"), "--append-if-missing", "--delete-if-present"),
@@ -64,30 +66,24 @@ def command_line_steps(
         return (_manual(f"{why}, with this node's boot loader ({loader}). {_WHICH}", add),)
     if loader in _WITH_ENTRIES:
         program, added, removed = _WITH_ENTRIES[loader]
-        run, undo = (
-            (*program, *_values((removed, a), (added, b))) for a, b in ((remove, add), (add, remove))
-        )
+        run = (*program, *_values((removed, remove), (added, add)))
+        undo = (*program, *_values((removed, add), (added, remove)))
         if '"' in add:  # only GRUB's own settings are known to keep such quotes
             return (instruction(f"{why}. {_KEEP_QUOTES}", to_copy=shlex.join(run)),)
         return (Step(f"{why} of all kernels", run, undo=undo),)
     if loader is BootLoader.MACHINE_CONFIG:
-        return (
-            _manual(
-                _why(add, remove, "spec.kernelArguments in the MachineConfig for this node's pool."), add
-            ),
-        )
+        return (_manual(_why(add, remove, _MACHINE_CONFIG), add),)
     if loader is BootLoader.TALOS:
-        argument = (
-            f"with the extra kernel argument {_name(add)}" if add else f"without the kernel argument {remove}"
-        )
-        return (_manual(f"Create a Talos boot image {argument}, and upgrade to it.", add),)
+        arguments = f"with the extra kernel argument {_name(add)}" if add else f"without {remove}"
+        return (_manual(f"Create a Talos boot image {arguments}, and upgrade to it.", add),)
     if loader is not BootLoader.GRUB:
         return (_manual(_why(add, remove, f"{_KERNEL_CMDLINE}."), add), _kernel_install(examination))
     quoted = add.replace('"', r"\"")
-    if _family(examination) is Family.DEBIAN and not remove:
+    if family_of(examination) is Family.DEBIAN and not remove:
         file = FileChange(_GRUB_FILE.format(subject), f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {quoted}"\n')
         return (Step(why, file=file), _apply_step(examination))
-    text = _why(add, remove, f"GRUB_CMDLINE_LINUX in {GRUB_SETTINGS}")
+    places = f"{GRUB_SETTINGS} or {GRUB_SETTINGS}.d" if remove else GRUB_SETTINGS
+    text = _why(add, remove, f"GRUB_CMDLINE_LINUX in {places}")
     text = f"{text}, inside its quotes. {_KEEP_QUOTES}" if '"' in add else f"{text}."
     return (_manual(text, quoted), _apply_step(examination))
 
@@ -118,15 +114,10 @@ def _manual(text: str, option: str) -> Step:
     return instruction(text, to_copy=option if '"' in option else "")
 
 
-def _family(examination: Examination) -> Family:
-    return known(map_known(examination.distribution, lambda distribution: distribution.family), Family.OTHER)
-
-
 def _apply_step(examination: Examination) -> Step:
-    family = _family(examination)
     if isinstance(examination.distribution, Unknown):
         return instruction(f"{_APPLY}: {' '.join(_UPDATE_GRUB)} (Debian) or {' '.join(_MKCONFIG)} (RPM)")
-    return Step(_APPLY, _UPDATE_GRUB if family is Family.DEBIAN else _MKCONFIG)
+    return Step(_APPLY, _UPDATE_GRUB if family_of(examination) is Family.DEBIAN else _MKCONFIG)
 
 
 def _kernel_install(examination: Examination) -> Step:
@@ -141,7 +132,7 @@ def _kernel_install(examination: Examination) -> Step:
 def initramfs_command(examination: Examination) -> str:
     """Return the command that rebuilds the boot images of all kernels, or that of Debian and the others'."""
     tool = map_known(examination.boot, lambda boot: boot.initramfs)
-    found = _USUAL_TOOLS.get(_family(examination)) if isinstance(tool, Unknown) else tool
+    found = _USUAL_TOOLS.get(family_of(examination)) if isinstance(tool, Unknown) else tool
     if found is not None:
         return " ".join(_INITRAMFS[found])
     debian, others = (" ".join(_INITRAMFS[tool]) for tool in tuple(InitramfsTool)[:2])

@@ -14,10 +14,12 @@ from probes.facts.pci.nic_families import RDMA_MODULE_OF
 if TYPE_CHECKING:
     from probes.facts.network.network_dependencies import Netdev, NetworkDependencyFacts
 
+
 REBOOT_ENDS_JOBS = "every job on this node"
 SWAP_ENDS_JOBS = "every job on the GPUs"
 POD_ENDS_JOBS = "every job on the GPUs: the driver pod restarts"
-REBOOT = ("systemctl", "reboot")
+_SYSTEMCTL = "systemctl"
+REBOOT = (_SYSTEMCTL, "reboot")
 _NETWORK_SERVICES = ("NetworkManager", "network", "networking", "systemd-networkd")
 _NO_NETDEVS = ("nvidia", "nv_peer_mem", "gdrdrv")
 # Unloading these removes IPoIB netdevs; Ethernet netdevs of the same NICs stay.
@@ -28,10 +30,20 @@ def _patterns(*patterns: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
 
 
+def service_step(why: str, verb: str, *units: str, undo: str = "") -> Step:
+    """Return the step that runs systemctl(1) with a verb such as "restart", and undoes it with another."""
+    undone = (_SYSTEMCTL, *undo.split(), *units) if undo else ()
+    return Step(why, (_SYSTEMCTL, *verb.split(), *units), undo=undone)
+
+
 def start_at_boot_step(why: str, service: str) -> Step:
     """Return the step that starts a service now and at each boot."""
-    enable, disable = ("systemctl", "enable", "--now", service), ("systemctl", "disable", "--now", service)
-    return Step(why, enable, undo=disable)
+    return service_step(why, "enable --now", service, undo="disable --now")
+
+
+def reload_units_step() -> Step:
+    """Return the step after which systemd knows new unit files and drop-ins."""
+    return service_step("Reload systemd's unit files", "daemon-reload")
 
 
 def modprobe_step(why: str, module: str) -> Step:
@@ -166,7 +178,7 @@ _Choice: TypeAlias = "Callable[[Netdev, NetworkDependencyFacts], bool]"
 def _chosen(argv: Sequence[str]) -> _Choice | str | None:
     """Return which netdevs a command takes down, or the one that it names; None if it takes down none."""
     program, words = argv[0] if argv else "", list(argv[1:])
-    if program == "systemctl" and words[:1] in (["restart"], ["stop"], ["reload"]):
+    if program == _SYSTEMCTL and words[:1] in (["restart"], ["stop"], ["reload"]):
         units = {word.removesuffix(".service") for word in words[1:]}
         if units & set(_NETWORK_SERVICES):
             return lambda netdev, facts: True

@@ -7,7 +7,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsModule
 from probes.facts.kernel.modules import PEERMEM, KernelModule
 from probes.facts.system.services import ServiceState
-from probes.plans.common import SWAP_ENDS_JOBS
+from probes.plans.common import SWAP_ENDS_JOBS, service_step
 from probes.plans.load_modules import load_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, header_step, in_driver_container
 from probes.queries.modules import module_of
@@ -42,13 +42,13 @@ def exchange_driver(examination: Examination, nvidia: KernelModule, on_disk: str
         *matching_fabric_manager(examination, on_disk),
         "Drain the node and check with nvidia-smi that every job on its GPUs has ended.",
         *(
-            Step(f"Stop {name}, which uses the driver{aborts.get(name, '')}", ("systemctl", "stop", name))
+            service_step(f"Stop {name}, which uses the driver{aborts.get(name, '')}", "stop", name)
             for name in running
         ),
         Step("Unload the driver and the modules that use it", ("modprobe", "-r", *order, "nvidia")),
         Step("Load the new driver", ("modprobe", "nvidia")),
         *(Step(f"Load {name} again", ("modprobe", name)) for name in reversed(order)),
-        *(Step(f"Start {name} again", ("systemctl", "start", name)) for name in reversed(running)),
+        *(service_step(f"Start {name} again", "start", name) for name in reversed(running)),
         disturbs=SWAP_ENDS_JOBS,
     )
 

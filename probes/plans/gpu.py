@@ -15,7 +15,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.system.services import Service, ServiceState
-from probes.plans.common import start_at_boot_step
+from probes.plans.common import service_step, start_at_boot_step
 from probes.queries.evidence_list import join_limited
 from probes.snapshot.examination import Examination
 
@@ -56,9 +56,8 @@ def persistence_on(examination: Examination) -> Plan | str:
 
 def _start(daemon: Service) -> Step:
     if daemon.enabled is True:
-        why = "Start the daemon (already enabled at boot)"
-        return Step(
-            why, ("systemctl", "start", PERSISTENCE_DAEMON), undo=("systemctl", "stop", PERSISTENCE_DAEMON)
+        return service_step(
+            "Start the daemon (already enabled at boot)", "start", PERSISTENCE_DAEMON, undo="stop"
         )
     return start_at_boot_step("Start the daemon now and at boot", PERSISTENCE_DAEMON)
 

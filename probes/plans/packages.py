@@ -83,7 +83,8 @@ def _distribution(examination: Examination) -> Distribution:
     return known(examination.distribution, _UNKNOWN_DISTRIBUTION)
 
 
-def _family(examination: Examination) -> Family:
+def family_of(examination: Examination) -> Family:
+    """Return the family of the node's distribution; OTHER if it is unknown."""
     return _distribution(examination).family
 
 
@@ -114,7 +115,7 @@ def install_steps(
     examination: Examination, why: str, packages: Mapping[Family, Sequence[str]], otherwise: str = ""
 ) -> tuple[Step, ...]:
     """Return the step that installs packages of the distribution; `otherwise` is what to do on others."""
-    family = _family(examination)
+    family = family_of(examination)
     if family in packages and family in _INSTALL:
         return (Step(why, (*_INSTALL[family], *packages[family])),)
     return (instruction(otherwise or why),)
@@ -161,7 +162,7 @@ def in_driver_container(examination: Examination) -> bool:
 
 def is_immutable(examination: Examination) -> bool:
     """Return whether packages cannot be installed on the node itself."""
-    return _family(examination) in (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
+    return family_of(examination) in (Family.COREOS, Family.TALOS, Family.CONTAINER_OS)
 
 
 def open_driver_steps(examination: Examination) -> tuple[Step, ...]:
@@ -280,7 +281,7 @@ def nvlsm_steps(examination: Examination) -> tuple[Step, ...]:
 
 def perftest_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the steps that install the distribution's perftest; () where its packages are unknown."""
-    if _family(examination) not in _PERFTEST:
+    if family_of(examination) not in _PERFTEST:
         return ()
     text = "The distribution's perftest may be built without CUDA; check with gdrtop bench --list."
     install = install_steps(examination, "Install perftest and the RDMA tools", _PERFTEST)

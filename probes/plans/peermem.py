@@ -12,6 +12,7 @@ from probes.base.plan import NothingToDo, Plan, Step, make_plan, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import PEERMEM, KernelModule, ModuleState
 from probes.facts.system.services import ServiceState
+from probes.plans.common import service_step
 from probes.plans.load_modules import blocker_of, load_step, peermem_options
 from probes.queries.module_need import Need, need_of_peermem, running_jobs
 from probes.queries.modules import file_of, is_present, module_of
@@ -181,10 +182,4 @@ def _service_steps(examination: Examination) -> tuple[Step, ...] | str:
     starts = enabled.reason is not Reason.NOT_THERE if isinstance(enabled, Unknown) else enabled
     if service.masked or (not starts and service.state in (ServiceState.INACTIVE, ServiceState.FAILED)):
         return ()
-    return (
-        Step(
-            "Stop and disable the old service",
-            ("systemctl", "disable", "--now", OLDER),
-            undo=("systemctl", "enable", OLDER),
-        ),
-    )
+    return (service_step("Stop and disable the old service", "disable --now", OLDER, undo="enable"),)

@@ -10,7 +10,7 @@ from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.driver_container import STORAGE
 from probes.facts.system.services import Service, ServiceState
-from probes.plans.common import start_at_boot_step
+from probes.plans.common import reload_units_step, service_step, start_at_boot_step
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
 from probes.queries.jobs import has_pods
@@ -71,10 +71,8 @@ def restart_openibd(examination: Examination) -> Plan | str:
         load, unload = ("modprobe", older.name), ("rmmod", older.name)
         before.append(Step("Unload nv_peer_mem, which also uses ib_core", unload, undo=load))
         after.append(Step("Load nv_peer_mem again", load, undo=unload))
-    restart = Step(
-        "Unload OFED's modules and load the ones on disk (fails while other modules use them)",
-        ("systemctl", "restart", _OPENIBD),
-    )
+    why = "Unload OFED's modules and load the ones on disk (fails while other modules use them)"
+    restart = service_step(why, "restart", _OPENIBD)
     refcnt = examination.reading.peermem.refcnt if before else 0
     regions = (
         ""
@@ -101,7 +99,7 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
     service = _installed(examination, _MANAGER)
     if isinstance(service, str):
         return service
-    step = Step("Configure the NVSwitches again", ("systemctl", "restart", _MANAGER))
+    step = service_step("Configure the NVSwitches again", "restart", _MANAGER)
     return make_plan("Restart Fabric Manager", step, disturbs=_CUDA)
 
 
@@ -110,7 +108,7 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
     service = _installed(examination, _DAEMON)
     if isinstance(service, str):
         return service
-    step = Step("Restart the daemon, which opens the GPUs again", ("systemctl", "restart", _DAEMON))
+    step = service_step("Restart the daemon, which opens the GPUs again", "restart", _DAEMON)
     return make_plan(
         "Restart nvidia-persistenced",
         step,
@@ -122,17 +120,16 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     """Remove the locked-memory limit of these services, and restart each."""
     text = "Write “[Service]” and “LimitMEMLOCK=infinity” to /etc/systemd/system/{}.d/memlock.conf."
     drop_ins = (text.format(unit) for unit in units)
-    reload = Step("Reload systemd's unit files", ("systemctl", "daemon-reload"))
     usual = [unit for unit in units if unit not in _RESTARTS]
     restarts = []
     if usual:
         why = "Apply the limit to new jobs (running jobs keep theirs)"
-        restarts.append(Step(why, ("systemctl", "restart", *usual)))
+        restarts.append(service_step(why, "restart", *usual))
     others = [unit for unit in units if unit in _RESTARTS]
-    restarts += [Step(_RESTARTS[unit][0], ("systemctl", "restart", unit)) for unit in others]
+    restarts += [service_step(_RESTARTS[unit][0], "restart", unit) for unit in others]
     disturbs = "; ".join(_RESTARTS[unit][1] for unit in others)
     title = "Remove the memlock limit of the services"
-    return make_plan(title, *drop_ins, reload, *restarts, disturbs=disturbs)
+    return make_plan(title, *drop_ins, reload_units_step(), *restarts, disturbs=disturbs)
 
 
 def start_imex(examination: Examination) -> Plan:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
+from probes.plans.common import is_reboot
 
 _END_OF_TEXT = "END_OF_FILE"
 _REBOOTED = (
@@ -90,7 +91,7 @@ def script_of_all(title: str, plans: Sequence[Plan], source: str) -> str:
 
 def _is_manual(step: Step) -> bool:
     """Return whether a person must act: there is no command, or the command ends everything that runs."""
-    return (step.is_instruction and not _is_advice(step)) or step.argv[:2] == ("systemctl", "reboot")
+    return (step.is_instruction and not _is_advice(step)) or is_reboot(step)
 
 
 def _is_advice(step: Step) -> bool:

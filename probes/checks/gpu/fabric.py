@@ -19,7 +19,7 @@ from probes.facts.gpu.gpus import Gpu
 from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import ServiceState
-from probes.plans.common import modprobe_step
+from probes.plans.common import modprobe_step, service_step
 from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
 from probes.queries.evidence_list import first_n
 from probes.queries.finding import (
@@ -45,9 +45,7 @@ _SERVICES = "NVLSM and ib_umad"
 _MANAGER_COMM = "nv-fabricmanager"[:15]  # as the kernel truncates it
 _CLOCK_SECONDS = 5.0  # by which the times of two processes that start at boot may be off
 _AT_BOOT = "/etc/modules-load.d/gdrtop-ib_umad.conf"
-_RESTART = Step(
-    "Start Fabric Manager, whose unit also starts NVLSM", ("systemctl", "restart", "nvidia-fabricmanager")
-)
+_RESTART = service_step("Start Fabric Manager, whose unit also starts NVLSM", "restart", FABRIC_MANAGER)
 _RUNS_ON = (
     "Nothing fails yet, because the GPUs are registered. CUDA fails with error 802 after the next restart of"
     " Fabric Manager, the driver or the node."

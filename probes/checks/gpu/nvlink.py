@@ -8,7 +8,7 @@ from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, needs_nvml
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
-from probes.plans.common import start_at_boot_step
+from probes.plans.common import service_step, start_at_boot_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
 from probes.queries.evidence_list import PCI_FUNCTIONS, first_n
 from probes.queries.finding import (
@@ -154,7 +154,7 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
         fix=make_plan(
             "Install the Fabric Manager that matches the driver",
             *fabric_manager_steps(examination, driver),
-            Step("Start the new version", ("systemctl", "restart", FABRIC_MANAGER)),
+            service_step("Start the new version", "restart", FABRIC_MANAGER),
             disturbs="jobs that use NVLink, while Fabric Manager restarts",
         ),
         severity=Severity.WARNING if runs else None,

@@ -9,6 +9,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.modules import PEERMEM
+from probes.plans.common import reload_units_step
 from probes.plans.load_modules import load_modules, load_peermem, peermem_options, persist_peermem
 from probes.queries.modules import is_present, module_of
 from probes.setup.manifests.modules_load import OPENIBD_FILE, drop_in_lines
@@ -76,7 +77,7 @@ def _with_openibd_drop_in(examination: Examination, step: SetupStep) -> SetupSte
     text = "\n".join((_HEAD, *drop_in_lines(peermem_options(examination)))) + "\n"
     steps = (
         Step("Load nvidia_peermem after each start of openibd", file=FileChange(OPENIBD_FILE, text)),
-        Step("Reload systemd's unit files", ("systemctl", "daemon-reload")),
+        reload_units_step(),
     )
     if step.state is StepState.DONE:
         return replace(step, state=StepState.TO_DO, reason=_UNLOADED, plan=Plan(step.title, steps))

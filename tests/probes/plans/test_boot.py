@@ -201,6 +201,10 @@ _COMMAND = re.compile(rf"(?<![\w/.-])(?:{_NAMES})(?![\w(-])")
 # The commands, and files that read them: what is installed here, what a user gives, what a Dockerfile runs.
 ONE_HOME = {
     "probes/plans/boot.py": (_COMMAND, ("probes/facts/kernel/boot.py",)),
+    "probes/plans/common.py": (
+        re.compile(r"^systemctl$"),
+        ("probes/facts/system/services.py", "probes/setup/twin/", "tui/actions/manual_steps.py"),
+    ),
     "probes/plans/packages.py": (
         re.compile(
             r"^(?:apt-get|dnf|dpkg|rpm|tdnf|zypper)$|(?:apt|apt-get|dnf|tdnf|yum|zypper) (?:-y )?install"
