@@ -190,7 +190,7 @@ def probe(host: Host) -> SampleFacts:
             before="    # From an earlier examination of the same node",
         ),
         Change(
-            "probes/recording/redaction/table.py",
+            "probes/recording/redaction/identifiers.py",
             '    Row("/srv/sample/*", _WORDS),\n',
             before='    Row("/.dockerenv", None),\n',
         ),
@@ -223,9 +223,9 @@ def test_the_release_is_read(tmp_path: Path) -> None:
             "tests/test_architecture.py::test_every_file_is_imported",
             "nothing imports ['probes/facts/system/sample.py']",
         ),
-        "probes/recording/redaction/table.py": (
+        "probes/recording/redaction/identifiers.py": (
             "tests/probes/recording/test_redaction_checks.py::test_each_path_that_gdrtop_reads_has_a_row",
-            "add a row to FILES in probes/recording/redaction/table.py for ['/srv/sample/release']",
+            "add a row to FILES in probes/recording/redaction/identifiers.py for ['/srv/sample/release']",
         ),
         "probes/recording/redaction/words.txt": (
             "tests/probes/recording/test_redaction_rules.py::test_every_path_in_the_table_is_kept",
@@ -241,7 +241,7 @@ def test_the_release_is_read(tmp_path: Path) -> None:
 REDACTION = Recipe(
     (
         Change(
-            "probes/recording/redaction/table.py",
+            "probes/recording/redaction/identifiers.py",
             '    Row("/opt/sample/conf", of_lines("verbose=")),\n',
             before='    Row("/.dockerenv", None),\n',
         ),
@@ -261,7 +261,7 @@ def test_sample_one_line_is_kept() -> None:
     ),
     ("tests/probes/recording/test_redaction_rules.py",),
     {
-        "probes/recording/redaction/table.py": (
+        "probes/recording/redaction/identifiers.py": (
             "tests/probes/recording/test_redaction_rules.py::test_sample_one_line_is_kept",
             "KeyError",
         ),
@@ -272,7 +272,7 @@ def test_sample_one_line_is_kept() -> None:
     },
     others=(
         "probes/recording/redaction/basic_rules.py",
-        "probes/recording/redaction/words.py",
+        "probes/recording/redaction/tokens.py",
         "tests/probes/recording/test_redaction_checks.py",
     ),
 )
@@ -311,7 +311,7 @@ def test_sample_a_limit_of_rdma_objects_is_a_step() -> None:
     pictures="test_setup[steps-80x24]",
     others=(
         "probes/setup/steps/checked.py",
-        "probes/setup/steps/definition.py",
+        "probes/setup/step.py",
         "probes/setup/steps/measured.py",
     ),
 )
@@ -328,7 +328,7 @@ EVENT = Recipe(
             before="    EventKind.SAMPLES_MISSED:",
         ),
         Change(
-            "probes/live/events/node.py",
+            "probes/live/events/detectors.py",
             '''
 
 class PortCountEvents:
@@ -348,7 +348,7 @@ class PortCountEvents:
         ),
         Change(
             "probes/live/events/detectors.py",
-            "from probes.live.events.node import PortCountEvents\n",
+            "from probes.live.events.detectors import PortCountEvents\n",
             before="from probes.live.events.ports ",
         ),
         Change(
@@ -426,7 +426,7 @@ WARNING = Recipe(
 COUNTER = Recipe(
     (
         Change(
-            "probes/facts/rdma/counters.py",
+            "probes/facts/rdma/port_health.py",
             '    _mlx5("sample_resent", _RETRANS, _LOST_AND_RESENT, is_expected=False),\n',
             before="    # sw/rxe/rxe_hw_counters.c",
         ),
@@ -451,7 +451,7 @@ def test_sample_packets_that_were_sent_again() -> None:
         "tests/probes/live/test_ports.py",
     ),
     {
-        "probes/facts/rdma/counters.py": (
+        "probes/facts/rdma/port_health.py": (
             "tests/probes/facts/rdma/test_counters.py",
             "sample_resent",
         )
@@ -556,7 +556,7 @@ MANIFEST = Recipe(
 from __future__ import annotations
 
 from probes.setup.manifests.manifest_text import head
-from probes.setup.manifests.request import ManifestRequest, Refused
+from probes.setup.manifests.manifest_text import ManifestRequest, Refused
 
 
 def sample(request: ManifestRequest) -> str | Refused:
@@ -745,7 +745,7 @@ COMBINATION = Recipe(
             before="    small_mtu_of_gin,\n",
         ),
         Change(
-            "probes/checks/system/combination_rules.py",
+            "probes/checks/system/combinations.py",
             '''
 
 def sample(examination: Examination) -> Iterator[Evidence]:
@@ -1205,7 +1205,7 @@ def _sample_unloaded(tree: Tree) -> None:
             "add a fault to probes/simulation/faults/ that finds",
         ),
     },
-    others=("probes/checks/live/watched.py",),
+    others=("probes/checks/live/ports.py",),
 )
 METRIC = Recipe(
     (
@@ -1244,7 +1244,7 @@ def test_the_nics_of_a_sample_are_counted() -> None:
             "add a row to tui/manual/metrics.md for {'gdrtop_sample_nics'}",
         ),
     },
-    others=("probes/metrics/families.py",),
+    others=("probes/metrics/metric_list.py",),
 )
 NIC_FAMILY = Recipe(
     (

@@ -82,18 +82,17 @@ OWN_FILES = {
 # All other code reads files by these. A name can lead to what a user has chosen, and opening a device can
 # reset the node: read_file.py and files.py look at a reference first, and collector.py on other nodes.
 OPENERS = {
-    "probes/host/machine/files.py": {"_look", "_reopen", "_read", "names"},
+    "probes/host/machine/files.py": {"_look", "_reopen", "_read", "names", "_enter", "__init__"},
     "probes/host/remote/collector.py": {"read_file", "read_range", "kernel_log"},
     "tui/files/read_file.py": {"open_harmless"},
     # Names that no user can turn: of /proc, /sys and /dev, and references to directories.
-    "probes/host/machine/cluster_clients.py": {"_name_and_parent", "_words"},
+    "probes/host/machine/command.py": {"_name_and_parent", "_words"},
     "probes/host/machine/command_server.py": {"process_stats", "main"},
     "probes/host/machine/counter_files.py": {"__init__", "read"},
     "probes/host/machine/cuda_child.py": {"main"},
     "probes/host/machine/kernel_log_reader.py": {"read"},
     "probes/host/machine/namespace_child.py": {"main"},
     "probes/host/machine/rdma_namespaces.py": {"hidden", "can_enter"},
-    "probes/host/machine/rooted_tree.py": {"_enter", "__init__"},
     "probes/host/machine/verbs_child.py": {"_is_running", "_start_probe"},
     "tui/bandwidth/pairs/node_server.py": {"_supervise"},
     "tui/bandwidth/registration/child.py": {"__init__"},
@@ -114,7 +113,7 @@ OPENERS = {
 OWN_PROCESS = {
     "tui/runtime/memory.py": {"ctypes"},
     "tui/commands/config/edit.py": {"subprocess"},
-    "tui/commands/watch/event_hook.py": {"subprocess"},
+    "tui/commands/watch/watch.py": {"subprocess"},
 }
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
 TESTS = {
@@ -426,7 +425,7 @@ def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
     later = {
         *("networkx", "pynvml", "probes.plans.catalogue", "probes.checks.registry", "tui.actions.dispatcher"),
         *("probes.bandwidth", "tui.bandwidth.session", "probes.facts.node", "probes.snapshot.verdict"),
-        *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup.state", "tui.screens.list_screen"),
+        *("tui.screens.bandwidth_run.state", "tui.screens.bandwidth_setup", "tui.screens.list_screen"),
     }
     assert not modules_after("import tui.app") & later
 

@@ -24,7 +24,7 @@ from probes.facts.system.tool_names import TOOL_OF
 from probes.fleet.node_set import NodeSetError
 from probes.nccl.log.reader import LogReader
 from probes.recording.format import RecordingError
-from probes.recording.redaction.table import COMMANDS, FILES
+from probes.recording.redaction.identifiers import COMMANDS, FILES
 from probes.recording.redaction.tokens import Tokens
 from tui.terminal.input_parser import InputParser
 

@@ -514,7 +514,7 @@ def _concluded(command: str, arguments: list[str], status: int, failures: Sequen
             write_syslog(printable(f"{command}{f', job {job}' if job else ''}: {sentence}", 1000))
         status = 0
     elif is_for_nagios(arguments) and status not in range(EXIT_WRONG_USAGE):
-        from tui.commands.consumers.nagios import unknown
+        from tui.commands.consumers.contracts import unknown
 
         if failures or status != EXIT_WRONG_USAGE:
             print(unknown(" ".join(failures) or f"gdrtop ended with status {status}"))
@@ -560,7 +560,7 @@ def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:
     try:
         try:
             if arguments[:1] == ["__complete"]:
-                from tui.command_line.completion_words import words
+                from tui.command_line.arguments import words
 
                 print(*words(*arguments[1:3]), sep="\n")
                 return 0, ()

@@ -14,16 +14,143 @@ from functools import cached_property
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
-from probes.base.unknown import Unknown
-from probes.checks.log_findings import with_recorded
+from probes.base.origin import Source
+from probes.base.plan import make_plan
+from probes.base.site import Silence, silences
+from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
-from probes.checks.silenced import with_silences
 from probes.checks.statements import PathStatement, path_statements
-from probes.queries.finding import Finding, Severity, Status
+from probes.facts.system.platform import PlatformFacts
+from probes.host.log_findings import LogFinding
+from probes.queries.finding import Check, Evidence, Finding, Outcome, Severity, Status, found
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.snapshot.gdr_use import joined_sentences
 from probes.snapshot.verdict import State, Usability, Verdict
+
+# Findings that only the NCCL logs of jobs show, kept in a recording, which has no logs.
+#
+# Without them, a replay would be greener than its node was.
+
+_CAUSE = (
+    "The NCCL log of a running job showed it while the node was recorded. The recording has no job logs, so"
+    " only the node has the lines."
+)
+
+
+def only_in_logs(examination: Examination, findings: Iterable[Finding]) -> tuple[LogFinding, ...]:
+    """Return those of the node's findings that its checks do not find without the logs of jobs."""
+    if isinstance(examination.job_logs, Unknown):
+        return known(examination.log_findings, ())  # of a recording that is recorded again
+    if not examination.job_logs:
+        return ()
+    present = {finding.id: finding for finding in findings if finding.is_present}
+    without = replace(examination, job_logs=Unknown(Reason.NOT_RECORDED, "job logs"))
+    again = findings_of(run_checks(without, [check for check in CHECKS if check.id in present]), without)
+    kept = {finding.id for finding in again if finding.is_present}
+    lost = [finding for name, finding in present.items() if name not in kept]
+    return tuple(
+        LogFinding(
+            finding.id,
+            finding.severity,
+            finding.devices,
+            finding.takes,
+            finding.ranks,
+            finding.part_of,
+            finding.data_path,
+        )
+        for finding in lost
+    )
+
+
+def with_recorded(outcomes: Outcomes, examination: Examination) -> Outcomes:
+    """Return the outcomes with those of a recording whose checks had the logs of jobs on the node."""
+    recorded = examination.log_findings
+    if isinstance(recorded, Unknown) or not isinstance(examination.job_logs, Unknown):
+        return outcomes
+    by_id = {finding.id: finding for finding in recorded}
+    return tuple((check, _with_recorded(outcome, by_id.get(check.id))) for check, outcome in outcomes)
+
+
+def _with_recorded(outcome: Outcome, recorded: LogFinding | None) -> Outcome:
+    if recorded is None or outcome.status is Status.FOUND:
+        return outcome
+    return found(
+        _CAUSE,
+        Evidence("the NCCL logs of the jobs", "found while the node was recorded"),
+        fix=make_plan(
+            "Check the node itself", f"On the node, run gdrtop check {recorded.id}", needs_root=False
+        ),
+        severity=recorded.severity,
+        devices=recorded.devices,
+        data_path=recorded.data_path,
+        part_of=(recorded.part_of,) if recorded.part_of else (),
+        takes=recorded.takes,
+        ranks=recorded.ranks,
+        subjects=(),  # the node has compared
+    )
+
+
+# Apply the silences of the configuration to how checks ended. Nothing else decides what is silenced.
+
+
+def with_silences(outcomes: Outcomes, examination: Examination, called: str = "") -> Outcomes:
+    """Return the outcomes with silenced ones marked; one whose silence has expired counts again, and says so.
+
+    A silence with a device covers a finding only if all of its devices are covered, and one with nodes only
+    findings of these.
+    """
+    by_id: dict[str, list[Silence]] = {}
+    names = (*_names_of(examination), called) if silences() else ()
+    for silence in silences():
+        if silence.covers_node(names):
+            by_id.setdefault(silence.id, []).append(silence)
+    if not by_id:
+        return outcomes
+    bdfs = {}
+    if not isinstance(examination.node.rdma, Unknown):
+        bdfs = {device.name: known(device.bdf, "") for device in examination.node.rdma.devices}
+    return tuple(
+        (check, _with_silence(check, outcome, by_id.get(check.id, []), bdfs, examination.taken_at))
+        for check, outcome in outcomes
+    )
+
+
+def _names_of(examination: Examination) -> tuple[str, ...]:
+    """Return the node's own name, and the one by which it was reached."""
+    node = examination.node
+    name = known(node.platform.hostname, "") if isinstance(node.platform, PlatformFacts) else ""
+    reached = node.origin.label if node.origin.source is Source.REMOTE else ""
+    return tuple(filter(None, (name, reached)))
+
+
+def _with_silence(
+    check: Check, outcome: Outcome, own: list[Silence], bdfs: dict[str, str], at: float
+) -> Outcome:
+    if outcome.status is not Status.FOUND or not own:
+        return outcome
+    for is_expired, status in ((False, Status.SILENCED), (True, Status.FOUND)):
+        silence = _covering([each for each in own if each.is_expired(at) is is_expired], outcome, bdfs)
+        if silence is not None:
+            return replace(outcome, status=status, silence=silence)
+    return outcome
+
+
+def _covering(own: list[Silence], outcome: Outcome, bdfs: dict[str, str]) -> Silence | None:
+    """Return the silence that covers a finding, of several devices' the first to end; None: there is none."""
+    for_all = [silence for silence in own if not silence.device]
+    if for_all:
+        return max(for_all, key=lambda silence: silence.until)
+    used: list[Silence] = []
+    for device in outcome.devices:
+        names = {device.lower(), bdfs.get(device, device).lower()}
+        names |= {name.lower() for name, bdf in bdfs.items() if bdf == device}
+        matching = [silence for silence in own if silence.device.lower() in names]
+        if not matching:
+            return None
+        used.append(max(matching, key=lambda silence: silence.until))
+    return min(used, key=lambda silence: silence.until, default=None)
+
 
 _NAMES = re.compile(r"dma-buf|peer memory|nvidia driver|[a-z0-9]+_\w+")  # modules, options, paths
 _MOVING = tuple(check for check in CHECKS if check.is_moving)

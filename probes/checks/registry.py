@@ -10,49 +10,27 @@ from typing import TypeAlias
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, fabric, imex, modes, nvlink, xids
+from probes.checks.gpu import driver, fabric, modes, nvlink
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     engines,
-    expandable_segments,
     files,
     gdr_level,
-    gid,
     library,
     log_network,
     log_path,
     log_settings,
     network,
-    nvshmem,
     other_settings,
     ucx_distance,
 )
-from probes.checks.nic import (
-    counter_limits,
-    counters,
-    kernel_log,
-    port_rates,
-    port_state,
-    roce_gids,
-    roce_mtu,
-    roce_qos,
-    roce_rails,
-)
+from probes.checks.nic import counters, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
-from probes.checks.path import data_direct, dmabuf, gdr_path, p2p_topology, vendor_paths
-from probes.checks.pcie import (
-    acs,
-    device_control,
-    errors,
-    host_bridges,
-    iommu,
-    links,
-    passthrough,
-    placement,
-)
-from probes.checks.peermem import boot, in_use, on_disk, parameters, symbols
+from probes.checks.path import dmabuf, gdr_path, p2p_topology, vendor_paths
+from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
+from probes.checks.peermem import boot, in_use, on_disk, symbols
 from probes.checks.system import (
     combinations,
     device_files,
@@ -62,7 +40,6 @@ from probes.checks.system import (
     memlock,
     next_boot,
     perftest,
-    rdma_cgroup,
 )
 from probes.queries.finding import (
     Area,
@@ -79,16 +56,16 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-_OF_VARIABLES = (gdr_level, network, gid, library, files, other_settings)
+_OF_VARIABLES = (gdr_level, network, library, files, other_settings)
 # Add a new file of checks here. Findings with the same severity are listed in this order.
 _FILES: tuple[ModuleType, ...] = (
     *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons
-    *(on_disk, symbols, parameters, boot, in_use, dmabuf, vendor_paths, p2p_topology, data_direct),
-    *(errors, acs, iommu, passthrough, placement, host_bridges, links, device_control),
-    *(nic_devices, port_state, port_rates, roce_gids, roce_mtu, roce_qos, roce_rails),
-    *(counters, counter_limits, kernel_log, gpu_devices, driver, modes, nvlink, fabric, imex, xids),
-    *(rdma_cgroup, hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
-    *(nvshmem, engines, expandable_segments, ucx_distance, log_network, log_settings, log_path),
+    *(on_disk, symbols, boot, in_use, dmabuf, vendor_paths, p2p_topology),
+    *(errors, acs, iommu, placement, links, device_control),
+    *(nic_devices, port_state, port_rates, roce_gids, roce_mtu),
+    *(counters, gpu_devices, driver, modes, nvlink, fabric),
+    *(hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
+    *(engines, ucx_distance, log_network, log_settings, log_path),
     *(live_jobs, live_ports, next_boot, perftest, libraries),
 )
 

@@ -30,8 +30,7 @@ from probes.facts.pci.nic_families import PEER_DRIVERS
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.data_direct import DataDirectFacts, functions_of_nics
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.host.answers import CudaGpu
-from probes.host.protocol import Host
+from probes.host.protocol import CudaGpu, Host
 
 BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20

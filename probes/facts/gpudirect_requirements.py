@@ -22,8 +22,7 @@ from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci.nic_families import SLINGSHOT
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu
-from probes.host.protocol import Host
+from probes.host.protocol import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu, Host
 
 # cass_nvidia_gpu.c: exists only in a driver that was built with NVIDIA's headers.
 CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"

@@ -14,8 +14,8 @@ from probes.facts.kernel import modules
 from probes.facts.kernel import release as kernel
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.release import KernelFacts
-from probes.facts.network import network_use
-from probes.facts.network.network_use import NetworkUse
+from probes.facts.network import network_dependencies
+from probes.facts.network.network_dependencies import NetworkUse
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nvswitch_management import with_management
@@ -26,11 +26,10 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system import numa, platform
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.host.answers import CudaGpu
 from probes.host.nvml import NvmlFacts
 from probes.host.probe_table import Probe, ProbedFields, Probing, probes_of
 from probes.host.probe_thread import LONGEST_SECONDS, note
-from probes.host.protocol import Host
+from probes.host.protocol import CudaGpu, Host
 
 PROBE_SECONDS = 5.0
 _NOT_NEEDED = Unknown(Reason.NOT_THERE, "libcuda", "not queried, because there is no RDMA NIC")
@@ -108,7 +107,7 @@ class Node:
         "gpudirect", _gpudirect, needs=("kernel", "modules", "gpus", "rdma", "data_direct")
     )
     network: Maybe[NetworkUse] = _probed(
-        "network", lambda run: network_use.probe(run.host), directories=("/proc",)
+        "network", lambda run: network_dependencies.probe_use(run.host), directories=("/proc",)
     )
 
     @property

@@ -14,8 +14,8 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from probes.fleet.facts import Fact, Place, fact_of, rank_of
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
+from probes.fleet.traits import Fact, Place, fact_of, rank_of
 from probes.snapshot.verdict import State, Verdict
 
 _LEAST_TYPE = 3  # nodes; fewer with other NICs or GPUs are compared with the rest, and differ in that

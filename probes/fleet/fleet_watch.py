@@ -8,8 +8,8 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.fleet.compare import Fleet
-from probes.fleet.facts import fact_of
 from probes.fleet.summary import NodeSummary
+from probes.fleet.traits import fact_of
 
 _MOST_FACTS = 8  # of one change
 

@@ -9,10 +9,16 @@ from statistics import median
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.fleet.job_differences import differences_of_nodes, different_ranks, some_names
+from probes.fleet.job_differences import (
+    Port,
+    TrafficWatch,
+    differences_of_nodes,
+    different_ranks,
+    some_names,
+    standstill_of,
+)
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample, Silence
 from probes.fleet.rails import with_equal_numbers
-from probes.fleet.silence import Port, TrafficWatch, standstill_of
 from probes.host.usage import cpu_list
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
 from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at, rates_of

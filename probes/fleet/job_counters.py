@@ -11,9 +11,9 @@ from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.rdma.counters import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Rise
 from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.facts.rdma.devices import probe as probe_rdma
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Rise
 from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
 from probes.live.model.explanations import ERRORS

@@ -23,7 +23,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, is_software
 from probes.facts.rdma.switch_ports import query_failure
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS
-from probes.topology.nccl_words import ORDER
+from probes.topology.nccl_paths import ORDER
 from probes.topology.paths import Topology
 
 

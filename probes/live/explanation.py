@@ -11,14 +11,24 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, name_of
-from probes.facts.system.rdma_cgroup import RdmaLimit
+from probes.facts.system.memlock import RdmaLimit
 from probes.host.values import RDMA_CLASS
 from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
 from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
-from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, excludes_rdma, mooncake_uses_peermem
 from probes.queries.finding import Finding, concerns, costs_bandwidth
-from probes.queries.jobs import STAGING_SETTINGS, TCP_SETTINGS, far_from_gpu, gpus_of, pid_in, usable_paths
+from probes.queries.jobs import (
+    PEERMEM_VARIABLE,
+    STAGING_SETTINGS,
+    TCP_SETTINGS,
+    excludes_cuda,
+    excludes_rdma,
+    far_from_gpu,
+    gpus_of,
+    mooncake_uses_peermem,
+    pid_in,
+    usable_paths,
+)
 from probes.queries.modules import has_no_rdma_device
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology

@@ -12,8 +12,8 @@ from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role
+from probes.live.processes.job_logs import read_job_logs
 from probes.live.processes.jobs import path_summary
-from probes.live.processes.log_reading import read_job_logs
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.gdr_use import joined_sentences
 from probes.snapshot.verdict import State, Usability

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
-from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import ACTIVE
+from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.live.model.activity import LEAST_GBPS
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting

@@ -13,8 +13,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
-from probes.facts.pci.functions import PciFacts, PciFunction
-from probes.facts.pci.link_speed import words
+from probes.facts.pci.functions import PciFacts, PciFunction, words
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
 from probes.live.events.gpus import FULL_SPEED_PERCENT

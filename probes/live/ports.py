@@ -12,9 +12,9 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
-from probes.facts.rdma.counters import ERROR_COUNTER_BITS, Place, sampled
 from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
 from probes.live.model.paced_source import PacedSource, Question

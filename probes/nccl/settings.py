@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from probes.base.frozen import frozen
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nccl_paths import ORDER, Nccl
 
 LOC = -1  # rank of LOC, nearer than any other word
 _LEGACY: tuple[Nccl | None, ...] = (None, Nccl.PIX, Nccl.PXB, Nccl.PHB, Nccl.SYS)

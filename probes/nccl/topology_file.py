@@ -18,7 +18,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.host.protocol import Host
-from probes.topology.nccl_words import UNKNOWN_NUMA, FileTree, Seat, flattened
+from probes.topology.nccl_paths import UNKNOWN_NUMA, FileTree, Seat, flattened
 
 # NVIDIA/nccl src/graph/xml.cc and xml.h: version 1, names and values of at most 254 characters, at most 16
 # attributes and 128 children of an element (32 in older releases); other elements are ignored. The last part

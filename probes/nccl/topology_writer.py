@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.pci.functions import PciFacts, PciFunction
-from probes.facts.pci.link_speed import most_of
+from probes.facts.pci.functions import PciFacts, PciFunction, most_of
 from probes.facts.system.numa import NumaFacts, parse_list
 from probes.facts.system.platform import PlatformFacts
 from probes.nccl.topology_file import VERSION, Element
 from probes.topology.graph import chain_of, merged_bdf
-from probes.topology.nccl_words import UNKNOWN_NUMA, upstream_ports
+from probes.topology.nccl_paths import UNKNOWN_NUMA, upstream_ports
 from probes.topology.paths import Topology
 
 # NCCL's names of CPU architectures (src/graph/xml.cc ncclTopoGetXmlFromCpu).

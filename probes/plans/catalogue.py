@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from probes.base.frozen import frozen
 from probes.base.plan import NothingToDo, Plan
 from probes.base.text import printable
-from probes.plans.gpu import persistence_on
+from probes.plans.driver import persistence_on
 from probes.plans.load_modules import load_modules, load_peermem, persist_modules, unpersist_modules
 from probes.plans.pcie import raise_reads, redirects_off
 from probes.plans.peermem import reload_peermem, replace_nv_peer_mem, unload_peermem

@@ -14,10 +14,13 @@ from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3
 from probes.facts.system.platform import in_container
 from probes.queries.module_need import GPU_MODULES, Need, is_spare, need_of_peermem, running_jobs
 from probes.queries.modules import (
+    VERSIONS_DIFFER,
     file_of,
     gpu_functions,
     has_efa_only,
+    is_about_version,
     is_present,
+    is_refused_now,
     module_messages,
     module_of,
     nics_of,
@@ -25,7 +28,6 @@ from probes.queries.modules import (
     ofed_of,
     peer_nics,
 )
-from probes.queries.symbol_versions import VERSIONS_DIFFER, is_about_version, is_refused_now
 from probes.snapshot.examination import Examination
 
 _LEGACY_OFED = (5, 0)  # the last version that needs peerdirect_support=1

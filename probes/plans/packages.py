@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.plan import Step, instruction
 from probes.base.unknown import Maybe, Unknown, known, map_known
-from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.packages import Distribution, Family
 from probes.snapshot.examination import Examination
 
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"

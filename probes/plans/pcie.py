@@ -11,8 +11,17 @@ from probes.facts.pci.config_space import Acs
 from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.ports import look_at_reads
-from probes.queries.acs_redirects import REDIRECTS, acs_exemption, redirects_of, translates
-from probes.queries.pcie_paths import is_arm64, is_guest, nic_registers, passed_to_guests, reason_of
+from probes.queries.pcie_paths import (
+    REDIRECTS,
+    acs_exemption,
+    is_arm64,
+    is_guest,
+    nic_registers,
+    passed_to_guests,
+    reason_of,
+    redirects_of,
+    translates,
+)
 from probes.snapshot.examination import Examination
 
 _DRAIN = "DMA of running jobs, because its path changes (drain the node first)"

@@ -8,7 +8,7 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.pci.nic_families import CONNECTX
-from probes.facts.system.driver_container import STORAGE
+from probes.facts.system.kubernetes import STORAGE
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import reload_units_step, service_step, start_at_boot_step
 from probes.plans.load_modules import blocker_of, load_step

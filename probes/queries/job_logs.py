@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from probes.base.plan import Plan
 from probes.base.unknown import ABSENT, Unknown
-from probes.queries.evidence_list import first_distinct
 from probes.queries.finding import (
     CheckEnded,
     Evidence,
     Outcome,
     Severity,
+    first_distinct,
     found,
     needs,
     passed,
@@ -24,7 +24,7 @@ from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import Place
-    from probes.nccl.log.job_log import JobLogReading, RankPath
+    from probes.nccl.log.reader import JobLogReading, RankPath
 
 _LOGS = "the NCCL logs of the jobs"
 _NEXT_RUN = "no log has lines of a running process; to get them, start the job with NCCL_DEBUG=INFO"

@@ -11,14 +11,12 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.jobs.processes import names_of
-from probes.facts.kernel.dkms import DRIVER_PACKAGES
 from probes.facts.kernel.log import UNSUPPORTED_GPU
+from probes.facts.kernel.module_files import DRIVER_PACKAGES, ModuleFile
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
-from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.modules import PEERMEM, PROC_MODULES, KernelModule
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, LADDER_FAMILIES, MELLANOX
-from probes.queries.evidence_list import STAGED
-from probes.queries.finding import CheckEnded, Outcome, end_with, found, need, passed, unknown
+from probes.queries.finding import STAGED, CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.jobs import jobs_of
 from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.modules import (

@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import PciKind
-from probes.queries.evidence_list import join_limited
+from probes.queries.finding import join_limited
 from probes.queries.pcie_paths import is_guest
 from probes.snapshot.examination import Examination
 

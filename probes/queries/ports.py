@@ -9,8 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
-from probes.queries.evidence_list import RDMA_DEVICES, join_limited
-from probes.queries.finding import Evidence, Severity, need
+from probes.queries.finding import RDMA_DEVICES, Evidence, Severity, join_limited, need
 from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down

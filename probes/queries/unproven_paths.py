@@ -11,9 +11,17 @@ from __future__ import annotations
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.nic_families import CONNECTX, EFA
-from probes.queries.iommu_groups import may_lose_writes, translated_types
 from probes.queries.modules import nics_of
-from probes.queries.pcie_paths import config_of, gpus_and_nics, is_grace, is_guest, near_paths, nic_ends
+from probes.queries.pcie_paths import (
+    config_of,
+    gpus_and_nics,
+    is_grace,
+    is_guest,
+    may_lose_writes,
+    near_paths,
+    nic_ends,
+    translated_types,
+)
 from probes.snapshot.examination import Examination
 
 IN_GUEST = "in this virtual machine, data may be wrong although the transfer succeeds"

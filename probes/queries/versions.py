@@ -7,10 +7,9 @@ from probes.facts.gpu.gpus import DriverFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.libraries import LibraryFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.facts.system.tools import Perftest, ToolFacts
-from probes.queries.evidence_list import join_limited
+from probes.facts.system.tools import LibraryFacts, Perftest, ToolFacts
+from probes.queries.finding import join_limited
 from probes.snapshot.examination import Examination
 
 OWN_DRIVERS = "the kernel's own drivers"

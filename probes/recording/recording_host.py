@@ -9,13 +9,20 @@ from typing import Any, TypeVar
 from probes.base.frozen import frozen
 from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.facts.system.kubectl import without_variables
-from probes.host.answers import MAX_MESSAGES, CommandOutput, CudaGpu, FileRange, KernelMessage
+from probes.facts.system.kubernetes import without_variables
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
 from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.host.protocol import (
+    MAX_MESSAGES,
+    READ_LIMIT_BYTES,
+    CommandOutput,
+    CudaGpu,
+    FileRange,
+    Host,
+    KernelMessage,
+)
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage

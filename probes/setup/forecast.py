@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import Enum
 
 from probes.base.frozen import frozen
+from probes.base.plan import make_plan
+from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.checks.judgment import conclude, judge
 from probes.checks.judgment import exit_status as status_of
-from probes.checks.judgment import judge
-from probes.facts.kernel.boot import MODULES_DIRECTORY, BootFacts, version_key
+from probes.facts.gpudirect import hardware_of
+from probes.facts.kernel import boot
+from probes.facts.kernel.boot import MODULES_DIRECTORY, BootFacts, read_next_boot, version_key
 from probes.facts.kernel.installed_modules import installed_releases
-from probes.facts.kernel.next_boot import read_next_boot
 from probes.facts.kernel.release import is_release
+from probes.facts.system import packages
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
-from probes.queries.finding import Finding
-from probes.setup.twin.build import start_twin
+from probes.queries.finding import Evidence, Finding, Severity, Status
+from probes.setup.twin.build import start_twin, with_disk
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State, Usability, Verdict
 
@@ -132,3 +137,122 @@ def _releases(disk: Host, boot: Maybe[BootFacts]) -> Maybe[tuple[str, ...]]:
         return found or known(indexed, ())
     names = known(disk.names(MODULES_DIRECTORY), ())  # without an index of depmod, but a kernel's modules
     return tuple(sorted(filter(is_release, names), key=version_key, reverse=True)) or indexed
+
+
+# Check an operating-system or container image: start a copy of it on the hardware of another node.
+
+# What checks of these areas look at is in a container too; services, limits and drivers are the node's.
+_CONTAINER_AREAS = ("nccl", "tools")
+_NOT_KNOWN = (
+    "firmware settings, Secure Boot and its keys",
+    "ports, links and the fabric of the real node",
+    "what is installed or mounted when the image starts",
+)
+
+
+_PROGRAMS = ("/bin/sh", "/usr/bin/env", "/bin/busybox", "/usr/bin/bash", "/usr/bin/python3")
+_ELF_HEADER_BYTES = 20
+_MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}  # EM_X86_64, EM_AARCH64
+
+
+class ImageKind(Enum):
+    """What an image is."""
+
+    SYSTEM = "operating-system image"
+    CONTAINER = "container image"  # it has no kernel
+
+
+@frozen
+class ImageCheck:
+    """What an image will and will not do on the assumed hardware."""
+
+    kind: ImageKind
+    hardware: str  # name of the node that is assumed
+    product: str  # "8 GPUs, NVIDIA H100 SXM5 80GB; NICs: mlx5_core"
+    forecast: Forecast  # without kernels for a container image
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    not_known: tuple[str, ...] = _NOT_KNOWN
+
+
+def check_image(image: Host, hardware: Host) -> ImageCheck:
+    """Judge the files of `image` for the devices of `hardware`: a simulated node or a recorded one."""
+    examination = examine(hardware)
+    label, product = hardware.origin.label, _product(examination)
+    if _has_kernel(image):
+        system = packages.probe(image)
+        no_kernel = Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease", "an image does not run a kernel")
+        found = forecast(hardware, examination, boot.probe(image, system, no_kernel), disk=image)
+        kernel = found.chosen()
+        verdict = Verdict(State.UNKNOWN, None, 0, 0, found.not_applicable, critical=0, warnings=0)
+        of_kernel: tuple[Finding, ...] = ()
+        if kernel is not None:
+            verdict, of_kernel = kernel.verdict, kernel.findings
+        return ImageCheck(ImageKind.SYSTEM, label, product, found, verdict, of_kernel)
+    return _container(image, hardware, examination, label, product)
+
+
+def image_exit_status(check: ImageCheck) -> int:
+    """Return 0 fine, 1 at risk or warnings, 2 it will not work or critical, 3 unknown."""
+    return status_of(check.verdict)
+
+
+def _container(image: Host, hardware: Host, examination: Examination, label: str, product: str) -> ImageCheck:
+    """Run the programs of a container image on the node as it is after its next start: without jobs."""
+    release = known(examination.node.kernel_release, "")
+    boot_facts = boot.probe(hardware, examination.distribution, examination.node.kernel_release)
+    node = start_twin(hardware, examination, boot_facts, release)
+    inside = examine(with_disk(node, examination, image))
+    found = (
+        *_of_another_architecture(image, examination),
+        *(finding for finding in judge(inside).findings if finding.area in _CONTAINER_AREAS),
+    )
+    verdict = conclude(examine(node).usability, found)
+    none = Forecast((), release, "a container image has no kernel")
+    return ImageCheck(ImageKind.CONTAINER, label, product, none, verdict, found)
+
+
+def _of_another_architecture(image: Host, examination: Examination) -> tuple[Finding, ...]:
+    """Find that the programs of a container image are for other CPUs, by the ELF header of one (elf(5))."""
+    platform = examination.node.platform
+    node = Unknown(Reason.NOT_RECORDED) if isinstance(platform, Unknown) else platform.cpu_architecture
+    for path in _PROGRAMS:
+        header = image.read_range(path, 0, _ELF_HEADER_BYTES)
+        if isinstance(header, Unknown) or header.content[:4] != b"\x7fELF":
+            continue
+        own = _MACHINES.get(int.from_bytes(header.content[18:20], "little"), "")
+        if isinstance(node, Unknown) or not own or own == node:
+            return ()
+        fix = make_plan(
+            "Build the image for this node", f"Use the image for {node} (docker pull --platform)."
+        )
+        evidence = (Evidence(path, f"a program for {own}"), Evidence("CPU of the node", node))
+        finding = Finding(
+            "image-wrong-architecture",
+            _CONTAINER_AREAS[1],
+            Severity.CRITICAL,
+            Status.FOUND,
+            f"The image is for {own}, and the node is {node}",
+            evidence,
+            "The node's CPUs cannot run its programs.",
+            fix,
+            "elf(5), e_machine",
+            impact="No program of the image starts (exec format error).",
+            takes=examination.usability.gpus,
+        )
+        return (finding,)
+    return ()
+
+
+def _has_kernel(image: Host) -> bool:
+    """Return whether an image has a kernel, or the modules of one."""
+    kernels = [name for name in known(image.names("/boot"), ()) if name.startswith(("vmlinuz-", "vmlinux-"))]
+    return bool(kernels or [name for name in known(image.names(MODULES_DIRECTORY), ()) if is_release(name)])
+
+
+def _product(examination: Examination) -> str:
+    gpus = examination.node.gpus
+    names = [] if isinstance(gpus, Unknown) else [gpu.name for gpu in gpus.gpus]
+    drivers = sorted({known(nic.driver, "") for nic in hardware_of(examination.node.rdma)} - {""})
+    kinds = f" ({', '.join(sorted(set(names)))})" if names else ""
+    return f"{plural(len(names), 'GPU')}{kinds}; NICs: {', '.join(drivers) or 'none'}"

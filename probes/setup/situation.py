@@ -12,10 +12,10 @@ from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
 from probes.facts.gpudirect import GdrPath, PathState
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
-from probes.facts.system import cloud, kubernetes, slurm
-from probes.facts.system.cloud import Cloud
-from probes.facts.system.distribution import Distribution
+from probes.facts.system import kubernetes, platform, slurm
 from probes.facts.system.kubernetes import KubernetesFacts
+from probes.facts.system.packages import Distribution
+from probes.facts.system.platform import Cloud
 from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
@@ -84,7 +84,7 @@ class Situation:
     # NOT_THERE: no RDMA driver is installed.
     nic_driver: Maybe[NicDriver] = _probed("NIC driver", _nic_driver)
     # NOT_THERE: no known cloud.
-    cloud: Maybe[Cloud] = _probed("cloud", lambda run: cloud.probe(run.host))
+    cloud: Maybe[Cloud] = _probed("cloud", lambda run: platform.probe_cloud(run.host))
     # NOT_THERE: no Slurm.
     slurm: Maybe[SlurmFacts] = _probed("Slurm", lambda run: slurm.probe(run.host), directories=("/etc",))
     # NOT_THERE: no kubelet.

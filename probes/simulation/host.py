@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING
 from probes.base.origin import Origin, Source
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, T, Unknown, map_known
-from probes.host.answers import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import ComponentHistory
 from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.protocol import (
+    MESSAGE_CHARACTERS,
+    READ_LIMIT_BYTES,
+    CommandOutput,
+    CudaGpu,
+    FileRange,
+    KernelMessage,
+)
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import (
@@ -35,19 +41,20 @@ from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.component_history import component_history
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import packet_numbers, rdma_resources
-from probes.simulation.node.jobs.traffic import settle_jobs
+from probes.simulation.node.jobs.traffic import common_steps, scale_job, settle_jobs
 from probes.simulation.node.model.description import NodeDescription, describe
 from probes.simulation.node.model.load import OPENED
 from probes.simulation.node.nvml import nvml_facts, nvml_live
 from probes.simulation.node.system.software import library_missing
 from probes.simulation.node.system.system import description_after, keep_disk
 
-if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
+if TYPE_CHECKING:
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNetwork, SimulatedNode
     from probes.simulation.bandwidth.playback import SimulatedTest
     from probes.simulation.commands.command_result import CommandResult
     from probes.simulation.faults.fault import Fault
     from probes.simulation.node.model.tree import Tree
+
 
 _MOST_READ_SECONDS = 60.0  # of readings that were not taken
 _FIRST_WITH_DATA_DIRECT = 54
@@ -399,3 +406,37 @@ def _message(sequence: int, line: str) -> KernelMessage:
     priority, _, rest = line.removeprefix("<").partition(">[")
     at, _, text = rest.partition("] ")
     return KernelMessage(sequence, float(at), int(priority), printable(text.strip(), MESSAGE_CHARACTERS))
+
+
+# Simulated nodes that run one training job together.
+
+# With this between the seeds of two nodes, their jobs have the same phases, and a fault hits the same rank.
+_SEEDS_APART = 7 * 8
+
+
+def job_nodes(
+    name: str,
+    count: int,
+    faults: Mapping[int, str] | None = None,
+    seed: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, SimulatedHost]:
+    """Return nodes of the kind `name` by host name, gpu001 and so on, with the ranks of one job.
+
+    `faults`: by the number of a node, as after the "+" of `--demo`. What such a fault does to the traffic of
+    all NICs of its node, it does to the whole job.
+    """
+    wanted = faults or {}
+    nodes: dict[str, SimulatedHost] = {}
+    for number in range(count):
+        host_name = f"gpu{number + 1:03}"
+        description = replace(describe(name), hostname=host_name, job_nodes=count, job_node=number)
+        label = f"{name}+{wanted[number]}" if wanted.get(number) else name
+        nodes[host_name] = SimulatedHost(label, seed + number * _SEEDS_APART, clock, description)
+    hosts = list(nodes.values())
+    for number in wanted:
+        for steps in common_steps(hosts[number].tree):
+            for other, host in enumerate(hosts):
+                if other not in wanted:
+                    scale_job(host.tree, steps)
+    return nodes

@@ -11,48 +11,30 @@ from probes.facts.gpu import fabric
 from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
-from probes.facts.kernel import boot, dkms, module_files, symbol_versions
+from probes.facts.kernel import boot, module_files, symbol_versions
 from probes.facts.kernel import log as kernel_log
-from probes.facts.kernel.boot import BootFacts
-from probes.facts.kernel.dkms import DkmsFacts
+from probes.facts.kernel.boot import BootFacts, NextBootFacts
 from probes.facts.kernel.log import KernelLogFacts
-from probes.facts.kernel.module_files import ModuleFileFacts
+from probes.facts.kernel.module_files import DkmsFacts, ModuleFileFacts
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.kernel.next_boot import NextBootFacts
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.network import routes
 from probes.facts.network.routes import InterfaceFacts
 from probes.facts.node import Node, probe_node
-from probes.facts.pci import aer, config_space, rdma_topo
-from probes.facts.pci.aer import PcieErrorFacts
-from probes.facts.pci.config_space import ConfigSpaceFacts
+from probes.facts.pci import config_space, rdma_topo
+from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health, qos, rail_networks
+from probes.facts.rdma import port_health, qos
 from probes.facts.rdma.port_health import PortHealthFacts
-from probes.facts.rdma.qos import QosFacts
-from probes.facts.rdma.rail_networks import RailNetworkFacts
-from probes.facts.system import (
-    cpu_model,
-    device_nodes,
-    distribution,
-    driver_container,
-    libraries,
-    memlock,
-    numa,
-    rdma_cgroup,
-    services,
-    tools,
-)
-from probes.facts.system.cpu_model import CpuModel
+from probes.facts.rdma.qos import QosFacts, RailNetworkFacts
+from probes.facts.system import device_nodes, kubernetes, memlock, numa, packages, services, tools
 from probes.facts.system.device_nodes import DeviceNodeFacts
-from probes.facts.system.distribution import Distribution
-from probes.facts.system.driver_container import DriverContainerFacts
-from probes.facts.system.libraries import LibraryFacts
-from probes.facts.system.memlock import MemlockFacts
-from probes.facts.system.numa import CpusetFacts
-from probes.facts.system.rdma_cgroup import RdmaCgroupFacts
+from probes.facts.system.kubernetes import DriverContainerFacts
+from probes.facts.system.memlock import MemlockFacts, RdmaCgroupFacts
+from probes.facts.system.numa import CpuModel, CpusetFacts
+from probes.facts.system.packages import Distribution
 from probes.facts.system.services import ServiceFacts
-from probes.facts.system.tools import ToolFacts
+from probes.facts.system.tools import LibraryFacts, ToolFacts
 from probes.host.component_history import ComponentHistory
 from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlLive
@@ -60,7 +42,7 @@ from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from probes.nccl import topology_file
-from probes.nccl.log.job_log import JobLogReading
+from probes.nccl.log.reader import JobLogReading
 from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
 from probes.snapshot.condition import Watched
 from probes.snapshot.rates import Reading, read
@@ -87,7 +69,7 @@ class _Examining(Probing):
 
 def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
     interfaces = run.answer("interfaces", InterfaceFacts)
-    return map_known(run.node.rdma, lambda rdma: rail_networks.probe(run.host, rdma, interfaces))
+    return map_known(run.node.rdma, lambda rdma: qos.probe_rails(run.host, rdma, interfaces))
 
 
 def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
@@ -97,8 +79,8 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
         return processes
     libraries = (known(process.libraries, ()) for process in processes.processes)
     if not any(library.name == "libucp" for mapped in libraries for library in mapped):
-        return Unknown(Reason.NOT_THERE, cpu_model.CPUINFO, "no process maps UCX")
-    return cpu_model.probe(run.host)
+        return Unknown(Reason.NOT_THERE, numa.CPUINFO, "no process maps UCX")
+    return numa.probe_cpu_model(run.host)
 
 
 def _boot(run: _Examining) -> Maybe[BootFacts]:
@@ -110,7 +92,7 @@ def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
     facts = run.answer("processes", ProcessFacts)
     jobs = () if isinstance(facts, Unknown) else facts.processes
     pids = [job.pid for job in jobs if job.uverbs_files != () and not job.is_ours]
-    return rdma_cgroup.probe(run.host, pids)
+    return memlock.probe_rdma_cgroups(run.host, pids)
 
 
 _probed: ProbedFields[_Examining] = ProbedFields()
@@ -134,7 +116,7 @@ class Examination:
     )
     pcie_errors: Maybe[PcieErrorFacts] = _probed(
         "PCIe errors",
-        lambda run: aer.probe(run.host, run.functions),
+        lambda run: config_space.probe_aer(run.host, run.functions),
         directories=("/sys",),
         recall_by=lambda run: run.functions,
     )
@@ -159,10 +141,12 @@ class Examination:
     services: Maybe[ServiceFacts] = _probed(
         "services", lambda run: services.probe(run.host), directories=("/etc", "/usr")
     )
-    dkms: Maybe[DkmsFacts] = _probed("DKMS", lambda run: dkms.probe(run.host), directories=("/var",))
+    dkms: Maybe[DkmsFacts] = _probed(
+        "DKMS", lambda run: module_files.probe_dkms(run.host), directories=("/var",)
+    )
     tools: Maybe[ToolFacts] = _probed("tools", lambda run: tools.probe(run.host), directories=("/usr",))
     libraries: Maybe[LibraryFacts] = _probed(
-        "libraries", lambda run: libraries.probe(run.host), directories=("/usr",)
+        "libraries", lambda run: tools.probe_libraries(run.host), directories=("/usr",)
     )
     module_files: Maybe[ModuleFileFacts] = _probed(
         "module files",
@@ -189,9 +173,9 @@ class Examination:
         "rdma_topo", lambda run: map_known(run.node.pci, lambda pci: rdma_topo.probe(run.host, pci))
     )
     driver_container: Maybe[DriverContainerFacts] = _probed(
-        "driver container", lambda run: driver_container.probe(run.host), directories=("/run",)
+        "driver container", lambda run: kubernetes.probe_driver_containers(run.host), directories=("/run",)
     )
-    distribution: Maybe[Distribution] = _probed("distribution", lambda run: distribution.probe(run.host))
+    distribution: Maybe[Distribution] = _probed("distribution", lambda run: packages.probe(run.host))
     boot: Maybe[BootFacts] = _probed("boot", _boot, needs=("distribution",), directories=("/boot",))
     interfaces: Maybe[InterfaceFacts] = _probed(
         "interfaces", lambda run: routes.probe(run.host), directories=("/proc",)

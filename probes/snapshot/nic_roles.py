@@ -6,7 +6,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
-from probes.facts.network.network_use import NOT_ASKED, NetworkUse
+from probes.facts.network.network_dependencies import NOT_ASKED, NetworkUse
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.topology.endpoints import Endpoint, is_down, port_gbps

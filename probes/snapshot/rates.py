@@ -13,9 +13,9 @@ from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.pci.nic_families import HARDWARE_OCTETS
-from probes.facts.rdma.counters import OCTETS_A_UNIT, RECEIVED, SENT
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
+from probes.facts.rdma.port_health import OCTETS_A_UNIT, RECEIVED, SENT
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
 from probes.host.usage import InterfaceCounters

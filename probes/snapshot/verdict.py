@@ -22,13 +22,13 @@ from probes.snapshot.path_verdict import (
     ServedGpus,
     State,
     Usability,
+    hardware_devices,
     path_usability,
     required_paths,
     short_list,
     usable_gpus,
 )
 from probes.snapshot.rates import Reading
-from probes.snapshot.served_gpus import hardware_devices
 from probes.topology.paths import Topology
 
 __all__ = ["State", "Usability", "Verdict", "assess"]

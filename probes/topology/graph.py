@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
-from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
-from probes.facts.pci.link_speed import capacity, carried, describe, most_of, now_of
+from probes.facts.pci.functions import (
+    PciFacts,
+    PciFunction,
+    PciKind,
+    capacity,
+    carried,
+    describe,
+    most_of,
+    now_of,
+)
 from probes.facts.rdma.devices import RdmaFacts, is_connectx9
 from probes.facts.system.numa import NumaFacts
 from probes.topology.endpoints import Endpoint

@@ -18,8 +18,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
 from probes.topology.hops import Branch, Hop, Routes, Smi, smi_path, weakest_of
-from probes.topology.nccl_paths import NcclPaths
-from probes.topology.nccl_words import NEAR, ORDER, FileTree, Nccl
+from probes.topology.nccl_paths import NEAR, ORDER, FileTree, Nccl, NcclPaths
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -15,7 +15,7 @@ from tests.support.pilot import SteppedClock, readings, stepped_app, until
 from tui.bandwidth.processes import ProcessExit
 from tui.bandwidth.session import BenchSession
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
 from widgets.base.lines import plain
 
 WAITING = ("************************************", "* Waiting for client to connect... *")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.cloud import Cloud
+from probes.facts.system.platform import Cloud
 from probes.setup.environment.advice import Advice, Note
 from probes.setup.environment.recommend import recommend
 from probes.simulation.host import SimulatedHost

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.unknown import Maybe
-from probes.host.answers import KernelMessage
+from probes.host.protocol import KernelMessage
 from probes.live.events.detectors import EventDetector
 from probes.live.model.sample import LiveEvent, LiveSample
 from tests.support.live_samples import BEGAN, a_sample

@@ -12,9 +12,9 @@ from probes.facts.gpudirect import PeermemReading
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlLive
+from probes.host.protocol import CommandOutput
 from probes.host.rdma_resources import MemoryRegion, ProtectionDomain, QueuePair, RdmaContext, RdmaResources
 from probes.host.usage import ProcessUsage
 from probes.live.model.paced_source import read_together

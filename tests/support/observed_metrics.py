@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from probes.metrics import metric_list
-from probes.metrics.families import Family, Metric
+from probes.metrics.metric_list import Family, Metric
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tui.commands.metrics.reading import MetricsReader

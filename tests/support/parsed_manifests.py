@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.setup.manifests.catalogue import MANIFESTS
-from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused, make_request
+from probes.setup.manifests.manifest_text import DriverOwner, ManifestRequest, Refused, make_request
 from probes.setup.situation import Situation, read_situation
 from probes.simulation.host import SimulatedHost
 from tests.support import manifest_schemas

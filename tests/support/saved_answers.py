@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from probes.fleet.summary import NodeSummary
-from probes.host.remote.batch_host import Answers, Missing
 from probes.host.remote.collector import GREETING
 from probes.host.remote.fan_out import FanOut, FanOutOptions
+from probes.host.remote.remote_host import Answers, Missing
 from probes.host.remote.transport import Target, pack
 from tui.commands.fleet.check import judge_answers
 

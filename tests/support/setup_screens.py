@@ -21,8 +21,8 @@ from tui.bandwidth.session import BenchSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.files.setup_log import MemorySetupLog
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
-from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
+from tui.screens.confirm import ConfirmScreen
 from tui.screens.setup import SetupScreen
 
 SMALL = (80, 24)

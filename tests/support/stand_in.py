@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 from xml.sax.saxutils import escape
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import CudaGpu
 from probes.host.machine.ethtool_socket import COUNT, HEADER, NAME_BYTES, STATS
 from probes.host.nvml import NvmlGpu, NvmlLive
+from probes.host.protocol import CudaGpu
 from probes.host.remote.collector import GREETING
 from probes.host.remote.nvidia_smi import CAPABILITIES, QUERY
 from probes.host.remote.transport import pack, unpack_own

@@ -29,7 +29,7 @@ from probes.live.model.sample import (
     Role,
     SlowestNic,
 )
-from probes.live.ras.events import RasEvents
+from probes.live.ras.findings import RasEvents
 from probes.queries.finding import Evidence, Severity
 from probes.snapshot.rates import Reading
 

@@ -15,7 +15,7 @@ import pytest
 from probes.checks.judgment import judge, listed
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Status
-from probes.setup.image import check_image
+from probes.setup.forecast import check_image
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES

@@ -19,7 +19,7 @@ from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State, Verdict
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from tests.support.doctor import examination_of, findings_on
 from tests.support.tiers import USUAL_FAULTS, USUAL_NODES
 from tui.cli import main

@@ -16,7 +16,7 @@ from tui.command_line.arguments import REFUSED, OutputOptions, TableOptions, com
 from tui.commands.bench.options import BenchOptions
 from tui.commands.check import CheckOptions
 from tui.commands.env import EnvOptions
-from tui.commands.hang.hang import HangOptions
+from tui.commands.hang import HangOptions
 from tui.commands.live.live import LiveOptions
 from tui.commands.ras import RasOptions
 from tui.commands.topo import TopologyOptions

@@ -22,7 +22,7 @@ from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
 from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.confirm import ConfirmScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.live.screen import LiveScreen

@@ -1,6 +1,6 @@
 """Results on disk: all that were measured, and the baseline of each machine type.
 
-$XDG_DATA_HOME/gdrtop/results.jsonl has one JSON object per line (probes/bandwidth/results/result_json.py);
+$XDG_DATA_HOME/gdrtop/results.jsonl has one JSON object per line (probes/bandwidth/model/result.py);
 bisection.jsonl beside it has the runs of bisections, and an object without a result where one has ended;
 $XDG_DATA_HOME/gdrtop/baselines/TYPE.json is one object with the results of a machine type. They are plain
 files: a baseline can be copied to other nodes of the same type.
@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.result import SCHEMA, Result, from_json, is_readable, to_json
 from probes.bandwidth.results.against_earlier import other_type_hint, product_of, updated_baseline
-from probes.bandwidth.results.result_json import SCHEMA, from_json, is_readable, to_json
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from tui.files.append_file import AppendFile

@@ -12,7 +12,7 @@ from probes.bandwidth.model.samples import WAITING, About, Fact, Sample
 from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, Output
 from probes.bandwidth.tools.tool import explain, tool_of
 from probes.base.unknown import Unknown
-from probes.facts.network.tcp_ports import listening
+from probes.facts.network.routes import listening
 from probes.host.protocol import Host
 from tui.bandwidth.events import BandwidthEvent, FactReported, LinePrinted, ProcessStarted, SampleReceived
 from tui.bandwidth.processes import ProcessStarter, ToolProcess

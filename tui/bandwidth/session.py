@@ -24,7 +24,7 @@ from probes.bandwidth.results.slow_results import open_findings
 from probes.base.origin import Source, origin_word
 from probes.base.unknown import Unknown, known
 from probes.checks.registry import findings
-from probes.facts.network.tcp_ports import free_port
+from probes.facts.network.routes import free_port
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tools import PERFTEST_PORT
 from probes.host.protocol import Host

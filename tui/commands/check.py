@@ -14,7 +14,7 @@ from probes.base.origin import Source
 from probes.base.text import did_you_mean, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import Judgment, exit_status, judge
-from probes.checks.live.watched import NOT_LONG_ENOUGH, WATCH_SECONDS
+from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
@@ -218,7 +218,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.assumed:
         if options.after_reboot:
             raise UsageError("--as includes what --after-reboot shows; use one of them")
-        from tui.commands.forecast.after_reboot import run_on_image
+        from tui.commands.forecast import run_on_image
 
         return run_on_image(options, out)
     host = open_host(options)
@@ -228,7 +228,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.wait and is_still:
         raise UsageError("--wait needs a running node, which may change")
     if options.after_reboot:
-        from tui.commands.forecast.after_reboot import write_forecast
+        from tui.commands.forecast import write_forecast
 
         return write_forecast(host, out, options.kernel, parsed(OutputOptions, options))
     return write_check(host, out, parsed(CheckOptions, options))

@@ -15,9 +15,8 @@ from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Status
 from tui.actions.audit_log import AuditError, AuditFile
-from tui.actions.console_text import lines_of
+from tui.actions.console_text import RunEvent, RunOutcome, lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
-from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
@@ -28,7 +27,7 @@ from tui.runtime.json_values import StepObject, document, host_name, object_from
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
-from tui.screens.confirm.state import draw_warnings, not_run
+from tui.screens.confirm import draw_warnings, not_run
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.changes import draw_change, draw_rehearsal

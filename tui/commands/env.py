@@ -11,7 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
 from probes.facts.node import derivation
-from probes.facts.system import cloud as cloud_facts
+from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
@@ -162,7 +162,7 @@ class EnvOptions(OutputOptions):
 def write_environment(host: Host, out: TextIO, options: EnvOptions) -> int:
     """Print the variables that jobs of the node need."""
     examination = examine(host)
-    advice = recommend(examination, cloud_facts.probe(host), options.nccl or "")
+    advice = recommend(examination, cloud_facts.probe_cloud(host), options.nccl or "")
     if options.json:
         write_json(_document(host, examination, recommendation=advice_json(advice)), out)
     else:
@@ -236,7 +236,7 @@ def _undocumented_json(parameter: Parameter, text: str) -> dict[str, Any]:
 def write_lint(host: Host, out: TextIO, files: Sequence[File], options: EnvOptions) -> int:
     """Print what is wrong in files, line by line; return 0 ok, 1 warnings, 2 errors, 3 nothing to check."""
     examination = examine(host)
-    cloud = cloud_facts.probe(host)
+    cloud = cloud_facts.probe_cloud(host)
     reports = [lint(file.text, file.kind, examination, cloud, options.nccl or "") for file in files]
     status = worst_status(reports)
     if options.json:

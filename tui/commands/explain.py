@@ -10,7 +10,7 @@ from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
 from probes.facts.jobs.processes import name_of
-from probes.facts.system import cloud as cloud_facts
+from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.live.explanation import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
@@ -95,7 +95,7 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     findings = judge(examination).findings
     explained = [explain_process(process, findings, examination) for process in chosen]
     felt = concerning(findings, explained, chosen, examination.topology)
-    advice = recommend(examination, cloud_facts.probe(host))
+    advice = recommend(examination, cloud_facts.probe_cloud(host))
     why = "" if chosen else _why_none(sample, pid, job)
     if why:
         status = EXIT_UNKNOWN

@@ -93,8 +93,7 @@ def search(words: str, width: int) -> list[Line]:
 
 def _messages(words: str, width: int) -> list[Line]:
     """Return what a program means by these words, if gdrtop knows the message."""
-    from probes.bandwidth.tools.failures import failure_in
-    from probes.bandwidth.tools.perftest_failures import PATTERNS
+    from probes.bandwidth.tools.failures import PATTERNS, failure_in
     from probes.nccl.log.problems import explain_torch, explain_warning
 
     explained = explain_torch(words) or explain_warning(words)

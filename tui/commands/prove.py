@@ -10,8 +10,7 @@ from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.node_settings import NoSuchDevice, bdf_of
-from probes.bandwidth.registration.outcome import Outcome, PairResult
-from probes.bandwidth.registration.trial import GpuTrial, plan_registration
+from probes.bandwidth.registration import GpuTrial, Outcome, PairResult, plan_registration
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.host.protocol import Host

@@ -20,8 +20,7 @@ from probes.live.model.sample import LiveSample
 from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasJob, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
-from probes.nccl.ras.facts import RasEvent, RasReport, parse_event
-from probes.nccl.ras.report import DiagnosticLine, Diagnostics
+from probes.nccl.ras import DiagnosticLine, Diagnostics, RasEvent, RasReport, parse_event
 from probes.queries.finding import Severity
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,

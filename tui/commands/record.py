@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from probes.base.origin import Source
-from probes.checks.log_findings import only_in_logs
+from probes.checks.judgment import only_in_logs
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
 from tui.command_line.arguments import EXIT_WRONG_USAGE, duration

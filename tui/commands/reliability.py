@@ -13,7 +13,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
 from probes.host.protocol import Host
-from probes.live.reliability.history_text import gone_from, is_compared, is_slow, slow_jobs, stands_out
+from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
 from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_document
 from tui.runtime.open_host import open_host

@@ -16,8 +16,7 @@ from probes.facts.node import derivation
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.guide import Guide, read_guide
-from probes.setup.steps.remaining_commands import remaining_plans
+from probes.setup.steps.guide import Guide, read_guide, remaining_plans
 from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from probes.simulation.host import SimulatedHost
@@ -26,7 +25,7 @@ from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
 from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
-from tui.commands.forecast.upgrade import write_advice
+from tui.commands.forecast import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
 from tui.runtime.json_values import Changed, document, host_name, object_from, write_json

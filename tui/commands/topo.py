@@ -24,8 +24,8 @@ from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import read_system, xml_text
 from probes.nccl.topology_writer import system_of
-from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding
+from probes.queries.pcie_paths import detours
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import UsableHere, usable_here
 from probes.snapshot.examination import Examination
@@ -35,7 +35,7 @@ from probes.topology import export
 from probes.topology.endpoints import Endpoint, is_down
 from probes.topology.export import Graph, Mark, node_link, plain_graph
 from probes.topology.hops import Hop, Smi
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Path, Topology, build
 from tui.command_line.arguments import UsageError, accept_earlier, parsed
 from tui.commands.check import examine_host

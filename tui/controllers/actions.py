@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui.runtime.background_task import DRAW_SECONDS, BackgroundTask
-from tui.screens.actions.state import ActionsState
+from tui.screens.actions import ActionsState
 from tui.screens.keys import KEYS
 from widgets.base.lines import sentence
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from probes.plans.catalogue import Offer
     from probes.snapshot.examination import Examination
     from tui.actions.audit_log import PastRun
+    from tui.actions.console_text import RunEvent
     from tui.actions.dispatcher import Dispatcher, Prepared
-    from tui.actions.events import RunEvent
     from tui.controllers.context import AppContext
     from tui.runtime.reading_thread import Examined
-    from tui.screens.confirm.screen import ConfirmScreen
+    from tui.screens.confirm import ConfirmScreen
     from tui.screens.run import RunState
 
 
@@ -69,7 +69,7 @@ class ActionRunController:
 
     def start(self, prepared: Prepared, typed: str) -> None:
         """Run what was confirmed, unless something else is running."""
-        from tui.actions.events import RunBegan, RunEnded, RunOutcome
+        from tui.actions.console_text import RunBegan, RunEnded, RunOutcome
         from tui.screens.run import RunScreen, RunState
 
         before = self._context.doctor.judgment
@@ -284,7 +284,7 @@ class ActionsController:
             self._ask_offers()
 
     def _show_list(self) -> None:
-        from tui.screens.actions.screen import ActionsScreen
+        from tui.screens.actions import ActionsScreen
 
         self._context.show(ActionsScreen, lambda: ActionsScreen(self.state))
 
@@ -315,7 +315,7 @@ class ActionsController:
 
     def note_examination(self, report: Examined) -> None:
         """Update the list, if it is shown or awaited, and the console of a run."""
-        from tui.screens.actions.screen import ActionsScreen
+        from tui.screens.actions import ActionsScreen
 
         self.run.note_examination(report)
         if report.examination is None:
@@ -342,7 +342,7 @@ class ActionsController:
             self._context.report_error(message)
 
     def _draw(self) -> None:
-        from tui.screens.actions.screen import ActionsScreen
+        from tui.screens.actions import ActionsScreen
 
         self._context.draw(ActionsScreen)
 
@@ -365,8 +365,7 @@ class ActionsController:
             else:  # the fix of a finding or the undo of a run
                 self._context.notify(sentence(prepared), "warning")
             return
-        from tui.screens.confirm.screen import ConfirmScreen
-        from tui.screens.confirm.state import ConfirmState
+        from tui.screens.confirm import ConfirmScreen, ConfirmState
 
         self._app.push_screen(ConfirmScreen(ConfirmState(prepared, self._context.origin)))
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tui.runtime.reading_thread import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.bandwidth_run.state import SeriesState
-    from tui.screens.bandwidth_setup.state import BandwidthSetupState, ToRun
+    from tui.screens.bandwidth_setup import BandwidthSetupState, ToRun
 
 
 class BandwidthSetupController:
@@ -45,8 +45,7 @@ class BandwidthSetupController:
 
     def show(self, request: Request | None = None) -> None:
         """Show the settings, preset to a request, else to what is selected on the overview."""
-        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
-        from tui.screens.bandwidth_setup.state import BandwidthSetupState
+        from tui.screens.bandwidth_setup import BandwidthSetupScreen, BandwidthSetupState
 
         setup = self.state = self.state or BandwidthSetupState(self._context.origin)
         setup.refusal = self._worker.refusal
@@ -70,7 +69,7 @@ class BandwidthSetupController:
 
     def draw(self) -> None:
         """Draw the screen, if it is open."""
-        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+        from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
         self._context.draw(BandwidthSetupScreen)
 
@@ -171,7 +170,7 @@ class BandwidthSetupController:
     def run_planned(self) -> None:
         """Run the planned series, after a check of which jobs it would affect."""
         from probes.bandwidth.model.planned_series import Series
-        from tui.screens.bandwidth_setup.state import ToRun
+        from tui.screens.bandwidth_setup import ToRun
 
         setup = self.state
         if setup is not None and setup.examination is not None and isinstance(setup.planned, Series):
@@ -179,7 +178,7 @@ class BandwidthSetupController:
 
     def run_again(self, series: Series) -> None:
         """Run an earlier series again, after a check of which jobs it would affect now."""
-        from tui.screens.bandwidth_setup.state import ToRun
+        from tui.screens.bandwidth_setup import ToRun
 
         setup = self.state
         if setup is not None and setup.examination is not None:
@@ -231,7 +230,7 @@ class BandwidthSetupController:
         """Ask over the settings, also for a series that runs again, whether jobs may be affected."""
         from tui.screens.ask import YES, AskScreen
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+        from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
         to_run = setup.to_run
         if to_run is None or not isinstance(self._app.screen, BandwidthSetupScreen | BandwidthRunScreen):
@@ -313,7 +312,7 @@ class BandwidthController:
         """Run the series that was checked and confirmed."""
         from tui.screens.bandwidth_run.screen import BandwidthRunScreen
         from tui.screens.bandwidth_run.state import SeriesState
-        from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+        from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
         to_run, setup.to_run = setup.to_run, None
         if to_run is None or self._context.warn_if_busy():

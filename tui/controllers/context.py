@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from tui.runtime.background_task import Failed, Then, call_in_thread
-from tui.screens.doctor.state import DoctorState
+from tui.screens.doctor import DoctorState
 from tui.screens.head import change_head
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.runtime.reading_thread import ReadingThread
-    from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+    from tui.screens.bandwidth_setup import BandwidthSetupScreen
     from tui.screens.list_screen import ListScreen
     from tui.screens.live.state import LiveState
     from tui.screens.overview.screen import OverviewScreen

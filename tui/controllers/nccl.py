@@ -13,8 +13,7 @@ from tui.screens.keys import KEYS
 from tui.screens.nccl import NcclScreen, NcclState
 
 if TYPE_CHECKING:
-    from probes.host.answers import FileRange
-    from probes.host.protocol import Host
+    from probes.host.protocol import FileRange, Host
     from tui.controllers.context import AppContext
 
 

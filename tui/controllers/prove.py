@@ -9,8 +9,7 @@ from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:  # loaded with the first registration
     from probes.bandwidth.model.command import Refused
-    from probes.bandwidth.registration.outcome import PairResult
-    from probes.bandwidth.registration.trial import GpuTrial
+    from probes.bandwidth.registration import GpuTrial, PairResult
     from probes.snapshot.examination import Examination
     from tui.bandwidth.registration.session import RegistrationSession
     from tui.controllers.context import AppContext
@@ -64,7 +63,7 @@ class RegistrationController:
     def plan(self, then_ask: bool = False) -> None:
         """Read which GPUs are tried, and who uses them now; `then_ask`: then ask whether to register."""
         from probes.bandwidth.model.command import Refused
-        from probes.bandwidth.registration.trial import plan_registration
+        from probes.bandwidth.registration import plan_registration
         from probes.snapshot.examination import examine
         from tui.bandwidth.impact_check import with_users
 

@@ -11,7 +11,7 @@ from probes.host.ras import MONITOR, STATUS
 from probes.live.ras.findings import conditions_of
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import RasTarget, find_targets
-from probes.nccl.ras.facts import RasReport
+from probes.nccl.ras import RasReport
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, AskScreen, sentences
 from tui.screens.keys import KEYS

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, TextIO, TypedDict, get_args, get_ori
 from probes.base.codec import Codec
 from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
-from probes.base.silence import Silence
+from probes.base.site import Silence
 from probes.base.unknown import Maybe
 from probes.facts.node import Node
 from probes.facts.system.platform import PlatformFacts

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from probes.host.answers import FileRange
-from probes.host.protocol import Host
+from probes.host.protocol import FileRange, Host
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict

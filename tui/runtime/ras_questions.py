@@ -16,8 +16,7 @@ from probes.live.model.sample import LiveSample
 from probes.live.ras.findings import RasFinding, RasHistory, Stall, findings
 from probes.live.ras.policy import RasDecision, RasUse, decide
 from probes.live.ras.targets import RasTarget, local_processes
-from probes.nccl.ras.facts import RasEvent, RasReport
-from probes.nccl.ras.report import Diagnostics, parse_diagnostics, parse_report
+from probes.nccl.ras import Diagnostics, RasEvent, RasReport, parse_diagnostics, parse_report
 from tui.runtime.lock import RasLock
 
 NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not queried")

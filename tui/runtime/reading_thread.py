@@ -100,7 +100,7 @@ def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
     """Return the pairs of GPU and NIC below one switch whose traffic leaves the switch."""
     if examination is None:  # a source without a node
         return frozenset()
-    from probes.queries.acs_redirects import detours
+    from probes.queries.pcie_paths import detours
 
     return detours(examination)
 

@@ -10,8 +10,17 @@ from textual.app import ComposeResult
 from textual.message import Message
 
 from probes.checks.judgment import Judgment
-from tui.actions.console_text import lines_of, mark_of
-from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
+from tui.actions.console_text import (
+    Printed,
+    RunBegan,
+    RunEnded,
+    RunEvent,
+    RunOutcome,
+    StepBegan,
+    StepEnded,
+    lines_of,
+    mark_of,
+)
 from tui.actions.manual_steps import runnable
 from tui.files.new_file import file_word
 from tui.screens import save_and_copy

@@ -180,7 +180,7 @@ class SetupScreen(ExaminedListScreen[GuideState]):
     def action_write(self) -> None:
         """Write all remaining commands to a script."""
         from probes.facts.node import derivation
-        from probes.setup.steps.remaining_commands import remaining_plans
+        from probes.setup.steps.guide import remaining_plans
         from tui.actions.script import script_of_all
 
         guide = self._state.guide

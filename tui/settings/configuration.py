@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.frozen import frozen
-from probes.base.silence import Silence
-from probes.base.site_combinations import SiteCombination
+from probes.base.site import Silence, SiteCombination
 from tui.settings.table import SETTINGS, Value
 
 DEFAULT = "default"

@@ -14,9 +14,7 @@ def use(configuration: Configuration | None) -> None:
     """Make this the configuration of the run, None for none; its silences, rows and places are in force."""
     before, _current[0] = _current[0], configuration
     if configuration is not None or before is not None:
-        from probes.base.cluster_places import ClusterPlaces, set_cluster_places
-        from probes.base.silence import set_silences
-        from probes.base.site_combinations import set_site_combinations
+        from probes.base.site import ClusterPlaces, set_cluster_places, set_silences, set_site_combinations
 
         set_silences(() if configuration is None else configuration.silences)
         set_site_combinations(() if configuration is None else configuration.combinations)

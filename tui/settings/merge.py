@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TypeVar
 
-from probes.base.silence import Silence
-from probes.base.site_combinations import COMPONENTS, SiteCombination, VersionRange, parse_range
+from probes.base.site import COMPONENTS, Silence, SiteCombination, VersionRange, parse_range
 from probes.base.text import did_you_mean, printable
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured

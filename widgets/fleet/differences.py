@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.compare import Change, Changes, Difference, Fleet, Kind
-from probes.fleet.facts import Fact, Place
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import Role
-from probes.queries.evidence_list import join_limited
+from probes.fleet.traits import Fact, Place
+from probes.queries.finding import join_limited
 from probes.snapshot.verdict import State
 from widgets.base.figures import ago, local_time
 from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
@@ -152,7 +152,7 @@ def text_of(since: Changes | Unknown, count: int = _MOST_CHANGES, characters: in
     """Return the line with so many changes, each value with so many characters; or why there is none."""
     if isinstance(since, Unknown):
         return since.detail
-    named = ", ".join(_short(change, characters) for change in since.changes[:count])
+    named = ", ".join(_short_fact(change, characters) for change in since.changes[:count])
     more = len(since.changes) - count
     what = f"{named}{f' and {more} more' if more > 0 else ''}" or "nothing that gdrtop compares has changed"
     return f"Since it last worked, {_age(since)}: {what}"
@@ -194,7 +194,7 @@ def _age(since: Changes) -> str:
     return ago(since.now.taken_at - since.before.taken_at)
 
 
-def _short(change: Change, characters: int) -> str:
+def _short_fact(change: Change, characters: int) -> str:
     """Return "NIC firmware of mlx5_0 and 3 more 28.39 → 28.40", each value with so many characters."""
     slots = change.slots
     if len(slots) > 1:

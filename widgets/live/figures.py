@@ -10,7 +10,7 @@ from probes.base.latest import Latest
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
-from probes.facts.rdma.counters import PORT_COUNTERS, CounterColumn
+from probes.facts.rdma.port_health import PORT_COUNTERS, CounterColumn
 from probes.live.model.sample import LiveSample, PortSample
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone

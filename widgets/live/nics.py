@@ -8,8 +8,8 @@ from functools import lru_cache, partial
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.rdma.counters import CounterColumn
 from probes.facts.rdma.devices import ACTIVE
+from probes.facts.rdma.port_health import CounterColumn
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample, program_of
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, TRAFFIC_FELL

@@ -10,8 +10,7 @@ from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
 from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import LocalProcesses, RasTarget
-from probes.nccl.ras.facts import BAD, RasEvent, RasReport
-from probes.nccl.ras.report import Diagnostics
+from probes.nccl.ras import BAD, Diagnostics, RasEvent, RasReport
 from probes.queries.finding import Severity
 from widgets.base.lines import Line, Tone, wrapped
 

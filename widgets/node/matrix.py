@@ -10,7 +10,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.topology.endpoints import Endpoint
 from probes.topology.hops import Smi
-from probes.topology.nccl_words import NEAR, Nccl
+from probes.topology.nccl_paths import NEAR, Nccl
 from probes.topology.paths import Path, Topology
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import LazyLines, Line, Run, Tone, flowed, wrapped

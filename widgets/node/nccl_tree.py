@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from probes.base.text import plural, printable
 from probes.nccl.topology_file import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, is_endpoint
-from probes.topology.nccl_words import Nccl, pci_path
+from probes.topology.nccl_paths import Nccl, pci_path
 from widgets.base.lines import Line, Run, Tone, cut, line, wrapped
 
 _TONES = {Nccl.PIX: Tone.GOOD, Nccl.PXB: Tone.GOOD, Nccl.PHB: Tone.WARNING, Nccl.SYS: Tone.BAD}

@@ -12,7 +12,7 @@ from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue
 from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlLive
-from probes.live.reliability.history_text import day_text, past_of
+from probes.live.reliability import day_text, past_of
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate
 from widgets.base.figures import UNKNOWN_MARK, gbps, gibibytes, short

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.text import plural
 from probes.facts.rdma.devices import natural
 from probes.host.component_history import SOURCE, Component, ComponentHistory, JobPart
-from probes.live.reliability.history_text import (
+from probes.live.reliability import (
     BASIS,
     day_text,
     events_text,

@@ -13,8 +13,8 @@ from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.checks.statements import findings_about
 from probes.live.model.sample import LiveJob, LiveSample
-from probes.queries.acs_redirects import detours
 from probes.queries.finding import Finding, Status
+from probes.queries.pcie_paths import detours
 from probes.queries.unproven_paths import unproven_pairs
 from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.queries.finding import Finding, Severity, Status
-from probes.setup.forecast import Forecast, KernelForecast
-from probes.setup.image import ImageCheck, ImageKind
-from probes.setup.upgrade.advice import UpgradeAdvice
-from probes.setup.upgrade.transaction import ChangeKind, PackageChange
-from probes.setup.upgrade.warnings import UNDER_PEERMEM
+from probes.setup.forecast import Forecast, ImageCheck, ImageKind, KernelForecast
+from probes.setup.upgrade.advice import UNDER_PEERMEM, UpgradeAdvice
+from probes.setup.upgrade.upgrade import ChangeKind, PackageChange
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.columns import Column, draw_columns
 from widgets.base.lines import Line, Run, Tone, line, sentence, wrapped

@@ -14,7 +14,7 @@ from typing import Any
 from probes.bandwidth.model.limits import payload_share
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.facts.pci.link_speed import link_gbps
+from probes.facts.pci.functions import link_gbps
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,9 +11,8 @@ from dataclasses import replace
 
 from probes.bandwidth.model.limits import Bound, Limit, limit_of_pair, name_of_port, packet_share
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.queries.acs_redirects import detours, redirects_of
 from probes.queries.finding import DETOUR, PairGain
-from probes.queries.pcie_paths import turning_ports
+from probes.queries.pcie_paths import detours, redirects_of, turning_ports
 from probes.queries.ports import Port, by_board
 from probes.snapshot.examination import Examination
 

@@ -4,7 +4,7 @@ Each part has a bound, its bandwidth in one direction without headers:
 - The port: its rate, less the headers of each packet of one MTU. RoCE v2: preamble 8, Ethernet 14, IPv4 20,
   UDP 8, BTH 12, ICRC 4, FCS 4, gap 12 bytes (IEEE 802.3; InfiniBand specification, annex A17); InfiniBand:
   LRH 8, BTH 12, ICRC 4, VCRC 2 (its volume 1).
-- A PCIe link: speed times width, less the encoding (probes/facts/pci/link_speed.py) and 24 bytes of each
+- A PCIe link: speed times width, less the encoding (probes/facts/pci/functions.py) and 24 bytes of each
   packet of MaxPayload (Neugebauer et al., "Understanding PCIe performance for end host networking",
   SIGCOMM 2018).
   Acknowledgements and flow control, 8 to 10 % in that paper's estimate, are not subtracted: a bound is what
@@ -17,13 +17,12 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
-from probes.facts.pci.link_speed import link_gbps, now_of, words
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, link_gbps, now_of, words
 from probes.facts.rdma.devices import RdmaPort
 from probes.queries.finding import Evidence
 from probes.queries.pcie_paths import config_of, functions_of, is_grace
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import NEAR
+from probes.topology.nccl_paths import NEAR
 
 _ROCE_HEADER_BYTES = 8 + 14 + 20 + 8 + 12 + 4 + 4 + 12
 _INFINIBAND_HEADER_BYTES = 8 + 12 + 4 + 2

@@ -16,7 +16,7 @@ from probes.facts.pci.names import built_in_name
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import NEAR
+from probes.topology.nccl_paths import NEAR
 
 _TOOLS = {f"ib_{test}_bw": test for test in TESTS}
 

@@ -21,7 +21,7 @@ from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.nccl_words import ORDER
+from probes.topology.nccl_paths import ORDER
 from probes.topology.paths import Topology
 
 

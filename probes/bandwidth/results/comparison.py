@@ -15,7 +15,7 @@ from probes.bandwidth.model.rating import LIKE_HOST, Rating, short_gbps
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
-from probes.bandwidth.planning.single_process import COPIES
+from probes.bandwidth.planning.series import COPIES
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.bandwidth.results.memory_path import (
     is_as_requested,

@@ -27,9 +27,8 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, Output, failures_in
+from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, PATTERNS, Output, failures_in
 from probes.bandwidth.tools.perftest_command import measured_speed
-from probes.bandwidth.tools.perftest_failures import PATTERNS
 from probes.bandwidth.tools.tool import BandwidthTool
 from probes.facts.system.tools import PERFTEST_BUILD
 from probes.plans.packages import perftest_steps

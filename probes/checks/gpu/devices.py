@@ -17,13 +17,24 @@ from probes.live.events.gpus import OFF_THE_BUS
 from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_step
 from probes.plans.load_modules import bind_steps
-from probes.queries.evidence_list import KERNEL_LOG, first_n, join_limited
-from probes.queries.finding import Area, Outcome, end_with, found, need, needs, passed, unknown
+from probes.queries.finding import (
+    KERNEL_LOG,
+    Area,
+    Outcome,
+    end_with,
+    first_n,
+    found,
+    join_limited,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.modules import DRIVER_README
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
 from probes.topology.hops import BELOW_SWITCH, Smi
-from probes.topology.nccl_words import NEAR, Nccl
+from probes.topology.nccl_paths import NEAR, Nccl
 from probes.topology.paths import Topology
 
 AREA = Area("gpu")

@@ -21,7 +21,6 @@ from probes.facts.system.platform import in_container
 from probes.facts.system.services import ServiceState
 from probes.plans.common import modprobe_step, service_step
 from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
-from probes.queries.evidence_list import first_n
 from probes.queries.finding import (
     Area,
     Evidence,
@@ -29,6 +28,7 @@ from probes.queries.finding import (
     Scope,
     Severity,
     end_with,
+    first_n,
     found,
     need,
     passed,

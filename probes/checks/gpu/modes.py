@@ -20,12 +20,22 @@ from probes.facts.gpu.gpus import (
 )
 from probes.nccl.settings import parse_level
 from probes.plans.boot import driver_option_plan
-from probes.plans.gpu import mig_off
-from probes.queries.evidence_list import first_n, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.plans.driver import mig_off
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_n,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nccl_paths import ORDER, Nccl
 
 AREA = Area("gpu")
 _C2C_SINCE, _C2C_VARIABLE = (2, 27), (2, 26)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
-from probes.checks.live.watched import conditions_of, report_conditions
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, passed
+from probes.checks.live.ports import conditions_of, report_conditions
+from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, join_limited, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT

@@ -2,13 +2,148 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
+
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, Step, instruction
-from probes.checks.live.watched import report_conditions
-from probes.queries.finding import Area, Outcome, Severity
+from probes.base.text import capitalized
+from probes.base.unknown import Unknown
+from probes.host.component_history import SOURCE
+from probes.host.protocol import TREE_ONLY
+from probes.live.reliability import day_text, past_by_device
+from probes.queries.finding import (
+    Area,
+    Outcome,
+    Severity,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+    unknown_without,
+)
+from probes.queries.jobs import need_all_processes
 from probes.queries.ports import LINK_CAUSES
-from probes.snapshot.condition import BELOW_LIMIT, CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, THROTTLED
+from probes.snapshot.condition import (
+    BELOW_LIMIT,
+    CONGESTED,
+    ERRORS_RISING,
+    FLAPPING,
+    PAUSED,
+    THROTTLED,
+    WATCH_STAGES,
+    Condition,
+)
 from probes.snapshot.examination import Examination
+
+# How a check reports conditions that were seen by watching the node.
+
+WATCH_SECONDS = round(WATCH_STAGES[-1])  # after which every condition that is there has been seen
+NOT_LONG_ENOUGH = f"needs up to {WATCH_SECONDS} s of watching"
+_MOST_EVIDENCE, _MOST_PAST = 12, 4
+_SEVERITIES = tuple(Severity)
+# The same objects in each second, for most of these checks never find anything.
+_NO_JOB = passed(Evidence("processes", "no job uses the network"))
+_WATCHED_BRIEFLY = unknown(NOT_LONG_ENOUGH)
+_NOT_SEEN = passed(Evidence("live view", "not seen"))
+_NOT_SEEN_WATCHING = passed(Evidence("live view", "not seen while watching"))
+
+
+def report_conditions(
+    examination: Examination,
+    check: str,
+    fix: Plan | Callable[[Examination], Plan],
+    seconds: float = 0.0,
+    is_about_jobs: bool = True,
+    needs_paths: bool = False,
+    none: Evidence | None = None,
+) -> Outcome:
+    """Return one finding for all conditions of a check.
+
+    `seconds`: for how long the node has to be watched before the check is ok, one of WATCH_STAGES; with
+    `is_about_jobs`, for how long each of its jobs, and a node without jobs needs no watching. With
+    `needs_paths` the check is ok only if the path of each rank is known.
+    `none`: why the check is ok without conditions; by default that nothing was seen.
+    """
+    assert seconds in WATCH_STAGES
+    watched = need(examination.watched, "running jobs")
+    conditions = conditions_of(examination, check)
+    if conditions:
+        plan = fix if isinstance(fix, Plan) else fix(examination)
+        return _found(conditions, plan, _past(examination, conditions))
+    jobs = watched.jobs
+    if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
+        jobs = need(jobs, "job processes")
+    if is_about_jobs:
+        need_all_processes(watched)
+    if is_about_jobs and not jobs:
+        return _NO_JOB
+    if needs_paths and watched.unknown_path:
+        return unknown(f"needs the path of each rank ({watched.unknown_path})")
+    if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
+        return _WATCHED_BRIEFLY
+    if (unread := watched.unread.get(check)) is not None:
+        return unknown_without(unread.figures, unread.why)
+    if none is not None:
+        return passed(none)
+    return _NOT_SEEN_WATCHING if seconds else _NOT_SEEN
+
+
+def conditions_of(examination: Examination, check: str) -> list[Condition]:
+    """Return the conditions of a check that were seen."""
+    watched = examination.watched
+    seen = () if isinstance(watched, Unknown) else watched.conditions
+    return [condition for condition in seen if condition.check == check]
+
+
+def _past(examination: Examination, conditions: list[Condition]) -> list[Evidence]:
+    """Return what the history says about the devices, where `gdrtop watch` keeps one."""
+    history = examination.component_history
+    if isinstance(history, Unknown):
+        return []
+    devices = dict.fromkeys(end for condition in conditions for end in condition.devices)
+    past = past_by_device(history, examination.node)
+    texts = [past[device] for device in devices if device in past]
+    return [Evidence(f"{SOURCE}, since {day_text(history.since)}", text) for text in texts[:_MOST_PAST]]
+
+
+def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outcome:
+    first, *others = conditions
+    cause = capitalized(first.text)
+    if others:
+        names = dict.fromkeys(end for other in others for end in other.devices[:2] or (other.subject,))
+        cause += f". The same is true of {join_limited(names)}"
+    return found(
+        cause.rstrip(".") + ".",
+        *[shown for condition in conditions for shown in condition.evidence][:_MOST_EVIDENCE],
+        *past,
+        fix=fix,
+        severity=min((condition.severity for condition in conditions), key=_SEVERITIES.index),
+        devices=tuple(dict.fromkeys(end for condition in conditions for end in condition.devices)),
+        ranks=tuple(dict.fromkeys(rank for condition in conditions for rank in condition.ranks)),
+        jobs=tuple(dict.fromkeys(condition.job_name for condition in conditions if condition.job_name)),
+        since=min((condition.since for condition in conditions if condition.is_begun), default=None),
+        subjects=tuple(subject for condition in conditions for subject in _subjects(condition)),
+        title=_title(conditions),
+    )
+
+
+def _subjects(condition: Condition) -> Iterable[frozenset[str]]:
+    alone = [frozenset((device,)) for device in condition.devices] or [frozenset((condition.job_name,))]
+    return condition.subjects or alone
+
+
+def _title(conditions: list[Condition]) -> str:
+    """Return the effect on the first job, and since when if gdrtop saw it begin; "" for the check's title."""
+    first = conditions[0]
+    if not first.effect:
+        return ""
+    since = time.strftime(" since %H:%M:%S", time.localtime(first.since)) if first.is_begun else ""
+    more = len({condition.job for condition in conditions}) - 1
+    others = f", and {more} more job{'s' * (more > 1)}" if more else ""
+    return f"{first.effect}{since}{others}"
+
 
 AREA = Area("nic", is_moving=True)
 BANDWIDTH = Area("path", is_moving=True)

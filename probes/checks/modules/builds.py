@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, DkmsModule
+from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import in_container
 from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
-from probes.queries.evidence_list import SHOWN, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import (
+    SHOWN,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.module_need import (
     GPU_MODULES,
     architecture_differs,

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import posixpath
 
-from probes.base.plan import instruction
-from probes.base.unknown import Unknown, known
+from probes.base.plan import Plan, instruction, make_plan
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
-from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.gpu.gpus import DRIVER_PARAMETERS
+from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
+from probes.facts.kernel.modules import ModuleState
+from probes.facts.rdma.qos import MLX5
+from probes.nccl.settings import parse_number
+from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step
-from probes.queries.engines import PEERMEM_VARIABLE, excludes_cuda, mooncake_uses_peermem
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import RDMA_DEVICES, Area, Evidence, Outcome, Severity, need, passed
 from probes.queries.jobs import (
     GDR_PATHS,
+    PEERMEM_VARIABLE,
+    Jobs,
     JobSettings,
     conclude,
+    excludes_cuda,
     job_plan,
     jobs_of,
     maps,
+    mooncake_uses_peermem,
     no_fault,
     usable_paths,
 )
+from probes.queries.modules import MODULES
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -177,3 +186,194 @@ def _lacks_cuda(process: Process, now: float) -> bool:
 
 def _module_directory(library: MappedLibrary) -> str:
     return f"{posixpath.dirname(library.path)}/ucx"
+
+
+# Jobs with NVSHMEM: the kernel module and the driver options that its transports need.
+
+_IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
+_HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
+_NEWEST_NVSHMEM = (3, 4, 5)
+
+
+@AREA.check(
+    "nvshmem-needs-peermem",
+    Severity.NOTE,
+    "A job uses NVSHMEM without nvidia_peermem, which older versions need",
+    "https://github.com/NVIDIA/nvshmem/issues/23",
+    ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
+    impact="Older versions of NVSHMEM skip the InfiniBand transport.",
+)
+def nvshmem_needs_peermem(examination: Examination) -> Outcome:
+    """Find processes that have initialized NVSHMEM, if nvidia_peermem is not loaded."""
+    jobs = jobs_of(examination)
+    users = [process for process in jobs.processes if has_initialized_nvshmem(process.libraries)]
+    if not users:
+        return conclude(jobs, (), "")
+    is_loaded = need(_is_live(examination, "nvidia_peermem"), MODULES)
+    dmabuf, peermem = usable_paths(examination)
+    return conclude(
+        jobs,
+        [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", _HOST) for user in users],
+        "Older versions print “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
+        " versions use DMA-BUF.",
+        fix=_without_peermem(dmabuf is True) if peermem is not True else None,
+        devices=("nvidia_peermem",),
+    )
+
+
+def _without_peermem(has_dmabuf: bool) -> Plan:
+    """Update NVSHMEM where DMA-BUF is usable, because NVIDIA deprecates nvidia_peermem; else load it."""
+    if not has_dmabuf:
+        why = "Load the module; this fails if it was built without peer-memory symbols"
+        load = modprobe_step(why, "nvidia-peermem")
+        note = "A newer NVSHMEM does not need it. Restart the job in either case."
+        return make_plan("Load nvidia_peermem", load, note=note)
+    update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
+    otherwise = instruction("If that is not possible, use the older path: `modprobe nvidia-peermem`")
+    steps = (instruction(update, needs_root=False), otherwise)
+    return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
+
+
+@AREA.check(
+    "nvshmem-ibgda-driver-options",
+    Severity.WARNING,
+    "A job uses NVSHMEM's IBGDA, but the driver options for it are not set",
+    "https://github.com/deepseek-ai/DeepEP, third-party/README.md, Enable NVSHMEM IBGDA support; "
+    "https://docs.nvidia.com/nvshmem/release-notes-install-guide/install-guide/",
+    ok="No job uses NVSHMEM's IBGDA, or its driver options are set",
+    impact="NVSHMEM cannot let the GPU ring the NIC's doorbell. DeepEP and other programs that need IBGDA "
+    "fail at startup.",
+)
+def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
+    """Find IBGDA jobs without PeerMappingOverride=1 and EnableStreamMemOPs=1; a note with gdrdrv.
+
+    With the module gdrdrv NVSHMEM can ring the doorbell by the CPU, which NIC_HANDLER=cpu demands.
+    """
+    jobs = jobs_of(examination)
+    users = _ibgda_users(jobs)
+    if not users:
+        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+    drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
+    if drivers and MLX5 not in drivers:
+        return passed(
+            Evidence("/sys/class/infiniband", f"no mlx5 NIC, which IBGDA needs ({', '.join(drivers)})")
+        )
+    parameters = need(
+        map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), DRIVER_PARAMETERS
+    )
+    missing = _missing_options(parameters)
+    if not missing:
+        return passed(Evidence(DRIVER_PARAMETERS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
+    with_gdrcopy = _is_live(examination, "gdrdrv")
+    has_gdrcopy = with_gdrcopy is True
+    evidence = [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)]
+    return conclude(
+        jobs,
+        evidence,
+        "The GPU may map the NIC's doorbell only with PeerMappingOverride=1."
+        + (" NVSHMEM falls back to the CPU, because gdrdrv is loaded." if has_gdrcopy else ""),
+        fix=_set_options(examination, has_gdrcopy),
+        severity=Severity.NOTE if has_gdrcopy else None,
+        impact="The CPU rings the NIC's doorbell, at a small cost in latency." if has_gdrcopy else "",
+        devices=("nvidia",),
+    )
+
+
+@AREA.check(
+    "nvshmem-ibgda-without-mlx5",
+    Severity.WARNING,
+    "A job uses NVSHMEM's IBGDA, and this node has no mlx5 NIC",
+    "https://github.com/NVIDIA/nvshmem, src/modules/transport/ibgda/ibgda.cpp; "
+    "https://github.com/deepseek-ai/DeepEP/issues/759",
+    ok="No job uses NVSHMEM's IBGDA, or this node has mlx5 NICs",
+    impact="NVSHMEM skips every NIC: “init failed for transport: IBGDA”. DeepEP's low-latency kernels cannot "
+    "run on this node.",
+    data_path=True,
+)
+def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
+    """Find IBGDA jobs where no RDMA device is of mlx5; "likely" for an NVSHMEM newer than the one read."""
+    jobs = jobs_of(examination)
+    users = _ibgda_users(jobs, with_cpu=True)
+    if not users:
+        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+    drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
+    if not drivers or MLX5 in drivers:
+        named = ", ".join(drivers)
+        return passed(Evidence("/sys/class/infiniband", named or "no RDMA device"))
+    versions = [
+        version
+        for process in jobs.processes
+        if process.pid in users
+        for _, version in versions_of(process, _HOST)
+    ]
+    is_read = bool(versions) and max(versions) <= _NEWEST_NVSHMEM
+    return conclude(
+        jobs,
+        [*users.values(), Evidence("/sys/class/infiniband", f"drivers: {', '.join(drivers)}")],
+        f"IBGDA {'works' if is_read else 'likely works'} with mlx5 NICs only.",
+        fix=job_plan(
+            "Use another transport",
+            "Use DeepEP's normal mode or another library for expert parallelism, which does not need IBGDA",
+            f"Unset {_IBGDA}",
+        ),
+    )
+
+
+def _rdma_drivers(examination: Examination) -> Maybe[tuple[str, ...]]:
+    """Return the drivers of the RDMA devices, each once; a device whose driver is unknown counts as mlx5."""
+    return map_known(
+        examination.node.rdma,
+        lambda rdma: tuple(dict.fromkeys(known(device.driver, MLX5) for device in rdma.devices)),
+    )
+
+
+def _ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
+    """Return evidence of each process that uses IBGDA, by pid.
+
+    `with_cpu`: also with the CPU as its NIC handler, which needs no driver option.
+    """
+    users: dict[int, Evidence] = {}
+    for settings in jobs.settings:
+        process = settings.process
+        by_cpu = (settings.get(_HANDLER) or "").strip().lower() == "cpu"
+        if process is None or (by_cpu and not with_cpu):
+            continue
+        # A variable alone may be left over in an image that runs something else.
+        if maps(process, _TRANSPORT):
+            users[process.pid] = Evidence(f"/proc/{process.pid}/maps", _TRANSPORT)
+        elif parse_number(settings.get(_IBGDA) or "") and has_initialized_nvshmem(process.libraries):
+            users[process.pid] = settings.evidence(_IBGDA)
+    return users
+
+
+def _missing_options(parameters: dict[str, str]) -> list[str]:
+    """Return the options that IBGDA needs and that the running driver does not have, as the file shows them.
+
+    An option that this driver does not list does not count.
+    """
+    missing = []
+    dwords = parameters.get("RegistryDwords", '""')
+    pairs = {pair.strip().replace(" ", "") for pair in dwords.strip('"').split(";")}
+    if "PeerMappingOverride=1" not in pairs:
+        missing.append(f"RegistryDwords: {dwords}")
+    if parameters.get("EnableStreamMemOPs", "1") == "0":
+        missing.append("EnableStreamMemOPs: 0")
+    return missing
+
+
+def _set_options(examination: Examination, has_gdrcopy: bool) -> Plan:
+    options = 'options nvidia NVreg_EnableStreamMemOPs=1 NVreg_RegistryDwords="PeerMappingOverride=1;"'
+    change = f"Add this line to a file in /etc/modprobe.d, such as nvidia-ibgda.conf: `{options}`"
+    otherwise = "To avoid the reboot, install GDRCopy and load gdrdrv: the CPU then rings the doorbell"
+    changes = (change,) if has_gdrcopy else (otherwise, change)
+    return driver_option_plan(examination, "Set the driver options for IBGDA", *changes)
+
+
+def _is_live(examination: Examination, name: str) -> Maybe[bool]:
+    modules = examination.node.modules
+    if isinstance(modules, Unknown):
+        return modules
+    module = modules.modules.get(name)
+    if module is None:
+        return False
+    return map_known(module.state, lambda state: state is ModuleState.LIVE)

@@ -10,8 +10,17 @@ from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.log.verdict import FIRST_WITH_DMABUF
 from probes.nccl.settings import parse_number
-from probes.queries.evidence_list import RDMA_DEVICES
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, passed, pid_name, unknown
+from probes.queries.finding import (
+    RDMA_DEVICES,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    need,
+    passed,
+    pid_name,
+    unknown,
+)
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,

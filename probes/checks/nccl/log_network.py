@@ -9,8 +9,7 @@ from probes.base.unknown import Unknown
 from probes.checks.nccl.library import DMABUF_SETTING, versions_of
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.facts.kernel.modules import PEERMEM
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,
@@ -28,7 +27,7 @@ from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import LogFacts
-    from probes.nccl.log.job_log import JobLogReading
+    from probes.nccl.log.reader import JobLogReading
 
 AREA = Area("nccl", explains=True)
 _PLUGIN = "NCCL_NET_PLUGIN"

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import capitalized
 from probes.base.unknown import known, map_known
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity
+from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,
@@ -36,7 +35,7 @@ from probes.snapshot.verdict import State as NodeState
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import Place, Rank
-    from probes.nccl.log.job_log import JobLogReading, RankPath
+    from probes.nccl.log.reader import JobLogReading, RankPath
 
 AREA = Area("nccl", explains=True)
 _TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import plural
 from probes.nccl.settings import parse_level, parse_number
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, unknown
+from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited, unknown
 from probes.queries.job_logs import conclude_logs, environment_is_read, readings_of, settings_of
 from probes.queries.jobs import NCCL_VARIABLES, job_plan, jobs_of
 from probes.snapshot.condition import OVER_TCP, STAGED
@@ -15,7 +14,7 @@ from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
     from probes.nccl.log.facts import Problem, Setting
-    from probes.nccl.log.job_log import JobLogReading
+    from probes.nccl.log.reader import JobLogReading
 
 AREA = Area("nccl", explains=True)
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")

@@ -8,8 +8,19 @@ from functools import lru_cache
 from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.evidence_list import NAMESPACE_OF_DEVICES, RDMA_DEVICES, SHOWN, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, need, pid_name, unknown
+from probes.queries.finding import (
+    NAMESPACE_OF_DEVICES,
+    RDMA_DEVICES,
+    SHOWN,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    join_limited,
+    need,
+    pid_name,
+    unknown,
+)
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
@@ -25,7 +36,7 @@ from probes.queries.jobs import (
 from probes.queries.modules import plugin_only_driver
 from probes.queries.ports import same_cause_as_down
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import ORDER
+from probes.topology.nccl_paths import ORDER
 from probes.topology.paths import Topology
 
 AREA = Area("nccl")

@@ -2,24 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.unknown import Reason, Unknown, known, map_known
-from probes.checks.nic.counter_readings import (
-    NEXT_CHECK,
-    CounterReading,
-    all_fine,
-    health_before,
-    read_counters,
-    rise_of,
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.facts.rdma.cxi import has_verbs
+from probes.facts.rdma.port_health import (
+    ERROR_COUNTER_BITS,
+    PORT_COUNTERS,
+    ErrorCounter,
+    Harm,
+    Place,
+    PortHealth,
 )
-from probes.facts.rdma.counters import PORT_COUNTERS, Harm, Place
-from probes.queries.evidence_list import first_n
-from probes.queries.finding import Area, Outcome, Severity, found, unknown_without
-from probes.queries.ports import LINK_CAUSES, devices_of, need_ports, port_names
+from probes.plans.ports import zero_counters
+from probes.queries.finding import Area, Evidence, Outcome, Severity, first_n, found, passed, unknown_without
+from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
+
+# Error counters of ports, now and at the check before.
+
+_SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
+
+
+NEXT_CHECK = "The next check shows whether the count still rises."
+
+
+@frozen
+class CounterReading:
+    """One counter of one port."""
+
+    port: Port
+    source: str
+    value: int
+    rise: int | None  # None: there was no check before, or the counter was reset
+    seconds: float | None = None  # since the check before
+
+    @property
+    def rises(self) -> bool:
+        """Whether the counter has risen since the check before."""
+        return bool(self.rise)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the counter is at its maximum, and so cannot rise any more."""
+        bits = ERROR_COUNTER_BITS.get(self.name)
+        return bits is not None and self.value == (1 << bits) - 1
+
+    @property
+    def evidence(self) -> Evidence:
+        """The value and its rise."""
+        since = "since the last check" if self.seconds is None else f"in {self.seconds:.0f} s"
+        return Evidence(self.source, f"{self.value} (+{self.rise} {since})" if self.rise else str(self.value))
+
+    @property
+    def name(self) -> str:
+        """The counter's name."""
+        return self.source.rpartition("/")[2]
+
+    @property
+    def per_hour(self) -> float:
+        """The rise per hour, at the rate since the check before."""
+        return 0.0 if not self.rise else self.rise * 3600 / max(self.seconds or 0.0, _SHORTEST_SECONDS)
+
+
+def rise_of(value: int, before: int | None) -> int | None:
+    """Return how much a counter has risen; None if it was reset or not read before."""
+    return None if before is None or before > value else value - before
+
+
+def read_counters(
+    examination: Examination, names: Sequence[str], hardware: bool
+) -> tuple[list[CounterReading], Outcome | None]:
+    """Return these counters of every port, and the outcome if one could not be read.
+
+    `hardware`: the counters are in hw_counters instead of counters.
+    """
+    at = examination.earlier_at
+    seconds = None if at is None else examination.reading.at - at
+    directory = "hw_counters" if hardware else "counters"
+    readings: list[CounterReading] = []
+    missing: Outcome | None = None
+    for port in need_ports(examination):
+        counters = _counters(port.health, hardware)
+        if isinstance(counters, Unknown):
+            if counters.reason is not Reason.NOT_THERE:
+                missing = unknown_without("the port counters", counters)
+            continue  # port-counters-missing reports a port without counters
+        before = _counters_before(examination, port, hardware)
+        for name in names:
+            value = counters.get(name)
+            if isinstance(value, Unknown):
+                missing = unknown_without("the port counters", value)
+            elif value is not None:
+                rise = rise_of(value, before.get(name))
+                readings.append(CounterReading(port, f"{port.path}/{directory}/{name}", value, rise, seconds))
+    return readings, missing
+
+
+def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Maybe[int]]]:
+    if hardware:
+        return map_known(health, lambda facts: facts.hw_errors)
+    errors = map_known(health, lambda facts: facts.errors)
+    return map_known(
+        errors,
+        lambda counters: {
+            name: map_known(counter, lambda read: read.value) for name, counter in counters.items()
+        },
+    )
+
+
+def health_before(examination: Examination, port: Port) -> PortHealth | None:
+    """Return the port's health at the check before."""
+    facts = examination.earlier_port_health
+    if facts is None or isinstance(facts, Unknown):
+        return None
+    return facts.ports.get((port.device.name, port.facts.number))
+
+
+def _counters_before(examination: Examination, port: Port, hardware: bool) -> dict[str, int]:
+    health = health_before(examination, port)
+    counters = {} if health is None else known(_counters(health, hardware), {})
+    return {name: value for name, value in counters.items() if not isinstance(value, Unknown)}
+
+
+def all_fine(readings: Sequence[CounterReading]) -> Outcome:
+    """Pass with the values as evidence."""
+    return passed(*first_n(reading.evidence for reading in readings) or (NO_PORTS,))
+
 
 AREA = Area("nic")
 COUNTERS_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
@@ -320,3 +431,91 @@ AREA.check(
         severity=Severity.NOTE,
     ).judge
 )
+
+
+# Checks of error counters that are full or missing.
+
+
+def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
+    return map_known(port.health, lambda health: health.errors)
+
+
+@AREA.check(
+    "error-counter-full",
+    Severity.NOTE,
+    "An error counter is full",
+    COUNTERS_ABI,
+    ok="No error counter is full",
+    impact="The counter has stopped, so new errors of this kind do not show up.",
+)
+def error_counter_full(examination: Examination) -> Outcome:
+    """Find counters of 4, 8 or 16 bits that are at their maximum."""
+    ports = need_ports(examination)
+    full: list[tuple[Port, str, int]] = []
+    missing: Outcome | None = None
+    for port in ports:
+        errors = _errors(port)
+        if isinstance(errors, Unknown):
+            if errors.reason is not Reason.NOT_THERE:
+                missing = unknown_without("the port counters", errors)
+            continue
+        for name, counter in errors.items():
+            if isinstance(counter, Unknown):
+                missing = unknown_without("the port counters", counter)
+            elif counter.is_full:
+                full.append((port, name, counter.value))
+    if full:
+        chosen = list({port.name: port for port, _, _ in full}.values())
+        return found(
+            f"{port_names(chosen)}: the counter reached its maximum after the last reset.",
+            *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
+            fix=zero_counters(chosen),
+            devices=devices_of(chosen),
+        )
+    none = first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports)
+    return missing or passed(*none or (NO_PORTS,))
+
+
+@AREA.check(
+    "port-counters-missing",
+    Severity.NOTE,
+    "A port has no error counters",
+    COUNTERS_ABI,
+    ok="Every port has error counters",
+    impact="gdrtop cannot see errors on this port.",
+)
+def port_counters_missing(examination: Examination) -> Outcome:
+    """Find ports without counters, or whose firmware refuses them.
+
+    EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.
+    """
+    ports = [port for port in need_ports(examination) if has_verbs(port.device)]
+    ports = [port for port in ports if port.device.driver != "efa"]
+    without: list[tuple[Port, Unknown]] = []
+    other: Outcome | None = None
+    for port in ports:
+        errors = _errors(port)
+        if not isinstance(errors, Unknown):
+            refused = [counter for counter in errors.values() if isinstance(counter, Unknown)]
+            if not errors:
+                without.append((port, Unknown(Reason.NOT_THERE, f"{port.path}/counters", "empty")))
+            if len(refused) < len(errors) or not errors:
+                continue
+            errors = refused[0]
+        unread = first_unread((port.device.driver,))  # an EFA's counters are elsewhere
+        if errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR) and unread is not None:
+            other = unknown_without("the NIC's driver", unread)
+        elif errors.reason in (Reason.NOT_THERE, Reason.IO_ERROR):
+            without.append((port, errors))
+        else:
+            other = unknown_without("the port counters", errors)
+    if without:
+        return found(
+            f"{port_names(port for port, _ in without)}: virtual functions and some drivers have no "
+            "counters. If the firmware refuses to read them, every attempt logs a kernel message.",
+            *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
+            devices=devices_of(port for port, _ in without),
+        )
+    counts = [(f"{port.path}/counters", len(known(_errors(port), {}))) for port in ports]
+    shown = first_n(Evidence(path, f"{count} error counters") for path, count in counts)
+    return other or passed(*shown or (NO_PORTS,))

@@ -12,8 +12,18 @@ from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice, shows_unknown_speed
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
-from probes.queries.evidence_list import first_n, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.finding import (
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_n,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import RESTARTS, jobs_of
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination

@@ -11,8 +11,21 @@ from probes.facts.pci.nic_families import NO_DMABUF
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.evidence_list import RDMA_DEVICES, SHOWN, STAGED, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
+from probes.queries.finding import (
+    RDMA_DEVICES,
+    SHOWN,
+    STAGED,
+    Area,
+    Evidence,
+    Outcome,
+    Scope,
+    Severity,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.module_need import PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,

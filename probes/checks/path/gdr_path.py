@@ -10,8 +10,20 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.plans.load_modules import load_peermem, refused_before
-from probes.queries.evidence_list import RDMA_DEVICES, first_n, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed, unknown
+from probes.queries.finding import (
+    RDMA_DEVICES,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    first_n,
+    found,
+    join_limited,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import (
     nics_of,

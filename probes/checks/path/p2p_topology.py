@@ -12,8 +12,10 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
 from probes.plans.boot import driver_option_plan, initramfs_command
 from probes.plans.common import reboot_plan
-from probes.queries.evidence_list import KERNEL_LOG, SHOWN, STAGED
 from probes.queries.finding import (
+    KERNEL_LOG,
+    SHOWN,
+    STAGED,
     Area,
     Evidence,
     Outcome,

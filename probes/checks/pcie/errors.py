@@ -7,9 +7,9 @@ from dataclasses import replace
 from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
-from probes.checks.nic.counter_readings import NEXT_CHECK
+from probes.checks.nic.counters import NEXT_CHECK
 from probes.facts.kernel.log import LogKind, is_corrected
-from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
+from probes.facts.pci.config_space import ErrorCounts, PcieErrorFacts
 from probes.facts.pci.functions import DEVICES
 from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
 from probes.queries.kernel_log import with_messages

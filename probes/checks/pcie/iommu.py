@@ -12,12 +12,24 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
-from probes.queries.acs_redirects import redirects_of
-from probes.queries.evidence_list import KERNEL_LOG, LIKE_THESE, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, end_with, found, need, passed
-from probes.queries.iommu_groups import GROUPS, may_lose_writes, translated_types, type_of_group
+from probes.queries.finding import (
+    KERNEL_LOG,
+    LIKE_THESE,
+    Area,
+    Evidence,
+    Outcome,
+    Scope,
+    Severity,
+    end_with,
+    first_distinct,
+    found,
+    join_limited,
+    need,
+    passed,
+)
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
+    GROUPS,
     NO_GPU_OR_NIC,
     Tally,
     acs_of,
@@ -26,9 +38,13 @@ from probes.queries.pcie_paths import (
     gpus_and_nics,
     is_grace,
     is_guest,
+    may_lose_writes,
     near_paths,
     need_guest,
     passed_to_guests,
+    redirects_of,
+    translated_types,
+    type_of_group,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination

@@ -11,11 +11,18 @@ from probes.base.plan import Plan, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
-from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
-from probes.facts.pci.link_speed import capacity, generation, most_of, words
+from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
-from probes.queries.evidence_list import LIKE_THESE, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, passed
+from probes.queries.finding import (
+    LIKE_THESE,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_distinct,
+    found,
+    passed,
+)
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     OUT_OF_SERVICE,

@@ -10,8 +10,7 @@ from probes.facts.kernel.modules import PEERMEM, ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.plans.load_modules import load_step, persist_peermem
 from probes.plans.peermem import replace_nv_peer_mem
-from probes.queries.evidence_list import STAGED
-from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, passed, unknown
+from probes.queries.finding import STAGED, Area, CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     PEERMEM_REASONS,
     Need,

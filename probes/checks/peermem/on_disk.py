@@ -5,14 +5,13 @@ from __future__ import annotations
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel.module_files import DRIVER_PACKAGES
 from probes.facts.kernel.modules import PEERMEM
 from probes.plans.common import POD_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.evidence_list import SHOWN, STAGED
-from probes.queries.finding import Area, CheckEnded, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import SHOWN, STAGED, Area, CheckEnded, Evidence, Outcome, Severity, need, passed
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (

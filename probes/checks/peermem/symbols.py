@@ -14,8 +14,18 @@ from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.packages import in_driver_container, ofed_steps
 from probes.plans.services import restart_openibd
-from probes.queries.evidence_list import KERNEL_LOG, STAGED
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import (
+    KERNEL_LOG,
+    STAGED,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    end_with,
+    found,
+    need,
+    passed,
+)
 from probes.queries.module_need import (
     NOT_NEEDED_HERE,
     Need,
@@ -34,19 +44,17 @@ from probes.queries.modules import (
     PEERMEM_MANUAL,
     PEERMEM_SOURCE,
     file_of,
+    is_about_version,
     is_present,
+    is_refused_now,
     message_evidence,
     module_messages,
     module_of,
     modules_dep,
     no_peermem_pair,
     ofed_of,
-    state_evidence,
-)
-from probes.queries.symbol_versions import (
-    is_about_version,
-    is_refused_now,
     other_build,
+    state_evidence,
     version_evidence,
     versions_differ,
 )

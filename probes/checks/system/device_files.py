@@ -10,8 +10,19 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import INFINIBAND, DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, UNIFIED, nvidia_files, verbs_files
-from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Scope, Severity, found, need, passed, unknown
+from probes.queries.finding import (
+    RDMA_DEVICES,
+    Area,
+    Evidence,
+    Outcome,
+    Scope,
+    Severity,
+    first_distinct,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
@@ -24,7 +35,7 @@ from probes.queries.jobs import (
 )
 from probes.queries.ports import need_devices
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import ORDER
+from probes.topology.nccl_paths import ORDER
 
 AREA = Area("environment")
 NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device")

@@ -7,8 +7,18 @@ from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.queries.evidence_list import KERNEL_LOG, first_distinct, join_limited
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import (
+    KERNEL_LOG,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_distinct,
+    found,
+    join_limited,
+    need,
+    passed,
+)
 from probes.queries.kernel_log import coverage
 from probes.snapshot.examination import Examination
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.system.driver_container import (
+from probes.facts.system.kubernetes import (
     DRIVER,
     DRIVER_MODULES,
     MOFED,

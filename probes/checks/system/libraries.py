@@ -9,12 +9,22 @@ from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.nic_families import PROVIDER_OF
-from probes.facts.system.libraries import DIRECTORIES, InstalledLibrary
 from probes.facts.system.platform import in_container
+from probes.facts.system.tools import LIBRARY_DIRECTORIES, InstalledLibrary
 from probes.plans.common import modprobe_step
 from probes.plans.packages import verbs_steps
-from probes.queries.evidence_list import RDMA_DEVICES, first_distinct
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown
+from probes.queries.finding import (
+    RDMA_DEVICES,
+    Area,
+    Evidence,
+    Outcome,
+    Severity,
+    first_distinct,
+    found,
+    need,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
 from probes.queries.modules import MODULES
 from probes.snapshot.examination import Examination
@@ -49,7 +59,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
     here = _installed(examination, "libibverbs.so.1")
     if not here:
-        return passed(Evidence(DIRECTORIES[0], "no libibverbs"))
+        return passed(Evidence(LIBRARY_DIRECTORIES[0], "no libibverbs"))
     versions = [(library, _abi(library)) for library in here]
     old = [library for library, abi in versions if abi is not None and abi < _FIRST_ABI_WITH_DMABUF]
     if old:

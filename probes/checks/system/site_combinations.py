@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from probes.base.site_combinations import SiteCombination, VersionRange
+from probes.base.site import SiteCombination, VersionRange
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.rdma.devices import RdmaDevice

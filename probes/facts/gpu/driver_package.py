@@ -8,9 +8,8 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpu.gpus import DriverFacts, Flavor
-from probes.facts.kernel.dkms import DRIVER_PACKAGES, DkmsFacts, installed_for
-from probes.facts.kernel.module_files import ModuleFile, file_of
-from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsFacts, ModuleFile, file_of, installed_for
+from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host
 

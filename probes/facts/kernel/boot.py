@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import islice
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown, first_known, is_there, known, map_known
-from probes.facts.kernel.boot_loader import BootLoader, loader_of, next_kernel
+from probes.facts.kernel.boot_loader import (
+    CONFIG_LIMIT_BYTES,
+    ENTRIES,
+    GRUB_CONFIGS,
+    GRUB_SETTINGS,
+    BootLoader,
+    grub_setting_files,
+    is_image_of,
+    loader_of,
+    next_kernel,
+)
+from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES
 from probes.facts.kernel.release import is_release
-from probes.facts.system.distribution import Distribution
+from probes.facts.system.packages import Distribution
 from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import Host
 
@@ -151,3 +164,199 @@ def _dkms_certificates(host: Host) -> tuple[str, ...]:
 def parse_certificates(text: str) -> tuple[str, ...]:
     """Parse the paths of the lines mok_certificate="…" of DKMS's framework.conf (dkms(8))."""
     return tuple(match[1] for match in _CERTIFICATE.finditer(text))[:8]
+
+
+# What the next boot starts a kernel with: its command line, and how old its boot image is.
+#
+# Sources: the `linux` lines of grub.cfg (GRUB manual, "linux"), the entries of the Boot Loader Specification
+# (/boot/loader/entries/*.conf, `options`), and stat(1) for the times of files.
+
+_ENTRIES = (ENTRIES, "/boot/efi/loader/entries", "/efi/loader/entries")
+_MAX_ENTRIES = 64
+_MAX_WORDS = 256
+_LINE_LIMIT = 8192
+_SECONDS = 2.0
+_GRUB_OPTIONS = re.compile(
+    r"""^\s*(?:export\s+)?(GRUB_CMDLINE_LINUX(?:_DEFAULT)?)=(?:"((?:[^"\\\n]|\\.)*)"|'([^'\n]*)'|([^'"\s]*))""",
+    re.M,
+)
+_STAT = re.compile(r"([0-9]{1,12}) (/.{1,1000})")
+# Words of the command line that decide whether GPUDirect RDMA works, and how fast.
+_THAT_MATTER = (
+    *("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict", "pci", "module_blacklist"),
+    *("modprobe.blacklist", "module.sig_enforce", "lockdown", "pcie_aspm", "pcie_acs_override"),
+)
+_PREFIXES = ("nvidia.", "nvidia_peermem.", "mlx5_core.", "ib_core.", "rd.driver.blacklist")
+
+_MODULE_WORDS = ("nvidia", "nouveau", "mlx", "ib_", "nv_peer")
+_MAX_SETTINGS = 64
+
+
+@frozen
+class NextLine:
+    """A kernel's command line at its next boot."""
+
+    source: str  # "/boot/grub/grub.cfg"
+    line: str
+    has_variables: bool  # parts of it are variables of the boot loader
+
+
+@frozen
+class NextBootFacts:
+    """What the boot loader starts a kernel with, and whether it is as the configuration says."""
+
+    line: Maybe[NextLine]
+    configured: Maybe[str]  # options that the settings of GRUB give every kernel; NOT_THERE: not GRUB
+    image: Maybe[str]  # the initial RAM disk
+    newer: Maybe[tuple[str, ...]]  # settings of GPU and RDMA modules that are newer than the image
+
+
+def read_next_boot(host: Host, boot: Maybe[BootFacts], release: str) -> NextBootFacts:
+    """Read the boot loader's files, and whether settings in modprobe.d are newer than the boot image."""
+    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
+    configured = read_grub_options(host) if is_grub else Unknown(Reason.NOT_THERE, GRUB_SETTINGS)
+    kernels = boot if isinstance(boot, Unknown) else boot.kernels
+    absent = Unknown(Reason.NOT_THERE, "/boot", "no initial RAM disk")
+    image: Maybe[str] = kernels if isinstance(kernels, Unknown) else absent
+    for kernel in known(kernels, ()):
+        image = kernel.initramfs if kernel.release == release else image
+    newer: Maybe[tuple[str, ...]] = image if isinstance(image, Unknown) else _newer(host, image)
+    return NextBootFacts(read_next_line(host, release), configured, image, newer)
+
+
+def _newer(host: Host, image: str) -> Maybe[tuple[str, ...]]:
+    settings = _settings(host)
+    times = read_times(host, (image, *settings))
+    if isinstance(times, Unknown):
+        return times
+    if image not in times:
+        return Unknown(Reason.NOT_THERE, f"stat {image}", "no answer")
+    return tuple(path for path in settings if times.get(path, 0) > times[image])
+
+
+def _settings(host: Host) -> tuple[str, ...]:
+    """Return the files of /etc/modprobe.d that name GPU or RDMA modules: the admin's own."""
+    found = []
+    directory = MODPROBE_DIRECTORIES[0]
+    names = [name for name in known(host.names(directory), ()) if name.endswith(".conf")]
+    for name in names[:_MAX_SETTINGS]:
+        lines = known(host.read(f"{directory}/{name}"), "").split("\n")
+        if any(word in line for line in lines if line.lstrip()[:1] != "#" for word in _MODULE_WORDS):
+            found.append(f"{directory}/{name}")
+    return tuple(found)
+
+
+def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
+    """Return the first entry of a kernel that is not for recovery; NOT_THERE: there is none."""
+    refused: list[Unknown] = []
+    for directory in _ENTRIES:
+        names = host.names(directory)
+        if isinstance(names, Unknown):
+            refused += [] if names.reason is Reason.NOT_THERE else [names]
+            continue
+        for name in [name for name in names if name.endswith(".conf")][:_MAX_ENTRIES]:
+            path = f"{directory}/{name}"
+            text = _text(host, path)
+            if isinstance(text, Unknown):
+                refused.append(text)
+                continue
+            line = parse_entry(text, release)
+            if line is not None:
+                return NextLine(printable(path, 256), line, "$" in line)
+    for path in GRUB_CONFIGS:
+        text = _text(host, path)
+        if isinstance(text, Unknown):
+            refused += [] if text.reason is Reason.NOT_THERE else [text]
+            continue
+        line = parse_grub(text, release)
+        if line is not None:
+            return NextLine(path, line, "$" in line)
+    absent = Unknown(Reason.NOT_THERE, GRUB_CONFIGS[0], f"no boot entry for {release}")
+    return refused[0] if refused else absent
+
+
+def parse_grub(text: str, release: str) -> str | None:
+    """Return the command line of a kernel's first `linux` line in grub.cfg that is not for recovery."""
+    for line in text.split("\n"):
+        words = line[:_LINE_LIMIT].split(maxsplit=_MAX_WORDS)
+        if len(words) < 2 or words[0] not in ("linux", "linuxefi", "linux16"):
+            continue
+        if not is_image_of(words[1], release) or {"single", "recovery", "rescue"} & set(words):
+            continue
+        return printable(" ".join(words[2:]), _LINE_LIMIT)
+    return None
+
+
+def parse_entry(text: str, release: str) -> str | None:
+    """Return the `options` of a boot loader entry for a kernel; None: the entry is for another kernel."""
+    fields: dict[str, list[str]] = {}
+    for line in text.split("\n")[:_MAX_WORDS]:
+        key, _, value = line[:_LINE_LIMIT].strip().replace("\t", " ").partition(" ")
+        fields.setdefault(key, []).append(value.strip())
+    version = fields.get("version", [""])[0]
+    images = fields.get("linux", []) + fields.get("efi", [])
+    if version != release and not any(is_image_of(image, release) for image in images):
+        return None
+    return printable(" ".join(fields.get("options", [])), _LINE_LIMIT)
+
+
+def read_grub_options(host: Host) -> Maybe[str]:
+    """Return the options that the next update-grub or grub2-mkconfig gives every kernel.
+
+    NOT_THERE: the files of GRUB's settings set none; MALFORMED: only a shell knows the value.
+    """
+    values: dict[str, str] = {}
+    for path in grub_setting_files(host):
+        text = _text(host, path)
+        if isinstance(text, Unknown):
+            if text.reason is not Reason.NOT_THERE:
+                return text
+            continue
+        for name, value in parse_grub_options(text, values):
+            if "$" in value or "`" in value:
+                return Unknown(Reason.MALFORMED, path, f"{name} is computed by a shell")
+            values[name] = value
+    if not values:
+        return Unknown(Reason.NOT_THERE, GRUB_SETTINGS, "no GRUB_CMDLINE_LINUX")
+    # The order of grub.cfg (10_linux), in which a later option may override an earlier one.
+    return " ".join(values[name] for name in sorted(values)).strip()
+
+
+def parse_grub_options(text: str, earlier: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Parse the lines GRUB_CMDLINE_LINUX=VALUE of a shell file, in which earlier values are replaced."""
+    known_values = dict(earlier)
+    for match in islice(_GRUB_OPTIONS.finditer(text[:CONFIG_LIMIT_BYTES]), _MAX_WORDS):
+        name, value = match[1], match[2] or match[3] or match[4] or ""
+        value = value if match[2] is None else value.replace('\\"', '"')
+        for other in sorted(known_values, key=len, reverse=True):  # one name begins with the other
+            for reference in (f"${{{other}}}", f"${other}"):
+                value = value.replace(reference, known_values[other])[:_LINE_LIMIT]
+        known_values[name] = value
+        yield name, known_values[name]
+
+
+def words_that_matter(line: str) -> tuple[str, ...]:
+    """Return the words of a command line that concern GPUDirect RDMA, sorted."""
+    keys = {word: word.partition("=")[0] for word in line.replace('"', "").split()[:_MAX_WORDS]}
+    found = {word[:256] for word, key in keys.items() if key in _THAT_MATTER or key.startswith(_PREFIXES)}
+    return tuple(sorted(found))
+
+
+def read_times(host: Host, paths: Iterable[str]) -> Maybe[dict[str, int]]:
+    """Return when files were last changed (seconds since 1970), by path, without files that are missing."""
+    asked = tuple(dict.fromkeys(path for path in paths if path.startswith("/")))[:_MAX_WORDS]
+    if not asked:
+        return {}
+    answer = host.run(("stat", "-L", "--format=%Y %n", "--", *asked), _SECONDS)
+    return answer if isinstance(answer, Unknown) else parse_times(answer.stdout)
+
+
+def parse_times(text: str) -> dict[str, int]:
+    """Parse lines "SECONDS PATH"."""
+    matches = (_STAT.fullmatch(line) for line in text.split("\n")[:_MAX_WORDS])
+    return {printable(match[2], 1024): int(match[1]) for match in matches if match}
+
+
+def _text(host: Host, path: str) -> Maybe[str]:
+    content = host.read_bytes(path, CONFIG_LIMIT_BYTES)
+    return map_known(content, lambda found: printable_lines(found.decode("utf-8", errors="replace")))

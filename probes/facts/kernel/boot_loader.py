@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_known, known, map_known
-from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.packages import Distribution, Family
 from probes.host.protocol import Host
 
 

@@ -17,8 +17,7 @@ from functools import cache
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.host.answers import CommandOutput
-from probes.host.protocol import Host
+from probes.host.protocol import CommandOutput, Host
 
 
 class LogKind(Enum):

@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import Host
 
 NET = "/sys/class/net"
@@ -174,3 +174,36 @@ def probe(host: Host) -> Maybe[InterfaceFacts]:
         if not isinstance(index, Unknown) and re.fullmatch(r"[0-9]{1,9}", index):
             found.append(Interface(name, int(index), tuple(of_name)))
     return InterfaceFacts(tuple(sorted(found, key=lambda interface: interface.index)))
+
+
+# TCP ports with a listener (proc(5), /proc/net/tcp).
+
+_TCP_BYTES = 4 << 20
+# Local address, local port, a remote address of zeros, state 0A: TCP_LISTEN (include/net/tcp_states.h).
+_LISTENER = re.compile(r"^ *\d+: [0-9A-F]{8,32}:([0-9A-F]{4}) [0-9A-F]{8,32}:0000 0A ", re.M)
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+
+
+def listening(host: Host) -> Maybe[dict[int, str]]:
+    """Return every port with a listener, and the file that shows it."""
+    ports: dict[int, str] = {}
+    for path in TABLES:
+        table = host.read(path, _TCP_BYTES)
+        if isinstance(table, Unknown):
+            if table.reason is Reason.NOT_THERE and path.endswith("6"):  # a kernel without IPv6
+                continue
+            return table
+        for port in _LISTENER.findall(table):
+            ports.setdefault(int(port, 16), path)
+    return ports
+
+
+def free_port(host: Host, first: int, most: int = 100) -> Maybe[int]:
+    """Return the first port without a listener, among `most` ports from `first` on."""
+    taken = listening(host)
+    if isinstance(taken, Unknown):
+        return taken
+    for port in range(first, first + most):
+        if port not in taken:
+            return port
+    return Unknown(Reason.NOT_THERE, TABLES[0], f"all ports from {first} to {first + most - 1} are in use")

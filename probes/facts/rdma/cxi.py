@@ -14,8 +14,8 @@ from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known,
 from probes.facts.network.routes import NET
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import SLINGSHOT, cards_of
-from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, natural, pci_function
+from probes.facts.rdma.port_health import Place, sampled
 from probes.host.protocol import Host
 from probes.host.values import read_numa_node
 

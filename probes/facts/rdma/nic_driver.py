@@ -9,11 +9,16 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.kernel.dkms import OFED_PACKAGES, DkmsFacts, installed_for
-from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
+from probes.facts.kernel.module_files import (
+    OFED_PACKAGES,
+    PEER_MEMORY_SYMBOL,
+    DkmsFacts,
+    ModuleFile,
+    installed_for,
+)
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.pci.nic_families import CONNECTX, EFA, OTHER_DKMS, SLINGSHOT
-from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.packages import Package, owner_of
 from probes.host.protocol import Host
 

@@ -6,15 +6,238 @@ a oneshot service (openibd) is active without one, and only systemd knows about 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, not_found
-from probes.facts.system.systemd_units import UnitFile, modprobe_lines, read_units
 from probes.host.protocol import Host
+
+# systemd units, read from their files: where a unit is, whether it starts at boot, and its settings.
+#
+# systemd.unit(5): directories by precedence, drop-ins NAME.service.d/*.conf, and the links in *.wants/ and
+# *.requires/ that `systemctl enable` creates.
+
+CONFIG_ROOTS = ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+UNIT_DIRECTORIES = tuple(f"{root}/systemd/system" for root in CONFIG_ROOTS)
+CONFIG_DIRECTORIES = tuple(f"{root}/systemd" for root in CONFIG_ROOTS)
+_VENDORS = ("/usr/lib/systemd/system", "/lib/systemd/system")
+_RELATED = ("nvidia", "peermem", "peer_mem", "openibd", "mlnx", "mlx", "doca", "rdma", "gpu", "cuda")
+MAX_FILES = 256
+_MAX_MODULES = 16
+_FILE_LIMIT = 64 * 1024
+
+
+@frozen
+class UnitFile:
+    """One unit, as its files describe it."""
+
+    name: str  # "openibd.service"
+    path: Maybe[str]  # NOT_THERE: not installed
+    masked: bool  # linked to /dev/null: cannot be started
+    enabled: Maybe[bool]  # a target or unit wants it
+
+
+@frozen
+class WantedUnits:
+    """The units that another unit wants or requires by a link."""
+
+    names: frozenset[str]
+    unread: Unknown | None  # of a directory that may have more links; NOT_THERE: no systemd
+
+    def wants(self, name: str) -> Maybe[bool]:
+        """Return whether another unit wants this one."""
+        return True if name in self.names else False if self.unread is None else self.unread
+
+
+@frozen
+class UnitSetting:
+    """The value of a setting, and the file that sets it."""
+
+    value: str
+    where: str
+
+
+def read_units(host: Host, names: tuple[str, ...]) -> tuple[UnitFile, ...]:
+    """Read the units, in the order of the names."""
+    wanted = wanted_units(host)
+    return tuple(_unit(host, name, wanted) for name in names)
+
+
+def wanted_units(host: Host) -> WantedUnits:
+    """Find the units that another unit wants or requires by a link."""
+    found: set[str] = set()
+    answers: list[Maybe[tuple[str, ...]]] = []
+    seen = False
+    for directory in UNIT_DIRECTORIES:
+        names = host.names(directory)
+        answers.append(names)
+        if isinstance(names, Unknown):
+            continue
+        seen = True
+        for name in [n for n in names if n.endswith((".wants", ".requires"))][:MAX_FILES]:
+            answers.append(host.names(f"{directory}/{name}"))
+            found.update(known(answers[-1], ()))
+    unread = first_unread(answers)
+    if unread is None and not seen:
+        unread = Unknown(Reason.NOT_THERE, UNIT_DIRECTORIES[0], "systemd not found")
+    return WantedUnits(frozenset(found), unread)
+
+
+def _unit(host: Host, name: str, wanted: WantedUnits) -> UnitFile:
+    sizes: list[Maybe[int]] = []
+    for directory in UNIT_DIRECTORIES:
+        path = f"{directory}/{name}"
+        target = host.link(path)
+        if target == "/dev/null":
+            return UnitFile(name, path, masked=True, enabled=False)
+        size = host.size(path)
+        # A link counts even if its target is elsewhere: `systemctl link`, or an alias of another unit.
+        if not isinstance(target, Unknown) or not isinstance(size, Unknown):
+            unread = first_unread(sizes)  # a unit there would come first
+            enabled = wanted.wants(name) if unread is None else unread
+            return UnitFile(name, path, masked=size == 0 and unread is None, enabled=enabled)
+        sizes.append(size)
+    absent = not_found(sizes, f"{UNIT_DIRECTORIES[0]}/{name}", "no such unit")
+    return UnitFile(name, absent, masked=False, enabled=absent)
+
+
+def unit_setting(host: Host, unit: str, section: str, key: str) -> Maybe[UnitSetting]:
+    """Return a setting of a unit, including drop-ins; NOT_THERE: none of its files sets it."""
+    sizes = {path: host.size(path) for path in (f"{directory}/{unit}" for directory in UNIT_DIRECTORIES)}
+    if all(isinstance(size, Unknown) for size in sizes.values()):
+        return not_found(sizes.values(), f"{UNIT_DIRECTORIES[0]}/{unit}", "no such unit")
+    return _setting(host, sizes, UNIT_DIRECTORIES, unit, section, key)
+
+
+def manager_setting(host: Host, key: str) -> Maybe[UnitSetting]:
+    """Return a setting of the system manager: system.conf and system.conf.d (systemd-system.conf(5))."""
+    name = "system.conf"
+    sizes = {f"{directory}/{name}": host.size(f"{directory}/{name}") for directory in CONFIG_DIRECTORIES}
+    return _setting(host, sizes, CONFIG_DIRECTORIES, name, "Manager", key)
+
+
+def _setting(
+    host: Host, sizes: dict[str, Maybe[int]], directories: tuple[str, ...], name: str, section: str, key: str
+) -> Maybe[UnitSetting]:
+    """Return a setting of the first of the files with these sizes and of its drop-ins."""
+    files = [path for path, size in sizes.items() if not isinstance(size, Unknown)][:1]
+    before = [size for path, size in sizes.items() if path not in files]
+    drop_ins, unread = _drop_ins(host, directories, name)
+    unread = first_unread((*before, unread))
+    return _last(host, (*files, *drop_ins), section, key) if unread is None else unread
+
+
+def modprobe_lines(host: Host) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Find the modules that enabled services load with modprobe, and what could not be read of them.
+
+    Module -> "/etc/systemd/system/x.service: ExecStart=/sbin/modprobe nvidia-peermem", for every unit and
+    drop-in of the admin, and for vendors' units with names related to GPUs or RDMA.
+    """
+    found: dict[str, str] = {}
+    unread: list[str] = []
+    for path in _service_files(host, unread):
+        text = host.read(path, _FILE_LIMIT)
+        if isinstance(text, Unknown):
+            unread += [] if text.reason is Reason.NOT_THERE else [printable(path)]
+            continue
+        if "modprobe" not in text:
+            continue
+        for key in ("ExecStartPre", "ExecStart", "ExecStartPost"):
+            for command in parse_unit(text, "Service", key):
+                for module in _modprobed(command):
+                    found.setdefault(module, printable(f"{path}: {key}={command}", 256))
+    return found, tuple(unread)
+
+
+def _service_files(host: Host, unread: list[str]) -> Iterator[str]:
+    """Yield the files and drop-ins of services that start at boot; add what cannot be read to `unread`."""
+    wanted = wanted_units(host)
+    if wanted.unread is not None and wanted.unread.reason is not Reason.NOT_THERE:
+        unread.append(wanted.unread.source)
+    for directory in UNIT_DIRECTORIES:
+        names = _names(host, directory, unread)
+        if directory in _VENDORS:
+            names = tuple(name for name in names if any(word in name for word in _RELATED))
+        for name in names[:MAX_FILES]:
+            path = f"{directory}/{name}"
+            if name.removesuffix(".d") not in wanted.names:
+                continue
+            if name.endswith(".service"):
+                size = host.size(path)
+                if not isinstance(size, Unknown):
+                    yield path
+                elif size.reason is not Reason.NOT_THERE:
+                    unread.append(printable(path))
+            elif name.endswith(".service.d"):
+                files = _names(host, path, unread)[:MAX_FILES]
+                yield from (f"{path}/{file}" for file in files if file.endswith(".conf"))
+
+
+def _modprobed(command: str) -> tuple[str, ...]:
+    """Return the modules that a command loads: the words after "modprobe" without options and parameters."""
+    _, modprobe, arguments = command.partition("modprobe")
+    words = re.split(r"[;&|]", arguments)[0].replace("'", " ").replace('"', " ").split() if modprobe else []
+    if any(word in ("-r", "--remove") for word in words):
+        return ()
+    names = filter(re.compile(r"[A-Za-z0-9][\w-]{0,63}").fullmatch, words[:_MAX_MODULES])
+    return tuple(name.replace("-", "_") for name in names)
+
+
+def _names(host: Host, directory: str, unread: list[str]) -> tuple[str, ...]:
+    names = host.names(directory)
+    if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
+        unread.append(printable(directory))
+    return known(names, ())
+
+
+def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> tuple[list[str], Unknown | None]:
+    """Return drop-ins by name, and a directory that could not be read.
+
+    Of the same name, the one in the directory with the highest precedence counts.
+    """
+    by_name: dict[str, str] = {}
+    listed = {below: host.names(below) for below in (f"{directory}/{name}.d" for directory in directories)}
+    for below, names in listed.items():
+        for file in known(names, ()):
+            if file.endswith(".conf"):
+                by_name.setdefault(file, f"{below}/{file}")
+    return [by_name[file] for file in sorted(by_name)[:MAX_FILES]], first_unread(listed.values())
+
+
+def _last(host: Host, paths: tuple[str, ...], section: str, key: str) -> Maybe[UnitSetting]:
+    found: UnitSetting | None = None
+    unread: Unknown | None = None
+    for path in paths:
+        text = host.read(path, _FILE_LIMIT)
+        if isinstance(text, Unknown):
+            unread = text
+            continue
+        for value in parse_unit(text, section, key):
+            # An empty value resets the setting.
+            found = UnitSetting(printable(value, 128), printable(path)) if value else None
+    if unread is not None:  # it might override the value
+        return unread
+    where = paths[0] if paths else key
+    return Unknown(Reason.NOT_THERE, where, f"{key} is not set") if found is None else found
+
+
+def parse_unit(text: str, section: str, key: str) -> tuple[str, ...]:
+    """Parse the values of a key in one section of a unit file, in order (systemd.syntax(7))."""
+    values = []
+    here = ""
+    for raw in text.replace("\\\n", " ").split("\n"):
+        line = raw.strip()
+        if line.startswith("[") and line.endswith("]"):
+            here = line[1:-1]
+        elif here == section and not line.startswith(("#", ";")):
+            name, equals, value = line.partition("=")
+            if equals and name.strip() == key:
+                values.append(value.strip())
+    return tuple(values)
 
 
 class ServiceState(Enum):

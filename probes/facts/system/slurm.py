@@ -8,7 +8,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_known, first_unread, map_known
 from probes.facts.system.packages import packages_of
-from probes.facts.system.systemd_units import unit_setting
+from probes.facts.system.services import unit_setting
 from probes.host.protocol import Host
 
 

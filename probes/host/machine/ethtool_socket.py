@@ -16,7 +16,7 @@ from functools import partial
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import ETHTOOL_COUNTERS
+from probes.host.protocol import ETHTOOL_COUNTERS
 
 SECONDS = 2.0
 MAX_COUNTERS = 65536  # of an interface

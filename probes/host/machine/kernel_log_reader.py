@@ -8,7 +8,7 @@ import os
 import re
 
 from probes.base.text import printable
-from probes.host.answers import MAX_MESSAGES, MESSAGE_CHARACTERS, KernelMessage
+from probes.host.protocol import MAX_MESSAGES, MESSAGE_CHARACTERS, KernelMessage
 
 KERNEL_LOG = "/dev/kmsg"
 _RECORD_BYTES = 8192  # CONSOLE_EXT_LOG_MAX, the longest record

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import DMABUF_SUPPORTED, RDMA_SUPPORTED, CommandOutput, CudaGpu
 from probes.host.machine import cuda_child, verbs_child
 from probes.host.machine.command import run_program
 from probes.host.nvml import bdf_of
+from probes.host.protocol import DMABUF_SUPPORTED, RDMA_SUPPORTED, CommandOutput, CudaGpu
 
 T = TypeVar("T")
 Child = Callable[[str, Sequence[str], float, tuple[str, ...]], Maybe[CommandOutput]]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.host.answers import CommandOutput, CudaGpu, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
 from probes.host.host_base import HostBase
@@ -32,7 +31,7 @@ from probes.host.machine.nvml_library import NvmlLibrary
 from probes.host.machine.verbs_child import DATA_DIRECT, DMABUF
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
-from probes.host.protocol import TREE_ONLY
+from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, KernelMessage
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import (
@@ -45,7 +44,7 @@ from probes.host.usage import (
 from probes.host.values import RDMA_CLASS
 
 if TYPE_CHECKING:  # imported on first use
-    from probes.host.machine.counter_sampler import CounterSampler
+    from probes.host.machine.counter_files import CounterSampler
     from probes.host.machine.ethtool_socket import EthtoolReader
     from probes.host.machine.ras_client import RasMonitor
     from probes.host.machine.rdma_reader import ResourceReader
@@ -247,7 +246,7 @@ class LocalHost(LocalFiles):
     ) -> Maybe[tuple[tuple[float, int], ...]]:
         if self._root:
             return super().counter_readings(paths, interval)
-        from probes.host.machine.counter_sampler import CounterSampler
+        from probes.host.machine.counter_files import CounterSampler
 
         sampler = self._samplers.get(tuple(paths))
         if sampler is None:

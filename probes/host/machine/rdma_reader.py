@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypeVar
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
-from probes.host.answers import CommandOutput
 from probes.host.machine.rdma_namespaces import RdmaNamespaces
 from probes.host.machine.rdma_netlink import (
     Answer,
@@ -30,6 +29,7 @@ from probes.host.machine.rdma_netlink import (
     request,
     shares_namespaces,
 )
+from probes.host.protocol import CommandOutput
 
 T = TypeVar("T")
 SOURCE = "RDMA netlink"

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.answers import CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.host_base import HostBase
 from probes.host.machine.ethtool_socket import EthtoolReader
@@ -25,7 +24,7 @@ from probes.host.machine.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.rdma_netlink import Answer, Command, request
 from probes.host.machine.rdma_reader import SECONDS, ResourceReader, is_final, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
 from probes.host.remote.nvidia_smi import (

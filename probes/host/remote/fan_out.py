@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import resource
 import subprocess
 import time
 from collections import Counter, defaultdict
@@ -20,7 +21,6 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.host.remote.batch_host import Answers, Missing, pack_questions, questions_of
 from probes.host.remote.cluster_shell import (
     E_READ,
     E_WRITE,
@@ -34,7 +34,14 @@ from probes.host.remote.cluster_shell import (
     task_self,
 )
 from probes.host.remote.collector import GREETING
-from probes.host.remote.open_files import allow_nodes
+from probes.host.remote.connection import (
+    END_SECONDS,
+    INTERRUPT_SECONDS,
+    close_pipes,
+    kill_session,
+    start_transport,
+)
+from probes.host.remote.remote_host import Answers, Missing, pack_questions, questions_of
 from probes.host.remote.transport import (
     GARBLED,
     MOST_ERRORS_BYTES,
@@ -52,13 +59,26 @@ from probes.host.remote.transport import (
     unpack,
     why_failed,
 )
-from probes.host.remote.transport_process import (
-    END_SECONDS,
-    INTERRUPT_SECONDS,
-    close_pipes,
-    kill_session,
-    start_transport,
-)
+
+# How many nodes can be connected at once: each connection has open files.
+
+_OTHER_FILES = 128  # of gdrtop itself
+
+
+def allow_nodes(wanted: int, files_a_node: int) -> int:
+    """Raise this process's own limit of open files for so many nodes; return how many it allows, at least 1.
+
+    The limit is 1024 by default, and can be raised up to the hard limit (getrlimit(2), RLIMIT_NOFILE).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted * files_a_node + _OTHER_FILES
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if most > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return max(1, min(wanted, (max(soft, most) - _OTHER_FILES) // files_a_node))
+
 
 T = TypeVar("T")
 # From a node, packed; a usual one sends 40 kB, and a log that does not compress adds a megabyte. With many at

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from probes.base.unknown import Unknown
-from probes.facts.rdma.counters import PORT_COUNTERS, Harm
 from probes.facts.rdma.devices import ACTIVE
+from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
 from probes.live.model.explanations import ERRORS
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.queries.finding import Evidence, Severity

@@ -11,10 +11,10 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel import log
 from probes.facts.kernel.log import LogKind
-from probes.host.answers import KernelMessage
+from probes.host.protocol import KernelMessage
 from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid
 from probes.live.model.sample import EventKind, LiveEvent
-from probes.queries import xid_groups
+from probes.queries import kernel_log
 from probes.queries.finding import Severity
 
 _TEXT = 200  # characters
@@ -33,7 +33,7 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
 _LINK_DOWN = re.compile(r": (Port: \d{1,3} )?Link (?:down|DOWN)$")
 _ONE_CHANGE_SECONDS = 5.0
 _FINE = (LogKind.UNSIGNED, LogKind.LOCKDOWN, LogKind.HUNG_TASK)
-_CRITICAL_XIDS = (*xid_groups.LOST, *xid_groups.GSP)
+_CRITICAL_XIDS = (*kernel_log.LOST, *kernel_log.GSP)
 
 
 def limit_of(messages: Unknown) -> str:
@@ -151,7 +151,7 @@ def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> Li
         severity = Severity.WARNING
         if number in _CRITICAL_XIDS:
             severity = Severity.CRITICAL
-        elif number in xid_groups.PROGRAM:
+        elif number in kernel_log.PROGRAM:
             severity = Severity.NOTE
         said = printable(message.text.partition("): ")[2], _TEXT)
         said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")

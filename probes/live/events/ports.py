@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from probes.base.latest import Latest
 from probes.base.text import minutes
 from probes.base.unknown import Maybe, Unknown
-from probes.facts.pci.link_speed import generation
+from probes.facts.pci.functions import generation
 from probes.facts.rdma.devices import ACTIVE
 from probes.live.model import explanations
 from probes.live.model.explanations import EXPLANATIONS

@@ -15,8 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import read_environ
-from probes.host.answers import of_user
-from probes.host.protocol import Host
+from probes.host.protocol import Host, of_user
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.job_logs import NO_LOG_FILES
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump

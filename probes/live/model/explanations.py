@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from probes.facts.kernel.log import LogKind
-from probes.facts.rdma.counters import Harm
+from probes.facts.rdma.port_health import Harm
 from probes.live.model.sample import EventKind, PathWord
-from probes.queries import xid_groups
+from probes.queries import kernel_log
 
 EXPLANATIONS = {
     EventKind.PROCESS_STARTED: "The process has created queue pairs, so it can use RDMA from now on.",
@@ -98,16 +98,16 @@ ERRORS = {
 }
 
 _XIDS = {
-    xid_groups.LOST: EXPLANATIONS[EventKind.GPU_LOST],
-    xid_groups.GSP: "The GPU's system processor (GSP) timed out. Jobs and nvidia-smi hang. Drain the node, "
+    kernel_log.LOST: EXPLANATIONS[EventKind.GPU_LOST],
+    kernel_log.GSP: "The GPU's system processor (GSP) timed out. Jobs and nvidia-smi hang. Drain the node, "
     "then reset the GPU or reboot.",
-    xid_groups.MEMORY: "A GPU memory error. Jobs may have died. Run nvidia-smi -q -d ROW_REMAPPER,ECC, and "
+    kernel_log.MEMORY: "A GPU memory error. Jobs may have died. Run nvidia-smi -q -d ROW_REMAPPER,ECC, and "
     "reset the GPU when it is idle. Replace it if remapping failed (Xid 64).",
-    xid_groups.NVLINK: "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if "
+    kernel_log.NVLINK: "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if "
     "it returns.",
-    xid_groups.PROGRAM: "Usually a bug in the program, or its peers died. If it hits many programs, suspect "
+    kernel_log.PROGRAM: "Usually a bug in the program, or its peers died. If it hits many programs, suspect "
     "the hardware.",
-    (xid_groups.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the message says which. "
+    (kernel_log.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the message says which. "
     "New jobs on it fail until then.",
 }
 
@@ -154,4 +154,4 @@ def explain_xid(number: int | None) -> str:
         if number in numbers:
             return text
     look_up = "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"
-    return xid_groups.OTHERS.get(number or 0, look_up)
+    return kernel_log.OTHERS.get(number or 0, look_up)

@@ -7,8 +7,7 @@ import time
 from probes.base.evidence import Evidence
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.live.model.sample import LiveJob
-from probes.live.model.step import JobStep, StepPart, UsualStep
+from probes.live.model.sample import JobStep, LiveJob, StepPart, UsualStep
 from probes.snapshot.condition import STEP_LONGER, Condition
 
 _PARTS = {

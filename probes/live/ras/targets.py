@@ -11,13 +11,13 @@ from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
-from probes.facts.network.tcp_ports import TABLES
+from probes.facts.network.routes import TABLES
 from probes.host.protocol import Host
 from probes.host.ras import PORT, parse_addresses
 from probes.live.model.sample import LiveProcess, LiveSample, Role
 from probes.live.processes.job_logs import own_pid
 from probes.live.ras.policy import RasJob
-from probes.nccl.ras.facts import RasProcess
+from probes.nccl.ras import RasProcess
 
 _DEFAULT = f"localhost:{PORT}"
 # Local address, port, then of a listener: queues, timer, retransmits, and the uid of who listens.

@@ -10,8 +10,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE, RdmaFacts
 from probes.host.protocol import Host
 from probes.live.model.activity import moves_data
-from probes.live.model.sample import STEP_ROLES, LiveJob, PortSample
-from probes.live.model.step import JobStep
+from probes.live.model.sample import STEP_ROLES, JobStep, LiveJob, PortSample
 from probes.live.step_clock.clock import StepClock
 from probes.snapshot.rates import byte_files
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.nccl.log.facts import Channels, Place, Rank
-from probes.nccl.log.grammar import NETWORK_PATH, TORN_INIT
-from probes.nccl.log.prefix import Header
+from probes.nccl.log.grammar import NETWORK_PATH, TORN_INIT, Header
 
 MOST_RANKS = 4096
 _MOST_DEVICES = 16

@@ -23,8 +23,16 @@ from probes.nccl.log.facts import (
     Rings,
     Setting,
 )
-from probes.nccl.log.grammar import REPEATED, Kind, devices_in, distance_word, parse, version_numbers
-from probes.nccl.log.prefix import Header, before_next_header
+from probes.nccl.log.grammar import (
+    REPEATED,
+    Header,
+    Kind,
+    before_next_header,
+    devices_in,
+    distance_word,
+    parse,
+    version_numbers,
+)
 from probes.nccl.log.problems import Explanation, explain_notice, explain_torch, explain_warning
 from probes.nccl.variables.catalogue import meaning_of
 

@@ -14,13 +14,13 @@ from probes.base.unknown import Unknown
 from probes.facts.kernel.log import recognize, started_driver
 from probes.facts.system.kubernetes import known_phrases
 from probes.facts.system.kubernetes_objects import kept_fields, objects
-from probes.host.answers import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, Mark
 from probes.host.log_findings import LogFinding
+from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.config_files import symbol_lines
-from probes.recording.redaction.processes import thread_name
+from probes.recording.redaction.kernel_files import thread_name
 from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, SERIAL, Tokens
 
 _STRINGS = (

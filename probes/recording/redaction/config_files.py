@@ -10,9 +10,8 @@ from probes.facts.kernel.boot_loader import parse_efi_text
 from probes.facts.kernel.release import unpack
 from probes.facts.pci.nic_families import MODULE_PREFIXES
 from probes.recording.redaction.basic_rules import decoded, of_lines, of_text
-from probes.recording.redaction.processes import variable
-from probes.recording.redaction.tokens import ARGUMENT, USER, Tokens
-from probes.recording.redaction.words import SYMBOLS
+from probes.recording.redaction.kernel_files import variable
+from probes.recording.redaction.tokens import ARGUMENT, SYMBOLS, USER, Tokens
 
 _PARAMETERS = re.compile(
     r"(?:intel_|amd_)?iommu(?:\..*)?|pcie?(?:_.*)?|(?:.*[._])?blacklist|(?:default_)?hugepage.*|transparent_.*"

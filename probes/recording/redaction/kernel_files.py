@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
 from probes.facts.pci.config_space import (
     CONVENTIONAL_BYTES,
     HEADER_BYTES,
@@ -13,7 +14,17 @@ from probes.facts.pci.config_space import (
     is_gone,
 )
 from probes.facts.pci.nvswitch_management import MARK
-from probes.recording.redaction.tokens import HOST, Tokens
+from probes.recording.redaction.basic_rules import decoded, figures, words
+from probes.recording.redaction.tokens import (
+    ARGUMENT,
+    HOST,
+    JOB,
+    PROGRAM,
+    PROGRAMS,
+    VARIABLE,
+    VARIABLES,
+    Tokens,
+)
 
 
 def cpuinfo(tokens: Tokens, text: str) -> str:
@@ -133,3 +144,157 @@ def ipv6_routes(tokens: Tokens, text: str) -> str:
         fields = [field(number) if len(number) == 32 else number for number in numbers]
         kept.append(" ".join((*fields, tokens.text(name))))
     return "\n".join([*kept, ""])
+
+
+# Rules for files of processes in /proc.
+
+
+def program(tokens: Tokens, text: str) -> str:
+    """Keep the name of a known program; replace others by a token."""
+    name = text.strip().rpartition("/")[2]
+    return name if name.lower() in PROGRAMS or not name else tokens.name(PROGRAM, name)
+
+
+# Names that NCCL, PyTorch and CUDA give their threads, of which the kernel keeps 15 characters.
+_LIBRARY_THREAD = re.compile(
+    r"NCCL (?:RAS|GIN Progress|UDS Service|Progress|Service|IbAsync|SockS|SockR|CtrMon)[ \d]*"
+    r"|pt_(?:main_thread|autograd_\d+|nccl_watchdg|nccl_heartbt|data_worker|data_pin|tcpstore_uv|gloo_runloop)"
+    r"|cuda-EvtHandlr|cuda\d{8,11}"
+)
+
+
+def thread_name(tokens: Tokens, name: str) -> str:
+    """Keep the names that libraries give their threads; replace others unless the program is known."""
+    return name if _LIBRARY_THREAD.fullmatch(name) else program(tokens, name)
+
+
+def process_name(tokens: Tokens, text: str) -> str:
+    """Replace the name in /proc/PID/comm unless the program or thread is known."""
+    return f"{thread_name(tokens, text.strip())}\n"
+
+
+def command_line(tokens: Tokens, content: bytes) -> bytes:
+    """Keep the program, an interpreter's script and variables; one token replaces all other arguments."""
+    first, *arguments = content.rstrip(b"\0").split(b"\0")
+    start, *title = first.split() or [b""]
+    variables = [argument for argument in arguments if is_variable(argument)]
+    script = next((word for word in arguments if word[:1] != b"-" and not is_variable(word)), b"")
+    rest = [word for word in (*title, *arguments) if word is not script and not is_variable(word)]
+    others = b"\0".join(rest)
+    kept = [program(tokens, decoded(start)), program(tokens, decoded(script)) if script else ""]
+    kept += [variable(tokens, decoded(item)) for item in variables]
+    if others:
+        kept.append(tokens.token(ARGUMENT, decoded(others)))
+    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept if item)
+
+
+_NAMED = re.compile(rb"(?:(?:%s)\w*|%s)=" % ("|".join(FAMILIES).encode(), "|".join(SINGLES).encode()))
+_ADDRESSES = ("NCCL_COMM_ID", "NCCL_HOSTID")  # always names, even if they are known words
+_JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def is_variable(word: bytes) -> bool:
+    """Return whether a `NAME=value` is one of the variables that probes read."""
+    return _NAMED.match(word) is not None
+
+
+def variable(tokens: Tokens, text: str) -> str:
+    """Replace unknown words in `NAME=value`, and unknown names."""
+    name, _, value = text.partition("=")
+    if name not in VARIABLES and name not in SINGLES:
+        family = name.partition("_")[0]
+        name = f"{family}_REDACTED_{tokens.number(VARIABLE, name)}"
+    if name in _JOBS:
+        value = str(tokens.number(JOB, value))
+    elif name in _ADDRESSES and tokens.keeps(value):
+        value = tokens.token(HOST, value)
+    return f"{name}={tokens.text(value)}"
+
+
+def environment(tokens: Tokens, content: bytes) -> bytes:
+    """Keep the variables that probes read; replace unknown words in their values."""
+    kept = (variable(tokens, decoded(item)) for item in content.split(b"\0") if is_variable(item))
+    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept)
+
+
+_STATUS = r"(?:State|Tgid|Pid|PPid|NSpid|Threads|Vm\w+|Rss\w+|Cap\w+|(?:Cpus|Mems)_allowed(?:_list)?):"
+
+
+def status(tokens: Tokens, text: str) -> str:
+    """Keep the fields of /proc/PID/status that probes read."""
+    kept = []
+    for line in text.split("\n"):
+        key, _, value = line.partition(":")
+        if key == "Name":
+            kept.append(f"Name:\t{program(tokens, value)}")
+        elif key in ("Uid", "Gid"):
+            kept.append(f"{key}:\t" + "\t".join(tokens.user_id(uid) for uid in value.split()))
+        elif key.startswith("Cap") and re.fullmatch(r"\s*[0-9a-f]{1,16}", value):
+            kept.append(line)
+        elif re.match(_STATUS, line):
+            kept.append((figures if key.startswith(("Vm", "Rss")) else words)(tokens, line))
+    return "\n".join([*kept, ""])
+
+
+def stat(tokens: Tokens, text: str) -> str:
+    """Replace the program's name in /proc/PID/stat unless it is known."""
+    pid, _, rest = text.partition(" (")
+    name, _, figures_of = rest.rpartition(") ")
+    return f"{tokens.text(pid)} ({program(tokens, name)}) {figures(tokens, figures_of)}"
+
+
+def maps(tokens: Tokens, text: str) -> str:
+    """Keep the libraries that checks read, without addresses and inodes."""
+    kept = []
+    for line in text.split("\n"):
+        fields = line.split(None, 5)
+        if len(fields) == 6 and parse_maps(line.encode("utf-8", "replace")):
+            kept.append(f"0-1 r-xp 0 00:00 0 {tokens.text(fields[5])}\n")
+    return "".join(dict.fromkeys(kept))
+
+
+# Parts of a control group's path: text to keep, an identifier, text to keep. Sources: systemd.slice(5), the
+# drivers of Kubernetes and container engines, Slurm's cgroup plugins, PBS.
+_CGROUP_PARTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?P<before>uid_|user-|user@)(?P<uid>\d+)(?P<after>\.slice|\.service)?",
+        r"(?P<before>step_|task_|job_|session-|jobid-|app-)?(?P<job>\d+)(?P<after>\.scope|\.service)?",
+        r"(?P<before>(?:kubepods-)?(?:burstable-|besteffort-|guaranteed-)?pod)"
+        r"(?P<pod>[0-9a-f]{8}([-_])(?:[0-9a-f]{4}\3){3}[0-9a-f]{12})(?P<after>\.slice)?",
+        r"(?P<before>docker-|cri-containerd-|crio-|crio-conmon-|libpod-|containerd-)?"
+        r"(?P<id>[0-9a-f]{64}|[0-9a-f]{32})(?P<after>\.scope)?",
+    )
+)
+
+
+def cgroup(tokens: Tokens, text: str) -> str:
+    """Keep the structure; replace jobs, pods, containers, sessions and users by tokens."""
+    rows = (line.rpartition(":") for line in text.splitlines())
+    return "".join(f"{tokens.text(ids)}{colon}{cgroup_path(tokens, path)}\n" for ids, colon, path in rows)
+
+
+def cgroup_path(tokens: Tokens, path: str) -> str:
+    """Return a directory or file of control groups with the tokens that /proc/PID/cgroup has."""
+    return "/".join(_cgroup_part(tokens, part) for part in path.split("/"))
+
+
+def _cgroup_part(tokens: Tokens, part: str) -> str:
+    for pattern in _CGROUP_PARTS:
+        match = pattern.fullmatch(part)
+        if match is not None:
+            found = {name: text or "" for name, text in match.groupdict().items()}
+            before, after = found.pop("before"), found.pop("after")
+            ((kind, value),) = found.items()
+            return f"{before}{_cgroup_token(tokens, kind, value, before)}{after}"
+    return tokens.text(part)
+
+
+def _cgroup_token(tokens: Tokens, kind: str, value: str, before: str) -> str:
+    if kind == "uid":
+        return tokens.user_id(value)
+    if kind == "job":
+        return value if before in ("step_", "task_") and len(value) < 4 else str(tokens.number(JOB, value))
+    if kind == "pod":
+        return tokens.text(value.replace("_", "-")).replace("-", value[8])
+    return tokens.text(value)

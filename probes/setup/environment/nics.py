@@ -12,17 +12,16 @@ from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import VARIABLE, TopologyFileFacts, file_of_new_jobs
 from probes.nccl.variables.variable import Version
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Finding, Status
+from probes.queries.finding import Finding, Status, join_limited
 from probes.queries.jobs import nearest, usable_paths
 from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
-from probes.snapshot.served_gpus import hardware_devices
+from probes.snapshot.path_verdict import hardware_devices
 from probes.snapshot.verdict import State as VerdictState
 from probes.topology.endpoints import is_down, port_gbps
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 
 _FAR = {"gpu-nic-cross-socket": Nccl.SYS, "gpu-nic-through-cpu": Nccl.PHB}
 _REFUSED = ("p2p-topology-refused-override", "p2p-topology-refused", "p2p-topology-refused-force-pcie")

@@ -4,25 +4,189 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, known
+from probes.checks.nccl.gdr_level import INDEX
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA
-from probes.facts.system.cloud import Cloud
+from probes.checks.nic.port_rates import QUEUE_PAIRS
+from probes.facts.network.routes import Interface
+from probes.facts.rdma.devices import Gid, RdmaPort
+from probes.facts.rdma.qos import netdevs_of
+from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version
-from probes.queries.finding import Severity
+from probes.queries.finding import Severity, join_limited
 from probes.queries.jobs import jobs_of
 from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.network_settings import (
-    bond_notes,
-    gid_settings,
-    interface_settings,
-    traffic_class_notes,
-)
-from probes.setup.environment.nics import level_settings, nic_settings, topology_settings
+from probes.setup.environment.nics import level_settings, nic_settings, roce_ports, topology_settings
 from probes.snapshot.examination import Examination
+
+# The interface that NCCL's bootstrap uses; GID, traffic class and queue pairs of RoCE.
+
+IFNAME = "NCCL_SOCKET_IFNAME"
+CLASS = "NCCL_IB_TC"
+_LINK_LOCAL_IPV4 = "169.254."
+# Interfaces that exist on one node only, by the names of the programs that make them.
+_LOCAL_ONLY = (
+    *("br-", "cni", "virbr", "podman", "lxdbr", "lxcbr", "flannel", "cali", "veth", "tun", "tap", "vxlan"),
+    *("kube-", "nodelocaldns", "weave", "cilium", "ovs", "vnet", "wg", "tailscale", "nerdctl"),
+)
+FAMILY = "NCCL_IB_ADDR_FAMILY"
+_FINDS_GIDS = (2, 21)
+_IPV4_GID = "0000:0000:0000:0000:0000:ffff:"
+_LINK_LOCAL_GID = "fe80:"
+
+
+def first_choice(interfaces: tuple[Interface, ...]) -> Interface | None:
+    """Return the interface that NCCL takes without NCCL_SOCKET_IFNAME (src/misc/socket.cc).
+
+    The first one whose name begins with ib, else the first one that is neither docker nor lo.
+    """
+    by_name = [interface for interface in interfaces if interface.name.startswith("ib")]
+    others = [interface for interface in interfaces if not interface.name.startswith(("docker", "lo"))]
+    return next(iter((*by_name, *others)), None)
+
+
+def interface_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
+    """Return the interface of the default route if NCCL would take one that other nodes cannot reach."""
+    facts, use = examination.interfaces, examination.node.network
+    if isinstance(facts, Unknown) or isinstance(use, Unknown) or isinstance(use.default_routes, Unknown):
+        return [], [Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")]
+    if (chosen := first_choice(facts.interfaces)) is None:
+        return [], [Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")]
+    why = _unreachable(chosen)
+    if not why or chosen.name in use.default_routes:
+        return [], [Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")]
+    target = next(
+        (interface.name for interface in facts.interfaces if interface.name in use.default_routes), ""
+    )
+    if not target:
+        text = f"NCCL would use {chosen.name}, {why}; choose an interface that the other nodes can reach"
+        return [], [Note(IFNAME, State.UNKNOWN, text)]
+    reason = f"NCCL would use {chosen.name}, {why}; {target} has the default route"
+    return [Setting(IFNAME, f"={target}", reason)], []
+
+
+def _unreachable(interface: Interface) -> str:
+    if interface.networks and all(network.startswith(_LINK_LOCAL_IPV4) for network in interface.networks):
+        return "which has only a link-local address, such as a BMC's USB interface"
+    return "which exists on this node only" if interface.name.startswith(_LOCAL_ONLY) else ""
+
+
+def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
+    """Say what is known of the traffic class; it is the fabric's, so no value is invented.
+
+    `nics`: as in `gid_settings`.
+    """
+    health = examination.port_health
+    ports = roce_ports(examination, nics)
+    if not ports:
+        return []
+    found: dict[int, list[str]] = {}
+    for name, port in ports.items():
+        known_port = None if isinstance(health, Unknown) else health.ports.get((name, port.number))
+        value = None if known_port is None else known(known_port.traffic_class, None)
+        if value is not None:
+            found.setdefault(value, []).append(name)
+    if len(found) == 1 and sum(map(len, found.values())) == len(ports):
+        (value,) = found
+        text = f"the driver already sets traffic class {value} (DSCP {value >> 2}) on all RoCE traffic"
+        return [Note(CLASS, State.NOT_NEEDED, text)]
+    if found:
+        shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
+        return [Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")]
+    text = "one node cannot show which class the switches treat as lossless"
+    if lossless := _lossless(examination, ports):
+        text = f"this node's NICs have PFC for {lossless}, but the switches decide"
+    return [Note(CLASS, State.UNKNOWN, f"{text}; ask your network administrator")]
+
+
+def _lossless(examination: Examination, ports: dict[str, RdmaPort]) -> str:
+    """Return the priorities with PFC and their classes, where all these ports agree; "" otherwise."""
+    facts = examination.qos
+    netdevs = {} if isinstance(facts, Unknown) else facts.netdevs
+    found = {
+        tuple((dscp, priority) for dscp, priority in known(qos.priorities, {}).items() if priority in qos.pfc)
+        for port in ports.values()
+        for name in netdevs_of(port)
+        if (qos := netdevs.get(name)) is not None and not isinstance(qos.pfc, Unknown)
+    }
+    if len(found) != 1 or not (pairs := found.pop()):
+        return ""
+    priorities = join_limited(str(priority) for priority in sorted({priority for _, priority in pairs}))
+    return f"priority {priorities} (class {join_limited(str(dscp << 2) for dscp, _ in sorted(pairs))})"
+
+
+def bond_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
+    """Say that jobs over bonds may need more queue pairs; NVIDIA lists the variable under debugging.
+
+    `nics`: as in `gid_settings`.
+    """
+    bonds = [name for name, port in roce_ports(examination, nics).items() if port.bond is not None]
+    if not bonds:
+        return []
+    text = (
+        f"a queue pair uses one port of a bond ({join_limited(bonds, 2)}); measure a job with 2 queue pairs "
+        "per connection"
+    )
+    return [Note(QUEUE_PAIRS, State.UNKNOWN, text)]
+
+
+def gid_settings(
+    examination: Examination, version: Version, nics: tuple[str, ...] = ()
+) -> tuple[list[Setting], list[Note]]:
+    """Return the index or the address family, or why NCCL needs neither.
+
+    `nics`: the NICs that the job uses, if they are not those that NCCL chooses.
+    """
+    ports = roce_ports(examination, nics)
+    if not ports:
+        return [], []
+    for name, port in ports.items():
+        if isinstance(port.gids, Unknown):
+            return [], [Note(INDEX, State.UNKNOWN, f"the GIDs of {name} are unknown: {port.gids}")]
+    routable = {name: _routable(port) for name, port in ports.items()}
+    if without := [name for name, gids in routable.items() if not gids]:
+        text = f"no routable RoCE v2 GID on {join_limited(without)}; see gdrtop check"
+        return [], [Note(INDEX, State.FIX_FIRST, text)]
+    has_ipv4 = {
+        name: [gid for gid in gids if gid.gid.startswith(_IPV4_GID)] for name, gids in routable.items()
+    }
+    if version >= _FINDS_GIDS:
+        return _by_family(has_ipv4)
+    wanted = has_ipv4 if all(has_ipv4.values()) else routable
+    common = set.intersection(*({gid.index for gid in gids} for gids in wanted.values()))
+    if not common:
+        text = "the RoCE v2 GIDs of the NICs have different indexes; use NCCL 2.21 or newer, which finds them"
+        return [], [Note(INDEX, State.FIX_FIRST, text)]
+    index = min(common)
+    if index == 0:
+        return [], [Note(INDEX, State.NOT_NEEDED, "GID 0, the default, is a RoCE v2 GID on every NIC")]
+    reason = (
+        "the RoCE v2 GID on every NIC here; NCCL before 2.21 uses index 0, and newer versions need none."
+        " Check it on every node (show_gids)"
+    )
+    return [Setting(INDEX, str(index), reason)], []
+
+
+def _by_family(has_ipv4: dict[str, list[Gid]]) -> tuple[list[Setting], list[Note]]:
+    if all(has_ipv4.values()):
+        text = "NCCL 2.21 and newer find the RoCE v2 GID; older versions need an index (--nccl 2.20 shows it)"
+        return [], [Note(INDEX, State.NOT_NEEDED, text)]
+    if any(has_ipv4.values()):
+        without = [name for name, gids in has_ipv4.items() if not gids]
+        text = f"no IPv4 address on {join_limited(without)}, unlike the other NICs; use one address family"
+        return [], [Note(FAMILY, State.FIX_FIRST, text)]
+    reason = "no NIC has an IPv4 address; NCCL looks for an IPv4 GID by default"
+    return [Setting(FAMILY, "AF_INET6", reason)], []
+
+
+def _routable(port: RdmaPort) -> list[Gid]:
+    """Return the RoCE v2 GIDs that are not link-local."""
+    gids = () if isinstance(port.gids, Unknown) else port.gids
+    return [gid for gid in gids if gid.type == "RoCE v2" and not gid.gid.startswith(_LINK_LOCAL_GID)]
 
 
 def version_of(examination: Examination, stated: str = "") -> tuple[Version, str]:

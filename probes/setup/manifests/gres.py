@@ -12,8 +12,14 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.platform import PlatformFacts
-from probes.setup.manifests.manifest_text import command_line, comment_lines, head
-from probes.setup.manifests.request import ManifestRequest, Refused, compute_nics
+from probes.setup.manifests.manifest_text import (
+    ManifestRequest,
+    Refused,
+    command_line,
+    comment_lines,
+    compute_nics,
+    head,
+)
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
 

@@ -17,8 +17,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath
 from probes.facts.system.slurm import CONFIGLESS, SlurmFacts
 from probes.plans.load_modules import peermem_options
-from probes.setup.manifests.manifest_text import head
-from probes.setup.manifests.request import DriverOwner, ManifestRequest, Refused
+from probes.setup.manifests.manifest_text import DriverOwner, ManifestRequest, Refused, head
 
 _DIRECTORY = "/etc/slurm/prolog.d"
 _NAME = "50-gdrtop.sh"

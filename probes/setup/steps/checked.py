@@ -10,8 +10,7 @@ from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.plans.common import is_reboot
 from probes.queries.finding import Finding, Severity, Status
-from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.definition import SetupFacts, StepDefinition
+from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 
 # Findings about nvidia_peermem that do not matter on the path by DMA-BUF.
 _ONLY_PEERMEM = (

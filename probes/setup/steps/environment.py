@@ -7,13 +7,11 @@ from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.evidence_list import join_limited
-from probes.queries.finding import Evidence
+from probes.queries.finding import Evidence, join_limited
 from probes.setup.environment.advice import Advice, State
 from probes.setup.environment.formats import lines_of
 from probes.setup.environment.recommend import recommend
-from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.definition import SetupFacts, StepDefinition
+from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
 _COMMAND = "gdrtop env"

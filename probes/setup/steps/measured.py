@@ -7,22 +7,24 @@ measured, and skipped where it cannot be.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.request import MemoryPath, Request
+from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.result import Ending, Result, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.comparison import staging_figures
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
 from probes.base.text import plural
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
+from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Evidence
-from probes.setup.step import SetupStep, StepState
-from probes.setup.steps.definition import SetupFacts, StepDefinition
+from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
 _ANY_PORT = 18515  # only the keys of the planned tests are used here
@@ -84,3 +86,91 @@ class MeasuredStep(StepDefinition):
             words = staging_figures(done) or worst.judgment.words
             reason = f"measured on {day:%Y-%m-%d}: {words}"
         return self.step(state, reason, evidence, test=self.request)
+
+
+# The last steps, for which a second node is needed: they show what loopback cannot, cable, switch and peer.
+#
+# They are optional: a node is set up without them. nccl-tests' README has the options of all_reduce_perf.
+
+_NEEDS_PEER = "optional; needs a second node like this one"
+_OPTIONS = "all_reduce_perf -b 8 -e 8G -f 2 -g 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CableStep(StepDefinition):
+    """A test with a peer, of the pairs of its request."""
+
+    is_possible_in_container: bool = True
+    is_scripted: bool = False
+    request: Request  # in loopback: it says which pairs
+    command: str
+
+    def build(self, facts: SetupFacts) -> SetupStep:
+        """Return the step, done when every pair has a good result over the cable."""
+        series = plan_series(facts.examination, self.request, _ANY_PORT)
+        if isinstance(series, Refused):
+            return self._made(StepState.SKIPPED, series.reason)
+        pairs = [(test.pair.gpu_label, test.pair.nic) for test in series.tests]
+        newest = _newest_with_peer(facts.results)
+        done = [newest[pair] for pair in pairs if pair in newest]
+        evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
+        slow = next((result for result in done if result.judgment.is_slow), None)
+        failed = next((result for result in done if result.ending is not Ending.DONE), None)
+        state, reason = StepState.TO_DO, f"{plural(len(pairs), 'pair')}; {_NEEDS_PEER}"
+        if failed is not None:
+            reason = f"{failed.title} failed: {failed.failure or failed.ending.value}"
+        elif slow is not None:
+            reason = f"{slow.title}: {slow.judgment.words}, {slow.judgment.reason}"
+        elif pairs and len(done) == len(pairs):
+            state, reason = StepState.DONE, f"{plural(len(done), 'pair')} measured with {done[0].pair.peer}"
+        elif done:
+            reason = f"{len(done)} of {plural(len(pairs), 'pair')} measured with {done[0].pair.peer}"
+        return self._made(state, reason, (*evidence, *_expected(facts.results, pairs)))
+
+    def _made(self, state: StepState, reason: str, evidence: tuple[Evidence, ...] = ()) -> SetupStep:
+        test = replace(self.request, setup=Mode.BOTH_ENDS)
+        made = self.step(state, reason, evidence, test=test, command=self.command)
+        return replace(made, is_optional=True)
+
+
+def _newest_with_peer(results: Sequence[Result]) -> dict[tuple[str, str], Result]:
+    """Return the newest result of each GPU and NIC whose other end was another node, with GPU memory."""
+    return {
+        (result.pair.gpu_label, result.pair.nic): result
+        for result in results
+        if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
+    }
+
+
+def _expected(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> tuple[Evidence, ...]:
+    """Return the slowest of these pairs in loopback, and what the machine type should reach."""
+    here = [
+        result
+        for result in results
+        if result.setup == Mode.LOOPBACK.value
+        and (result.pair.gpu_label, result.pair.nic) in pairs
+        and result.gbps is not None
+    ]
+    if not here:
+        return ()
+    slowest = min(here, key=lambda result: result.gbps or 0.0)
+    expected = slowest.expected_gbps
+    wanted = "" if expected is None else f"; {slowest.expected_machine} should reach {expected:.0f} Gb/s"
+    return (Evidence("In loopback", f"{slowest.path}: {slowest.judgment.words}{wanted}"),)
+
+
+def two_node_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
+    """Return the step for a job on two nodes, with srun where Slurm runs, else with mpirun."""
+    node = facts.examination.node
+    count = len(node.gpus.gpus) if isinstance(node.gpus, GpuFacts) else 0
+    name = known(node.platform.hostname, "NODE1") if isinstance(node.platform, PlatformFacts) else "NODE1"
+    if not count:
+        return replace(definition.step(StepState.SKIPPED, "the GPUs are unknown"), is_optional=True)
+    start = (
+        f"mpirun -np {2 * count} -N {count} -H {name}:{count},NODE2:{count} -x NCCL_DEBUG=INFO"
+        if isinstance(facts.situation.slurm, Unknown)
+        else f"NCCL_DEBUG=INFO srun -N 2 --ntasks-per-node {count} --gpus-per-node {count} --mpi pmix"
+    )
+    command = f"{start} {_OPTIONS} > nccl.log; gdrtop nccl-log nccl.log"
+    made = definition.step(StepState.TO_DO, f"{_NEEDS_PEER}, and nccl-tests on both", command=command)
+    return replace(made, is_optional=True)

@@ -19,14 +19,13 @@ from probes.facts.gpudirect import parse_driver_version
 from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
 from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
 from probes.facts.pci.nic_families import MELLANOX
-from probes.facts.system import libraries
-from probes.facts.system.libraries import CUDA, NVML
-from probes.host.answers import CommandOutput, CudaGpu
+from probes.facts.system import tools
+from probes.facts.system.tools import CUDA, NVML
 from probes.host.nvml import NvmlFacts, NvmlLive
+from probes.host.protocol import CommandOutput, CudaGpu
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.plans.packages import FABRIC_MANAGER
-from probes.setup.twin.host import TwinHost
-from probes.setup.twin.modules import unknown_path
+from probes.setup.twin.host import TwinHost, unknown_path
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands import boot
 from probes.simulation.node.modules.files import modinfo_fields
@@ -269,13 +268,13 @@ class BootedTwin(TwinHost):
 
     def _missing_library(self, name: str) -> str:
         """Return that an image has no library of the driver; a live node may have it elsewhere."""
-        if self.tree.disk is self.tree.base or libraries.probe(self).found[name]:
+        if self.tree.disk is self.tree.base or tools.probe_libraries(self).found[name]:
             return ""
         return f"{name} is not installed"
 
     def _mismatch(self, version: str) -> str:
         """Return how the driver's library differs from its kernel module; "" if it does not."""
-        found = libraries.probe(self).found[NVML]
+        found = tools.probe_libraries(self).found[NVML]
         here = next((known(library.version, "") for library in found), "")
         return _MISMATCH.format(here, version) if here and version and here != version else ""
 

@@ -9,14 +9,13 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS, Flavor, parse_fields
 from probes.facts.gpudirect import MEMORY_PEERS
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK
-from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.boot import BootFacts, words_that_matter
 from probes.facts.kernel.depmod import find_with_dependencies, read_tree
 from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
-from probes.facts.kernel.next_boot import words_that_matter
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.pci.nic_families import LADDER_FAMILIES
 from probes.facts.system.platform import PlatformFacts
@@ -24,11 +23,12 @@ from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
 from probes.queries.modules import (
     gpu_functions,
+    is_about_version,
     is_present,
+    is_refused_now,
     module_messages,
     nics_of,
 )
-from probes.queries.symbol_versions import is_about_version, is_refused_now
 from probes.setup.twin.booted import BootedTwin, NextStart
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import read_kernel_files

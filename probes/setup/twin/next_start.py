@@ -8,18 +8,22 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect_requirements import FIRST_DMABUF_KERNEL
-from probes.facts.kernel import dkms
-from probes.facts.kernel.boot import BootFacts, BootLoader
+from probes.facts.kernel import module_files
+from probes.facts.kernel.boot import (
+    BootFacts,
+    BootLoader,
+    read_grub_options,
+    read_next_line,
+    words_that_matter,
+)
 from probes.facts.kernel.depmod import origin_of
-from probes.facts.kernel.dkms import DRIVER_PACKAGES, OFED_PACKAGES, DkmsFacts
 from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
-from probes.facts.kernel.module_files import ModuleFile
+from probes.facts.kernel.module_files import DRIVER_PACKAGES, OFED_PACKAGES, DkmsFacts, ModuleFile
 from probes.facts.kernel.modules import LADDER, PEERMEM
-from probes.facts.kernel.next_boot import read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES, parse_config, parse_version
 from probes.facts.kernel.symbol_versions import SymbolVersions, read_versions
 from probes.facts.pci.nic_families import CONNECTX
-from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.host.protocol import Host
 from probes.queries.modules import file_of, gpu_functions, is_present, module_of, nics_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
@@ -74,7 +78,7 @@ def read_kernel_files(
     enforces = _enforces(examination, cmdline, is_image)
     rejected, doubted = _by_signatures(disk, examination, boot, modules) if enforces else ({}, {})
     iommu, dmabuf = _iommu(disk, release, cmdline, before), _dmabuf(examination, modules)
-    builders = dkms.probe(disk) if is_image else examination.dkms
+    builders = module_files.probe_dkms(disk) if is_image else examination.dkms
     container = Unknown(Reason.NOT_RECORDED) if is_image else examination.driver_container
     later, driver = {**_later(examination, modules, builders, container), **doubted}, _unread_driver(modules)
     changed = _is_other_driver(examination, modules)

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.kernel import dkms
+from probes.facts.kernel import module_files
 from probes.facts.kernel.boot import MODULES_DIRECTORY, BootFacts
 from probes.facts.kernel.depmod import FILE_LIMIT_BYTES, DepmodEntry, origin_of
 from probes.facts.kernel.installed_modules import InstalledModules, read_installed
 from probes.facts.kernel.module_files import ModuleFile
 from probes.facts.kernel.release import CONFIG_LIMIT_BYTES
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3
-from probes.facts.system import libraries
-from probes.facts.system.libraries import OF_DRIVER
-from probes.host.answers import CommandOutput
-from probes.host.protocol import Host
+from probes.facts.system import tools
+from probes.facts.system.tools import OF_DRIVER
+from probes.host.protocol import CommandOutput, Host
 from probes.setup.twin.build import MANAGER_VERSION, make_tree
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import NAMES
@@ -174,8 +173,8 @@ def _write_boot(host: Host, tree: TwinTree, boot: Maybe[BootFacts], part: Upgrad
 
 def _write_builds(host: Host, tree: TwinTree, part: UpgradedFiles) -> None:
     """Write what DKMS leaves of a build: for a new kernel, what it left for the present one."""
-    for package in known(host.names(dkms.DIRECTORY), ()):
-        directory = f"{dkms.DIRECTORY}/{package}"
+    for package in known(host.names(module_files.DIRECTORY), ()):
+        directory = f"{module_files.DIRECTORY}/{package}"
         for entry in known(host.names(directory), ()):
             architecture = entry.removeprefix(f"kernel-{part.source}-")
             target = known(host.link(f"{directory}/{entry}"), "")
@@ -190,7 +189,7 @@ def _write_builds(host: Host, tree: TwinTree, part: UpgradedFiles) -> None:
 def _write_libraries(host: Host, tree: TwinTree, version: str) -> None:
     for name in OF_DRIVER:
         file = f"{name.removesuffix('.1')}.{version}"
-        for directory in libraries.DIRECTORIES:
+        for directory in tools.LIBRARY_DIRECTORIES:
             if not isinstance(host.resolve(f"{directory}/{name}"), Unknown):
                 tree.add(f"{directory}/{file}", "")
                 tree.link(f"{directory}/{name}", file)

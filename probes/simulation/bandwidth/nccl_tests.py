@@ -14,19 +14,18 @@ from dataclasses import field
 from probes.base.frozen import frozen
 from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.gpudirect import GpuDirectFacts
-from probes.facts.rdma.counters import RECEIVED, SENT
+from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
-from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.bandwidth.traffic import Flow, stop
+from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.nccl_words import NEAR, ORDER, Nccl
+from probes.topology.nccl_paths import NEAR, ORDER, Nccl
 
 _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch
 _PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55

@@ -14,7 +14,7 @@ from probes.host.protocol import Host
 from probes.host.values import HOSTNAME
 from probes.simulation.bandwidth.command_line import parse_command, split_ssh
 from probes.simulation.bandwidth.playback import NEVER, Script, SimulatedTest, ended
-from probes.simulation.bandwidth.traffic import Traffic
+from probes.simulation.bandwidth.speeds import Traffic
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.node.devices.network import listening
 from probes.simulation.node.model.load import angle_of

@@ -11,8 +11,8 @@ from probes.bandwidth.planning.node_settings import gid_index
 from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings, refusal
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.modules import PEERMEM
-from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import EMPTY_GID
+from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.facts.system.tools import ToolFacts, cuda_in_program
 from probes.simulation.bandwidth import perftest_text, speeds
 from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
@@ -27,8 +27,7 @@ from probes.simulation.bandwidth.perftest_text import (
 )
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
 from probes.simulation.bandwidth.registration import has_provider, register
-from probes.simulation.bandwidth.speeds import Place
-from probes.simulation.bandwidth.traffic import Flow, stop
+from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.snapshot.examination import Examination
 
 _PARSES, _LISTENS, _CONNECTS = 0.03, 0.12, 0.15  # seconds after its start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Unknown
-from probes.facts.rdma.counters import ERROR_COUNTER_BITS
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
 from probes.simulation.commands.command_result import (
     CommandResult,
     Invocation,

@@ -7,7 +7,7 @@ import re
 from probes.base.frozen import frozen
 from probes.facts.pci.functions import DEVICES
 from probes.simulation.commands.command_result import CommandResult, Invocation, done, failed
-from probes.simulation.node.devices.config_space import real_path
+from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.model.tree import Tree
 
 _CAPABILITIES = {"PM": 0x01, "MSI": 0x05, "VNDR": 0x09, "EXP": 0x10, "MSIX": 0x11}

@@ -6,7 +6,7 @@ import re
 
 from probes.base.unknown import Unknown
 from probes.facts.system.tool_names import PERFTEST
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.commands.command_result import (
     BRIEFLY,
     CommandResult,

@@ -16,7 +16,7 @@ from probes.simulation.faults.fault import (
     fault,
     remove_path,
 )
-from probes.simulation.node.devices.config_space import real_path
+from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.jobs.processes import add_fabric_manager, library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 from probes.facts.kernel.modules import PEERMEM
-from probes.facts.rdma.counters import RECEIVED, SENT
+from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
 from probes.simulation.node.devices.ports import add_switch, netdev_of, port_of
-from probes.simulation.node.jobs.flight_recorder import add_dumps
+from probes.simulation.node.jobs.nccl_log import add_dumps
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
     JOB,

@@ -17,7 +17,7 @@ from probes.simulation.faults.fault import (
     change_fields,
     fault,
 )
-from probes.simulation.node.devices import config_space as config
+from probes.simulation.node.devices import pci as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Content, Tree, log
 

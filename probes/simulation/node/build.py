@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
-from probes.facts.rdma.counters import RECEIVED, SENT
 from probes.facts.rdma.devices import EMPTY_GID
-from probes.simulation.node.devices.config_space import add_config_space
+from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
-from probes.simulation.node.devices.pci import add_pci
+from probes.simulation.node.devices.pci import add_config_space, add_pci
 from probes.simulation.node.devices.ports import add_ports, job_traffic
 from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa
 from probes.simulation.node.jobs.processes import add_processes

@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.pci.functions import parse_speed
-from probes.facts.pci.link_speed import generation
+from probes.facts.pci.functions import generation, parse_speed
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.traffic import held_rank, nics_of_gpu, traffic_of_gpu

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from probes.base.silence import Silence, set_silences
+from probes.base.site import Silence, set_silences
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judge, Judgment, conclude, exit_status, judge
 from probes.facts.gpudirect import GdrPath

@@ -8,8 +8,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgment import judge
-from probes.host.answers import FileRange
-from probes.host.protocol import READ_LIMIT_BYTES
+from probes.host.protocol import READ_LIMIT_BYTES, FileRange
 from probes.live.job_examination import examine_with_jobs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names

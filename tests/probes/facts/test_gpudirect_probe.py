@@ -17,8 +17,8 @@ from probes.facts.gpudirect import (
 )
 from probes.facts.gpudirect_probe import dmabuf_verdict, probe
 from probes.facts.rdma.devices import RdmaFacts
-from probes.host.answers import CudaGpu
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CudaGpu
 from tests.probes.facts.gpudirect_facts import (
     ABSENT,
     BUILTIN,

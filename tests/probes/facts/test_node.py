@@ -21,11 +21,10 @@ from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma import devices as rdma
 from probes.facts.system import numa, platform
-from probes.host.answers import CudaGpu
 from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlFacts
 from probes.host.probe_thread import note, start_probe
-from probes.host.protocol import READ_LIMIT_BYTES, Host
+from probes.host.protocol import READ_LIMIT_BYTES, CudaGpu, Host
 from probes.simulation.host import SimulatedHost
 
 LONG = 60.0

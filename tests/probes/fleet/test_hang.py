@@ -6,8 +6,7 @@ from typing import Any
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.hang import diagnose_nodes
-from probes.live.hang.blocked_threads import BlockedThread
-from probes.live.hang.diagnosis import Diagnosis, HangFacts, Motion
+from probes.live.hang.diagnosis import BlockedThread, Diagnosis, HangFacts, Motion
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import RankState
 from probes.live.processes.packets import PairMotion
@@ -15,7 +14,7 @@ from probes.snapshot.condition import STOPPED, Condition
 from tests.support.flight_recorder_dumps import group_dump
 from tests.support.hung_job import JOB, rank, stopped
 from tui.commands.fleet.output import NO_NODE
-from tui.commands.hang.document import hang_document
+from tui.commands.hang import hang_document
 from widgets.base.lines import plain
 from widgets.nccl.hang import draw_hang
 

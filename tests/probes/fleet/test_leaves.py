@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.rails import Leaf, Rail, check_rails, parse_lldp, parse_node_info, read_leaves
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.host import SimulatedHost
 
 INFINIBAND = Rail(3, "mlx5_3", 1, None, "", "0000:1a:00.0", "InfiniBand", "ib3", True)

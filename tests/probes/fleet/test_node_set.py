@@ -17,8 +17,8 @@ from probes.fleet.node_set import (
     parse_nodes,
     partition_nodes,
 )
-from probes.host.answers import CommandOutput
 from probes.host.host_base import HostBase
+from probes.host.protocol import CommandOutput
 
 
 class Slurm(HostBase):

@@ -9,8 +9,7 @@ from probes.base.unknown import Unknown
 from probes.fleet.job_model import ClockOffset
 from probes.fleet.rails import rails_of
 from probes.fleet.sampler import ANSWER_SECONDS, FIRST_ANSWER_SECONDS, FleetSampler, measure_clock
-from probes.simulation.host import SimulatedHost
-from probes.simulation.job_nodes import job_nodes
+from probes.simulation.host import SimulatedHost, job_nodes
 from probes.snapshot.examination import examine
 from tests.support.fleet_samples import HungHost
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.fleet.job_differences import TrafficWatch, standstill_of
 from probes.fleet.job_model import ClockOffset, NodeSample, Silence
-from probes.fleet.silence import TrafficWatch, standstill_of
 from probes.live.model.sample import Standstill, ranks_wait
 from tests.support.fleet_samples import EXACT
 from tests.support.live_samples import BEGAN, a_port, a_sample

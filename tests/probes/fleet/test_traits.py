@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Unknown
-from probes.fleet.facts import FACTS
-from probes.fleet.traits import MOST_CHARACTERS, options_of, traits_of
+from probes.fleet.traits import FACTS, MOST_CHARACTERS, options_of, traits_of
 from probes.host.machine.local import LocalHost
 from probes.snapshot.examination import examine
 from tests.support.fleet_nodes import simulated

@@ -14,7 +14,7 @@ from probes.facts.gpu.gpus import DriverFacts, Gpu, GpuFacts
 from probes.facts.node import Node
 from probes.host.collectives import CollectiveSpeed
 from probes.host.protocol import Host
-from probes.live.bus_bandwidth import BusBandwidth, slowest
+from probes.live.live_sampler import BusBandwidth, slowest
 from probes.live.model.sample import LiveProcess
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers

@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node, probe_node
-from probes.host.answers import KernelMessage
+from probes.host.protocol import KernelMessage
 from probes.live import live_sampler
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveSample

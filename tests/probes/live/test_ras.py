@@ -11,7 +11,7 @@ from probes.host.ras import VERBOSE_STATUS
 from probes.live.ras.findings import RasHistory, Stall, findings, unequal_counts
 from probes.live.ras.policy import RasJob, RasUse, decide, parse_version
 from probes.live.ras.targets import LocalProcesses
-from probes.nccl.ras.report import parse_report
+from probes.nccl.ras import parse_report
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import FIRST_PID, a_process, gpu_bdf

@@ -13,7 +13,7 @@ from probes.base.unknown import Maybe
 from probes.checks.judgment import judge
 from probes.host.machine.local import LocalHost
 from probes.metrics import metric_list
-from probes.metrics.families import Family, Sample
+from probes.metrics.metric_list import Family, Sample
 from probes.simulation.host import SimulatedHost
 from tests.support.doctor import examination_of
 from tests.support.observed_metrics import METRICS, families_of, reader_of, values

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
-from probes.metrics.port_totals import WAIT, PortTotals, read_port_totals, wait_ratio
+from probes.metrics.metrics import WAIT, PortTotals, read_port_totals, wait_ratio
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.rates import PortCounters
 

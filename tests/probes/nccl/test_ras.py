@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.nccl.ras.facts import RasProcess, parse_event
-from probes.nccl.ras.report import parse_diagnostics, parse_report
+from probes.nccl.ras import RasProcess, parse_diagnostics, parse_event, parse_report
 from tests.support.machines import machine_file, machine_files
 from tests.support.ras_reports import HASH, a_report, rank_line
 

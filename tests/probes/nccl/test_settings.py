@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
-from probes.topology.nccl_words import ORDER, Nccl
+from probes.topology.nccl_paths import ORDER, Nccl
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import build
 from tests.support.doctor import findings_on
 from tests.support.environment_nodes import changed

@@ -8,7 +8,7 @@ from probes.facts.jobs.process_files import FAMILIES
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known, meaning_of, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
-from probes.recording.redaction.words import VARIABLES
+from probes.recording.redaction.tokens import VARIABLES
 
 
 @pytest.mark.parametrize("variable", CATALOGUE.values(), ids=CATALOGUE.keys())

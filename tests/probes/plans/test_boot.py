@@ -16,7 +16,7 @@ from probes.base.plan import Step
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.kernel.boot import BootFacts, BootLoader
-from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.packages import Distribution, Family
 from probes.plans.boot import (
     COMMAND_LINE_PROGRAMS,
     INITRAMFS_PROGRAMS,
@@ -29,8 +29,7 @@ from probes.queries.finding import Finding
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord
 from probes.setup.steps.checked import CheckedStep
-from probes.setup.steps.guide import Guide, build_guide
-from probes.setup.steps.remaining_commands import remaining_plans
+from probes.setup.steps.guide import Guide, build_guide, remaining_plans
 from probes.setup.steps.step_list import STEPS
 from probes.setup.twin.build import start_twin
 from probes.simulation.faults.catalogue import FAULTS
@@ -209,7 +208,11 @@ ONE_HOME = {
         re.compile(
             r"^(?:apt-get|dnf|dpkg|rpm|tdnf|zypper)$|(?:apt|apt-get|dnf|tdnf|yum|zypper) (?:-y )?install"
         ),
-        ("probes/facts/system/packages.py", "probes/setup/upgrade/", "probes/setup/manifests/container.py"),
+        (
+            "probes/facts/system/packages.py",
+            "probes/setup/upgrade/",
+            "probes/setup/manifests/containers.py",
+        ),
     ),
 }
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
+from probes.facts.kernel.module_files import DkmsFacts, DkmsModule
 from probes.plans.driver import rebuild_plan, rebuild_steps
 from tests.support.changed_facts import with_module
 from tests.support.doctor import examination_of

@@ -10,7 +10,7 @@ from probes.base.plan import Step
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.node import Node
-from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.packages import Distribution, Family
 from probes.facts.system.platform import PlatformFacts
 from probes.plans.packages import (
     fabric_manager_steps,

@@ -1,8 +1,7 @@
 """Long lists are cut and the rest is counted, in words that scripts of admins may match."""
 
 from probes.base.unknown import Reason, Unknown
-from probes.queries.evidence_list import LIKE_THESE, first_distinct, first_n, join_limited
-from probes.queries.finding import Evidence, needs
+from probes.queries.finding import LIKE_THESE, Evidence, first_distinct, first_n, join_limited, needs
 
 NICS = [f"mlx5_{number}" for number in range(10)]
 SEEN = [Evidence(f"/sys/class/infiniband/{nic}", "down") for nic in NICS]

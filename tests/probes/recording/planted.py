@@ -10,8 +10,8 @@ import urllib.parse
 from collections.abc import Iterator
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.answers import CommandOutput, KernelMessage
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
+from probes.host.protocol import CommandOutput, KernelMessage
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -23,8 +23,8 @@ from probes.host.rdma_resources import (
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.table import COMMANDS, ENVIRONMENT, FILES
-from probes.recording.redaction.words import PROGRAMS
+from probes.recording.redaction.identifiers import COMMANDS, ENVIRONMENT, FILES
+from probes.recording.redaction.tokens import PROGRAMS
 
 NAMES = """
 gpu-h100-07 cluster.corp.example login-secure-3 storage-9.acme.example alice.liddell bob_operator carol-svc

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import MAX_MESSAGES, KernelMessage
 from probes.host.machine.local import LocalHost
 from probes.host.nvml import NvmlLive
+from probes.host.protocol import MAX_MESSAGES, KernelMessage
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,

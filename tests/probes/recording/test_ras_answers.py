@@ -6,8 +6,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.ras import STATUS
-from probes.nccl.ras.facts import parse_event
-from probes.nccl.ras.report import parse_report
+from probes.nccl.ras import parse_event, parse_report
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost

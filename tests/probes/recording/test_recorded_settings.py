@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.recording.redaction.processes import environment, maps
+from probes.recording.redaction.kernel_files import environment, maps
 from probes.recording.redaction.tokens import Tokens
 
 

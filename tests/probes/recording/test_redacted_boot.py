@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.facts.kernel.boot import parse_grub
 from probes.facts.kernel.boot_loader import parse_efi_text
-from probes.facts.kernel.next_boot import parse_grub
 from probes.recording.redaction.answers import cluster_objects
 from probes.recording.redaction.config_files import boot_variable, grub_menu, grub_settings
 from probes.recording.redaction.tokens import Tokens

@@ -6,7 +6,7 @@ from probes.base.unknown import Unknown
 from probes.facts.system.kubernetes import KubernetesFacts, message_of
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
-from probes.recording.redaction.words import is_known
+from probes.recording.redaction.tokens import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.setup.situation import PROBES, Situation, read_situation
 from probes.simulation.host import SimulatedHost

@@ -7,9 +7,8 @@ from probes.checks.judgment import judge
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Severity, Status
 from probes.recording.recording_host import Moment, RecordingHost
-from probes.recording.redaction.identifiers import Identifiers
-from probes.recording.redaction.table import row_of
-from probes.recording.redaction.words import is_known
+from probes.recording.redaction.identifiers import Identifiers, row_of
+from probes.recording.redaction.tokens import is_known
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
@@ -69,7 +68,7 @@ def test_each_path_that_gdrtop_reads_has_a_row(name: str) -> None:
     }
     without = sorted(path for path in paths if row_of(path) is None)
     assert len(paths) > 100
-    assert not without, f"add a row to FILES in probes/recording/redaction/table.py for {without}"
+    assert not without, f"add a row to FILES in probes/recording/redaction/identifiers.py for {without}"
 
 
 @pytest.mark.slow

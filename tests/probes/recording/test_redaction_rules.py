@@ -15,13 +15,11 @@ from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import parse_config, unpack
 from probes.facts.pci.config_space import ConfigSpace
 from probes.facts.pci.config_space import parse_config as parse_pci_config
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.identifiers import Identifiers
-from probes.recording.redaction.table import FILES
-from probes.recording.redaction.tokens import NOBODY
-from probes.recording.redaction.words import is_known
+from probes.recording.redaction.identifiers import FILES, Identifiers
+from probes.recording.redaction.tokens import NOBODY, is_known
 from tests.probes.recording import planted
 from tests.support.recordings import archive_of, read
 

@@ -10,7 +10,7 @@ from probes.checks.judgment import conclude
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel import boot
-from probes.facts.system import distribution
+from probes.facts.system import packages
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.forecast import KernelForecast, forecast
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
@@ -62,7 +62,7 @@ def forecast_of(host: SimulatedHost) -> KernelForecast:
     examination = examine(host)
     release = examination.node.kernel_release
     assert isinstance(release, str)
-    facts = boot.probe(host, distribution.probe(host), release)
+    facts = boot.probe(host, packages.probe(host), release)
     kernel = forecast(host, examination, facts, release, only=True).chosen(release)
     assert kernel is not None
     return kernel

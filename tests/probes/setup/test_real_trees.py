@@ -19,17 +19,17 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown, known
-from probes.facts.kernel import boot, dkms, symbol_versions
-from probes.facts.kernel.dkms import DRIVER_PACKAGES
+from probes.facts.kernel import boot, module_files, symbol_versions
+from probes.facts.kernel.boot import read_grub_options, read_next_line
 from probes.facts.kernel.installed_modules import InstalledModules, installed_releases, read_installed
+from probes.facts.kernel.module_files import DRIVER_PACKAGES
 from probes.facts.kernel.modules import LADDER
-from probes.facts.kernel.next_boot import read_grub_options, read_next_line
-from probes.facts.system import distribution, libraries
+from probes.facts.system import packages, tools
 from probes.host.machine.local import LocalHost
 from probes.plans.boot import initramfs_step
 from probes.plans.load_modules import OWN_FILE
 from probes.queries.finding import Status
-from probes.setup.image import ImageKind, check_image
+from probes.setup.forecast import ImageKind, check_image
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.probes.setup.debian_tree import newest_kernel, run, unpack
@@ -234,10 +234,10 @@ def test_the_parts_of_the_driver_are_those_of_ldconfig_and_dkms(root: Path) -> N
     cached = dict(line.split(" => ") for line in inside(root, "ldconfig", "-p").split("\n") if " => " in line)
     paths = {key.split()[0]: path for key, path in cached.items()}
     for name in ("libcuda.so.1", "libnvidia-ml.so.1", "libibverbs.so.1", "libmlx5.so.1"):
-        (library, *_) = libraries.probe(host).found[name]
+        (library, *_) = tools.probe_libraries(host).found[name]
         assert library.path == inside(root, "readlink", "-f", paths[name]).strip()
         assert library.path.endswith(f".{library.version}")
-    facts = dkms.probe(host)
+    facts = module_files.probe_dkms(host)
     assert not isinstance(facts, Unknown)
     ours = [
         f"{module.name}/{module.version}, {release}, {os.uname().machine}: installed"
@@ -305,7 +305,7 @@ def test_the_kernel_that_boots_next_is_the_first_of_grubs_menu(debian: Path, tmp
         inside(root, "update-grub")
         menu = (root / "boot/grub/grub.cfg").read_text().split("menuentry '")[1]
         image = next(line.split()[1] for line in menu.split("\n") if line.strip().startswith("linux"))
-        facts = boot.probe(host, distribution.probe(host), Unknown(Reason.NOT_THERE))
+        facts = boot.probe(host, packages.probe(host), Unknown(Reason.NOT_THERE))
         assert facts.next_kernel == image.removeprefix("/boot/vmlinuz-")
         for release in releases:
             (root / f"boot/vmlinuz-{release}").unlink()
@@ -324,7 +324,7 @@ def test_the_boot_image_has_modprobe_d_and_not_modules_load_d(debian: Path, tmp_
     write(root, OWN_FILE, "nvidia_peermem\n")
     before = image.stat().st_ino
     host = LocalHost(str(root))
-    system = distribution.probe(host)
+    system = packages.probe(host)
     facts = boot.probe(host, system, kernel.release)
     step = initramfs_step(replace(examine(SimulatedHost("hgx-h100")), distribution=system, boot=facts))
     inside(root, *step.argv)

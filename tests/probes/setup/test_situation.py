@@ -13,9 +13,9 @@ from probes.facts.kernel.boot import BootLoader
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicStack
 from probes.facts.system import slurm
-from probes.facts.system.cloud import Cloud, Provider
-from probes.facts.system.distribution import Family
 from probes.facts.system.kubernetes import waits_for_nic_driver
+from probes.facts.system.packages import Family
+from probes.facts.system.platform import Cloud, Provider
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
 from probes.setup.situation import PROBES, Situation, read_situation

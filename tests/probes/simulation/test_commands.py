@@ -11,7 +11,7 @@ from probes.facts.system.services import probe as probe_services
 from probes.host.nvml import NvmlFacts
 from probes.simulation.commands.catalogue import HANDLERS
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices.config_space import ACS_CONTROL
+from probes.simulation.node.devices.pci import ACS_CONTROL
 from tests.support.simulated_commands import end_job, found_on, node, run
 
 PORT = "0000:17:00.0"  # above a GPU of hgx-h100

@@ -2,8 +2,7 @@
 
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.jobs.processes import probe as probe_processes
-from probes.simulation.host import SimulatedHost
-from probes.simulation.job_nodes import job_nodes
+from probes.simulation.host import SimulatedHost, job_nodes
 
 BEGAN = 5000.0
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from probes.checks.registry import findings
-from probes.facts.system.cloud import ORACLE_TAG
+from probes.facts.system.platform import ORACLE_TAG
 from probes.live.job_examination import examine_and_sample
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault

@@ -8,12 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.base.cluster_places import ClusterPlaces, set_cluster_places
+from probes.base.site import ClusterPlaces, set_cluster_places
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.simulation.host import SimulatedHost
-from probes.slurm.gpu_order import GpuOrder, gpus_meant, is_among, parse_gpu_order, read_gpu_order
-from probes.slurm.slurm_job import devices_of, parse_job
+from probes.slurm.drain import (
+    GpuOrder,
+    devices_of,
+    gpus_meant,
+    is_among,
+    parse_gpu_order,
+    parse_job,
+    read_gpu_order,
+)
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
 

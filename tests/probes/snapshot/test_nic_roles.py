@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Unknown
-from probes.facts.network.network_use import NetworkUse, parse_mounts, probe
+from probes.facts.network.network_dependencies import NetworkUse, parse_mounts, probe_use
 from probes.facts.node import probe_node
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
@@ -63,13 +63,13 @@ def test_members_of_a_bond_carry_its_default_route(tmp_path: Path) -> None:
     write(tmp_path, "/proc/mounts", MOUNTS)
     (tmp_path / "sys/class/net/bond0/lower_ens1").mkdir(parents=True)
     (tmp_path / "sys/class/net/ens1").mkdir()
-    use = probe(LocalHost(str(tmp_path)))
+    use = probe_use(LocalHost(str(tmp_path)))
     assert use.default_routes == {"bond0", "ens1"}
     assert use.mounts == {"ens5np0": ("/my data (nfs4)",), "ens4np0": ("/scratch (lustre)",)}
 
 
 def test_without_routes_nothing_is_claimed(tmp_path: Path) -> None:
-    use = probe(LocalHost(str(tmp_path)))
+    use = probe_use(LocalHost(str(tmp_path)))
     assert isinstance(use.default_routes, Unknown)
     assert isinstance(use.mounts, Unknown)
 
@@ -78,4 +78,4 @@ def test_without_routes_nothing_is_claimed(tmp_path: Path) -> None:
 def test_malformed_routes_and_mounts_give_nothing_and_raise_nothing(tmp_path: Path, text: str) -> None:
     write(tmp_path, "/proc/net/route", text)
     write(tmp_path, "/proc/mounts", text)
-    assert probe(LocalHost(str(tmp_path))) == NetworkUse(frozenset(), {})
+    assert probe_use(LocalHost(str(tmp_path))) == NetworkUse(frozenset(), {})

@@ -12,7 +12,7 @@ from probes.nccl.topology_writer import system_of
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from probes.topology.hops import Smi
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Topology, build
 
 GPU1, DMA = "0009:06:00.0", "0009:03:00.0"

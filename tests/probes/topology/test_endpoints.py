@@ -13,7 +13,7 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
 from probes.host.machine.local import LocalHost
 from probes.topology.hops import Smi
-from probes.topology.nccl_words import Nccl, pci_path, seat_of
+from probes.topology.nccl_paths import Nccl, pci_path, seat_of
 from probes.topology.paths import Topology, build
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, link, write
 

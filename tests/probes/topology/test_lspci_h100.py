@@ -8,7 +8,7 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.host.machine.local import LocalHost
 from probes.topology.hops import Smi
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Topology, build
 from tests.support.machines import machine_file
 from tests.support.trees import tree_from_lspci

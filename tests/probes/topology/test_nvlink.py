@@ -8,7 +8,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.host.machine.local import LocalHost
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Topology, build
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 

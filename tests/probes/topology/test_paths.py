@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
-from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink
-from probes.facts.pci.link_speed import generation, link_gbps
+from probes.facts.pci.functions import PciFacts, PciFunction, PciKind, PciLink, generation, link_gbps
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.topology.endpoints import endpoints
 from probes.topology.graph import build_parts
 from probes.topology.hops import Routes, Smi, smi_path
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Topology, build
 from tests.probes.topology.test_endpoints import NOTHING
 from tests.support.trees import BROADCOM, MELLANOX, NVIDIA, add_function, add_numa_node, add_rdma_device

@@ -4,8 +4,7 @@ import pytest
 
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
-from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.results.result_json import from_json, to_json
+from probes.bandwidth.model.result import Ending, Result, from_json, to_json
 from tests.tui.bandwidth.scripted import SERVER, Play, Scene, rows
 from tui.bandwidth.events import (
     BandwidthEvent,

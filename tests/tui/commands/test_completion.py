@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tui.cli import main, whole_parser
-from tui.command_line.completion_words import words
+from tui.command_line.arguments import words
 from tui.commands.completion import SHELLS, script
 
 TAB = """\

@@ -17,8 +17,7 @@ from tests.support.flight_recorder_dumps import dump_value, entry, pickled
 from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tui.cli import main
-from tui.commands.hang.document import hang_json
-from tui.commands.hang.hang import HangOptions, HangSearch
+from tui.commands.hang import HangOptions, HangSearch, hang_json
 from widgets.base.lines import plain
 from widgets.nccl.hang import draw_hang
 

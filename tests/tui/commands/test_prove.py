@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.registration.outcome import Outcome, PairResult, PathResult
-from probes.bandwidth.registration.trial import GpuTrial, plan_registration
+from probes.bandwidth.registration import GpuTrial, Outcome, PairResult, PathResult, plan_registration
 from probes.base.origin import Origin, Source
 from probes.queries.unproven_paths import IN_GUEST, OVER_C2C
 from probes.simulation.host import SimulatedHost

@@ -18,7 +18,7 @@ from probes.checks.registry import findings
 from probes.facts.node import probe_node
 from probes.host.component_history import ComponentHistory
 from probes.host.protocol import Host
-from probes.live.reliability.tally import identities_of
+from probes.live.reliability import identities_of
 from probes.recording.format import Question, RecordingError, decode_blob, encode
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
@@ -216,7 +216,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, rea
     path = str(tmp_path / "reliability" / "gpu1.sqlite")
     monkeypatch.setattr("tui.commands.watch.watch.history_path", lambda: path)
     monkeypatch.setattr(recorder, "WRITE_SECONDS", 3.0)
-    monkeypatch.setattr("probes.live.reliability.tally.LEAST_JOB_SECONDS", 2.0)
+    monkeypatch.setattr("probes.live.reliability.LEAST_JOB_SECONDS", 2.0)
     monkeypatch.setattr(NodeMonitor, "needs_check", False)
     clock = SteppedClock()
     host = SimulatedHost("cloud-vm", clock=clock)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.host import SimulatedHost
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.command_line.arguments import OutputOptions, UsageError
-from tui.commands.forecast.upgrade import write_advice
+from tui.commands.forecast import write_advice
 
 KERNEL = "Inst linux-image-6.8.0-90-generic (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"
 CURL = "Inst curl [8.5.0-2] (8.5.0-3 Ubuntu:24.04 [amd64])\n"

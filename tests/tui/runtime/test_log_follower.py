@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe
-from probes.host.answers import FileRange
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import FileRange
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.facts import State
 from tests.support.nccl_logs import channel, info, read

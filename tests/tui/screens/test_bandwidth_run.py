@@ -26,8 +26,8 @@ from tui.bandwidth.console import MOST_LINES
 from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
-from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
+from tui.screens.confirm import ConfirmScreen
 from widgets.base.lines import plain
 from widgets.base.lines_view import LinesView
 

@@ -11,7 +11,7 @@ from tests.support.bandwidth_screens import planned, scripted, set_up
 from tests.support.pilot import SteppedClock, overview, readings, stepped_app, until
 from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
-from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
 
 SIZE = (120, 40)
 _MOST_PRESSES = 40

@@ -21,7 +21,7 @@ keys = {"doctor": Configured("f6,ctrl+t"), "record": Configured("")}
 use(Configuration({"theme": Configured("textual-light")}, keys))
 from tui import dashboard
 dashboard.prepare(False)
-from probes.base.origin import Origin, Source
+from probes.base.origin import (Origin, Source)
 from probes.simulation.host import SimulatedHost
 from tui.app import GdrtopApp
 from tui.screens.key_footer import KeyFooter

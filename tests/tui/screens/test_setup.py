@@ -26,8 +26,8 @@ from tests.support.setup_screens import (
     summary,
 )
 from tests.support.tiers import GDR_NODES, usual
-from tui.screens.bandwidth_setup.screen import BandwidthSetupScreen
-from tui.screens.confirm.screen import ConfirmScreen
+from tui.screens.bandwidth_setup import BandwidthSetupScreen
+from tui.screens.confirm import ConfirmScreen
 from tui.screens.help import HelpScreen
 from tui.screens.setup import SetupScreen
 

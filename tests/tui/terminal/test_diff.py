@@ -20,8 +20,16 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from tests.support.emulator import Emulator
-from tui.terminal.cells import PLAIN, Pen, agreed_width, cells_of, change_pen, parse_pen
-from tui.terminal.diff import MinimalOutput, TerminalContent
+from tui.terminal.diff import (
+    PLAIN,
+    MinimalOutput,
+    Pen,
+    TerminalContent,
+    agreed_width,
+    cells_of,
+    change_pen,
+    parse_pen,
+)
 
 COLUMNS, ROWS = 24, 4
 CUTS = (0, 7, 8, 20, COLUMNS)

@@ -11,7 +11,7 @@ from probes.bandwidth.model.command import Refused
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Unknown
-from probes.facts.network.tcp_ports import listening
+from probes.facts.network.routes import listening
 from probes.facts.node import probe_node
 from probes.fleet.attribution import PairMemory, PairResult, suspects
 from probes.fleet.pairs import (

@@ -20,7 +20,13 @@ from typing import Any
 
 from probes.base.text import printable
 from probes.host.remote import collector
-from probes.host.remote.connection import CONNECT_SECONDS
+from probes.host.remote.connection import (
+    CONNECT_SECONDS,
+    END_SECONDS,
+    close_pipes,
+    start_transport,
+    wait_or_kill,
+)
 from probes.host.remote.transport import (
     GARBLED,
     LONGEST_SECONDS,
@@ -32,7 +38,6 @@ from probes.host.remote.transport import (
     program,
     why_failed,
 )
-from probes.host.remote.transport_process import END_SECONDS, close_pipes, start_transport, wait_or_kill
 from tui.bandwidth import supervisor
 from tui.bandwidth.pairs import node_server
 from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED

@@ -8,8 +8,16 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.registration.outcome import Answer, PairResult, not_tried, parse_answer, results_of
-from probes.bandwidth.registration.trial import GPU_SECONDS, GpuTrial, plan_registration
+from probes.bandwidth.registration import (
+    GPU_SECONDS,
+    Answer,
+    GpuTrial,
+    PairResult,
+    not_tried,
+    parse_answer,
+    plan_registration,
+    results_of,
+)
 from probes.base.origin import Source
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination

@@ -10,13 +10,13 @@ from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.planning.bisection import Outcome, run_counts
-from probes.bandwidth.planning.single_process import with_variables
+from probes.bandwidth.planning.series import with_variables
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
 from probes.base.origin import Source, origin_word
 from probes.base.text import plural
 from probes.base.unknown import known
-from probes.facts.system import cloud as cloud_facts
+from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.setup.environment.differences import Difference, Differences, NotCompared, differences
 from probes.setup.environment.lint import File
@@ -128,7 +128,7 @@ class BisectCommand(BenchCommand):
         series = super()._plan()
         if isinstance(series, Refused):
             return series
-        advice = recommend(self._examination, cloud_facts.probe(self._host))
+        advice = recommend(self._examination, cloud_facts.probe_cloud(self._host))
         if advice.nothing:
             return Refused(f"nothing to compare with: {advice.nothing}")
         if advice.source_script:

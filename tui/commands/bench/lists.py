@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.planned_series import LeftOut, PlannedTest, Purpose
-from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.result import Result, to_json
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.planning.inventory import Available, inventory, packages_of_tests
 from probes.bandwidth.results.against_earlier import local_time
-from probes.bandwidth.results.result_json import to_json
 from probes.base.origin import Source
 from probes.base.unknown import Maybe
 from probes.facts.system import platform

@@ -10,11 +10,11 @@ from typing import Any, TextIO
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.expected import TableError
-from probes.bandwidth.model.planned_series import Series
+from probes.bandwidth.model.planned_series import LeftOut, Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import Ending, Result
 from probes.bandwidth.planning.node_settings import NoSuchDevice, bdf_of
-from probes.bandwidth.results.against_earlier import changes, machine_type
+from probes.bandwidth.results.against_earlier import below_limit, changes, machine_type
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.origin import Source
 from probes.host.protocol import Host
@@ -24,13 +24,15 @@ from tui.actions.guards import node_name
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted, TestEnded
 from tui.bandwidth.impact_check import read_twice, with_not_started
 from tui.bandwidth.processes import ProcessStarter
-from tui.bandwidth.results_store import ResultsStore, open_results_store
+from tui.bandwidth.results_store import ResultsStore, StoreError, open_results_store
 from tui.bandwidth.session import BenchSession, expected_rows
+from tui.bandwidth.ticket import ticket_text, versions_of
 from tui.commands.bench.exit_status import (
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,
     EXIT_STOPPED,
     EXIT_WRONG_USAGE,
+    below_threshold,
     exit_status,
 )
 from tui.commands.bench.lists import (
@@ -42,14 +44,88 @@ from tui.commands.bench.lists import (
 )
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
-from tui.commands.bench.save import BenchSaver
-from tui.files.new_file import NotWritten, check_new
+from tui.files.new_file import NotWritten, check_new, write_new
 from tui.runtime.json_values import document, host_name, object_from, plain_value
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
+from widgets.bandwidth.result import words_of
 from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_started, draw_series, peer_command
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
+
+# What `gdrtop bench` saves on request: the baseline of the machine type, and a text for a ticket.
+
+
+class BenchSaver:
+    """Saves the baseline and the ticket, if the options ask for them."""
+
+    def __init__(
+        self,
+        output: BenchOutput,
+        options: BenchOptions,
+        store: ResultsStore,
+        examination: Examination,
+        answers: TextIO | None,
+    ) -> None:
+        self._output, self._options, self._store = output, options, store
+        self._examination, self._answers = examination, answers
+        self._machine = machine_type(examination)
+
+    def save(self, results: tuple[Result, ...], left_out: Sequence[LeftOut], status: int) -> int:
+        """Save what was requested; return the exit status: `status`, or not 0 if saving failed."""
+        is_saved = not self._options.save_baseline or self._save_baseline(results)
+        if self._options.text is not None:
+            is_saved = self._write_ticket(self._options.text, results, left_out) and is_saved
+        return status or (0 if is_saved else EXIT_NOT_WRITTEN)
+
+    def _save_baseline(self, results: tuple[Result, ...]) -> bool:
+        """Save unless a result is below --min-gbps; ask first if one is below the limit of its path."""
+        low = below_threshold(results, self._options.min_gbps)
+        if low:
+            self._output.warn(f"baseline not saved: {low[0].title}, {words_of(low[0])}, below the threshold")
+            return False
+        low = list(below_limit(results))
+        if low and not self._options.yes and not self._confirm(low):
+            text = f"{low[0].title}, {words_of(low[0])}, is below the limit of its path"
+            self._output.warn(f"baseline not saved: {text} (use --yes to override)")
+            return False
+        try:
+            place = self._store.save_baseline(results)
+        except StoreError as error:
+            self._output.warn(f"baseline not saved: {error}")
+            return False
+        self._output.note(f"baseline of {self._machine}: {place}")
+        return True
+
+    def _confirm(self, low: Sequence[Result]) -> bool:
+        if not self._output.can_ask(self._answers):
+            return False
+        why: list[Line] = []
+        for result in low:
+            text = f"below the limit of its path: {result.title}, {words_of(result)}"
+            why += wrapped(text, self._output.width, Tone.WARNING)
+        self._output.show([(), *why])
+        try:
+            return self._output.ask(self._answers, why, "Save it as the baseline anyway?")
+        except KeyboardInterrupt:  # the results must still be printed
+            return False
+
+    def _write_ticket(self, path: str, results: tuple[Result, ...], left_out: Sequence[LeftOut]) -> bool:
+        text = ticket_text(
+            results,
+            node_name(self._examination),
+            versions_of(self._examination),
+            self._store.results(),
+            self._store.baseline(self._machine),
+            left_out,
+        )
+        try:
+            self._output.note(f"written: {write_new(path, text)}")
+        except NotWritten as error:
+            self._output.warn(str(error))
+            return False
+        return True
+
 
 CANNOT_WRITE = "the output cannot be written"
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
-from probes.base.silence import Silence
-from probes.base.site_combinations import SiteCombination, components
+from probes.base.site import Silence, SiteCombination, components
 from probes.base.text import plural, printable
 from probes.fleet.node_set import fold_nodes
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier

@@ -22,7 +22,7 @@ ONE_LINE_BYTES = 80  # what Node Problem Detector and others keep of a line
 
 def write_for(consumer: str, node: CheckedNode, out: TextIO) -> int:
     """Print what a consumer expects, and return the exit status that it expects."""
-    from tui.commands.consumers.catalogue import CONTRACTS
+    from tui.commands.consumers.contracts import CONTRACTS
 
     answer = CONTRACTS[consumer](node)
     if answer.text:

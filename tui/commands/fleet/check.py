@@ -23,7 +23,7 @@ from probes.fleet.node_set import MOST_NODES
 from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
-from probes.host.remote.transport_process import interrupts_deferred
+from probes.host.remote.connection import interrupts_deferred
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, duration, whole_number
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
@@ -32,8 +32,8 @@ from tui.files.new_file import NotWritten, make_directory
 from tui.runtime.memory import end_with_parent
 
 if TYPE_CHECKING:
-    from probes.host.remote.batch_host import Answers, Missing
     from probes.host.remote.fan_out import FanOut
+    from probes.host.remote.remote_host import Answers, Missing
 
 _MOST_NOT_SAVED = 5  # that are named
 _STATUS_HELP = """\
@@ -168,7 +168,7 @@ def _judged(answers: Answers, files: Mapping[str, str], redact: bool) -> Judged 
 
     What is kept of it is left out of later collections, which would take a third of the time.
     """
-    from probes.host.remote.batch_host import BatchHost, Missing
+    from probes.host.remote.remote_host import BatchHost, Missing
 
     gc.collect()
     gc.freeze()
@@ -188,7 +188,7 @@ def _with_shared_traits(
 
 def judge_answers(answers: Answers) -> NodeSummary | Missing:
     """Judge a node by its answers, or return what it has still to be asked; in a process of the pool."""
-    from probes.host.remote.batch_host import BatchHost, Missing
+    from probes.host.remote.remote_host import BatchHost, Missing
     from probes.host.remote.transport import ConnectionFailed
 
     try:

@@ -18,8 +18,7 @@ from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
 from tui.command_line.arguments import add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
-from tui.commands.hang.document import hang_document
-from tui.commands.hang.hang import SECONDS, HangOptions, HangSearch
+from tui.commands.hang import SECONDS, HangOptions, HangSearch, hang_document
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width

@@ -250,7 +250,7 @@ def demo_hosts(demo: str, count: int, seed: int = 0) -> dict[str, Host]:
 
     `demo`: as for `--demo`, already checked: "hgx-h100", "hgx-h100+nic-slow".
     """
-    from probes.simulation.job_nodes import job_nodes
+    from probes.simulation.host import job_nodes
 
     name, _, faults = demo.partition("+")
     return dict(job_nodes(name, count, {min(1, count - 1): faults} if faults else {}, seed))

@@ -183,7 +183,7 @@ def opened_nodes(
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
     from probes.host.remote.connection import Connections
-    from probes.host.remote.open_files import allow_nodes
+    from probes.host.remote.fan_out import allow_nodes
 
     allowed = allow_nodes(len(names), _FILES_A_NODE)
     if allowed < len(names):
@@ -207,8 +207,8 @@ def _reach_all(targets: Sequence[Target], connections: Connections) -> dict[str,
 
     The threads are daemons, which Ctrl-C does not wait for.
     """
+    from probes.host.remote.connection import INTERRUPT_SECONDS
     from probes.host.remote.transport import ConnectionFailed
-    from probes.host.remote.transport_process import INTERRUPT_SECONDS
 
     waiting = deque(targets)
     found: SimpleQueue[tuple[str, RemoteHost | str | Exception]] = SimpleQueue()

@@ -26,6 +26,7 @@ from probes.host.protocol import Host
 from probes.live.model.sample import (
     GDR_WORDS,
     GpuSample,
+    JobStep,
     LiveEvent,
     LiveJob,
     LiveProcess,
@@ -33,8 +34,8 @@ from probes.live.model.sample import (
     PathWord,
     PortSample,
     Role,
+    UsualStep,
 )
-from probes.live.model.step import JobStep, UsualStep
 from probes.live.model.step_text import step_text
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding

@@ -11,8 +11,8 @@ from probes.base.text import did_you_mean
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
 from probes.setup.manifests.catalogue import MANIFESTS
-from probes.setup.manifests.modules_load import openibd_drop_in
-from probes.setup.manifests.request import DriverOwner, Refused, make_request
+from probes.setup.manifests.immutable_hosts import openibd_drop_in
+from probes.setup.manifests.manifest_text import DriverOwner, Refused, make_request
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
 from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError

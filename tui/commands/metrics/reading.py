@@ -12,10 +12,8 @@ from probes.facts.node import Node, probe_node
 from probes.host.protocol import Host
 from probes.live.job_examination import examine_and_sample
 from probes.live.live_sampler import LiveSampler
-from probes.metrics.families import Family
-from probes.metrics.metric_list import PORT_EVENTS
-from probes.metrics.metrics import Observation, families
-from probes.metrics.port_totals import WAIT, PortTotals, read_port_totals
+from probes.metrics.metric_list import PORT_EVENTS, Family
+from probes.metrics.metrics import WAIT, Observation, PortTotals, families, read_port_totals
 from probes.snapshot.examination import Examination
 from tui.bandwidth.slow_results import with_slow_results
 from tui.files.version import version

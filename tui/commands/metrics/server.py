@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from probes.base.text import printable
 from probes.host.protocol import Host
-from probes.metrics.families import Family
+from probes.metrics.metric_list import Family
 from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.commands.metrics.exposition import OPEN_METRICS, TEXT, encode
 from tui.commands.metrics.reading import MetricsReader

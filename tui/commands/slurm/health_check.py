@@ -12,7 +12,7 @@ from probes.queries.jobs import without_jobs
 from probes.slurm.drain import drain_plan, resume_plan
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
-from tui.commands.consumers.drain import slurm_reason
+from tui.commands.consumers.contracts import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host

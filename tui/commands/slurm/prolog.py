@@ -12,11 +12,9 @@ from probes.base.text import plural
 from probes.checks.judgment import Judgment, judge
 from probes.checks.new_jobs import findings_in, rows_against_jobs, rows_for
 from probes.queries.jobs import without_jobs
-from probes.slurm.drain import drain_plan
-from probes.slurm.gpu_order import read_gpu_order
-from probes.slurm.slurm_job import JobDevices, devices_of, parse_job
+from probes.slurm.drain import JobDevices, devices_of, drain_plan, parse_job, read_gpu_order
 from probes.snapshot.examination import Examination, examine
-from tui.commands.consumers.drain import slurm_reason
+from tui.commands.consumers.contracts import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host

@@ -25,7 +25,7 @@ from tui.files.xdg import NO_HOME, STATE, own_directory
 if TYPE_CHECKING:
     import sqlite3
 
-    from probes.live.reliability.tally import Changes, JobChange
+    from probes.live.reliability import Changes, JobChange
 
 ROOTS_DIRECTORY = "/var/lib/gdrtop/reliability"
 KEPT_DAYS = 12 * 7  # on which something was counted

@@ -20,7 +20,7 @@ from probes.host.component_history import (
     Mark,
     PastJob,
 )
-from probes.live.reliability.history_text import LEAST_COMPARED_SECONDS
+from probes.live.reliability import LEAST_COMPARED_SECONDS
 from tui.files.reliability.database import (
     ROOTS_DIRECTORY,
     HistoryError,

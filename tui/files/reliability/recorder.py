@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from probes.facts.node import Node
 from probes.live.model.sample import LiveSample
-from probes.live.reliability.tally import ComponentTally
+from probes.live.reliability import ComponentTally
 from tui.files.reliability.database import HistoryDatabase, HistoryError, HistoryInUse
 
 WRITE_SECONDS = 60.0

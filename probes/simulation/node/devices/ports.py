@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from probes.base.unknown import Maybe
-from probes.facts.rdma.counters import ERROR_COUNTER_BITS
-from probes.host.answers import CommandOutput
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import PlacedNic, Tree
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.facts.kernel.modules import EFA_PEERMEM
-from probes.facts.rdma.counters import Place, sampled
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
+from probes.facts.rdma.port_health import Place, sampled
 from probes.simulation.node.devices.ports import job_traffic
 from probes.simulation.node.model.tree import PlacedNic, Tree
 

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from probes.base.unknown import Unknown
-from probes.facts.rdma.counters import PORT_DATA
+from probes.facts.rdma.port_health import PORT_DATA
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,

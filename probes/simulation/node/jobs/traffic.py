@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from probes.facts.rdma.counters import RECEIVED, SENT
+from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
 from probes.simulation.node.jobs.programs import (
     nearest_nics,

@@ -10,7 +10,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import USUAL_NEEDS
 from probes.facts.pci.nic_families import PLUGIN_ONLY, VERBS_MODULES
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.load import Steps
 

@@ -10,7 +10,7 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import EFA_PEERMEM, PEERMEM
 from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED
 from probes.facts.pci.nic_families import PLUGIN_ONLY
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree, dependencies_of, module_path
 from probes.simulation.node.modules.modules import VERSIONS, srcversion_of

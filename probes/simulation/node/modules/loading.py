@@ -15,7 +15,7 @@ from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.functions import DEVICES
 from probes.facts.pci.nic_families import LADDER_DRIVERS, VERBS_MODULES
-from probes.simulation.node.devices.config_space import real_path
+from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
 from probes.simulation.node.modules.files import differing_symbol, modinfo_fields, version_table
 from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import VERBS_MODULES
-from probes.facts.rdma.counters import PORT_DATA
+from probes.facts.rdma.port_health import PORT_DATA
 from probes.simulation.node.devices.ports import port_of
 from probes.simulation.node.jobs.programs import peermem_regions
 from probes.simulation.node.model.tree import (

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from probes.facts.system.kubernetes import VALIDATIONS
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.description import ClusterDescription
 from probes.simulation.node.model.tree import Tree
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.pci.nic_families import PROVIDER_OF, VERBS_MODULES
-from probes.facts.system.libraries import NVML, OF_DRIVER
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, PROGRAMS, programs_of
+from probes.facts.system.tools import NVML, OF_DRIVER
 from probes.nccl.topology_file import GPU_CLASS, VERSION, Element, xml_text
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.processes import library_directory, verbs_libraries

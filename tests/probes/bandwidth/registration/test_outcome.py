@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.registration.outcome import (
+from probes.bandwidth.registration import (
     Answer,
+    GpuTrial,
+    NicTrial,
     Outcome,
     cuda_error,
     dmabuf_error,
@@ -16,7 +18,6 @@ from probes.bandwidth.registration.outcome import (
     results_of,
     setup_error,
 )
-from probes.bandwidth.registration.trial import GpuTrial, NicTrial
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.support.pilot import SteppedClock

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import Assessment, Rating
-from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
+from probes.bandwidth.model.result import MOST_SAMPLES, SCHEMA, Ending, Result, from_json, to_json
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
-from probes.bandwidth.results.result_json import SCHEMA, from_json, to_json
 from tests.support.sample_results import failed, latency, result
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.bandwidth.model.samples import BY_DMABUF
-from probes.bandwidth.tools.failures import failure_in
-from probes.bandwidth.tools.perftest_failures import REGISTRATION_ERRORS
+from probes.bandwidth.tools.failures import REGISTRATION_ERRORS, failure_in
 from tests.support.failure_patterns import PATTERNS, explain
 from tests.support.machines import machine_file
 

@@ -9,9 +9,9 @@ from probes.checks.registry import findings
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.pci.config_space import ConfigSpaceFacts
-from probes.facts.system.libraries import InstalledLibrary, LibraryFacts
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
+from probes.facts.system.tools import InstalledLibrary, LibraryFacts
 from probes.host.nvml import LOST
 from probes.queries.finding import Severity, Status
 from probes.simulation.faults.catalogue import FAULTS

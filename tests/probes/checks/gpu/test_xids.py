@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from probes.queries.finding import Status
-from probes.queries.xid_groups import MEMORY, OTHERS
+from probes.queries.kernel_log import MEMORY, OTHERS
 from tests.support.changed_facts import said, with_log
 from tests.support.doctor import examination_of
 

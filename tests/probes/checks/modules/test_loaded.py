@@ -12,7 +12,7 @@ from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.kernel.modprobe_config import InstallLine
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
-from probes.facts.system.distribution import parse_distribution
+from probes.facts.system.packages import parse_distribution
 from probes.plans.load_modules import load_modules
 from probes.queries.finding import Severity, Status
 from tests.support.changed_facts import with_file, with_kernel, with_module, without

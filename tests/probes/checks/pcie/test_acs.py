@@ -11,10 +11,10 @@ from probes.facts.pci.config_space import Acs, ConfigSpace, acs_flags
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.plans.pcie import redirects_off
-from probes.queries.acs_redirects import detours
 from probes.queries.finding import Severity, Status
+from probes.queries.pcie_paths import detours
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_words import Nccl
+from probes.topology.nccl_paths import Nccl
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     DENIED,

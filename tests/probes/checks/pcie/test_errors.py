@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.pci.aer import ErrorCounts, PcieErrorFacts
-from probes.facts.pci.config_space import ConfigSpaceFacts
+from probes.facts.pci.config_space import ConfigSpaceFacts, ErrorCounts, PcieErrorFacts
 from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Severity, Status
 from probes.snapshot.examination import Examination

@@ -14,7 +14,7 @@ from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import PlatformFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices import config_space
+from probes.simulation.node.devices import pci
 from probes.snapshot.examination import examine
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
@@ -210,7 +210,7 @@ CHECK = "nic-ats-on-bare-metal"
 def with_ats(node: str) -> Finding:
     host = SimulatedHost(node, clock=lambda: 1000.0)
     for nic in host.tree.nics:
-        config_space.set_bits(host.tree, nic.bdf, config_space.ATS_CONTROL, 0x8000, 0x8000)
+        pci.set_bits(host.tree, nic.bdf, pci.ATS_CONTROL, 0x8000, 0x8000)
     (finding,) = findings(examine(host), only={CHECK})
     return finding
 

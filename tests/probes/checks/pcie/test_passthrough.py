@@ -14,7 +14,7 @@ from probes.facts.pci.functions import PciFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, OVER_C2C, unproven_pairs
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.devices import config_space as config
+from probes.simulation.node.devices import pci as config
 from probes.snapshot.examination import examine
 from tests.support.doctor import examination_of
 from tests.support.tiers import USUAL_NODES

@@ -8,8 +8,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
-from probes.facts.kernel.dkms import DkmsModule
-from probes.facts.kernel.module_files import ModuleFileFacts
+from probes.facts.kernel.module_files import DkmsModule, ModuleFileFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.queries.finding import Severity, Status
 from probes.simulation.faults.catalogue import FAULTS

@@ -11,7 +11,7 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFileFacts
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.plans.load_modules import load_modules, refused_before
 from probes.queries.finding import Severity, Status
-from probes.queries.symbol_versions import is_refused_now
+from probes.queries.modules import is_refused_now
 from probes.setup.forecast import forecast
 from probes.setup.twin.build import make_twin
 from probes.simulation.host import SimulatedHost

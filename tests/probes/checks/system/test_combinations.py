@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.base.site_combinations import set_site_combinations
+from probes.base.site import set_site_combinations
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, findings
 from probes.checks.system.combinations import COMBINATIONS

@@ -11,10 +11,10 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
-from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.memlock import LimitsLine, MemlockFacts, MemlockLimit
 from probes.facts.system.platform import Environment, PlatformFacts
-from probes.facts.system.systemd_units import UnitSetting
+from probes.facts.system.services import UnitSetting
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of, findings_on

@@ -8,8 +8,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
-from probes.facts.system.libraries import InstalledLibrary, LibraryFacts
-from probes.facts.system.tools import Perftest, ToolFacts
+from probes.facts.system.tools import InstalledLibrary, LibraryFacts, Perftest, ToolFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of, findings_on

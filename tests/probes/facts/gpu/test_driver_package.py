@@ -9,11 +9,10 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, DriverTraces, probe
-from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
-from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
-from probes.facts.system.driver_container import DriverContainerFacts
-from probes.host.answers import CommandOutput
+from probes.facts.kernel.module_files import DkmsFacts, DkmsModule, ModuleFile, parse_modinfo
+from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.trees import link, write
 
 RELEASE = "6.8.0-60-generic"

@@ -25,7 +25,7 @@ from probes.facts.kernel.boot_loader import (
     parse_grub_settings,
     parse_grubenv,
 )
-from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.packages import Distribution, Family
 from probes.host.machine.local import LocalHost
 from tests.support.trees import link, write
 

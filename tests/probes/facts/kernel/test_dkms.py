@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.kernel.dkms import DkmsFacts, DkmsModule, probe
+from probes.facts.kernel.module_files import DkmsFacts, DkmsModule, probe_dkms
 from probes.host.machine.local import LocalHost
 from tests.support.trees import link, write
 
@@ -14,7 +14,7 @@ BASE = "/var/lib/dkms/nvidia"
 
 
 def modules(root: Path) -> tuple[DkmsModule, ...]:
-    facts = probe(LocalHost(str(root)))
+    facts = probe_dkms(LocalHost(str(root)))
     assert isinstance(facts, DkmsFacts)
     return facts.modules
 
@@ -41,7 +41,7 @@ def test_built_is_not_installed(tmp_path: Path) -> None:
 
 
 def test_a_node_without_dkms_says_so(tmp_path: Path) -> None:
-    answer = probe(LocalHost(str(tmp_path)))
+    answer = probe_dkms(LocalHost(str(tmp_path)))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE
 

@@ -21,8 +21,8 @@ from probes.facts.kernel.log import (
     probe,
     recognize,
 )
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.machines import machine_file
 
 NOT_INSTALLED = Unknown(Reason.NOT_THERE, "", "not installed")

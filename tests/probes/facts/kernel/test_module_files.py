@@ -19,8 +19,8 @@ from probes.facts.kernel.module_files import (
     parse_symvers,
     probe,
 )
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from probes.simulation.host import SimulatedHost
 from tests.support.trees import write
 

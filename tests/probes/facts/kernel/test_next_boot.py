@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.kernel.next_boot import (
+from probes.facts.kernel.boot import (
     NextLine,
     parse_entry,
     parse_grub,

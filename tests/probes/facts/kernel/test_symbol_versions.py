@@ -14,8 +14,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.elf import parse
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.symbol_versions import NEEDED, SymbolVersions, parse_versions, read_versions
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.module_elf import exported, module_file, needed, needed_extended
 
 PEERMEM, CORE = "/lib/modules/6/nvidia-peermem.ko", "/lib/modules/6/ib_core.ko"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.network.tcp_ports import free_port, listening
+from probes.facts.network.routes import free_port, listening
 from probes.host.machine.local import LocalHost
 from tests.support.trees import write
 

@@ -3,8 +3,7 @@
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.pci.functions import PciLink
-from probes.facts.pci.link_speed import capacity, carried, describe, generation, link_gbps
+from probes.facts.pci.functions import PciLink, capacity, carried, describe, generation, link_gbps
 
 UNREAD = Unknown(Reason.NOT_THERE)
 GEN5 = PciLink(32.0, 16, 32.0, 16)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from probes.facts.rdma.counters import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, sampled
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, sampled
 from probes.live.model.explanations import ERRORS
-from probes.recording.redaction.words import is_known
+from probes.recording.redaction.tokens import is_known
 from probes.simulation.node.devices.ports import HW_COUNTERS
 
 

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.dkms import DkmsFacts, DkmsModule
-from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
+from probes.facts.kernel.module_files import DkmsFacts, DkmsModule, ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.kernel.modules import probe as probe_modules
 from probes.facts.rdma.nic_driver import NicDriver, NicStack, NicTraces, is_inbox, probe, stack_of
-from probes.facts.system.driver_container import DriverContainerFacts
+from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.host.machine.local import LocalHost
 from tests.support.trees import write
 

@@ -16,7 +16,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
-from probes.host.answers import CommandOutput
+from probes.host.protocol import CommandOutput
 from probes.simulation.host import SimulatedHost
 from tui.commands.topo import TopologyOptions, write_topology
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system.cloud import Cloud, Provider, cloud_of, probe
+from probes.facts.system.platform import Cloud, Provider, cloud_of, probe_cloud
 from probes.host.machine.local import LocalHost
 from tests.support.trees import write
 
@@ -35,19 +35,19 @@ def test_hyper_v_on_own_servers_is_not_azure(tmp_path: Path) -> None:
     write(tmp_path, f"{DMI}/sys_vendor", "Microsoft Corporation\n")
     write(tmp_path, f"{DMI}/product_name", "Virtual Machine\n")
     write(tmp_path, f"{DMI}/chassis_asset_tag", "0000-0015-4212-8732-7575-6386-85\n")
-    found = probe(LocalHost(str(tmp_path)))
+    found = probe_cloud(LocalHost(str(tmp_path)))
     assert isinstance(found, Unknown)
     assert found.reason is Reason.NOT_THERE
 
 
 def test_the_tag_alone_is_enough(tmp_path: Path) -> None:
     write(tmp_path, f"{DMI}/chassis_asset_tag", f"{AZURE}\n")
-    assert probe(LocalHost(str(tmp_path))) == Cloud(Provider.AZURE, "")
+    assert probe_cloud(LocalHost(str(tmp_path))) == Cloud(Provider.AZURE, "")
 
 
 def test_attributes_that_cannot_be_read_are_not_a_missing_cloud(tmp_path: Path) -> None:
     (tmp_path / "sys/class/dmi/id/sys_vendor").mkdir(parents=True)
-    found = probe(LocalHost(str(tmp_path)))
+    found = probe_cloud(LocalHost(str(tmp_path)))
     assert isinstance(found, Unknown)
     assert found.reason is not Reason.NOT_THERE
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system.distribution import Distribution, Family, parse_distribution, probe
+from probes.facts.system.packages import Distribution, Family, parse_distribution, probe
 from probes.host.machine.local import LocalHost
 from tests.support.trees import write
 

@@ -12,18 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.kubectl import parse_failure, parse_log
 from probes.facts.system.kubernetes import (
     ContainerMessage,
     ContainerState,
     KubernetesFacts,
     message_of,
+    parse_failure,
+    parse_log,
     probe,
     waits_for_nic_driver,
 )
 from probes.facts.system.kubernetes_objects import kept_fields, objects
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.trees import write
 
 NODE = "gpu-07"

@@ -18,7 +18,7 @@ from probes.facts.system.memlock import (
     parse_unit_limit,
     probe,
 )
-from probes.facts.system.systemd_units import UnitSetting
+from probes.facts.system.services import UnitSetting
 from probes.host.machine.local import LocalHost
 from tests.support.trees import write
 

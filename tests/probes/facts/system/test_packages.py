@@ -16,8 +16,8 @@ from probes.facts.system.packages import (
     parse_dpkg_versions,
     parse_rpm,
 )
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 
 COPIES, SANITY, OWN = "/usr/bin/gdrcopy_copybw", "/usr/bin/gdrcopy_sanity", "/usr/local/bin/nvbandwidth"
 GDRCOPY = Package("gdrcopy-tests", "2.5-1")

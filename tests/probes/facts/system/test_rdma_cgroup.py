@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system.rdma_cgroup import RdmaCgroupFacts, RdmaLimit, parse_group, parse_resources, probe
+from probes.facts.system.memlock import (
+    RdmaCgroupFacts,
+    RdmaLimit,
+    parse_group,
+    parse_resources,
+    probe_rdma_cgroups,
+)
 from probes.host.machine.local import LocalHost
 
 
@@ -18,7 +24,7 @@ def write(root: Path, path: str, text: str) -> None:
 
 
 def facts(root: Path, *pids: int) -> RdmaCgroupFacts:
-    answer = probe(LocalHost(str(root)), pids)
+    answer = probe_rdma_cgroups(LocalHost(str(root)), pids)
     assert isinstance(answer, RdmaCgroupFacts)
     return answer
 
@@ -64,7 +70,7 @@ def test_a_group_outside_this_namespace_is_unknown_and_none_is_no_limit(tmp_path
 
 
 def test_without_control_groups_nothing_is_known(tmp_path: Path) -> None:
-    answer = probe(LocalHost(str(tmp_path)))
+    answer = probe_rdma_cgroups(LocalHost(str(tmp_path)))
     assert isinstance(answer, Unknown)
     assert answer.reason is Reason.NOT_THERE
 

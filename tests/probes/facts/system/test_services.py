@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.services import SERVICES, Service, ServiceState, parse_show, probe
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.trees import link, write
 
 UNITS = "/usr/lib/systemd/system"

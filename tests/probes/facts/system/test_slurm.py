@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.slurm import SlurmFacts, included_files, parse_setting, probe
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.trees import write
 
 UNIT = "/usr/lib/systemd/system/slurmd.service"

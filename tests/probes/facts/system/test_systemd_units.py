@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system.systemd_units import (
+from probes.facts.system.services import (
     UnitSetting,
     manager_setting,
     modprobe_lines,

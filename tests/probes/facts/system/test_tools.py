@@ -19,8 +19,8 @@ from probes.facts.system.tools import (
     parse_version,
     probe,
 )
-from probes.host.answers import CommandOutput
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput
 from tests.support.trees import write
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.cluster_places import ClusterPlaces, set_cluster_places
+from probes.base.site import ClusterPlaces, set_cluster_places
 from probes.base.unknown import Reason, Unknown
 from probes.host import trusted_path
-from probes.host.answers import CommandOutput
-from probes.host.machine import cluster_clients, command
+from probes.host.machine import command
 from probes.host.machine.command import find_command, run_command
+from probes.host.protocol import CommandOutput
 from tui.actions.local_commands import LocalCommands
 from tui.settings.current import use
 from tui.settings.merge import merge
@@ -51,16 +51,16 @@ def owned_by(monkeypatch: pytest.MonkeyPatch, users: dict[str, tuple[int, int]])
 def test_a_user_keeps_the_own_kubeconfig(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 1000)
     home = str(kubeconfig.parent)
-    assert cluster_clients.cluster_login() == {"HOME": home, "KUBERC": "off", "KUBECONFIG": str(kubeconfig)}
+    assert command.cluster_login() == {"HOME": home, "KUBERC": "off", "KUBECONFIG": str(kubeconfig)}
     monkeypatch.delenv("KUBECONFIG")
     in_home = f"{home}/.kube/config"
-    assert cluster_clients.cluster_login() == {"HOME": home, "KUBERC": "off", "KUBECONFIG": in_home}
+    assert command.cluster_login() == {"HOME": home, "KUBERC": "off", "KUBECONFIG": in_home}
 
 
 def test_root_uses_a_kubeconfig_of_root(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     as_user(monkeypatch, 0)
     owned_by(monkeypatch, {})
-    login = cluster_clients.cluster_login()
+    login = command.cluster_login()
     assert login == {"HOME": str(kubeconfig.parent), "KUBERC": "off", "KUBECONFIG": str(kubeconfig)}
 
 
@@ -73,7 +73,7 @@ def test_root_refuses_a_kubeconfig_that_others_can_change(
     as_user(monkeypatch, 0)
     changed = kubeconfig if what == "file" else kubeconfig.parent
     owned_by(monkeypatch, {os.path.realpath(changed): (user, mode)})
-    login = cluster_clients.cluster_login()
+    login = command.cluster_login()
     assert isinstance(login, Unknown)
     assert login.reason is Reason.NEEDS_PERMISSION
     assert str(changed) in login.detail
@@ -89,11 +89,11 @@ def test_root_gets_what_a_link_leads_to_and_no_link_that_another_user_can_turn(
     link.symlink_to(kubeconfig)
     monkeypatch.setenv("KUBECONFIG", str(link))
     owned_by(monkeypatch, {})
-    login = cluster_clients.cluster_login()
+    login = command.cluster_login()
     assert not isinstance(login, Unknown)
     assert login["KUBECONFIG"] == str(kubeconfig)
     owned_by(monkeypatch, {str(link.parent): (1000, 0o755)})
-    refused = cluster_clients.cluster_login()
+    refused = command.cluster_login()
     assert isinstance(refused, Unknown)
     assert f"{link.parent} belongs to uid 1000" in refused.detail
 
@@ -104,7 +104,7 @@ def test_root_without_a_kubeconfig_gets_no_path_that_others_can_create(
     as_user(monkeypatch, 0)
     kubeconfig.unlink()
     owned_by(monkeypatch, {os.path.realpath(kubeconfig.parent): (1000, 0o755)})
-    assert cluster_clients.cluster_login() == {"KUBECONFIG": os.devnull}
+    assert command.cluster_login() == {"KUBECONFIG": os.devnull}
 
 
 def test_root_with_a_kubeconfig_that_is_gone_gets_no_other_one(
@@ -116,7 +116,7 @@ def test_root_with_a_kubeconfig_that_is_gone_gets_no_other_one(
     in_home.parent.mkdir()
     in_home.write_text("apiVersion: v1\n")
     owned_by(monkeypatch, {os.path.realpath(in_home): (1000, 0o600)})
-    assert cluster_clients.cluster_login() == {
+    assert command.cluster_login() == {
         "HOME": str(kubeconfig.parent),
         "KUBERC": "off",
         "KUBECONFIG": os.devnull,
@@ -166,7 +166,7 @@ def test_root_uses_a_slurm_conf_of_root_and_of_slurm(
     user = {"root": 0, "slurm": 64030, "alice": 1000}[owner]
     owned_by(monkeypatch, {os.path.realpath(slurm_conf): (user, mode)})
     monkeypatch.setattr(trusted_path, "user_name", {64030: "slurm", 1000: "alice"}.get)
-    found = cluster_clients.client_environment("sinfo")
+    found = command.client_environment("sinfo")
     if is_used:
         assert found == {"SLURM_CONF": str(slurm_conf)}
     else:
@@ -181,7 +181,7 @@ def test_a_slurm_conf_that_is_gone_is_named(slurm_conf: Path, monkeypatch: pytes
     as_user(monkeypatch, 0)
     owned_by(monkeypatch, {})
     slurm_conf.unlink()
-    found = cluster_clients.client_environment("squeue")
+    found = command.client_environment("squeue")
     assert isinstance(found, Unknown)
     assert str(slurm_conf) in found.detail
 
@@ -209,9 +209,9 @@ def test_a_health_check_uses_the_file_of_its_slurmd(
     ) as started:
         assert started.stdout is not None
         shell = int(started.stdout.readline())
-        assert cluster_clients.slurmds_configuration(shell) == wanted
+        assert command.slurmds_configuration(shell) == wanted
         monkeypatch.delenv("SLURMD_NODENAME")
-        assert cluster_clients.slurmds_configuration(shell) == ""
+        assert command.slurmds_configuration(shell) == ""
         started.communicate(b"\n")
 
 
@@ -228,10 +228,10 @@ def test_the_site_names_the_places(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     try:
         assert find_command("sinfo") == f"{tmp_path}/sinfo"
         assert find_command("tool") is None  # only clients of a cluster are looked for there
-        assert cluster_clients.client_environment("sinfo") == {"SLURM_CONF": "/site/slurm.conf"}
+        assert command.client_environment("sinfo") == {"SLURM_CONF": "/site/slurm.conf"}
         as_user(monkeypatch, 0)
         owned_by(monkeypatch, {str(tmp_path): (1000, 0o755)})
         assert find_command("sinfo") is None
     finally:
         use(None)
-    assert cluster_clients.client_environment("sinfo") == {}
+    assert command.client_environment("sinfo") == {}

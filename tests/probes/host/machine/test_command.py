@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.answers import CommandOutput
 from probes.host.machine import command
 from probes.host.machine.command import run_command
+from probes.host.protocol import CommandOutput
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.machine import counter_sampler
-from probes.host.machine.counter_sampler import CounterSampler
+from probes.host.machine import counter_files
+from probes.host.machine.counter_files import CounterSampler
 from tests.support.process_families import wait_for
 
 
@@ -64,7 +64,7 @@ def test_a_missing_file_is_unknown_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_it_stops_reading_when_nothing_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counter_sampler, "_UNASKED_SECONDS", 0.1)
+    monkeypatch.setattr(counter_files, "_UNASKED_SECONDS", 0.1)
     file = tmp_path / "counter"
     file.write_text("1")
     sampler = CounterSampler(read, [str(file)])

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.answers import CudaGpu
 from probes.host.machine.library_probes import probe_cuda
+from probes.host.protocol import CudaGpu
 
 SOURCE = r"""
 #include <stdio.h>

@@ -15,8 +15,8 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import read_process
-from probes.host.answers import FileRange, of_user
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import FileRange, of_user
 from probes.host.remote import collector
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.simulation.host import SimulatedHost

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.answers import MAX_MESSAGES, MESSAGE_CHARACTERS, KernelMessage
 from probes.host.machine import kernel_log_reader
 from probes.host.machine.kernel_log_reader import KernelLogReader, parse_record
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import MAX_MESSAGES, MESSAGE_CHARACTERS, KernelMessage
 
 XID = b"4,1339,5140900000,-;NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import CommandOutput
 from probes.host.machine import rdma_netlink
 from probes.host.machine.local import LocalHost
 from probes.host.machine.rdma_netlink import (
@@ -30,6 +29,7 @@ from probes.host.machine.rdma_reader import (
     parse_resources,
     resources_from_command,
 )
+from probes.host.protocol import CommandOutput
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,

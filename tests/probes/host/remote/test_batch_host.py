@@ -7,8 +7,8 @@ import pytest
 
 from probes.facts.pci.functions import PciFacts
 from probes.host.probe_table import Recalling
-from probes.host.remote import batch_host
-from probes.host.remote.batch_host import Answers, BatchHost, Missing, pack_questions
+from probes.host.remote import remote_host
+from probes.host.remote.remote_host import Answers, BatchHost, Missing, pack_questions
 from probes.host.remote.transport import pack
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
@@ -20,9 +20,9 @@ NODES = ("hgx-h100", "hgx-h100+acs-on", "hgx-h100", "dgx-a100")
 
 @pytest.fixture(autouse=True)
 def nothing_recalled() -> Iterator[None]:
-    batch_host._recalled.clear()
+    remote_host._recalled.clear()
     yield
-    batch_host._recalled.clear()
+    remote_host._recalled.clear()
 
 
 @cache
@@ -49,8 +49,8 @@ def test_what_other_nodes_answered_changes_no_conclusion(monkeypatch: pytest.Mon
     after_others = [examined(saved[name]) for name in NODES]
     assert after_others[0].node.pci is after_others[2].node.pci
     assert after_others[0].config_space is after_others[2].config_space
-    monkeypatch.setattr(batch_host, "_MOST_CHARACTERS", 0)
-    batch_host._recalled.clear()
+    monkeypatch.setattr(remote_host, "_MOST_CHARACTERS", 0)
+    remote_host._recalled.clear()
     for name, found in zip(NODES, after_others, strict=True):
         alone = examined(saved[name])
         assert alone.node.pci is not found.node.pci
@@ -72,11 +72,11 @@ def test_a_link_that_is_slower_than_that_of_the_node_before_is_seen() -> None:
 
 
 def test_few_conclusions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_host, "_MOST_KEYS", 3)
+    monkeypatch.setattr(remote_host, "_MOST_KEYS", 3)
     host = BatchHost(Answers("gpu1"))
     assert isinstance(host, Recalling)
     calls = []
     for key in ("a", "a", "b", "c", "d", "a"):
         host.recall(key, lambda key=key: calls.append(key))  # type: ignore[misc, arg-type]
     assert calls == ["a", "b", "c", "d", "a"]
-    assert len(batch_host._recalled) <= 3
+    assert len(remote_host._recalled) <= 3

@@ -15,9 +15,9 @@ import pytest
 from ClusterShell.Task import task_self
 
 from probes.host.remote import fan_out
-from probes.host.remote.batch_host import Answers, BatchHost, Missing, questions_of
 from probes.host.remote.collector import GREETING
 from probes.host.remote.fan_out import FanOut, FanOutOptions
+from probes.host.remote.remote_host import Answers, BatchHost, Missing, questions_of
 from probes.host.remote.transport import REFUSED, ConnectionFailed, Target, pack
 
 # A node that answers every question with its own name.

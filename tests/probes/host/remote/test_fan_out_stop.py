@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from probes.host.remote.batch_host import Answers, Missing
+from probes.host.remote.remote_host import Answers, Missing
 from probes.host.remote.transport import Target
 
 

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.remote import remote_host
-from probes.host.remote.batch_host import Answers, BatchHost, Missing, pack_questions
 from probes.host.remote.collected_host import CollectedHost, Question
 from probes.host.remote.collector import GREETING, QUESTIONS
 from probes.host.remote.nvidia_smi import QUERY
-from probes.host.remote.remote_host import RemoteHost
+from probes.host.remote.remote_host import Answers, BatchHost, Missing, RemoteHost, pack_questions
 from probes.host.remote.transport import (
     MOST_MESSAGE_BYTES,
     MOST_QUESTIONS,

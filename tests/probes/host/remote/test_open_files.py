@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from probes.host.remote.open_files import allow_nodes
+from probes.host.remote.fan_out import allow_nodes
 
 ENDLESS = resource.RLIM_INFINITY
 

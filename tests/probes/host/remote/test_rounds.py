@@ -7,7 +7,7 @@ import pytest
 
 from probes.host.machine.rdma_netlink import Command
 from probes.host.rdma_resources import RdmaResources
-from probes.host.remote.batch_host import Answers, BatchHost, pack_questions
+from probes.host.remote.remote_host import Answers, BatchHost, pack_questions
 from probes.host.remote.transport import pack
 from tests.support import rdma_messages as m
 

@@ -10,8 +10,7 @@ from probes.base.evidence import Evidence
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
-from probes.live.model.sample import GpuSample
-from probes.live.model.step import JobStep, StepPart, UsualStep
+from probes.live.model.sample import GpuSample, JobStep, StepPart, UsualStep
 from probes.live.step_clock.clock import NEEDS_MINUTES, NO_PERIOD, NO_TRAFFIC
 from probes.queries.finding import Status
 from probes.snapshot import condition

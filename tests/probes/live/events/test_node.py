@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
-from probes.host.answers import KernelMessage
 from probes.host.nvml import LOST
+from probes.host.protocol import KernelMessage
 from probes.live.events.kernel import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample
 from probes.queries.finding import Severity

@@ -8,7 +8,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.host.machine.local import LocalHost
-from probes.live.hang.blocked_threads import meaning_of, read_blocked, threads_in_kernel
+from probes.live.hang.diagnosis import meaning_of, read_blocked, threads_in_kernel
 
 STACK = """\
 [<0>] rwsem_down_read_slowpath+0x1b0/0x4d0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.unknown import Reason, Unknown
-from probes.live.hang.blocked_threads import BlockedThread
+from probes.live.hang.diagnosis import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import different_rank
 from probes.live.ras.findings import RasFinding

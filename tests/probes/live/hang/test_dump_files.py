@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.host.answers import FileRange
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import FileRange
 from probes.host.usage import ProcessUsage
 from probes.live.hang.dump_files import FoundDumps, read_dumps
 from probes.live.model.sample import LiveProcess

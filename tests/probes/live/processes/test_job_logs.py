@@ -9,8 +9,8 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.processes import Process
-from probes.host.answers import CommandOutput, FileRange
 from probes.host.machine.local import LocalHost
+from probes.host.protocol import CommandOutput, FileRange
 from probes.live.model.sample import LiveSample
 from probes.live.processes.job_logs import FoundLogs, find_logs, parse_output_file, setting
 from tests.support.training_samples import training

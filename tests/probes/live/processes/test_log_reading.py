@@ -7,13 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.answers import FileRange
+from probes.host.protocol import FileRange
 from probes.live.job_examination import examine_with_jobs
-from probes.live.processes import log_reading
+from probes.live.processes import job_logs
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import State
-from probes.nccl.log.job_log import JobLogReading
-from probes.nccl.log.reader import LogReader
+from probes.nccl.log.reader import JobLogReading, LogReader
 from probes.simulation.host import SimulatedHost
 from tests.support.nccl_logs import LOG, channel, line
 from tests.support.pilot import SteppedClock
@@ -69,8 +68,8 @@ class Counting(SimulatedHost):
 
 
 def test_of_a_large_log_only_the_beginning_and_the_end_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reading, "BEGIN_BYTES", 20_000)
-    monkeypatch.setattr(log_reading, "END_BYTES", 10_000)
+    monkeypatch.setattr(job_logs, "BEGIN_BYTES", 20_000)
+    monkeypatch.setattr(job_logs, "END_BYTES", 10_000)
     warning = (
         "\nhgx-h100:41000:41600 [0] net_ib.cc:1 NCCL WARN Call to ibv_reg_mr failed with error Bad address\n"
     )
@@ -86,12 +85,12 @@ def test_of_a_large_log_only_the_beginning_and_the_end_are_read(monkeypatch: pyt
 
 
 def test_the_reading_of_a_job_ends_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_reading, "JOB_BYTES", 5_000)
+    monkeypatch.setattr(job_logs, "JOB_BYTES", 5_000)
     host = Counting("hgx-h100", clock=lambda: 1000.0)
     host.tree.add(LOG, (line(41000, channel()) + FILLER * 2000).encode())
     assert reading_of(host).is_partial
     assert host.bytes_read == 5_000
-    monkeypatch.setattr(log_reading, "JOB_SECONDS", 0.0)
+    monkeypatch.setattr(job_logs, "JOB_SECONDS", 0.0)
     host.bytes_read = 0
     assert reading_of(host).is_partial
     assert not host.bytes_read
@@ -122,7 +121,7 @@ def test_a_recording_has_no_logs() -> None:
 def test_nothing_is_opened_on_a_node_without_jobs() -> None:
     host = Counting("hgx-h100+nvidia-not-loaded", clock=lambda: 1000.0)
     host.tree.programs.clear()
-    assert log_reading.read_job_logs(host, (), ()) == ()
+    assert job_logs.read_job_logs(host, (), ()) == ()
     assert not host.bytes_read
 
 

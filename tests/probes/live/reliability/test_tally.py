@@ -15,8 +15,15 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
 from probes.live.events.detectors import EventDetector
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, Role, SlowestNic, SlowestRank
-from probes.live.reliability.history_text import past_of, slow_text, stands_out
-from probes.live.reliability.tally import ComponentTally, JobChange, PartChange, identities_of
+from probes.live.reliability import (
+    ComponentTally,
+    JobChange,
+    PartChange,
+    identities_of,
+    past_of,
+    slow_text,
+    stands_out,
+)
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf

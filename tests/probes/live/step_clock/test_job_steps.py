@@ -11,8 +11,7 @@ import pytest
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
-from probes.live.model.sample import LiveJob
-from probes.live.model.step import JobStep
+from probes.live.model.sample import JobStep, LiveJob
 from probes.live.step_clock.job_steps import JobSteps
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from probes.nccl.log.facts import Channels, State
-from probes.nccl.log.prefix import MAX_LINE_BYTES
+from probes.nccl.log.grammar import MAX_LINE_BYTES
 from probes.nccl.log.verdict import verdict_of
 from tests.support.nccl_logs import HEADER, channel, info, read, verdict
 from tests.support.nccl_versions import log_of

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.system.cloud import Cloud, Provider
+from probes.facts.system.platform import Cloud, Provider
 from probes.setup.environment.advice import State
 from probes.setup.environment.clouds import GIB_SCRIPT
 from probes.simulation.node.model.tree import Tree

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.cloud import Cloud, Provider
+from probes.facts.system.platform import Cloud, Provider
 from probes.queries.finding import Severity
 from probes.setup.environment.assignments import FileKind
 from probes.setup.environment.lint import FileReport, kind_of, lint

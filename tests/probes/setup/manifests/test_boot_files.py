@@ -2,9 +2,9 @@
 
 import pytest
 
-from probes.facts.system.distribution import Family
-from probes.setup.manifests.modules_load import openibd_drop_in
-from probes.setup.manifests.request import Refused, make_request
+from probes.facts.system.packages import Family
+from probes.setup.manifests.immutable_hosts import openibd_drop_in
+from probes.setup.manifests.manifest_text import Refused, make_request
 from probes.setup.situation import Situation
 from tests.probes.setup.manifests.clusters import on, with_driver_container
 from tests.support import manifest_schemas

@@ -11,10 +11,10 @@ from probes.base.unknown import Unknown
 from probes.facts.gpu.driver_package import DriverPackage
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.distribution import Distribution, Family
+from probes.facts.system.packages import Distribution, Family
 from probes.setup.manifests.catalogue import MANIFESTS
-from probes.setup.manifests.modules_load import openibd_drop_in
-from probes.setup.manifests.request import ManifestRequest, Refused
+from probes.setup.manifests.immutable_hosts import openibd_drop_in
+from probes.setup.manifests.manifest_text import ManifestRequest, Refused
 from probes.setup.situation import Situation
 from tests.probes.setup.manifests.clusters import in_cluster, operator_facts
 from tests.support.parsed_manifests import (

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.setup.manifests.catalogue import MANIFESTS
-from probes.setup.manifests.request import DriverOwner, Refused, make_request
+from probes.setup.manifests.manifest_text import DriverOwner, Refused, make_request
 from probes.setup.situation import choose_path
 from probes.simulation.node.model.description import simulated_names
 from tests.support import manifest_schemas

@@ -13,7 +13,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.setup.manifests.node_problem_detector import HOST
+from probes.setup.manifests.daemonset import HOST
 from probes.setup.situation import Situation
 from probes.snapshot.verdict import assess
 from probes.topology.paths import build

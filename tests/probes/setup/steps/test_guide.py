@@ -9,8 +9,7 @@ from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.setup.situation import read_situation
 from probes.setup.step import SetupRecord, StepState
-from probes.setup.steps.guide import Guide, build_guide
-from probes.setup.steps.remaining_commands import remaining_plans
+from probes.setup.steps.guide import Guide, build_guide, remaining_plans
 from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules

@@ -13,10 +13,9 @@ import pytest
 from probes.checks.registry import CHECKS, findings
 from probes.setup import steps as folder
 from probes.setup.situation import read_situation
-from probes.setup.step import SetupRecord, SetupStep, StepState
+from probes.setup.step import BuiltStep, SetupRecord, SetupStep, StepState
 from probes.setup.steps import guide
 from probes.setup.steps.checked import CheckedStep
-from probes.setup.steps.definition import BuiltStep
 from probes.setup.steps.guide import build_guide
 from probes.setup.steps.step_list import STEPS, check_steps, definition_of
 from probes.simulation.host import SimulatedHost

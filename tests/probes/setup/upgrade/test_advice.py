@@ -8,8 +8,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.forecast import KernelForecast
 from probes.setup.upgrade.advice import advise
-from probes.setup.upgrade.transaction import ChangeKind, PackageChange, parse
-from probes.setup.upgrade.upgrade import Upgrade, release_of, subject_of
+from probes.setup.upgrade.upgrade import ChangeKind, PackageChange, Upgrade, parse, release_of, subject_of
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.setup.upgrade.simulated_command import NoUpgradeCommand, simulated
+from probes.setup.upgrade.upgrade import NoUpgradeCommand, simulated
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.host.answers import CommandOutput
-from probes.setup.upgrade.transaction import ChangeKind, PackageChange, changes_of, parse
+from probes.host.protocol import CommandOutput
+from probes.setup.upgrade.upgrade import ChangeKind, PackageChange, changes_of, parse
 
 SAMPLES = Path(__file__).parent / "samples"
 NEW, CHANGED, REMOVED = ChangeKind.NEW, ChangeKind.CHANGED, ChangeKind.REMOVED

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.bandwidth.registration import outcome
-from probes.bandwidth.registration.outcome import Outcome, PairResult
-from probes.bandwidth.registration.trial import GpuTrial, NicTrial
+from probes.bandwidth import registration
+from probes.bandwidth.registration import GpuTrial, NicTrial, Outcome, PairResult
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.support.pilot import SteppedClock
@@ -31,7 +30,7 @@ def examination() -> Examination:
 
 def register(cuda: str, verbs: str, trial: GpuTrial = GPU, seconds: float = 30.0) -> tuple[PairResult, ...]:
     def start(trial: GpuTrial, _: float) -> ToolProcess:
-        program = ("python3", "-I", "-S", child.__file__, trial.bdf, cuda, verbs, *trial.words)
+        program = ("python3", "-I", "-S", child.__file__, registration.bdf, cuda, verbs, *registration.words)
         return LocalProcessStarter(lambda _: sys.executable, grace_seconds=0.1).start(program, seconds)
 
     session = RegistrationSession(SimulatedHost("hgx-h100", clock=SteppedClock()), start=start)
@@ -154,6 +153,17 @@ def test_a_hang_is_ended_and_names_the_call(tmp_path: Path) -> None:
 def test_both_sides_use_the_same_names_of_calls(tmp_path: Path) -> None:
     """A name that only one of them knows would make a failure look like a crash."""
     text = Path(child.__file__).read_text()
-    names = (*outcome.LIBRARIES, *outcome.NIC_CALLS, *outcome.GPU_CALLS, *outcome.SUPPORTED)
-    for name in (*names, outcome.COMPUTE_MODE, outcome.EXPORT, outcome.DMABUF, outcome.PEER_MEMORY):
+    names = (
+        *registration.LIBRARIES,
+        *registration.NIC_CALLS,
+        *registration.GPU_CALLS,
+        *registration.SUPPORTED,
+    )
+    for name in (
+        *names,
+        registration.COMPUTE_MODE,
+        registration.EXPORT,
+        registration.DMABUF,
+        registration.PEER_MEMORY,
+    ):
         assert f'"{name}"' in text

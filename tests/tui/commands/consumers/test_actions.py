@@ -14,8 +14,7 @@ from probes.snapshot.verdict import State
 from tests.support.doctor import examination_of
 from tests.tui.commands.consumers.checked_nodes import checked
 from tui.commands.check import severity_map
-from tui.commands.consumers.drain import slurm
-from tui.commands.consumers.node_problem_detector import node_problem_detector
+from tui.commands.consumers.contracts import node_problem_detector, slurm
 
 
 def asked(name: str, text: str = "") -> dict[str, Action]:

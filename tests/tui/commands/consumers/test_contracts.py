@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from probes.base.origin import Origin, Source
-from probes.base.silence import Silence
+from probes.base.site import Silence
 from probes.checks.judgment import Judgment, conclude, exit_status
 from probes.checks.registry import FAILED_BY_A_BUG
 from probes.queries.finding import Status
@@ -20,12 +20,8 @@ from tests.support.doctor import examination_of
 from tests.support.tiers import USUAL_NODES
 from tests.tui.commands.consumers.checked_nodes import checked, with_texts
 from tui.commands.check import CONSUMERS
-from tui.commands.consumers.catalogue import CONTRACTS
 from tui.commands.consumers.checked_node import CheckedNode, safe
-from tui.commands.consumers.drain import nhc, slurm
-from tui.commands.consumers.junit import junit
-from tui.commands.consumers.nagios import nagios
-from tui.commands.consumers.node_problem_detector import node_problem_detector
+from tui.commands.consumers.contracts import CONTRACTS, junit, nagios, nhc, node_problem_detector, slurm
 
 # Monitoring Plugins Development Guidelines, "Performance data": value, range, range, minimum, maximum.
 VALUE, RANGE = r"-?\d+(?:\.\d+)?", r"@?(?:~|-?[\d.]+)?:?(?:-?[\d.]+)?"

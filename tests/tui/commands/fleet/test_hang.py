@@ -8,8 +8,7 @@ from typing import NoReturn
 import pytest
 
 from probes.host.protocol import Host
-from probes.simulation.host import SimulatedHost
-from probes.simulation.job_nodes import job_nodes
+from probes.simulation.host import SimulatedHost, job_nodes
 from tests.support.documents import valid
 from tests.support.fleet_samples import HungHost
 from tui.commands.fleet import hang

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from probes.host.protocol import Host
-from probes.simulation.job_nodes import job_nodes
+from probes.simulation.host import job_nodes
 from tests.support.documents import valid
 from tests.support.fleet_samples import HungHost
 from tui.cli import main

@@ -20,8 +20,18 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import probe_node
 from probes.host.collectives import CollectiveSpeed
 from probes.live.events.conditions import Conditions
-from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, PathWord, Role, SlowestRank
-from probes.live.model.step import JobStep, StepPart, UsualStep
+from probes.live.model.sample import (
+    EventKind,
+    JobStep,
+    LiveEvent,
+    LiveSample,
+    OddOne,
+    PathWord,
+    Role,
+    SlowestRank,
+    StepPart,
+    UsualStep,
+)
 from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost

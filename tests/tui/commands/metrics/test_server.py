@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from probes.metrics.families import Family, Metric, family
+from probes.metrics.metric_list import Family, Metric, family
 from probes.simulation.host import SimulatedHost
 from tests.support.command_line import ROOT
 from tests.support.observed_metrics import reader_of

@@ -60,7 +60,7 @@ if facts == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
 log = open(f"{{directory}}/syslog", "a", buffering=1)
 syslog.syslog = lambda priority, line: print(line, file=log)
-from probes.base.origin import Origin, Source
+from probes.base.origin import (Origin, Source)
 from probes.base.unknown import Unknown
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.commands.watch.event_hook import EventHook
+from tui.commands.watch.watch import EventHook
 
 READS = "import sys; open(sys.argv[1], 'a').write(sys.stdin.read() + '\\n')"
 

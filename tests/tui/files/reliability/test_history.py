@@ -11,8 +11,15 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.component_history import MOST_JOBS, ComponentHistory, Mark
-from probes.live.reliability.history_text import LAST_JOBS, SlowJobs, slow_jobs
-from probes.live.reliability.tally import Changes, Identity, JobChange, PartChange
+from probes.live.reliability import (
+    LAST_JOBS,
+    Changes,
+    Identity,
+    JobChange,
+    PartChange,
+    SlowJobs,
+    slow_jobs,
+)
 from tui.files.reliability import database
 from tui.files.reliability.database import (
     HistoryDatabase,

@@ -10,7 +10,7 @@ import pytest
 from probes.facts.node import Node, probe_node
 from probes.host.component_history import ComponentHistory
 from probes.live.model.sample import EventKind, LiveEvent
-from probes.live.reliability.tally import ComponentTally
+from probes.live.reliability import ComponentTally
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import a_sample

@@ -1,0 +1,142 @@
+"""What this site has configured for all judgments: its own rows of versions, silences, and its clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date
+
+from probes.base.frozen import frozen
+from probes.base.text import version_numbers
+
+COMPONENTS = {"firmware": "firmware", "driver": "NVIDIA driver", "kernel": "Linux", "nccl": "NCCL"}
+_VERSION = r"[0-9][0-9A-Za-z._+-]{0,60}"
+_RANGE = re.compile(rf"(before )?({_VERSION})(?: to ({_VERSION})| (or newer))?")
+
+
+@frozen
+class VersionRange:
+    """Versions such as "28.39.1002", "before 28.43", "28.39 to 28.41" or "28.43 or newer"."""
+
+    text: str
+    first: tuple[int, ...]
+    last: tuple[int, ...] | None  # None: no last one
+    before: tuple[int, ...] | None = None
+
+    def contains(self, version: str) -> bool:
+        """Return whether a version is in the range; 28.39 includes 28.39.1002."""
+        numbers = version_numbers(version)
+        if self.before is not None:
+            return () < numbers < self.before
+        return self.first <= numbers and (self.last is None or numbers[: len(self.last)] <= self.last)
+
+
+def parse_range(text: str) -> VersionRange:
+    """Return the range that a text names; ValueError if it names none, or the last comes before the first."""
+    text = text.strip()
+    match = _RANGE.fullmatch(text)
+    if match is None or (match[1] and (match[3] or match[4])):
+        raise ValueError(text)
+    version = version_numbers(match[2])
+    if match[1]:
+        return VersionRange(text, (), None, version)
+    last = None if match[4] else version_numbers(match[3]) if match[3] else version
+    if last is not None and last < version[: len(last)]:
+        raise ValueError(text)
+    return VersionRange(text, version, last)
+
+
+@frozen
+class SiteCombination:
+    """One row of the configuration: all that it names must be there."""
+
+    symptom: str
+    cure: str
+    versions: Mapping[str, VersionRange]  # by the keys of COMPONENTS
+    board: str = ""  # board id (PSID) of a NIC; its firmware is the one that counts
+    source: str = ""  # "ticket 4711"
+    origin: str = ""  # "/etc/gdrtop/config.toml:7"
+
+
+def components(row: SiteCombination) -> str:
+    """Return what a row is about: "NIC MT_0000000838, firmware before 28.43, Linux 6.8"."""
+    parts = [f"NIC {row.board}"] if row.board else []
+    parts += [f"{COMPONENTS[name]} {versions.text}" for name, versions in row.versions.items()]
+    return ", ".join(parts)
+
+
+_in_force: list[SiteCombination] = []
+
+
+def set_site_combinations(rows: Iterable[SiteCombination]) -> None:
+    """Put these rows in force, and no others: gdrtop does it once, when it has read its configuration."""
+    _in_force[:] = rows
+
+
+def site_combinations() -> tuple[SiteCombination, ...]:
+    """Return the rows in force."""
+    return tuple(_in_force)
+
+
+# Findings that an admin has silenced until a date; all judgments of a run have the same silences.
+
+
+@frozen
+class Silence:
+    """One entry of the configuration."""
+
+    id: str  # of the check
+    reason: str
+    until: date  # the last day on which it is in force, in local time
+    device: str = ""  # an RDMA device or PCI address; "": all that the finding names
+    nodes: frozenset[str] = frozenset()  # names of hosts, also without their domain; none: every node
+    origin: str = ""  # "/etc/gdrtop/config.toml:7"
+
+    def covers_node(self, names: Iterable[str]) -> bool:
+        """Return whether it is about the node with these names; one without a name is in no set."""
+        short = {name.partition(".")[0] for name in names}
+        return not self.nodes or bool(self.nodes & {*names, *short})
+
+    def is_expired(self, at: float) -> bool:
+        """Return whether it has ended at a time in seconds since 1970."""
+        try:
+            return date.fromtimestamp(at) > self.until
+        except (OSError, OverflowError, ValueError):  # a recording may have any clock
+            return True
+
+
+_silences: list[Silence] = []
+
+
+def set_silences(silences: Iterable[Silence]) -> None:
+    """Put these in force, and no others: gdrtop does it once, when it has read its configuration."""
+    _silences[:] = silences
+
+
+def silences() -> tuple[Silence, ...]:
+    """Return those in force, expired ones too."""
+    return tuple(_silences)
+
+
+# Where this site has the clients of its cluster; all commands of a run look there.
+
+
+@frozen
+class ClusterPlaces:
+    """The [cluster] table of the configuration."""
+
+    commands: str = ""  # the directory of sinfo, scontrol, kubectl; "": a usual one
+    slurm_conf: str = ""  # the file for SLURM_CONF where the environment has none
+
+
+_places = [ClusterPlaces()]
+
+
+def set_cluster_places(places: ClusterPlaces) -> None:
+    """Put these in force: gdrtop does it once, when it has read its configuration."""
+    _places[0] = places
+
+
+def cluster_places() -> ClusterPlaces:
+    """Return those in force."""
+    return _places[0]

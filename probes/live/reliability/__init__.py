@@ -1,1 +1,0 @@
-"""How NICs and GPUs behave over weeks of jobs."""

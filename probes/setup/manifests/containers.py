@@ -1,0 +1,245 @@
+"""Kubernetes' Dynamic Resource Allocation (DRA): a GPU and a NIC below the same PCIe root, for a pod.
+
+Attributes: kubernetes.io, DRA standard device attributes; NVIDIA/k8s-dra-driver-gpu @ 2240711,
+cmd/gpu-kubelet-plugin/deviceinfo.go; google/dranet @ 7b7661a, pkg/inventory/db.go and
+examples/demo_nvidia_dranet. resource.k8s.io/v1 exists since Kubernetes 1.34.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probes.base.frozen import frozen
+from probes.base.text import plural
+from probes.base.unknown import Unknown, known
+from probes.facts.gpudirect import hardware_of
+from probes.facts.rdma.devices import natural
+from probes.facts.system.device_nodes import DeviceNode
+from probes.queries.modules import has_efa_only, plugin_only_driver
+from probes.queries.pcie_paths import functions_of
+from probes.setup.manifests.manifest_text import (
+    Key,
+    ManifestRequest,
+    Refused,
+    command_line,
+    comment_lines,
+    dump,
+    head,
+    join,
+)
+from probes.snapshot.examination import Examination
+from probes.topology.paths import Topology
+
+ROOT = "resource.kubernetes.io/pcieRoot"
+_NAME = "gdrtop-rdma-nic"
+_MOST_NAMED = 8
+
+
+@frozen
+class SharedRoot:
+    """A GPU, and the NICs that the constraint may select for it."""
+
+    gpu: str  # "GPU0"
+    root: str  # "pci0000:15"
+    nics: tuple[str, ...]  # with an RDMA device, below the same root
+    nearest: tuple[str, ...]  # the best NICs, all equally near; () if all NICs are alike
+
+
+def dra(request: ManifestRequest) -> str | Refused:
+    """Return a DeviceClass and a ResourceClaimTemplate; refused where no NIC shares a root with a GPU."""
+    examination = request.situation.examination
+    if plugin_only_driver(examination).startswith("cxi"):
+        return Refused("Slingshot NICs have no RDMA devices, by which DRANET finds NICs")
+    pairs = shared_roots(examination)
+    if not pairs:
+        return Refused("this node's GPUs or their places on the PCI bus are unknown")
+    if not any(pair.nics for pair in pairs):
+        return Refused(
+            "no NIC is below the PCIe root of a GPU, so pods with this constraint would stay Pending; use "
+            "the labels of gdrtop manifest nfd instead"
+        )
+    use = [
+        "kubectl apply --dry-run=server --validate=strict --filename FILE    changes nothing",
+        "kubectl apply --filename FILE",
+        "kubectl get resourceslices -o yaml | grep -A1 pcieRoot    every GPU and NIC must have it",
+    ]
+    notes = [
+        *_warnings(pairs),
+        "needs Kubernetes 1.34 (resource.k8s.io/v1), NVIDIA's DRA driver for GPUs, and DRANET for NICs",
+        "DRANET never offers the interface of the default route",
+    ]
+    lines = head(request, "Kubernetes DRA: a GPU and a NIC below the same PCIe root", use, notes)
+    lines += comment_lines("A PCIe root may have many switches. On this node:")
+    lines += [command_line(row) for row in _table(pairs)]
+    class_note: dict[Key, str] = {
+        ("metadata", "name"): "Every NIC with an RDMA device, those for storage too."
+    }
+    nic_class = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": _NAME},
+        "spec": {
+            "selectors": [
+                {"cel": {"expression": 'device.driver == "dra.net"'}},
+                {"cel": {"expression": 'device.attributes["dra.net"].rdma == true'}},
+            ]
+        },
+    }
+    return join(lines, dump(nic_class, class_note), dump(_template(), _TEMPLATE_COMMENTS))
+
+
+def shared_roots(examination: Examination) -> list[SharedRoot]:
+    """Return which NICs share each GPU's PCIe root; [] if the places of GPUs are unknown.
+
+    A NIC counts where DRANET sees it: at its own function, not at its Data Direct function.
+    """
+    topology, functions = examination.topology, functions_of(examination)
+    roots = {name: place.root for name, place in functions.items()}
+    names = sorted(topology.devices, key=natural)
+    bdfs = {name: known(topology.devices[name].bdf, "") for name in names}
+    pairs = []
+    for gpu in topology.gpus:
+        root = roots.get(gpu.id, "")
+        if root:
+            below = tuple(name for name in names if roots.get(bdfs[name]) == root)
+            pairs.append(SharedRoot(gpu.label, root, below, _nearest(topology, gpu.id)))
+    return pairs
+
+
+def _nearest(topology: Topology, gpu: str) -> tuple[str, ...]:
+    """Return the NICs with NCCL's nearest word; else the best one, if one is nearer than the others."""
+    words = topology.near_nics.get(gpu, {})
+    if not words:
+        return (topology.best_nic[gpu],) if gpu in topology.best_nic else ()
+    best = next(iter(words.values()))
+    return tuple(name for name, word in words.items() if word is best)
+
+
+def _warnings(pairs: list[SharedRoot]) -> list[str]:
+    """Return where the constraint selects no NIC, none of the nearest, or perhaps another one."""
+    alone = [pair.gpu for pair in pairs if not pair.nics]
+    with_nics = [pair for pair in pairs if pair.nics and pair.nearest]
+    wrong = [pair for pair in with_nics if not set(pair.nics) & set(pair.nearest)]
+    loose = [pair for pair in with_nics if pair not in wrong and set(pair.nics) - set(pair.nearest)]
+    warnings = []
+    if alone:
+        warnings.append(f"no NIC shares the PCIe root of {_few(alone)}: a pod that gets it stays Pending")
+    warnings += [
+        f"{pair.gpu} never gets its nearest NIC {_few(pair.nearest)}, which is below another root"
+        for pair in wrong[:_MOST_NAMED]
+    ]
+    if loose:
+        pair = loose[0]
+        farther = len(set(pair.nics) - set(pair.nearest))
+        warnings.append(
+            f"the constraint is too loose for {_few([each.gpu for each in loose])}: of "
+            f"{plural(len(pair.nics), 'NIC')} that share the root of {pair.gpu}, {farther} "
+            f"{'is' if farther == 1 else 'are'} farther than {_few(pair.nearest)}"
+        )
+    return warnings
+
+
+def _few(names: tuple[str, ...] | list[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def _table(pairs: list[SharedRoot]) -> list[str]:
+    """Return a row for each PCIe root: its GPUs and its NICs."""
+    gpus: dict[str, list[str]] = {}
+    for pair in pairs:
+        gpus.setdefault(pair.root, []).append(pair.gpu)
+    nics = {pair.root: pair.nics for pair in pairs}
+    return [
+        f"{root}  {_few(names)}: {plural(len(nics[root]), 'NIC')} {_few(nics[root])}".rstrip()
+        for root, names in gpus.items()
+    ]
+
+
+_TEMPLATE_COMMENTS: dict[Key, str] = {
+    ("spec", "spec", "devices", "constraints"): (
+        "matchAttribute: both devices need the attribute, or the pod stays Pending. For more pairs, add a "
+        "claim for each: a count above 1 would require all devices below one root."
+    ),
+}
+
+
+def _template() -> dict[str, Any]:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "gdrtop-gpu-and-nic"},
+        "spec": {
+            "spec": {
+                "devices": {
+                    "requests": [
+                        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}},
+                        {"name": "nic", "exactly": {"deviceClassName": _NAME, "count": 1}},
+                    ],
+                    "constraints": [{"requests": ["gpu", "nic"], "matchAttribute": ROOT}],
+                }
+            }
+        },
+    }
+
+
+# A Dockerfile snippet: the verbs libraries in an image, and the options with which a container runs.
+#
+# Package names: Debian and Ubuntu (apt), RHEL, Rocky and Alma (dnf), both from rdma-core.
+
+_PACKAGES = """\
+RUN set -eu; \\
+    if command -v apt-get >/dev/null 2>&1; then \\
+        apt-get update; \\
+        apt-get install --yes --no-install-recommends \\
+            ibverbs-providers libibverbs1 librdmacm1 ibverbs-utils; \\
+        rm -rf /var/lib/apt/lists/*; \\
+    else \\
+        dnf install --assumeyes libibverbs librdmacm libibverbs-utils; \\
+        dnf clean all; \\
+    fi
+"""
+
+
+def container(request: ManifestRequest) -> str | Refused:
+    """Return a snippet to put after FROM; kernel modules and drivers stay outside of images."""
+    examination = request.situation.examination
+    notes = ["the image needs user-space libraries only; the host's drivers and modules are used"]
+    slingshot = _slingshot_devices(request)
+    if has_efa_only(examination):
+        notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")
+    if slingshot:
+        notes.append(
+            "Slingshot has no verbs: the image needs libfabric with its cxi provider, libcxi and aws-ofi-nccl"
+        )
+    lines = head(request, "Dockerfile snippet for GPUDirect RDMA: put it after FROM", (), notes)
+    lines += comment_lines("Run the container with:")
+    lines += [command_line(text) for text in _run_flags(request)]
+    lines += comment_lines(
+        "--network host: NCCL and RoCE GIDs need the host's interfaces. memlock and IPC_LOCK: "
+        "registered memory is locked, and the usual limit makes ibv_reg_mr fail (Cannot allocate memory). "
+        f"--shm-size: NCCL's shared memory. /dev/{'cxi*' if slingshot else 'infiniband'}: the NICs' device "
+        "files."
+    )
+    lines += comment_lines(
+        "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
+    )
+    lines += comment_lines("NCCL's variables for this node: gdrtop env")
+    return "\n".join(lines) + "\n" + ("" if slingshot else _PACKAGES)
+
+
+def _slingshot_devices(request: ManifestRequest) -> list[str]:
+    """Return the device files of Slingshot NICs, if there are no other NICs."""
+    examination = request.situation.examination
+    if not plugin_only_driver(examination).startswith("cxi"):
+        return []
+    return [f"/dev/{device.name}" for device in hardware_of(examination.node.rdma)]
+
+
+def _run_flags(request: ManifestRequest) -> list[str]:
+    devices = request.situation.examination.device_nodes
+    gpu: tuple[DeviceNode, ...] = () if isinstance(devices, Unknown) else known(devices.gpu, ())
+    copy = " --device /dev/gdrdrv" if any(node.path == "/dev/gdrdrv" for node in gpu) else ""
+    nics = "".join(f" --device {path}" for path in _slingshot_devices(request) or ["/dev/infiniband"])
+    shared = f"--network host --shm-size 1g --ulimit memlock=-1:-1 --cap-add IPC_LOCK{nics}{copy}"
+    return [f"docker run --gpus all {shared} IMAGE", f"podman run --device nvidia.com/gpu=all {shared} IMAGE"]

@@ -1,0 +1,369 @@
+"""`gdrtop forecast`: a node after a reboot or an upgrade of packages, and an image without hardware."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from typing import Any, Literal, TextIO, TypedDict
+
+from probes.base.origin import Origin, Source
+from probes.base.text import printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel import boot
+from probes.host.probe_thread import start_probe
+from probes.host.protocol import Host
+from probes.queries.finding import Status
+from probes.setup.forecast import (
+    Forecast,
+    ImageCheck,
+    ImageKind,
+    KernelForecast,
+    check_image,
+    exit_status,
+    forecast,
+)
+from probes.setup.forecast import image_exit_status as image_status
+from probes.setup.upgrade.advice import UpgradeAdvice, advise
+from probes.setup.upgrade.upgrade import (
+    ChangeKind,
+    NoUpgradeCommand,
+    PackageChange,
+    Upgrade,
+    changes_of,
+    parse,
+    simulated,
+    subject_of,
+)
+from probes.snapshot.examination import Examination, examine
+from tui.command_line.arguments import OutputOptions, UsageError, parsed
+from tui.runtime.json_values import (
+    ExitStatus,
+    FindingObject,
+    VerdictObject,
+    document,
+    finding_json,
+    host_name,
+    object_from,
+    write_json,
+)
+from tui.runtime.open_host import open_hardware, open_host
+from tui.runtime.printing import heading, print_lines, text_width
+from widgets.base.lines import Line, Run, Tone
+from widgets.setup import forecast as forecast_drawing
+from widgets.setup.forecast import draw_image_check, draw_upgrade
+
+# A node after its next start, and an image without hardware, as text and JSON.
+
+_BOOT_SECONDS = 30.0
+
+
+class KernelObject(TypedDict):
+    """What to expect of one kernel."""
+
+    release: str
+    running: bool
+    next: Maybe[bool]  # the boot loader starts it by default
+    outlook: Literal["will", "at risk", "will not", "unknown", "not applicable"]  # the verdict, expected
+    exit_status: ExitStatus  # as gdrtop check would end on the node started with this kernel
+    verdict: VerdictObject
+    findings: tuple[FindingObject, ...]  # on a copy of the node that was started with this kernel
+    assumed: str  # what was taken as it is now because it could not be read; empty: nothing
+
+
+class ForecastDocument(TypedDict):
+    """`gdrtop forecast --json`."""
+
+    next_kernel: Maybe[str]  # what the boot loader starts by default
+    # 0 will work, 1 warnings or at risk, 2 critical findings or will not work, 3 unknown or not applicable.
+    exit_status: ExitStatus
+    kernel: str | None  # that decides the exit status
+    not_applicable: str  # why there is nothing to forecast; empty: there is
+    kernels: tuple[KernelObject, ...]
+    installed: tuple[str, ...]  # all kernels; at most four are judged
+    not_known: tuple[str, ...]  # before the boot
+
+
+class ImageDocument(TypedDict):
+    """`gdrtop forecast --image DIR --as NODE --json`."""
+
+    exit_status: ExitStatus  # 0 fine, 1 at risk or warnings, 2 it will not work, 3 unknown
+    kind: ImageKind
+    assumed_hardware: str  # of a simulated or recorded node; nothing of it was measured with this image
+    kernel: str | None  # that decides; null: the image has none
+    kernels: tuple[KernelObject, ...]
+    verdict: VerdictObject
+    findings: tuple[FindingObject, ...]
+    checks_not_run: int  # because they cannot run on an image
+    not_known: tuple[str, ...]  # what no file says
+
+
+def write_forecast(host: Host, out: TextIO, release: str, options: OutputOptions) -> int:
+    """Print what a reboot brings and return the exit status; `release`: the kernel to show in detail.
+
+    Raises:
+        UsageError: the kernel is not installed.
+    """
+    examination = examine(host)
+    found = read_forecast(host, examination, release)
+    kernel = found.chosen(release)
+    if kernel is None and release and found.kernels:
+        installed = ", ".join(found.installed)
+        raise UsageError(f"kernel {printable(release, 80)!r} is not installed; installed: {installed}")
+    status = exit_status(kernel)
+    if options.json:
+        write_json(forecast_json(host, examination, found, kernel), out)
+        return status
+    drawn = forecast_drawing.draw(found, kernel, text_width(out), examination.topology.labels)
+    lines = [heading(examination.node), *drawn]
+    print_lines(lines, out, options.ascii)
+    return status
+
+
+def read_forecast(host: Host, examination: Examination, release: str = "") -> Forecast:
+    """Start a copy of the node with each kernel, in at most 30 s, and judge it."""
+
+    def read() -> Forecast:
+        facts = boot.probe(host, examination.distribution, examination.node.kernel_release)
+        return forecast(host, examination, facts, release)
+
+    answer = start_probe(host, "forecast", read).answer(_BOOT_SECONDS)
+    return (
+        Forecast((), answer, f"the next boot could not be read ({answer})")
+        if isinstance(answer, Unknown)
+        else answer
+    )
+
+
+def forecast_json(
+    host: Host, examination: Examination, found: Forecast, chosen: KernelForecast | None
+) -> dict[str, Any]:
+    """Return the JSON document; `chosen`: the kernel that decides the exit status."""
+    content = object_from(
+        found,
+        ForecastDocument,
+        exit_status=exit_status(chosen),
+        kernel=None if chosen is None else chosen.release,
+        kernels=[kernel_json(kernel) for kernel in found.kernels],
+    )
+    node = examination.node
+    return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
+
+
+def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
+    """Return one kernel's forecast."""
+    return object_from(
+        kernel,
+        KernelObject,
+        running=kernel.is_running,
+        next=kernel.is_next,
+        exit_status=exit_status(kernel),
+        findings=[finding_json(finding) for finding in kernel.findings if finding.status is Status.FOUND],
+        assumed=kernel.missing,
+    )
+
+
+def run_on_image(options: argparse.Namespace, out: TextIO) -> int:
+    """Judge the directory tree of --root for the node of --as."""
+    if options.root == "/" or options.demo is not None or options.replay is not None:
+        raise UsageError("--as checks an image; give its directory with --root")
+    hardware = open_hardware(options.assumed, options.seed)
+    return write_image_check(open_host(options), hardware, out, parsed(OutputOptions, options))
+
+
+def write_image_check(image: Host, hardware: Host, out: TextIO, options: OutputOptions) -> int:
+    """Print what is wrong with an image and return the exit status."""
+    check = check_image(image, hardware)
+    if options.json:
+        write_json(image_json(check, image), out)
+        return image_status(check)
+    head: Line = (Run("gdrtop  "), Run(f"IMAGE {image.origin.label}", Tone.TITLE))
+    print_lines([head, *draw_image_check(check, text_width(out))], out, options.ascii)
+    return image_status(check)
+
+
+def image_json(check: ImageCheck, image: Host) -> dict[str, Any]:
+    """Return the JSON document."""
+    chosen = check.forecast.chosen()
+    content = object_from(
+        check,
+        ImageDocument,
+        exit_status=image_status(check),
+        assumed_hardware=check.hardware,
+        kernel=None if chosen is None else chosen.release,
+        kernels=[kernel_json(kernel) for kernel in check.forecast.kernels],
+        findings=[finding_json(finding) for finding in check.findings if finding.status is Status.FOUND],
+        checks_not_run=sum(finding.status is Status.UNKNOWN for finding in check.findings),
+    )
+    nobody = Unknown(Reason.NOT_THERE, "", "an image has no host name")
+    origin = Origin(Source.TREE, image.origin.label)
+    return document("image", nobody, origin, image.wall_clock(), content)
+
+
+# `gdrtop forecast --upgrade COMMAND`: what an upgrade of packages would do to GPUDirect RDMA.
+
+FROM_STDIN = "-"
+_SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories
+_LIMIT = 4 << 20
+
+
+class _Package(TypedDict):
+    name: str
+    kind: ChangeKind
+    old: str | None  # version; null: not installed, or the package manager does not show it
+    new: str | None  # version; null: it is removed
+    concerns: str | None  # what GPUDirect RDMA uses it for, such as "GPU driver"; null: nothing
+
+
+class UpgradeDocument(TypedDict):
+    """`gdrtop forecast --upgrade COMMAND --json`."""
+
+    # 0 will work, 1 warnings or at risk, 2 critical findings or will not work, 3 unknown or not applicable.
+    exit_status: ExitStatus
+    command: str  # as it was given; empty where its output was read from stdin
+    packages: tuple[_Package, ...]
+    not_applicable: str  # why there is nothing to forecast; empty: there is
+    forecast: KernelObject | None  # the kernel that starts then; findings include what the upgrade breaks
+    assumed: tuple[str, ...]  # what the forecast takes for granted
+    not_known: tuple[str, ...]  # before the boot
+
+
+def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) -> int:
+    """Print what an upgrade would bring, and return the exit status of the forecast with it.
+
+    Raises:
+        UsageError: the command is no upgrade, or its package manager does not answer.
+    """
+    changes = _given() if command == FROM_STDIN else _asked(host, command)
+    if isinstance(changes, Unknown):
+        why = changes.detail or changes.reason.value
+        shown = printable(command, 80)
+        raise UsageError(
+            f"{shown!r}: no answer from the package manager ({why}); with - as the command,"
+            " what it printed on the node is read from stdin"
+        )
+    examination = examine(host)
+    advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
+    status = advice_status(advice)
+    if options.json:
+        write_json(advice_json(host, examination, advice), out)
+        return status
+    drawn = draw_upgrade(advice, text_width(out), examination.topology.labels)
+    print_lines([heading(examination.node), *drawn], out, options.ascii)
+    return status
+
+
+def advice_status(advice: UpgradeAdvice) -> int:
+    """Return 0 if it will work, 1 for warnings, 2 if it will not work, 3 if that is unknown."""
+    return exit_status(advice.forecast.chosen())
+
+
+def _asked(host: Host, command: str) -> Maybe[tuple[PackageChange, ...]]:
+    """Ask the package manager."""
+    try:
+        argv = simulated(command)
+    except NoUpgradeCommand as error:
+        raise UsageError(f"{printable(command, 80)!r}: {error}") from error
+    answer = host.run(argv, _SECONDS)
+    return answer if isinstance(answer, Unknown) else changes_of(answer)
+
+
+def _given() -> tuple[PackageChange, ...]:
+    """Parse what a package manager has printed elsewhere, from stdin."""
+    changes = parse(sys.stdin.read(_LIMIT))
+    if not changes:
+        forms = "apt-get --simulate, dnf --assumeno or zypper --xmlout … --dry-run"
+        raise UsageError(f"--before -: stdin names no package; it must be the output of {forms}")
+    return changes
+
+
+def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> dict[str, Any]:
+    """Return the JSON document."""
+    kernel = advice.forecast.chosen()
+    content = {
+        "exit_status": advice_status(advice),
+        "command": advice.upgrade.command,
+        "packages": [_package_json(change) for change in advice.upgrade.changes],
+        "not_applicable": advice.forecast.not_applicable,
+        "forecast": None if kernel is None else kernel_json(kernel),
+        "assumed": list(advice.assumed),
+        "not_known": list(advice.forecast.not_known),
+    }
+    node = examination.node
+    return document("upgrade", host_name(node), node.origin, host.wall_clock(), content)
+
+
+def _package_json(change: PackageChange) -> dict[str, Any]:
+    texts = {"old": change.old or None, "new": change.new or None}
+    return object_from(change, _Package, concerns=subject_of(change.name) or None, **texts)
+
+
+_STATUS_HELP = """\
+examples:
+  gdrtop forecast                               after the next reboot, for each installed kernel
+  gdrtop forecast --upgrade 'apt-get dist-upgrade'
+                                                after an upgrade of packages; it is only simulated
+  gdrtop forecast --image /images/gpu --as node.tar.gz
+                                                an image on the hardware of a recorded node
+
+exit status, as for gdrtop check, of the node as it will be:
+  0    GPUDirect RDMA will work
+  1    warnings, or DEGRADED
+  2    it will not work, or critical findings
+  3    unknown, or it cannot work on this node; usage error
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _STATUS_HELP
+    parser.add_argument(
+        "--kernel",
+        metavar="RELEASE",
+        default="",
+        help="the kernel to show in detail (default: the one that boots next)",
+    )
+    parser.add_argument(
+        "--upgrade",
+        metavar="COMMAND",
+        help="also an upgrade of packages before the reboot, such as 'apt-get dist-upgrade'; it is only "
+        "simulated. -: read the output of a simulation from stdin",
+    )
+    parser.add_argument(
+        "--image", metavar="DIR", help="judge the image at DIR, on the hardware that --as names"
+    )
+    parser.add_argument(
+        "--as",
+        metavar="NODE",
+        dest="assumed",
+        default="",
+        help="with --image: a simulated node or a recording FILE, whose hardware the image will run on",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing; the exit status is the answer")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON (gdrtop schema forecast; with --upgrade upgrade, with --image image)",
+    )
+
+
+def run(options: argparse.Namespace, out: TextIO) -> int:
+    """Show what the options ask for, and return the exit status of the node as it will be."""
+    if options.quiet:
+        out = io.StringIO()
+    if options.image is not None:
+        if not options.assumed or options.kernel or options.upgrade is not None:
+            raise UsageError("--image needs --as, the hardware, and takes no --kernel and no --upgrade")
+        options.root = options.image
+        return run_on_image(options, out)
+    if options.assumed:
+        raise UsageError("--as needs --image, the directory of the image")
+    if options.kernel and options.upgrade is not None:
+        raise UsageError("--upgrade shows the kernel that boots after it, and takes no --kernel")
+    host = open_host(options)
+    if options.upgrade is None:
+        return write_forecast(host, out, options.kernel, parsed(OutputOptions, options))
+    if host.origin.source is Source.TREE:
+        raise UsageError("--upgrade asks the package manager of a node; --root is only a tree of files")
+    return write_advice(host, options.upgrade, out, parsed(OutputOptions, options))

@@ -1,0 +1,355 @@
+"""A plan before it runs: what it affects, its steps, and the question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widgets import Input
+
+from probes.base.origin import Origin, Source
+from tui.files.new_file import file_word
+from tui.screens import save_and_copy
+from tui.screens.ask import EnterDelay
+from tui.screens.head import HeadView
+from tui.screens.key_footer import KeyFooter, typing_items
+from tui.screens.keys import KEYS, bind, leave_keys
+from tui.screens.list_screen import PanesScreen, scroll, static_view
+from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines_view import LinesView
+
+if TYPE_CHECKING:
+    from probes.base.plan import Step
+    from probes.checks.judgment import Judgment
+    from tui.actions.dispatcher import Prepared
+    from tui.actions.guards import Clearance
+
+
+# The state of the confirmation screen: the plan and what was typed. It does not use Textual.
+
+_DETACHED = (
+    "The steps run detached from this terminal and finish even if the connection drops. "
+    f"Log in again and press {KEYS['history'].display} to see how they ended."
+)
+
+
+class ConfirmState:
+    """A prepared action, and what was typed to confirm it."""
+
+    def __init__(self, prepared: Prepared, origin: Origin) -> None:
+        self.prepared = prepared
+        self.origin = origin
+        self.typed = ""
+        self.is_unfolded = False  # show each of many similar steps
+        self.is_rehearsing = False
+        self._rehearsal: tuple[Judgment, Judgment, tuple[str, ...]] | None = None
+        self._rehearsal_failure = ""
+
+    @property
+    def can_rehearse(self) -> bool:
+        """Return whether a twin can be made: a rehearsal asks the node itself."""
+        return self.origin.is_running or self.origin.source is Source.SIMULATED
+
+    def set_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
+        """Take how the twin was before and after."""
+        self.is_rehearsing, self._rehearsal_failure = False, ""
+        self._rehearsal = before, after, not_rehearsed
+
+    def fail_rehearsal(self, message: str) -> None:
+        """Take why there was no rehearsal."""
+        self.is_rehearsing, self._rehearsal, self._rehearsal_failure = False, None, message
+
+    def _rehearsal_lines(self, width: int) -> list[Line]:
+        from widgets.doctor.changes import draw_rehearsal
+
+        if self.is_rehearsing:
+            return wrapped("Rehearsing on a simulated copy of this node…", width, Tone.TITLE)
+        if self._rehearsal_failure:
+            return wrapped(f"The rehearsal failed: {self._rehearsal_failure}", width, Tone.WARNING)
+        return [] if self._rehearsal is None else [*draw_rehearsal(*self._rehearsal, width), ()]
+
+    @property
+    def word(self) -> str:
+        """Return the host name if it must be typed, else ""."""
+        clearance = self.prepared.clearance
+        return "" if clearance.refused else clearance.word
+
+    @property
+    def can_run(self) -> bool:
+        """Return whether it can run."""
+        return not self.prepared.clearance.refused
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Return whether the host name was typed, if it must be."""
+        return self.can_run and self.typed.strip() == self.word
+
+    @property
+    def title_line(self) -> Line:
+        """Draw the action."""
+        return (Run(self.prepared.title, Tone.TITLE),)
+
+    def lines(self, width: int) -> list[Line]:
+        """Draw the consequences, the warnings, the steps, and the manual steps."""
+        from tui.actions.manual_steps import ALL_MANUAL, left_to_do, runnable, why_manual
+        from widgets.doctor.plan import draw_consequences, draw_group
+
+        plan, clearance = self.prepared.plan, self.prepared.clearance
+        titles = wrapped(plan.title, width, Tone.TITLE) if plan.title != self.prepared.title else []
+        consequences = draw_consequences(plan, width, bool(clearance.affected))
+        lines: list[Line] = [*self._rehearsal_lines(width), *titles, *consequences]
+        if clearance.refused and clearance.refused != ALL_MANUAL:  # the line below says it too
+            lines.extend(wrapped(not_run(clearance), width, Tone.WARNING))
+        lines.extend(draw_cuts(clearance, width))
+        note = wrapped(plan.note, width, Tone.DIM) if plan.note else []
+        if note and plan.is_simulated:
+            lines.extend([(), *note])
+        number = 1
+        for steps in self._groups(runnable(plan)):
+            last = number + len(steps) - 1
+            heading = f"STEP {number}" if len(steps) == 1 else f"STEPS {number}–{last}"
+            lines.extend([(), (Run(heading, Tone.TITLE),), *draw_group(steps, width)])
+            number = last + 1
+        left = left_to_do(plan)
+        if left:
+            lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
+            if not left[0].is_instruction:
+                why = why_manual(left[0], plan.is_simulated)
+                lines.extend(
+                    wrapped(f"{next(iter(left[0].argv), left[0].command)}: {why}", width, Tone.DIM, "  ")
+                )
+            for place, steps in enumerate(self._groups(left), 1):
+                lines.extend(draw_group(steps, width, f"{place}. "))
+        if note and not plan.is_simulated:
+            lines.extend([(), *note])
+        return [*lines, *draw_affected(clearance, width)]
+
+    def _groups(self, steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+        from widgets.doctor.plan import step_groups
+
+        return [(step,) for step in steps] if self.is_unfolded else step_groups(steps)
+
+    @property
+    def can_unfold(self) -> bool:
+        """Return whether the plan has similar steps that are folded."""
+        from widgets.doctor.plan import step_groups
+
+        return any(len(steps) > 1 for steps in step_groups(self.prepared.plan.steps))
+
+    @property
+    def question(self) -> str:
+        """Return what the keys do here, as a sentence."""
+        if not self.can_run:
+            return not_run(self.prepared.clearance)
+        if self.word:
+            affected = self.prepared.clearance.affected
+            more = f" (+{len(affected) - 1} more)" if len(affected) > 1 else ""
+            return f"▲ {affected[0]}{more}" if affected else "▲ This can cut off the node."
+        return "Press Enter to run it."
+
+    def script(self) -> str:
+        """Return the plan as a shell script."""
+        from tui.actions.script import script_of
+
+        return script_of(self.prepared.plan, self.prepared.source)
+
+    @property
+    def script_name(self) -> str:
+        """Return the script's file name."""
+        return f"gdrtop-{file_word(self.prepared.action)}-{file_word(self.prepared.node)}.sh"
+
+
+def not_run(clearance: Clearance) -> str:
+    """Return why the plan cannot run, as a sentence."""
+    from tui.actions.manual_steps import ALL_MANUAL
+
+    if clearance.refused == ALL_MANUAL:
+        return "You do these steps. gdrtop cannot run them."
+    return f"gdrtop cannot run this: {clearance.refused}."
+
+
+def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
+    """Draw what the plan may cut off, and which jobs it would affect."""
+    return [*draw_cuts(clearance, width), *draw_affected(clearance, width)]
+
+
+def draw_cuts(clearance: Clearance, width: int) -> list[Line]:
+    """Draw what the plan may cut off."""
+    lines: list[Line] = []
+    if clearance.cuts:
+        lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
+        for cut in clearance.cuts:
+            lines.extend(wrapped(f"▲ {cut}", width, Tone.WARNING, "  "))
+    if clearance.is_detached:
+        lines.extend(wrapped(_DETACHED, width, Tone.PLAIN, "  "))
+    return lines
+
+
+def draw_affected(clearance: Clearance, width: int) -> list[Line]:
+    """Draw which jobs the plan would affect, a line each."""
+    lines: list[Line] = []
+    if clearance.affected:
+        lines.extend([(), (Run("RUNNING JOBS WOULD BE AFFECTED", Tone.TITLE),)])
+        for affected in clearance.affected:
+            lines.extend(wrapped(f"▲ {affected}", width, Tone.WARNING, "  "))
+    return lines
+
+
+class ConfirmScreen(PanesScreen):
+    """A plan, which can be run, copied or written to a file.
+
+    Where the host name must be typed, its field has the focus at once, so that no letter of it is a command.
+    The app's commands are dead here while there is something to run (`is_question`).
+    """
+
+    BINDINGS = [  # noqa: RUF012 - Textual's own type
+        bind("open", "confirm", label="Run it"),
+        bind("yes", "run", show=False),
+        bind("rehearse", "rehearse"),
+        bind("copy", "copy"),
+        bind("write", "write"),
+        bind("all", "unfold"),
+        *leave_keys(),
+    ]
+
+    @dataclass
+    class Confirmed(Message):
+        """Run the plan; `typed` is the host name that the user typed, if it was asked for."""
+
+        prepared: Prepared
+        typed: str
+
+    @dataclass
+    class RehearsalRequested(Message):
+        """Run the plan on a simulated twin of the node."""
+
+        prepared: Prepared
+        screen: ConfirmScreen
+
+    def __init__(self, state: ConfirmState) -> None:
+        super().__init__()
+        self._state = state
+        self._is_confirmed = False
+        self._delay = EnterDelay()
+
+    def compose(self) -> ComposeResult:
+        yield HeadView("Plan")
+        yield static_view("summary")
+        yield LinesView("Plan · nothing has been run", id="plan")
+        yield static_view("question")
+        if self._state.word:
+            yield Input(placeholder=f"Type the host name {self._state.word} to run it", id="typed")
+        yield KeyFooter(typing_items("Run it", tab="Plan"))
+
+    def on_mount(self) -> None:
+        """Focus the field of the host name, else the plan."""
+        (self._typed if self._state.word else self._plan).focus()
+
+    @property
+    def is_question(self) -> bool:
+        """Whether there is a plan that Enter would run."""
+        return self._state.can_run
+
+    @property
+    def _plan(self) -> LinesView:
+        return self.query_one("#plan", LinesView)
+
+    @property
+    def _typed(self) -> Input:
+        return self.query_one("#typed", Input)
+
+    def on_lines_view_resized(self) -> None:
+        if self._plan.room:
+            self._plan.show(self._state.lines(self._plan.room))
+        self.query_one("#summary", LinesView).show([self._state.title_line])
+        tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
+        self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
+        self._delay.note_drawn()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "rehearse":
+            return self._state.can_rehearse
+        if action == "unfold":
+            return self._state.can_unfold
+        return self._state.can_run if action in ("run", "confirm") else True
+
+    def why_not(self, action: str) -> str:
+        if action in ("run", "confirm"):
+            return self._state.question
+        reasons = {
+            "rehearse": "only a running or simulated node can be rehearsed.",
+            "unfold": "every step is shown.",
+        }
+        return reasons.get(action, "")
+
+    # Keys
+
+    def action_move(self, how: str) -> None:
+        """Scroll the plan, also while the host name is typed."""
+        scroll(self._plan, how)
+
+    def action_confirm(self) -> None:
+        """Run it, unless Enter was pressed before the plan could be read."""
+        if self._delay.is_over:
+            self.action_run()
+
+    def action_run(self) -> None:
+        if self._state.word:
+            self._typed.focus()
+        elif self._state.can_run:
+            self._confirm()
+
+    def on_input_submitted(self, submitted: Input.Submitted) -> None:
+        """Run it if the name is right, else say so in the line above the field."""
+        self._state.typed = submitted.value
+        if self._state.is_confirmed:
+            self._confirm()
+        elif submitted.value:
+            wrong = f"That is not the host name ({self._state.word}). Nothing was run."
+            self.query_one("#question", LinesView).show([(Run(wrong, Tone.BAD),)])
+
+    def _confirm(self) -> None:
+        if not self._is_confirmed:  # also if the key was pressed twice
+            self._is_confirmed = True
+            self.post_message(self.Confirmed(self._state.prepared, self._state.typed))
+
+    def action_unfold(self) -> None:
+        """Show each of many equal steps, or only the first again."""
+        self._state.is_unfolded = not self._state.is_unfolded
+        self.on_lines_view_resized()
+
+    # The rehearsal
+
+    def action_rehearse(self) -> None:
+        """Run the plan on a simulated twin first; this node stays as it is."""
+        if self._state.can_rehearse and not self._state.is_rehearsing:
+            self.post_message(self.RehearsalRequested(self._state.prepared, self))
+
+    def show_rehearsing(self) -> None:
+        """Show that the rehearsal runs."""
+        self._state.is_rehearsing = True
+        self._redraw()
+
+    def show_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
+        """Show what to expect afterwards, above the steps."""
+        self._state.set_rehearsal(before, after, not_rehearsed)
+        self._redraw()
+
+    def show_rehearsal_failure(self, message: str) -> None:
+        """Show why the plan could not be rehearsed."""
+        self._state.fail_rehearsal(message)
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self.is_mounted:
+            self._plan.scroll_home(animate=False)
+            self.on_lines_view_resized()
+
+    def action_copy(self) -> None:
+        save_and_copy.copy(self, self._state.script(), " as a shell script")
+
+    def action_write(self) -> None:
+        save_and_copy.write(self, {self._state.script_name: self._state.script()})

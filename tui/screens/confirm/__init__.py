@@ -1,1 +1,0 @@
-"""A plan, shown before it runs."""
