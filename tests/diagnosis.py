@@ -8,7 +8,7 @@ from tests.asciicast import Cast
 from tests.support.action_screens import QuickHost, ended, on
 from tests.support.pilot import SteppedClock, examined, stepped_app
 from tui.screens.confirm import ConfirmScreen
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.live.screen import LiveScreen
 
 NAME = "hgx-h100"

@@ -741,18 +741,14 @@ COMBINATION = Recipe(
         ),
         Change(
             "probes/checks/system/combinations.py",
-            "    sample,\n",
-            before="    small_mtu_of_gin,\n",
-        ),
-        Change(
-            "probes/checks/system/combinations.py",
-            '''
-
-def sample(examination: Examination) -> Iterator[Evidence]:
+            '''def sample(examination: Examination) -> Iterator[Evidence]:
     """Yield jobs with version 1.0.0 of the sample."""
     for _, _, evidence in _nccl_between(examination, (1, 0, 0), (1, 0, 1)):
         yield evidence
+
+
 ''',
+            before="def small_mtu_of_gin(",
         ),
         Change(
             "tui/manual/versions.md",
@@ -882,7 +878,7 @@ def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
         ),
     },
     pictures="test_sample[80x24]",
-    others=("tui/controllers/palette.py", "tui/screens/history.py", "tui/screens/confirm/"),
+    others=("tui/controllers/palette.py", "tui/screens/history.py", "tui/screens/bandwidth_run/"),
 )
 PANEL = Recipe(
     (
@@ -1265,7 +1261,7 @@ NIC_FAMILY = Recipe(
             before='    NicFamily("MANA"',
         ),
         Change(
-            "probes/simulation/faults/vendor_nics.py",
+            "probes/simulation/faults/nic.py",
             '        ("Sample", "1ae0:0001", "sample_", "sample_rdma"),\n',
             after='        ("Intel", "8086:1592", "irdma", "irdma"),\n',
         ),
@@ -1286,16 +1282,16 @@ NIC_FAMILY = Recipe(
             "tests/probes/checks/path/test_gdr_path.py",
             "[nic-sample-sample_0-Sample's NICs",
         ),
-        "probes/simulation/faults/vendor_nics.py": (
+        "probes/simulation/faults/nic.py": (
             "tests/probes/checks/test_faults.py::test_every_family_of_nics_without_dmabuf_has_a_fault",
-            "add a row to probes/simulation/faults/vendor_nics.py for ['Sample']",
+            "add a row to probes/simulation/faults/nic.py for ['Sample']",
         ),
     },
 )
 FLEET_COLUMN = Recipe(
     (
         Change(
-            "widgets/fleet/node_rows.py",
+            "widgets/fleet/answer.py",
             '        Column("SAMPLE", cells_of(nodes, _gpus), 1, to_right=True),\n',
             before='        Column("FINDING"',
         ),

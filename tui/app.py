@@ -190,7 +190,7 @@ class GdrtopApp(TerminalApp[None]):
 
     def _draw_doctor(self) -> None:
         if len(self.screen_stack) > 1:
-            from tui.screens.doctor import DoctorScreen
+            from tui.screens.doctor.screen import DoctorScreen
 
             self._shared.draw(DoctorScreen)
 
@@ -227,7 +227,7 @@ class GdrtopApp(TerminalApp[None]):
 
     def action_doctor(self) -> None:
         """Show what is wrong with the node."""
-        from tui.screens.doctor import DoctorScreen
+        from tui.screens.doctor.screen import DoctorScreen
 
         self._shared.show(DoctorScreen, lambda: DoctorScreen(self._shared.doctor))
 

@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
 from probes.base.text import did_you_mean, printable
-from tui import commands
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     REFUSED,
@@ -227,7 +226,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _command(name: str) -> Command:
     """Import the file of tui/commands, or of one of its folders, that has the name of the command."""
-    (directory,), stem = commands.__path__, name.replace("-", "_")
+    directory, stem = f"{os.path.dirname(__file__)}/commands", name.replace("-", "_")
     places = (stem, f"{stem}/{stem}", *(f"{folder}/{stem}" for folder in sorted(os.listdir(directory))))
     place = next((place for place in places if os.path.exists(f"{directory}/{place}.py")), stem)
     return cast(Command, import_module(f"tui.commands.{place.replace('/', '.')}"))

@@ -102,7 +102,8 @@ def did_you_mean(
     from difflib import get_close_matches
 
     by_lower = {name.lower(): name for name in names}
-    parts = [name for name in by_lower if word.lower() in re.split("[-+ ]", name)]
+    # Of names with the word, the shortest says least else.
+    parts = sorted((name for name in by_lower if word.lower() in re.split("[-+ ]", name)), key=len)
     close = get_close_matches(word.lower(), by_lower, cutoff=cutoff)
     similar = [prefix + by_lower[name] for name in list(dict.fromkeys([*parts, *close]))[:most]]
     return f"; did you mean {' or '.join(similar)}?" if similar else otherwise

@@ -13,7 +13,7 @@ from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock, readings, until
 from tui.app import GdrtopApp
-from tui.screens.actions import ActionsScreen
+from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.run import RunScreen
 from widgets.base.lines_view import LinesView

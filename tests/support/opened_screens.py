@@ -13,7 +13,7 @@ from tests.support.action_screens import on, question, seen
 from tests.support.pilot import SteppedClock, readings, until
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 from tui.screens.ask import AskScreen
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.prove import RegistrationScreen
 from widgets.base.lines_view import LinesView
 

@@ -166,12 +166,12 @@ def test_before_the_checks_ran_no_word_is_green(name: str) -> None:
     state.apply(Probed(examination.node, examination.topology))
     unchecked = Judgment(conclude(examination.usability, None))
     state.apply(Sampled(examination.reading, unchecked, 0.0))
-    head = HeadState(examination.node.origin, **state.head_fields()).head()  # type: ignore[arg-type]
+    head = HeadState(examination.node.origin, **state.head_fields())  # type: ignore[arg-type]
     runs = [run for line in (head.sentence, *head.verdicts) for run in line]
     assert not any(run.tone is Tone.GOOD for run in runs)
     assert "checking…" in "".join(run.text for run in head.verdicts[0])
     state.apply_check(examination, Judgment(conclude(examination.usability, ())))
-    checked = HeadState(examination.node.origin, **state.head_fields()).head()  # type: ignore[arg-type]
+    checked = HeadState(examination.node.origin, **state.head_fields())  # type: ignore[arg-type]
     assert "checking…" not in "".join(run.text for run in checked.verdicts[0])
 
 

@@ -95,7 +95,7 @@ def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
     overview = overview_of(monitor)
     assert examination is not None
     assert sample is not None
-    head = HeadState(examination.node.origin, **overview.head_fields()).head()  # type: ignore[arg-type]
+    head = HeadState(examination.node.origin, **overview.head_fields())  # type: ignore[arg-type]
     claims.read("head", shown((head.verdicts[0], head.sentence)))
     for panel in PANELS:
         claims.read(panel, shown(overview.lines(panel, WIDTH, False, 100)))

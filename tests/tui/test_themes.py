@@ -11,7 +11,7 @@ from tests.support.contrast import LARGE, TEXT, contrast, linear
 from tests.support.pilot import SteppedClock, examined, stepped_app, until
 from tests.support.settings_machine import Machine
 from tui.controllers.palette import Palette
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.settings import save as save_module
 from tui.settings.current import use
 from tui.settings.load import load

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tui.runtime.background_task import DRAW_SECONDS, BackgroundTask
-from tui.screens.actions import ActionsState
+from tui.screens.actions.state import ActionsState
 from tui.screens.keys import KEYS
 from widgets.base.lines import sentence
 
@@ -284,7 +284,7 @@ class ActionsController:
             self._ask_offers()
 
     def _show_list(self) -> None:
-        from tui.screens.actions import ActionsScreen
+        from tui.screens.actions.screen import ActionsScreen
 
         self._context.show(ActionsScreen, lambda: ActionsScreen(self.state))
 
@@ -315,7 +315,7 @@ class ActionsController:
 
     def note_examination(self, report: Examined) -> None:
         """Update the list, if it is shown or awaited, and the console of a run."""
-        from tui.screens.actions import ActionsScreen
+        from tui.screens.actions.screen import ActionsScreen
 
         self.run.note_examination(report)
         if report.examination is None:
@@ -342,7 +342,7 @@ class ActionsController:
             self._context.report_error(message)
 
     def _draw(self) -> None:
-        from tui.screens.actions import ActionsScreen
+        from tui.screens.actions.screen import ActionsScreen
 
         self._context.draw(ActionsScreen)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from tui.runtime.background_task import Failed, Then, call_in_thread
-from tui.screens.doctor import DoctorState
+from tui.screens.doctor.state import DoctorState
 from tui.screens.head import change_head
 
 T = TypeVar("T")

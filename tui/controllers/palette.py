@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from textual.app import ComposeResult
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
-from tui.screens.actions import ActionsState
+from tui.screens.actions.state import ActionsState
 from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from probes.host.probe_thread import quiet_seconds
 from tui.runtime.background_task import BackgroundTask
-from tui.runtime.node_monitor import USUAL_PACE, ReadingSchedule
 from tui.runtime.reading_thread import (
     Failed,
     Probed,
@@ -19,6 +18,7 @@ from tui.runtime.reading_thread import (
     Replayed,
     Sampled,
 )
+from tui.runtime.schedules import USUAL_PACE, ReadingSchedule
 from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from textual.app import App
 from textual.screen import Screen
 
 from probes.base.origin import Origin, Source
-from tui.runtime.node_monitor import USUAL_PACE
+from tui.runtime.schedules import USUAL_PACE
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, cut, fit, width_of
 from widgets.base.lines_view import LinesView

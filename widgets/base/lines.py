@@ -16,7 +16,6 @@ from typing import NamedTuple, overload
 from rich.cells import cell_len, set_cell_size
 
 from probes.base.text import capitalized, printable
-from probes.checks.statements import Health
 
 _LONGEST_CUT_WORD = 12  # cells
 LABEL_CELLS = 12
@@ -355,14 +354,3 @@ class LazyLines(Sequence[Line]):
     def mapped(self, change: Callable[[Line], Line]) -> LazyLines:
         """Return the changed lines."""
         return LazyLines(self._count, lambda row: change(self[row]), self._heads)
-
-
-# The tone of what gdrtop states, the same on all screens.
-
-TONES = {
-    Health.CRITICAL: Tone.BAD,
-    Health.WARNING: Tone.WARNING,
-    Health.UNKNOWN: Tone.DIM,
-    Health.PLAIN: Tone.PLAIN,
-    Health.GOOD: Tone.GOOD,
-}

@@ -13,7 +13,8 @@ from probes.live.model.activity import waiting_text
 from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
-from widgets.base.lines import TONES, LazyLines, Line, Run, Tone, behind, line, wrapped
+from widgets.base.health import TONES
+from widgets.base.lines import LazyLines, Line, Run, Tone, behind, line, wrapped
 from widgets.live.job_lines import path_summary
 from widgets.live.ranks import short_names, state_word
 

@@ -25,7 +25,8 @@ from probes.live.model.sample import (
 from probes.queries.finding import Evidence
 from probes.queries.modules import PEERMEM_REFCNT
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
-from widgets.base.lines import LABEL_CELLS, TONES, Line, Run, Tone, labeled, wrapped
+from widgets.base.health import TONES
+from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
 from widgets.live import changes, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,

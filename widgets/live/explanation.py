@@ -11,7 +11,8 @@ from probes.base.unknown import Unknown
 from probes.checks.statements import use_health
 from probes.live.explanation import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding, Severity
-from widgets.base.lines import TONES, Line, Run, Tone, behind, labeled, line, wrapped
+from widgets.base.health import TONES
+from widgets.base.lines import Line, Run, Tone, behind, labeled, line, wrapped
 
 _MOST_STEPS = 3
 _NUMBERS = re.compile(r"\d+")

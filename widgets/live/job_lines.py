@@ -23,20 +23,8 @@ from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, Severity, join_limited, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
-from widgets.base.lines import (
-    TONES,
-    Line,
-    Run,
-    Tone,
-    cut,
-    fit,
-    flowed,
-    joined,
-    plain,
-    sentence,
-    width_of,
-    wrapped,
-)
+from widgets.base.health import TONES
+from widgets.base.lines import Line, Run, Tone, cut, fit, flowed, joined, plain, sentence, width_of, wrapped
 from widgets.live.figures import gpu_labels
 
 _MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}

@@ -13,7 +13,8 @@ from probes.host.usage import cpu_list
 from probes.live.model.sample import STOPPED_STATES, LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
-from widgets.base.lines import TONES, LazyLines, Line, Run, Tone, wrapped
+from widgets.base.health import TONES
+from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.order import Badness, SortKeys, badness_of_process, falling, sorted_by_column

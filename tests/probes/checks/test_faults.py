@@ -14,7 +14,7 @@ from probes.facts.pci.nic_families import FAMILIES
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Scope, Severity, Status
 from probes.queries.pcie_paths import DeviceNames
-from probes.simulation.faults import vendor_nics
+from probes.simulation.faults import nic
 from probes.simulation.faults.catalogue import AREAS, FAULTS, HIDES
 from probes.simulation.faults.fault import Fault
 from probes.simulation.faults.fault import __file__ as fault_file
@@ -165,9 +165,9 @@ def test_no_fault_is_listed_below_one_of_another_device(faults: list) -> None:  
 
 
 def test_every_family_of_nics_without_dmabuf_has_a_fault() -> None:
-    text = Path(vendor_nics.__file__).read_text(encoding="utf-8")
-    without = [family.name for family in FAMILIES if family.no_dmabuf and f'"{family.vendor}:' not in text]
-    assert not without, f"add a row to probes/simulation/faults/vendor_nics.py for {without}"
+    text = Path(nic.__file__).read_text(encoding="utf-8")
+    without = [family.name for family in FAMILIES if family.no_dmabuf and f'"{family.vendor:04x}:' not in text]
+    assert not without, f"add a row to probes/simulation/faults/nic.py for {without}"
 
 
 def test_every_check_has_a_fault() -> None:

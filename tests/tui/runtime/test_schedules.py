@@ -2,7 +2,7 @@
 
 import itertools
 
-from tui.runtime.node_monitor import EVERY_SECONDS, LONGEST_SECONDS, CheckSchedule, ReadingSchedule
+from tui.runtime.schedules import EVERY_SECONDS, LONGEST_SECONDS, CheckSchedule, ReadingSchedule
 
 
 def examinations(changes: set[int], seconds: int) -> list[int]:

@@ -17,10 +17,10 @@ from tests.support.action_screens import (
     seen,
 )
 from tests.support.pilot import SteppedClock, readings, shown, stepped_app, until
-from tui.screens.actions import ActionsScreen
+from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen
 from tui.screens.confirm import ConfirmScreen
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.overview.screen import OverviewScreen
 from tui.screens.run import RunScreen
 

@@ -12,7 +12,7 @@ from tests.support.pilot import SteppedClock, readings, shown, stepped_app, unti
 from tests.support.recordings import recorded
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
-from tui.screens.actions import ActionsScreen
+from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.overview.screen import OverviewScreen

@@ -20,8 +20,9 @@ from tests.support.action_screens import seen
 from tests.support.opened_screens import opened
 from tests.support.pilot import SteppedClock, readings, shown, stepped_app, until
 from tests.support.simulated_tree import write_tree
-from tui.screens.actions import ActionsScreen
-from tui.screens.doctor import DoctorScreen, DoctorState
+from tui.screens.actions.screen import ActionsScreen
+from tui.screens.doctor.screen import DoctorScreen
+from tui.screens.doctor.state import DoctorState
 from tui.screens.key_footer import KeyFooter
 from widgets.base.lines import plain
 from widgets.base.lines_view import LinesView

@@ -24,11 +24,11 @@ from tests.support.tiers import usual
 from tui.app import GdrtopApp
 from tui.controllers.palette import ON_SCREENS, Palette
 from tui.screens import help as help_screen
-from tui.screens.actions import ActionsScreen
+from tui.screens.actions.screen import ActionsScreen
 from tui.screens.ask import AskScreen, sentences
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
 from tui.screens.confirm import ConfirmScreen
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.help import HelpScreen
 from tui.screens.history import HistoryScreen
 from tui.screens.key_footer import MOST_ITEMS, KeyFooter, items_that_fit

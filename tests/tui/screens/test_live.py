@@ -15,7 +15,7 @@ from tests.support.recordings import recorded
 from tests.support.training_samples import install, training
 from tui.app import GdrtopApp
 from tui.runtime.replay_source import ReplaySource
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter
 from tui.screens.live.screen import LiveScreen
 from tui.screens.live.state import LiveState

@@ -22,7 +22,7 @@ from tests.support.pilot import SteppedClock, examined, overview, readings, sett
 from tests.support.tiers import usual
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device, write
 from tui.app import GdrtopApp
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from widgets.base.lines import Tone
 from widgets.base.lines_view import LinesView
 

@@ -13,7 +13,7 @@ from probes.simulation.host import SimulatedHost
 from tests.support.settings_machine import Machine
 from tui.cli import main
 from tui.commands.schema import schema_text
-from tui.screens.doctor import DoctorState
+from tui.screens.doctor.state import DoctorState
 from tui.settings.current import use
 from tui.settings.load import load
 from widgets.base.lines import plain

@@ -8,9 +8,9 @@ from textual.pilot import Pilot
 from probes.simulation.host import SimulatedHost
 from tests.support.action_screens import on, seen
 from tests.support.pilot import SteppedClock, examined, overview, readings, settled, shown, stepped_app, until
-from tui.screens.actions import ActionsScreen
+from tui.screens.actions.screen import ActionsScreen
 from tui.screens.confirm import ConfirmScreen
-from tui.screens.doctor import DoctorScreen
+from tui.screens.doctor.screen import DoctorScreen
 from tui.screens.key_footer import KeyFooter
 from tui.screens.overview.panel_screen import Panel
 from widgets.base.lines import Tone

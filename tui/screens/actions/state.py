@@ -1,24 +1,16 @@
-"""The actions: what gdrtop can do on this node, and why the rest is not possible."""
+"""The state of the actions screen: all actions, the selection, the filter. It does not use Textual."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
 from probes.base.text import plural
-from tui.screens.keys import leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 from tui.screens.list_state import ExaminedListState
-from widgets.base.lines import Line, Run, Tone, rows_of, wrapped
+from widgets.base.lines import Line, Run, Tone, wrapped
 
 if TYPE_CHECKING:
     from probes.plans.catalogue import Offer
     from probes.snapshot.examination import Examination
-
-
-# The state of the actions screen: all actions, the selection, the filter. It does not use Textual.
 
 
 class ActionsState(ExaminedListState):
@@ -89,39 +81,3 @@ class ActionsState(ExaminedListState):
         from widgets.doctor.plan import draw_offer
 
         return draw_offer(offer, width)
-
-
-class ActionsScreen(ExaminedListScreen[ActionsState]):
-    """The list of actions, with the selected one below."""
-
-    BINDINGS = [  # noqa: RUF012 - Textual's own type
-        FILTER_KEY,
-        REFRESH_KEY,
-        *leave_keys("actions"),
-    ]
-
-    LIST = "offers"
-    DETAILS = "selected"
-    TITLES = ("Actions", "Actions", "Selected")
-    FILTER = "A word in the title or the id. Esc: clear"
-
-    @dataclass
-    class Chosen(Message):
-        """Show the plan of an action."""
-
-        offer: str
-
-    def _show_selected(self) -> None:
-        row = rows_of(self._list.lines).get(self._state.selected)
-        if row:
-            self._list.scroll_to_row(row - 1)  # so that a heading above it is visible
-        super()._show_selected()
-
-    # Keys
-
-    def action_open(self) -> None:
-        """Show the plan of the selected action, or why there is none."""
-        if self._state.is_possible:
-            self.post_message(self.Chosen(self._state.selected))
-        else:
-            super().action_open()

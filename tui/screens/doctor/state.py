@@ -1,15 +1,11 @@
-"""The doctor: what is wrong with the node, with impact, cause, evidence and fix."""
+"""The state of the doctor screen: examination, selection and filter. It does not use Textual."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from textual.message import Message
-
-from tui.screens.keys import KEYS, bind, leave_keys
-from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.keys import KEYS
 from tui.screens.list_state import ExaminedListState
 from widgets.base.lines import Line, Tone, at_most, wrapped
 
@@ -19,9 +15,6 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
     from tui.files.since_ok import SinceOk
     from widgets.doctor.findings import Entry
-
-
-# The state of the doctor screen: examination, selection and filter. It does not use Textual.
 
 _TITLES = {"finding": "Finding", "explanation": "In plain words"}
 
@@ -173,71 +166,3 @@ def _words(finding: Finding, labels: Mapping[str, str]) -> str:
     names = (labels.get(device, "") for device in finding.devices)
     words = (finding.id, finding.title, finding.ok, finding.area, finding.cause, *finding.devices, *names)
     return " ".join(words).lower()
-
-
-class DoctorScreen(ExaminedListScreen[DoctorState]):
-    """The list of findings, with the selected one below."""
-
-    BINDINGS = [  # noqa: RUF012 - Textual's own type
-        bind("fix", "fix"),
-        bind("explain", "explain"),
-        bind("all", "all"),
-        FILTER_KEY,
-        REFRESH_KEY,
-        *leave_keys("doctor"),
-    ]
-
-    LIST = "findings"
-    DETAILS = "details"
-    TITLES = ("Doctor", "Findings", "")
-    FILTER = "A word in the title, the id or a device name. Esc: clear"
-
-    @dataclass
-    class FixRequested(Message):
-        """Show the fix of a finding."""
-
-        finding: str
-
-    def on_mount(self) -> None:
-        if self._state.examination is None:
-            self.action_refresh()
-
-    def _draw_panes(self) -> None:
-        if self._details.room:
-            self._details.set_title(self._state.details_title)
-        super()._draw_panes()
-
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "fix":
-            return self._state.has_fix
-        return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        if action not in ("fix", "explain"):
-            return ""
-        if not self._state.is_finding:
-            return "select a finding first."
-        return "gdrtop has no fix for this finding. Enter shows all of it." if action == "fix" else ""
-
-    # Keys
-
-    def action_fix(self) -> None:
-        self.post_message(self.FixRequested(self._state.selected))
-
-    def action_explain(self) -> None:
-        self._show("explanation")
-
-    def _show(self, what: str) -> None:
-        self._state.show(what)
-        self._draw_from_top()
-
-    def action_all(self) -> None:
-        self._state.toggle_all()
-        self.draw()
-
-    def action_leave(self) -> None:
-        """Close the explanation, else the filter, else the screen."""
-        if not self._word.display and self._state.shows != "finding":
-            self._show("finding")
-        else:
-            super().action_leave()
