@@ -146,7 +146,9 @@ def titles_in(*paths: Path) -> set[str]:
 
 def test_every_column_of_fleet_rows_is_in_the_manual() -> None:
     (row,) = re.findall(r"^\| `--rows` \|.*$", page("fleet"), re.M)
-    missing = {title for title in titles_in(ROOT / "widgets/fleet/answer.py") if title.isupper() and title not in row}
+    missing = {
+        title for title in titles_in(ROOT / "widgets/fleet/answer.py") if title.isupper() and title not in row
+    }
     assert not missing, f"add to the row of --rows in tui/manual/fleet.md: {missing}"
 
 

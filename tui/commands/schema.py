@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from tui.runtime.json_values import Changed
 
 _DOCUMENTS = (
-    *("check.Check", "forecast.after_reboot.Forecast", "forecast.after_reboot.Image", "topo.Topo"),
+    *("check.Check", "forecast.Forecast", "forecast.Image", "topo.Topo"),
     *("modules.Modules", "live.live.Live", "explain.Explain", "nccl_log.NcclLog", "ras.Ras"),
     *(
-        "hang.document.Hang",
+        "hang.Hang",
         "watch.watch.Watch",
         "do.Do",
         "setup.Setup",
-        "forecast.upgrade.Upgrade",
+        "forecast.Upgrade",
         "env.Env",
     ),
     *("bench.lists.Bench", "prove.Prove", "report.Report", "config.config.Config"),
     *("reliability.Reliability", "bench.bisect.BenchBisect", "fleet.output.Fleet"),
-    *("fleet.pairs_json.FleetBench", "fleet.live.FleetLive", "slurm.job_counters.JobCounters"),
+    *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.job_counters.JobCounters"),
 )
 
 

@@ -166,7 +166,9 @@ def test_no_fault_is_listed_below_one_of_another_device(faults: list) -> None:  
 
 def test_every_family_of_nics_without_dmabuf_has_a_fault() -> None:
     text = Path(nic.__file__).read_text(encoding="utf-8")
-    without = [family.name for family in FAMILIES if family.no_dmabuf and f'"{family.vendor:04x}:' not in text]
+    without = [
+        family.name for family in FAMILIES if family.no_dmabuf and f'"{family.vendor:04x}:' not in text
+    ]
     assert not without, f"add a row to probes/simulation/faults/nic.py for {without}"
 
 

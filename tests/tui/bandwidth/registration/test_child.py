@@ -30,7 +30,7 @@ def examination() -> Examination:
 
 def register(cuda: str, verbs: str, trial: GpuTrial = GPU, seconds: float = 30.0) -> tuple[PairResult, ...]:
     def start(trial: GpuTrial, _: float) -> ToolProcess:
-        program = ("python3", "-I", "-S", child.__file__, registration.bdf, cuda, verbs, *registration.words)
+        program = ("python3", "-I", "-S", child.__file__, trial.bdf, cuda, verbs, *trial.words)
         return LocalProcessStarter(lambda _: sys.executable, grace_seconds=0.1).start(program, seconds)
 
     session = RegistrationSession(SimulatedHost("hgx-h100", clock=SteppedClock()), start=start)

@@ -1,0 +1,66 @@
+"""nvbandwidth on a simulated node: its host-device tests, as text (NVIDIA/nvbandwidth output.cpp)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probes.simulation.bandwidth import cuda, speeds
+from probes.simulation.bandwidth.command_line import ParsedCommand
+from probes.simulation.bandwidth.cuda import CudaDevice
+from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
+
+_STARTS, _SECONDS_PER_GPU = 1.2, 0.12
+_TESTS = {"host_to_device_memcpy_ce": ("->", 1.0), "device_to_host_memcpy_ce": ("<-", 0.985)}
+"""Name → direction in the line above the matrix, and the share of the bandwidth to the GPU."""
+_HEAD = """\
+nvbandwidth Version: v0.8
+Built from Git version: v0.8
+
+CUDA Runtime Version: {cuda}
+CUDA Driver Version: {cuda}
+Driver Version: {driver}
+
+{host}"""
+
+
+def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTest:
+    """Start the tests that `-t` names."""
+    devices = cuda.devices(node.tree, command.environment)
+    if isinstance(devices, int):
+        name, text = cuda.ERRORS[devices]
+        failure = f"[{name}] {text} in expression cuInit(0) in main() : nvbandwidth.cpp:211"
+        return node.run(ended(at + 0.3, 1, failure))
+    tests = [word for word in command.words if not word.startswith("-")]
+    unknown = next((name for name in tests if name not in _TESTS), None)
+    if unknown is not None:
+        return node.run(ended(at + 0.3, 1, f"ERROR: Testcase {unknown} not found!"))
+    begun = at + _STARTS
+    ends_at = begun + len(tests) * len(devices) * _SECONDS_PER_GPU
+    head = [*_head(node).split("\n"), *(f"Device {gpu.index}: {gpu.name} ({gpu.bdf})" for gpu in devices), ""]
+    lines = (*(Line(begun, text) for text in head), *_rows(node, devices, tests, begun))
+    return node.run(Script(lines, ends_at))
+
+
+def _head(node: SimulatedNode) -> str:
+    driver = node.tree.description.driver
+    major, _, minor = driver.cuda.partition(".")
+    version = int(major) * 1000 + int(minor) * 10
+    return _HEAD.format(cuda=version, driver=driver.version, host=node.hostname())
+
+
+def _rows(
+    node: SimulatedNode, devices: tuple[CudaDevice, ...], tests: list[str], at: float
+) -> Iterator[Line]:
+    examination = node.examine()
+    for name in tests:
+        direction, share = _TESTS[name]
+        yield Line(at, f"Running {name}.")
+        at += len(devices) * _SECONDS_PER_GPU
+        speed = {gpu.bdf: speeds.host_to_gpu_gbps(examination, gpu.bdf) * share / 8 for gpu in devices}
+        figures = [speeds.jittered(speed[bdf], node.seed, f"{name} {bdf}", at) for bdf in speed]
+        yield Line(at, f"memcpy CE CPU(row) {direction} GPU(column) bandwidth (GB/s)")
+        yield Line(at, "  " + "".join(f"{gpu.index:>10}" for gpu in devices))
+        yield Line(at, " 0" + "".join(f"{figure:>10.2f}" for figure in figures))
+        yield Line(at, "")
+        yield Line(at, f"SUM {name} {sum(round(figure, 2) for figure in figures):.2f}")
