@@ -348,11 +348,6 @@ class PortCountEvents:
         ),
         Change(
             "probes/live/events/detectors.py",
-            "from probes.live.events.detectors import PortCountEvents\n",
-            before="from probes.live.events.ports ",
-        ),
-        Change(
-            "probes/live/events/detectors.py",
             '            "number of ports": PortCountEvents().update,\n',
             before='            "processes": self._processes.update,\n',
         ),
@@ -948,7 +943,7 @@ def test_sample_the_gpus_are_counted() -> None:
         ),
         "tui/screens/own_settings.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
-            "PANELS in panel_grid.py and PLACES in own_settings.py",
+            "PANELS in panel_screen.py and PLACES in own_settings.py",
         ),
         "tui/screens/overview/state.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
@@ -956,7 +951,7 @@ def test_sample_the_gpus_are_counted() -> None:
         ),
         "tui/screens/overview/panel_screen.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
-            "PANELS in panel_grid.py and PLACES in own_settings.py",
+            "PANELS in panel_screen.py and PLACES in own_settings.py",
         ),
     },
     pictures="test_overview[hgx-h100-120x40]",
@@ -1229,7 +1224,7 @@ def test_the_nics_of_a_sample_are_counted() -> None:
 """,
         ),
     ),
-    ("tests/probes/metrics/test_metrics.py", "tests/tui/commands/export", "-k", "metric or sample"),
+    ("tests/probes/metrics/test_metrics.py", "tests/tui/commands/metrics", "-k", "metric or sample"),
     {
         "probes/metrics/metrics.py": (
             "tests/probes/metrics/test_metrics.py",
@@ -1248,7 +1243,7 @@ NIC_FAMILY = Recipe(
             "probes/facts/pci/nic_families.py",
             """    NicFamily(
         "Sample",
-        "1ae0",
+        0x1AE0,
         ("sample_net",),
         "sample_rdma",
         "sample",

@@ -62,6 +62,7 @@ HIDES: dict[str, tuple[str, ...]] = {
         ),
         ("peermem-parameter-invalid",),
     ),
+    "vm-pair-unproven": ("peer-mmio-not-remapped",),
 }
 
 # Add a new file of faults here.
