@@ -130,6 +130,28 @@ def test_the_boot_image_is_rebuilt_by_one_command(node: Examination, name: str, 
     assert "(RPM)" in initramfs_step(replace(here, boot=unread, distribution=other)).why
 
 
+@pytest.mark.parametrize(
+    ("cmdline", "left"),
+    [
+        ("module_blacklist=nvidia_peermem", ""),
+        ("module_blacklist=nouveau module-blacklist=nouveau,nvidia_peermem", "module_blacklist=nouveau"),
+    ],
+)
+def test_what_the_last_blacklist_of_the_kernel_also_has_stays(cmdline: str, left: str) -> None:
+    examination = examine(SimulatedHost("hgx-h100+module-blacklisted-cmdline"))
+    assert not isinstance(examination.node.kernel, Unknown)
+    kernel = replace(examination.node.kernel, cmdline=cmdline)
+    changed = replace(examination, node=replace(examination.node, kernel=kernel))
+    (blocked,) = findings(on(changed, "rocky"), only={"module-blacklisted-cmdline"})
+    assert blocked.fix is not None
+    removed = cmdline.split()[-1]
+    added = (f"--args={left}",) if left else ()
+    assert blocked.fix.steps[0].argv == ("grubby", "--update-kernel=ALL", f"--remove-args={removed}", *added)
+    (blocked,) = findings(on(changed, "ubuntu"), only={"module-blacklisted-cmdline"})
+    assert blocked.fix is not None
+    assert "GRUB_CMDLINE_LINUX or GRUB_CMDLINE_LINUX_DEFAULT in" in blocked.fix.steps[0].why
+
+
 def test_settings_of_grub_reach_the_next_boot_as_the_boot_loader_reads_them(node: Examination) -> None:
     assert texts(settings_steps(on(node, "rocky"), ["a=1", "b"])) == [
         "grubby --update-kernel=ALL '--args=a=1 b'"
