@@ -25,7 +25,7 @@ from probes.plans.boot import (
     settings_steps,
 )
 from probes.plans.packages import PACKAGE_PROGRAMS
-from probes.queries.finding import Finding
+from probes.queries.finding import Finding, Status
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord
 from probes.setup.steps.checked import CheckedStep
@@ -150,6 +150,16 @@ def test_what_the_last_blacklist_of_the_kernel_also_has_stays(cmdline: str, left
     (blocked,) = findings(on(changed, "ubuntu"), only={"module-blacklisted-cmdline"})
     assert blocked.fix is not None
     assert "GRUB_CMDLINE_LINUX or GRUB_CMDLINE_LINUX_DEFAULT in" in blocked.fix.steps[0].why
+
+
+@pytest.mark.parametrize(
+    "fault", ["iommu-translated", "acs-on", "acs-option-ignored", "pcie-devctl-payload-differs"]
+)
+def test_a_plan_that_changes_the_command_line_names_the_reboot(fault: str) -> None:
+    examination = examine(SimulatedHost(f"{FAULTS[fault].on}+{fault}"))
+    for finding in findings(examination, only=FAULTS[fault].finds):
+        if finding.status is Status.FOUND and finding.fix is not None:
+            assert any("reboot" in text.lower() for text in texts(finding.fix.steps)), finding.id
 
 
 def test_settings_of_grub_reach_the_next_boot_as_the_boot_loader_reads_them(node: Examination) -> None:
