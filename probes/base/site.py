@@ -88,7 +88,7 @@ class Silence:
     id: str  # of the check
     reason: str
     until: date  # the last day on which it is in force, in local time
-    device: str = ""  # an RDMA device or PCI address; "": all that the finding names
+    device: str = ""  # an RDMA device or PCI address; "", in JSON null: all that the finding names
     nodes: frozenset[str] = frozenset()  # names of hosts, also without their domain; none: every node
     origin: str = ""  # "/etc/gdrtop/config.toml:7"
 

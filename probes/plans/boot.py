@@ -82,8 +82,10 @@ def command_line_steps(
     if family_of(examination) is Family.DEBIAN and not remove:
         file = FileChange(_GRUB_FILE.format(subject), f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {quoted}"\n')
         return (Step(why, file=file), _apply_step(examination))
-    places = f"{GRUB_SETTINGS} or {GRUB_SETTINGS}.d" if remove else GRUB_SETTINGS
-    text = _why(add, remove, f"GRUB_CMDLINE_LINUX in {places}")
+    places = f"GRUB_CMDLINE_LINUX in {GRUB_SETTINGS}"
+    if remove:  # wherever it stands
+        places = f"GRUB_CMDLINE_LINUX or GRUB_CMDLINE_LINUX_DEFAULT in {GRUB_SETTINGS} or {GRUB_SETTINGS}.d"
+    text = _why(add, remove, places)
     text = f"{text}, inside its quotes. {_KEEP_QUOTES}" if '"' in add else f"{text}."
     return (_manual(text, quoted), _apply_step(examination))
 

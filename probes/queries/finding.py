@@ -137,11 +137,9 @@ class Finding:
     ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
     jobs: tuple[str, ...] = ()  # names of the jobs that it affects
     pids: frozenset[int] = frozenset()  # as in Outcome, with those of findings with this cause
-    since: float | None = None  # when it began, in seconds as in Outcome; None: unknown
+    since: float | None = None  # seconds since 1970: when it began; None: unknown
     silence: Silence | None = None  # of the configuration, or that of its cause
-    gains: tuple[  # what the fix should bring, or that of findings with this cause
-        PairGain, ...
-    ] = ()  # what the fix should bring; without any, those of findings with this cause
+    gains: tuple[PairGain, ...] = ()  # what the fix should bring, or that of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
     check_title: str = ""  # where the title is an effect on a job
     part_jobs: tuple[str, ...] = ()  # jobs of findings with this cause

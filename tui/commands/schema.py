@@ -61,8 +61,9 @@ KINDS = tuple(DOCUMENTS)
 _REASONS_EVERYWHERE = ("check", "forecast", "image", "upgrade", "do", "hang", "ras", "topo", "live")
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
-_UNIT_OF_TIMES = re.compile(r"seconds since 1970[,:]? ?")  # in JSON, they are RFC 3339
-_NONE = re.compile(r'\bNone\b(?!")')
+# What descriptions call by another name than JSON; times are RFC 3339 there.
+_IN_PYTHON = re.compile(r'\b(?:None|True|False)\b(?!")|seconds since 1970[,:]? ?')
+_IN_JSON = {"None": "null", "True": "true", "False": "false"}
 _REASONS = {
     "type": "object",
     "description": "why each value of these names is null",
@@ -276,7 +277,7 @@ class _Source:
         module = importlib.import_module(kind.__module__)
         lines, classes = _parsed(module)
         node = classes.get(kind.__name__, ast.ClassDef(kind.__name__, [], [], [], []))
-        self.title = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+        self.title = _in_json((ast.get_docstring(node) or "").partition("\n\n")[0])
         self.comments: dict[str, str] = {}
         for base in node.bases:
             found = getattr(module, base.id, None) if isinstance(base, ast.Name) else None
@@ -285,8 +286,11 @@ class _Source:
                 self.title = self.title or _Source(found).title
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                text = " ".join(_comment(field, lines))
-                self.comments[field.target.id] = _NONE.sub("null", _UNIT_OF_TIMES.sub("", text))
+                self.comments[field.target.id] = _in_json(" ".join(_comment(field, lines)))
+
+
+def _in_json(text: str) -> str:
+    return _IN_PYTHON.sub(lambda found: _IN_JSON.get(found[0], ""), " ".join(text.split()))
 
 
 @cache

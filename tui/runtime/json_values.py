@@ -56,11 +56,11 @@ class Changed:
     ) -> None:
         self.required, self.optional, self.types = required, optional, types
         self.has_reasons = has_reasons
-        self._without, self._only = without, only
+        self.without, self.only = without, only
 
     def names(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names of the fields, where the class has these."""
-        kept = (name for name in names if name not in self._without and name in (self._only or (name,)))
+        kept = (name for name in names if name not in self.without and name in (self.only or (name,)))
         return tuple(dict.fromkeys((*kept, *self.types)))
 
 
@@ -87,8 +87,8 @@ class _FixStep(Step):
 
 _UNUSED = ("check_title", "explained_by", "marked", "part_jobs", "pids", "refutes")  # of a finding, in JSON
 VerdictObject = Annotated[Verdict, NO_REASONS]
-StepObject = Annotated[Step, Changed(without=("group", "rebuilds_initramfs"))]
-FixStep = Annotated[_FixStep, Changed(without=("rebuilds_initramfs",))]
+StepObject = Annotated[Step, Changed(without=("group",))]
+FixStep = Annotated[_FixStep, NO_REASONS]
 SilenceObject = Annotated[Silence, Changed(without=("id", "nodes"), device=str | None, expired=bool)]
 FindingObject = Annotated[
     Finding,

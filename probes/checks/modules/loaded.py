@@ -346,9 +346,10 @@ def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     cmdline = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
     if not refused:
         need(cmdline, "the kernel command line")
-    option = next((word for word in known(cmdline, "").split() if word.startswith(_BLACKLIST)), _BLACKLIST)
+    words = reversed(known(cmdline, "").split())  # the last one counts, see parse_cmdline()
+    option = next((word for word in words if word.replace("-", "_").startswith(_BLACKLIST)), _BLACKLIST)
     names = {module.name for module, _ in refused}
-    listed = filter(None, option.removeprefix(_BLACKLIST).split(","))
+    listed = filter(None, option.replace('"', "").partition("=")[2].split(","))
     others = ",".join(name for name in listed if name.replace("-", "_") not in names)
     left = f"{_BLACKLIST}{others}" if others else ""
     plan = reboot_plan(

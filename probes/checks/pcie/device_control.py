@@ -11,7 +11,7 @@ from probes.facts.pci.config_space import ASPM_STATES, PciExpress
 from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.boot import command_line_steps
-from probes.plans.common import reboot_plan
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
 from probes.plans.ports import look_at_ordering
 from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
@@ -141,8 +141,8 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
         reboot_plan(
             "Set one MaxPayload on the whole path",
             *command_line_steps(examination, "payload", "pci=pcie_bus_safe"),
-            note="The kernel then sets one value. Instead, you can set one MaxPayload for all slots in the "
-            "BIOS, or choose the BIOS default.",
+            reboot_step("Reboot; the kernel then sets one MaxPayload"),
+            note="Instead, you can set one MaxPayload for all slots in the BIOS, or choose the BIOS default.",
         ),
     )
 

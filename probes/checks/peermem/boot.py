@@ -101,10 +101,13 @@ def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     """Check for a module that is loaded at boot, replaced by DMA-BUF and not used by any memory region."""
     loaded_peermem(examination)
     required = required_need(examination)
+    why = Evidence("gdrtop check --only no-gdr-path", required.value)
+    if required is Need.NEEDED:
+        return passed(why)
     uses = Evidence(PEERMEM_REFCNT, str(need(examination.reading.peermem.refcnt, PEERMEM_REFCNT)))
     loaders = needless_loaders(examination)
     if not loaders or PEERMEM in examination.older_pids:  # the programs that would use it start after it
-        return passed(uses, Evidence("gdrtop check --only no-gdr-path", required.value))
+        return passed(uses, why)
     use_dmabuf = "Make sure that every job uses DMA-BUF (NCCL 2.13.4 or newer, and other libraries)"
     deletions = (
         f"Delete nvidia-peermem from {loader.source}"

@@ -8,7 +8,7 @@ from probes.base.unknown import Unknown, known
 from probes.checks.nccl.library import needs_version
 from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.pci.nic_families import PROVIDER_OF
+from probes.facts.pci.nic_families import LADDER_DRIVERS, PROVIDER_OF
 from probes.facts.system.platform import in_container
 from probes.facts.system.tools import LIBRARY_DIRECTORIES, InstalledLibrary
 from probes.plans.common import modprobe_step
@@ -139,10 +139,15 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if "mlx5_core" in drivers else [])]
     missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
     plugins = need(examination.libraries, LIBRARIES).verbs_providers
-    for driver, plugin in PROVIDER_OF.items() if not isinstance(plugins, Unknown) else ():
-        if driver in drivers and not any(name.startswith(f"lib{plugin}-") for name in known(plugins, ())):
-            missing.append(f"libibverbs/lib{plugin}-rdmav*.so")
-    inside = in_container(examination.node.platform)
+    absent = [
+        driver
+        for driver, plugin in (PROVIDER_OF.items() if not isinstance(plugins, Unknown) else ())
+        if driver in drivers and not any(name.startswith(f"lib{plugin}-") for name in known(plugins, ()))
+    ]
+    # Vendors install their own elsewhere, too: Broadcom's is in /usr/local/lib, by a line in ld.so.conf.
+    is_sure = bool(missing) or not set(LADDER_DRIVERS).isdisjoint(absent)
+    missing += [f"libibverbs/lib{PROVIDER_OF[driver]}-rdmav*.so" for driver in absent]
+    inside = is_sure and in_container(examination.node.platform)
     if not missing or not devices:
         files = (file for soname in wanted for file in _installed(examination, soname)) if devices else ()
         return passed(*first_distinct(Evidence(file.path, "there") for file in files))

@@ -68,8 +68,8 @@ class KernelModule:
     srcversion: Maybe[str]
     taint: Maybe[str]
     parameters: dict[str, Maybe[str]]
-    on_disk: Maybe[str]  # path of the .ko for the running kernel; NOT_THERE: none or built in;
-    #                      FILE_MISSING: there is no modules.dep
+    # The .ko for the running kernel; NOT_THERE: none or built in; FILE_MISSING: there is no modules.dep.
+    on_disk: Maybe[str]
     origin: Maybe[str]  # who installed it, from its path: "kernel", "DKMS", "OFED", "extra", "updates"
     depends: Maybe[tuple[str, ...]]  # direct and indirect, from modules.dep, load order
     blacklisted: str | None  # "/etc/modprobe.d/x.conf:3", the line that blacklists it
@@ -91,8 +91,8 @@ class SymbolProvider:
 
     symbol: str  # "ib_register_peer_memory_client"
     needed_by: str
-    provider: Maybe[str]  # module name, never "vmlinux"; NOT_THERE: no module on disk exports it;
-    #                       FILE_MISSING: there is no modules.symbols
+    # Module, never "vmlinux"; NOT_THERE: none on disk exports it; FILE_MISSING: there is no modules.symbols.
+    provider: Maybe[str]
     path: Maybe[str] = Unknown(Reason.NOT_RECORDED)  # of its file
 
 

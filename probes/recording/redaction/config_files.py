@@ -15,7 +15,8 @@ from probes.recording.redaction.tokens import ARGUMENT, SYMBOLS, USER, Tokens
 
 _PARAMETERS = re.compile(
     r"(?:intel_|amd_)?iommu(?:\..*)?|pcie?(?:_.*)?|(?:.*[._])?blacklist|(?:default_)?hugepage.*|transparent_.*"
-    rf"|(?:{'|'.join(MODULE_PREFIXES)}|mlx|nvidia|nouveau|ib_|rdma|module\.|iwl|vfio|kvm|intel_|amd_|processor\.|numa).*"
+    rf"|(?:{'|'.join(MODULE_PREFIXES)})(?:[_-]\w+)?\..*"  # "ice" and "mana" begin other words, too
+    r"|(?:mlx|nvidia|nouveau|ib_|rdma|module\.|iwl|vfio|kvm|intel_|amd_|processor\.|numa).*"
     r"|lockdown|lsm|security|selinux|apparmor|mitigations|isolcpus|nohz.*|rcu_.*|idle|tsc|clocksource|cgroup.*"
     r"|systemd\.unified.*|swiotlb|mem|memmap|crashkernel|panic|nmi_watchdog|audit|console|page_.*"
 )

@@ -42,7 +42,7 @@ class Assignment:
 class Problem:
     """One mistake, or one remark."""
 
-    line: int  # 0: the whole file
+    line: int  # 0, in JSON null: the whole file
     severity: Severity
     title: str
     detail: str = ""

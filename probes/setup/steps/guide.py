@@ -139,6 +139,7 @@ _REFRESHES = {"update", "clean", "refresh"}  # each of them is about the reposit
 def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
     """Return the commands that are left, a plan for each step in order; a reboot comes last, and once."""
     plans: list[Plan] = []
+    handled: list[Plan] = []  # of steps that are open
     written: list[Step] = []
     before: list[Step] = []  # what to look at before the reboot
     after: list[Step] = []
@@ -146,11 +147,12 @@ def remaining_plans(guide: Guide) -> tuple[Plan, ...]:
     for step in guide.steps:
         if step.state not in OPEN_STATES or step.plan is None or not definition_of(step.id).is_scripted:
             continue
-        if any(step.plan == other.plan for other in guide.steps[: guide.steps.index(step)]):
-            continue  # both steps end with it
         # A manual step that comes after another one may then be done, or be another.
         if step.state is StepState.BLOCKED and all(command.is_instruction for command in step.plan.steps):
             continue
+        if step.plan in handled:
+            continue  # both steps end with it
+        handled.append(step.plan)
         reason = f": {step.reason}" if step.state is StepState.TO_DO else ""
         reboot = next(filter(is_reboot, step.plan.steps), reboot)
         fresh = [part for part in step.plan.steps if not any(_is_repeated(part, other) for other in written)]

@@ -25,7 +25,7 @@ from probes.plans.boot import (
     settings_steps,
 )
 from probes.plans.packages import PACKAGE_PROGRAMS
-from probes.queries.finding import Finding
+from probes.queries.finding import Finding, Status
 from probes.setup.situation import Situation, read_situation
 from probes.setup.step import SetupRecord
 from probes.setup.steps.checked import CheckedStep
@@ -128,6 +128,38 @@ def test_the_boot_image_is_rebuilt_by_one_command(node: Examination, name: str, 
     assert initramfs_step(replace(here, boot=unread)).argv == step.argv
     other = Distribution("gentoo", "", "Gentoo", Family.OTHER)
     assert "(RPM)" in initramfs_step(replace(here, boot=unread, distribution=other)).why
+
+
+@pytest.mark.parametrize(
+    ("cmdline", "left"),
+    [
+        ("module_blacklist=nvidia_peermem", ""),
+        ("module_blacklist=nouveau module-blacklist=nouveau,nvidia_peermem", "module_blacklist=nouveau"),
+    ],
+)
+def test_what_the_last_blacklist_of_the_kernel_also_has_stays(cmdline: str, left: str) -> None:
+    examination = examine(SimulatedHost("hgx-h100+module-blacklisted-cmdline"))
+    assert not isinstance(examination.node.kernel, Unknown)
+    kernel = replace(examination.node.kernel, cmdline=cmdline)
+    changed = replace(examination, node=replace(examination.node, kernel=kernel))
+    (blocked,) = findings(on(changed, "rocky"), only={"module-blacklisted-cmdline"})
+    assert blocked.fix is not None
+    removed = cmdline.split()[-1]
+    added = (f"--args={left}",) if left else ()
+    assert blocked.fix.steps[0].argv == ("grubby", "--update-kernel=ALL", f"--remove-args={removed}", *added)
+    (blocked,) = findings(on(changed, "ubuntu"), only={"module-blacklisted-cmdline"})
+    assert blocked.fix is not None
+    assert "GRUB_CMDLINE_LINUX or GRUB_CMDLINE_LINUX_DEFAULT in" in blocked.fix.steps[0].why
+
+
+@pytest.mark.parametrize(
+    "fault", ["iommu-translated", "acs-on", "acs-option-ignored", "pcie-devctl-payload-differs"]
+)
+def test_a_plan_that_changes_the_command_line_names_the_reboot(fault: str) -> None:
+    examination = examine(SimulatedHost(f"{FAULTS[fault].on}+{fault}"))
+    for finding in findings(examination, only=FAULTS[fault].finds):
+        if finding.status is Status.FOUND and finding.fix is not None:
+            assert any("reboot" in text.lower() for text in texts(finding.fix.steps)), finding.id
 
 
 def test_settings_of_grub_reach_the_next_boot_as_the_boot_loader_reads_them(node: Examination) -> None:

@@ -18,7 +18,9 @@ from probes.facts.system.platform import PlatformFacts
 from probes.host.machine.local import LocalHost
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment, RecordingHost
+from probes.recording.redaction.config_files import kernel_parameters
 from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.tokens import Tokens
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
@@ -158,6 +160,16 @@ def test_kernel_parameters_that_checks_read_are_kept(tmp_path: Path) -> None:
     words = str(ReplayHost(read(archive)).read("/proc/cmdline")).split()
     assert {"iommu=pt", "quiet"} <= set(words)
     assert [word.partition("=")[0] for word in words] == ["root", "iommu", "nfsroot", "quiet"]
+
+
+@pytest.mark.parametrize(
+    ("parameter", "is_kept"),
+    [("ice.debug=3", True), ("mana_ib.depth=3", True), ("manager_pin=3", False), ("icecast=3", False)],
+)
+def test_only_parameters_of_a_module_begin_with_the_name_of_a_nic_family(
+    parameter: str, is_kept: bool
+) -> None:
+    assert kernel_parameters(Tokens(), parameter).strip().endswith("=3") is is_kept
 
 
 def test_a_redacted_node_differs_only_in_names(tmp_path: Path) -> None:

@@ -216,6 +216,12 @@ def test_the_kernel_log_has_one_start() -> None:
     assert output.stdout.count("Linux version") == 1
 
 
+def test_nvml_names_its_own_library_where_both_of_the_driver_are_missing() -> None:
+    answer = SimulatedHost("hgx-h100+driver-library-missing").nvml()
+    assert isinstance(answer, Unknown)
+    assert answer.detail.startswith("libnvidia-ml.so.1 ")
+
+
 def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(KeyError):
         SimulatedHost("no-such-node")

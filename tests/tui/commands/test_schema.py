@@ -3,7 +3,7 @@
 import io
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -31,9 +31,9 @@ from tui.command_line.arguments import TableOptions
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.do import Do
 from tui.commands.modules import write_modules
-from tui.commands.schema import DOCUMENTS, KINDS, schema_text
+from tui.commands.schema import DOCUMENTS, KINDS, _hints, schema_text
 from tui.commands.topo import TopologyOptions, write_topology
-from tui.runtime.json_values import SCHEMA_VERSIONS, Changed, object_from
+from tui.runtime.json_values import SCHEMA_VERSIONS, Changed, field_names, object_from
 
 FAULTS = """
     nvidia-not-loaded peermem-built-without-symbols module-blacklisted
@@ -205,6 +205,9 @@ def test_a_field_is_described_by_its_comment_and_an_object_by_its_docstring() ->
     assert finding["description"] == "A check and its outcome."
     assert finding["properties"]["impact"]["description"] == "what the user loses"
     assert "description" not in finding["properties"]["area"]
+    assert finding["properties"]["since"]["description"] == "when it began; null: unknown"
+    descriptions = re.findall(r'"description": "(.*)"', "".join(map(schema_text, KINDS)))
+    assert not [text for text in descriptions if re.search(r'\b(?:None|False|True)\b(?!\\")|[;,:]$', text)]
 
 
 def test_an_object_differs_from_its_class_as_changed_says() -> None:
@@ -217,6 +220,23 @@ def test_an_object_differs_from_its_class_as_changed_says() -> None:
         "value": None,
         "unknown": {"value": "not there"},
     }
+
+
+def test_an_object_leaves_out_only_fields_that_its_class_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: set[str] = set()
+    names = Changed.names
+
+    def checked_names(changed: Changed, given: Iterable[str]) -> tuple[str, ...]:
+        given = tuple(given)
+        wrong.update({*changed.without, *changed.only} - {*given})
+        return names(changed, given)
+
+    monkeypatch.setattr(Changed, "names", checked_names)
+    field_names.cache_clear()
+    _hints.cache_clear()
+    for kind in KINDS:
+        schema_text(kind)
+    assert not wrong
 
 
 def test_every_document_has_a_schema() -> None:

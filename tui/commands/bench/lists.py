@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
+from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.planned_series import LeftOut, PlannedTest, Purpose
 from probes.bandwidth.model.result import Result, to_json
@@ -22,10 +22,6 @@ from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
 from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
-
-if TYPE_CHECKING:
-    pass
-
 
 _PURPOSE = Annotated[Purpose, Changed(has_reasons=True)]
 _TOOL = Annotated[Available, Changed(purpose=_PURPOSE, can_run=bool, missing=str)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.pci.nic_families import PROVIDER_OF, VERBS_MODULES
 from probes.facts.system.tool_names import GDRCOPY, PERFTEST, PROGRAMS, programs_of
-from probes.facts.system.tools import NVML, OF_DRIVER
+from probes.facts.system.tools import CUDA, NVML, OF_DRIVER
 from probes.nccl.topology_file import GPU_CLASS, VERSION, Element, xml_text
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.processes import library_directory, verbs_libraries
@@ -85,7 +85,7 @@ def library_mismatch(tree: Tree) -> str:
 
 def library_missing(tree: Tree) -> str:
     """Return that the driver's libraries are not installed; "": they are."""
-    missing = [name for name in OF_DRIVER if f"{library_directory(tree)}/{name}" not in tree.links]
+    missing = [name for name in (NVML, CUDA) if f"{library_directory(tree)}/{name}" not in tree.links]
     return f"{missing[0]} is not installed" if missing else ""
 
 

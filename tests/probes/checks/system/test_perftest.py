@@ -8,6 +8,8 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.tools import InstalledLibrary, LibraryFacts, Perftest, ToolFacts
 from probes.queries.finding import Finding, Severity, Status
 from probes.snapshot.examination import Examination
@@ -114,6 +116,26 @@ def test_gdrcopy_is_not_needed_for_gpudirect_rdma() -> None:
     assert finding.severity is Severity.NOTE
     assert "GPUDirect RDMA is not affected" in finding.impact
     assert findings_on("pcie-l40s")["gdrdrv-missing"].status is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("driver", "severity"), [("mlx5_core", Severity.CRITICAL), ("bnxt_en", Severity.NOTE)]
+)
+def test_a_vendors_own_provider_may_be_elsewhere_in_a_container(driver: str, severity: Severity) -> None:
+    node = examination_of("hgx-h100")
+    assert isinstance(node.node.rdma, RdmaFacts)
+    assert isinstance(node.node.platform, PlatformFacts)
+    assert isinstance(node.libraries, LibraryFacts)
+    devices = tuple(replace(device, driver=driver) for device in node.node.rdma.devices)
+    inside = replace(
+        node.node,
+        rdma=replace(node.node.rdma, devices=devices),
+        platform=replace(node.node.platform, environment=Environment.CONTAINER),
+    )
+    bare = replace(node, node=inside, libraries=replace(node.libraries, verbs_providers=()))
+    finding = said(bare, "libibverbs-missing")
+    assert (finding.status, finding.severity) == (Status.FOUND, severity)
+    assert bool(finding.takes) is (severity is Severity.CRITICAL)
 
 
 def test_unreadable_facts_are_unknown() -> None:

@@ -134,6 +134,13 @@ def test_the_script_has_the_commands_of_every_open_step_once(name: str) -> None:
     assert all(step.plan is None or step.state is not StepState.DONE for step in guide.steps)
 
 
+def test_the_script_has_a_plan_whose_other_step_is_skipped() -> None:
+    name = "oci-h100+nccl-gid-index-not-v2"  # the plan of the steps "ports" and "nccl"
+    (plan,) = remaining_plans(guide_of(name))
+    for skipped in ("ports", "nccl"):
+        assert remaining_plans(guide_of(name, record=SetupRecord(skipped={skipped: "by root"}))) == (plan,)
+
+
 def test_a_finished_node_leaves_no_command() -> None:
     assert remaining_plans(guide_of("hgx-h100")) == ()
 
