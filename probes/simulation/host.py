@@ -1,4 +1,4 @@
-"""A simulated node: answers every probe from a description, and is marked SIMULATED."""
+"""A simulated node: answers every probe from a description, marked SIMULATED; and several with one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests measure on a simulated node: the limit of the path times the share that real runs reach.
+"""What tests measure on a simulated node, and what they add to the counters of ports.
 
 Shares: perftest's READMEs and runs of azurehpc-health-checks, 97 to 99 % of a port and 88 to 92 % of a PCIe
 link. Through the CPU and between sockets the host bridges carry less, which NVIDIA's GPUDirect RDMA manual
