@@ -37,8 +37,8 @@ from probes.queries.pcie_paths import (
 )
 from probes.simulation.bandwidth.playback import NEVER
 from probes.simulation.node.devices.ports import port_of
-from probes.simulation.node.model.load import angle_of
 from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.workload import angle_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR, Nccl
 from probes.topology.paths import Path
