@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from build_version import build_version
-from tui.settings.save import template
+from tui.settings.table import template
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("PACKAGING_TOOLS", Path(sys.prefix) / "packaging" / "bin"))

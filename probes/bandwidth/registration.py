@@ -1,4 +1,4 @@
-"""What a registration would try: every chosen GPU with every chosen NIC, and why it leaves some out."""
+"""Registering GPU memory with NICs: what would be tried, what is left out and why, and what became of it."""
 
 from __future__ import annotations
 

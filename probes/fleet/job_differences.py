@@ -1,4 +1,4 @@
-"""The ranks of a job that differ from all others, on whichever node they run."""
+"""The ranks of a job that differ from all others, on any node, and the port that fell silent first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traits of a node: facts of an examination that should be the same on all nodes of its type.
+"""Traits of a node, which should be the same on all nodes of its type, and how relevant a difference is.
 
 What must differ is left out: names, addresses, GUIDs, serial numbers, boot ids, uptimes, counters. A device
 is known by its place in the PCI tree without bus numbers, which change with every card that is added.

@@ -1,4 +1,4 @@
-"""Take a live sample of the node, each second; slow sources are read less often."""
+"""Take a live sample of the node each second, with ranks' bus bandwidth; slow sources are read less often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the components of a node do in each job, summed up between two writes to the history."""
+"""What the components of a node do in each job, summed up for the history, and what that says of them."""
 
 from __future__ import annotations
 

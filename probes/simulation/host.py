@@ -1,4 +1,4 @@
-"""A simulated node: answers every probe from a description, and is marked SIMULATED."""
+"""A simulated node: answers every probe from a description, marked SIMULATED; and several with one job."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import packet_numbers, rdma_resources
 from probes.simulation.node.jobs.traffic import common_steps, scale_job, settle_jobs
 from probes.simulation.node.model.description import NodeDescription, describe
-from probes.simulation.node.model.load import OPENED
+from probes.simulation.node.model.workload import OPENED
 from probes.simulation.node.nvml import nvml_facts, nvml_live
 from probes.simulation.node.system.software import library_missing
 from probes.simulation.node.system.system import description_after, keep_disk

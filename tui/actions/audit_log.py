@@ -17,7 +17,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
 from probes.plans.common import only_reads
-from tui.actions.console_text import RunOutcome
+from tui.actions.events import RunOutcome
 from tui.files.append_file import AppendFile
 from tui.files.xdg import STATE, own_directory
 

@@ -36,7 +36,7 @@ from tui.actions.audit_log import (
     past_runs,
     undo_plan,
 )
-from tui.actions.console_text import RunEnded, RunEvent, RunOutcome
+from tui.actions.events import RunEnded, RunEvent, RunOutcome
 from tui.actions.guards import (
     Clearance,
     affected_by,

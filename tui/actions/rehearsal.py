@@ -21,7 +21,7 @@ from probes.setup.twin.build import make_twin
 from probes.simulation.commands.command_result import CommandResult as Performed
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import Actor, Audit, MemoryLog
-from tui.actions.console_text import RunEnded, RunEvent
+from tui.actions.events import RunEnded, RunEvent
 from tui.actions.local_commands import CommandResult
 from tui.actions.runner import Runner
 from tui.terminal.program_output import sanitized

@@ -17,7 +17,7 @@ from probes.facts.kernel.log import newest_lines
 from probes.facts.kernel.modprobe_config import explain
 from probes.host.protocol import Host
 from tui.actions.audit_log import Audit, AuditError
-from tui.actions.console_text import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import CommandResult, Commands
 from tui.actions.manual_steps import ALL_MANUAL, left_to_do, runnable, why_manual
 from tui.terminal.program_output import without_colors

@@ -30,7 +30,7 @@ from probes.base.plan import Plan
 from probes.host.machine.command import TRUSTED_PATH, find_command
 from probes.host.machine.local import LocalHost
 from tui.actions.audit_log import Actor, Audit, AuditLogFile
-from tui.actions.console_text import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import LocalCommands
 from tui.actions.runner import Runner
 from tui.runtime.lock import ActionLock, LockTaken, open_own_directory

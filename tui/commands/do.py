@@ -15,8 +15,8 @@ from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Status
 from tui.actions.audit_log import AuditError, AuditFile
-from tui.actions.console_text import RunEvent, RunOutcome, lines_of
 from tui.actions.dispatcher import Dispatcher, Prepared
+from tui.actions.events import RunEvent, RunOutcome, lines_of
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of

@@ -12,7 +12,7 @@ from probes.checks.judgment import judge
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
-from probes.live.explanation import ProcessExplanation, concerning, explain_process
+from probes.live.explain import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding, Severity
@@ -25,7 +25,7 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import mark_of
-from widgets.live.explanation import draw_changes, draw_processes, draw_summary, needs_admin
+from widgets.live.explain import draw_changes, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels

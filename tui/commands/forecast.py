@@ -49,9 +49,9 @@ from tui.runtime.json_values import (
 )
 from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import heading, print_lines, text_width
+from widgets import setup as forecast_drawing
 from widgets.base.lines import Line, Run, Tone
-from widgets.setup import forecast as forecast_drawing
-from widgets.setup.forecast import draw_image_check, draw_upgrade
+from widgets.setup import draw_image_check, draw_upgrade
 
 # A node after its next start, and an image without hardware, as text and JSON.
 

@@ -33,7 +33,7 @@ from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Tone, line, wrapped
-from widgets.setup.guide import draw_guide, draw_path_table, draw_step, finished_words
+from widgets.setup import draw_guide, draw_path_table, draw_step, finished_words
 
 EXIT_NOT_FINISHED = 1
 EXIT_NOT_APPLICABLE = 3

@@ -13,7 +13,7 @@ from typing import Any
 from probes.base.plan import FileChange
 from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog, log_lines
-from tui.actions.console_text import RunOutcome
+from tui.actions.events import RunOutcome
 from tui.actions.runner import file_commands
 from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore
 from tui.files.setup_log import DiskSetupLog, MemorySetupLog, SetupLog

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from probes.plans.catalogue import Offer
     from probes.snapshot.examination import Examination
     from tui.actions.audit_log import PastRun
-    from tui.actions.console_text import RunEvent
     from tui.actions.dispatcher import Dispatcher, Prepared
+    from tui.actions.events import RunEvent
     from tui.controllers.context import AppContext
     from tui.runtime.reading_thread import Examined
     from tui.screens.confirm import ConfirmScreen
@@ -69,7 +69,7 @@ class ActionRunController:
 
     def start(self, prepared: Prepared, typed: str) -> None:
         """Run what was confirmed, unless something else is running."""
-        from tui.actions.console_text import RunBegan, RunEnded, RunOutcome
+        from tui.actions.events import RunBegan, RunEnded, RunOutcome
         from tui.screens.run import RunScreen, RunState
 
         before = self._context.doctor.judgment

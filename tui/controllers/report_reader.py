@@ -17,8 +17,8 @@ from probes.recording.redaction.identifiers import Identifiers
 from probes.setup.report import Change, Report, Saved, name_of, report_of
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import PastRun, PastStep
-from tui.actions.console_text import RunOutcome
 from tui.actions.dispatcher import Dispatcher
+from tui.actions.events import RunOutcome
 from tui.bandwidth.results_store import ResultsStore, open_results_store
 from tui.bandwidth.slow_results import with_slow_results
 from tui.runtime.snapshot import Snapshot, take_redacted_snapshot, take_snapshot

@@ -1,4 +1,4 @@
-"""The settings of a bandwidth test, and below them the tests that gdrtop would run."""
+"""The settings of a bandwidth test, the tests that gdrtop would run, and whom they would affect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan before it runs: what it affects, its steps, and the question."""
+"""A plan before it runs: what it affects, its steps, the question, and what was typed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
-from tui.actions.console_text import mark_of
+from tui.actions.events import mark_of
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState

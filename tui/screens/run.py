@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.message import Message
 
 from probes.checks.judgment import Judgment
-from tui.actions.console_text import (
+from tui.actions.events import (
     Printed,
     RunBegan,
     RunEnded,

@@ -74,7 +74,7 @@ class GuideState(ExaminedListState):
 
     def _draw_summary(self, examination: Examination, as_of: str, width: int) -> list[Line]:
         """Draw the path, how many steps are done, and what comes next."""
-        from widgets.setup.guide import draw_summary
+        from widgets.setup import draw_summary
 
         lines = [] if self.guide is None else draw_summary(self.guide, width, as_of)
         why = f"gdrtop cannot run commands here: {self._refusal}." if self._refusal else ""
@@ -82,7 +82,7 @@ class GuideState(ExaminedListState):
 
     def list_lines(self, width: int) -> list[Line]:
         """Draw the list."""
-        from widgets.setup.guide import draw_step_row
+        from widgets.setup import draw_step_row
 
         listed = self._listed()
         if listed:
@@ -91,7 +91,7 @@ class GuideState(ExaminedListState):
 
     def detail_lines(self, width: int) -> list[Line]:
         """Draw the selected step, the paths, or the node."""
-        from widgets.setup.guide import draw_path_table, draw_situation, draw_step
+        from widgets.setup import draw_path_table, draw_situation, draw_step
 
         if self.guide is None:
             return []

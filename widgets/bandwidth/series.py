@@ -1,4 +1,4 @@
-"""Tests before they run: what they show, their limits and commands, and the affected jobs."""
+"""Tests before they run: settings, what they show, their limits and commands, and the affected jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The result of a test: saved, compared and shown long after the test."""
+"""The result of a test: saved as JSON, compared and shown long after the test."""
 
 from __future__ import annotations
 

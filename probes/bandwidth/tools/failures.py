@@ -1,4 +1,4 @@
-"""Why a test failed, in one sentence for an admin, from its output and its exit status."""
+"""Why a test failed, in one sentence for an admin: by its output, exit status and perftest's error lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between samples, as events; debounced."""
+"""What changed between samples, as debounced events; those of the node itself are made here."""
 
 from __future__ import annotations
 

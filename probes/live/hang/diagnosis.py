@@ -1,4 +1,4 @@
-"""The suspect of a job that hangs, from all sources, the surest first.
+"""The suspect of a hanging job, from all sources, the surest first; its threads that hang in the kernel.
 
 Waiting ranks all look alike, so the rank that differs from its peers is the suspect, not the one that is
 idle.

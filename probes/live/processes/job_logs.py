@@ -1,4 +1,4 @@
-"""Where the NCCL jobs on a node write their logs: NCCL_DEBUG_FILE, stdout and stderr, Slurm's output file.
+"""Where the NCCL jobs on a node write their logs, and the beginning and the end of these logs.
 
 Sources: /proc/PID/fd/1 and 2, environment and nccl.conf of the processes, `scontrol show job`. NCCL expands
 %h to the host name up to its first dot and %p to the pid as the process sees it (src/debug.cc).

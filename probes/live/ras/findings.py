@@ -1,4 +1,4 @@
-"""What RAS's reports say about the ranks of this node and of others, in sentences and as conditions.
+"""What RAS's reports say about ranks, in sentences, as conditions, and as events of the timeline.
 
 A rank waits for another if the operation counts of their communicator are unequal and do not move. A count is
 what a rank has launched, not what has completed, and a healthy job has unequal counts most of the time. Only

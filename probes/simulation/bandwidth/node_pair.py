@@ -17,8 +17,8 @@ from probes.simulation.bandwidth.playback import NEVER, Script, SimulatedTest, e
 from probes.simulation.bandwidth.speeds import Traffic
 from probes.simulation.commands.command_result import CommandResult
 from probes.simulation.node.devices.network import listening
-from probes.simulation.node.model.load import angle_of
 from probes.simulation.node.model.tree import Content, Tree
+from probes.simulation.node.model.workload import angle_of
 from probes.snapshot.examination import Examination, examine
 
 HERE, PEER = "here", "peer"

@@ -1,4 +1,4 @@
-"""What tests measure on a simulated node: the limit of the path times the share that real runs reach.
+"""What tests measure on a simulated node, and what they add to the counters of ports.
 
 Shares: perftest's READMEs and runs of azurehpc-health-checks, 97 to 99 % of a port and 88 to 92 % of a PCIe
 link. Through the CPU and between sockets the host bridges carry less, which NVIDIA's GPUDirect RDMA manual
@@ -37,8 +37,8 @@ from probes.queries.pcie_paths import (
 )
 from probes.simulation.bandwidth.playback import NEVER
 from probes.simulation.node.devices.ports import port_of
-from probes.simulation.node.model.load import angle_of
 from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.workload import angle_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR, Nccl
 from probes.topology.paths import Path

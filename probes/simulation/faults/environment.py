@@ -27,8 +27,8 @@ from probes.simulation.node.jobs.processes import (
 )
 from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import ClusterDescription, NodeDescription
-from probes.simulation.node.model.load import changes
 from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.workload import changes
 from probes.simulation.node.system.kubernetes import DRIVER, OFED, PEERMEM
 
 _SMALL = str(8 << 20)

@@ -32,8 +32,8 @@ from probes.simulation.node.jobs.traffic import (
     scale,
     scale_job,
 )
-from probes.simulation.node.model.load import OPENED, Steps, changes, longer_steps
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via, log
+from probes.simulation.node.model.workload import OPENED, Steps, changes, longer_steps
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""

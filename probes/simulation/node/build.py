@@ -12,8 +12,8 @@ from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa
 from probes.simulation.node.jobs.processes import add_processes
 from probes.simulation.node.jobs.ras import add_ras
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.load import SteppedTotal
 from probes.simulation.node.model.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
+from probes.simulation.node.model.workload import SteppedTotal
 from probes.simulation.node.modules.files import add_module_files, add_module_index
 from probes.simulation.node.modules.loading import add_driver_proc
 from probes.simulation.node.modules.modules import add_module_references, add_modules

@@ -9,8 +9,8 @@ from probes.facts.pci.functions import generation, parse_speed
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.simulation.node.jobs.programs import programs_by_gpu
 from probes.simulation.node.jobs.traffic import held_rank, nics_of_gpu, traffic_of_gpu
-from probes.simulation.node.model.load import GPU_LOAD, Wave, angle_of, phase_at
 from probes.simulation.node.model.tree import GIB, Tree, uuid_of
+from probes.simulation.node.model.workload import GPU_LOAD, Wave, angle_of, phase_at
 from probes.simulation.node.system.services import fabric_place, fabric_state
 from probes.simulation.node.system.software import library_mismatch, library_missing
 

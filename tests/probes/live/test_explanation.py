@@ -6,7 +6,7 @@ import pytest
 
 from probes.base.unknown import known
 from probes.checks.judgment import judge
-from probes.live.explanation import ProcessExplanation, explain_process
+from probes.live.explain import ProcessExplanation, explain_process
 from probes.live.job_examination import examine_and_sample
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock

@@ -12,7 +12,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.host.machine.local import LocalHost
-from probes.live.explanation import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
+from probes.live.explain import NO_PATH, STAGED, TCP, UNKNOWN, LibraryPath, library_paths
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.support.pilot import SteppedClock

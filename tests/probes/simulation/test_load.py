@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.simulation.node.model.load import SteppedTotal, Steps, Wave, changes
+from probes.simulation.node.model.workload import SteppedTotal, Steps, Wave, changes
 
 
 def test_a_total_is_the_same_whatever_was_asked_before() -> None:

@@ -21,7 +21,7 @@ from probes.simulation.faults.live import (
 )
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
-from probes.simulation.node.model.load import Phase, schedule
+from probes.simulation.node.model.workload import Phase, schedule
 from probes.snapshot.rates import port_rates, read
 from tests.support.tiers import WITH_RATES, WITH_VERBS, usual
 

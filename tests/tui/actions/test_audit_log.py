@@ -28,8 +28,8 @@ from tui.actions.audit_log import (
     past_runs,
     undo_plan,
 )
-from tui.actions.console_text import RunOutcome
 from tui.actions.dispatcher import Dispatcher
+from tui.actions.events import RunOutcome
 from tui.actions.manual_steps import runnable
 from tui.screens.history import HistoryState
 from widgets.base.lines import plain

@@ -26,8 +26,8 @@ from probes.snapshot.examination import Examination, examine
 from tests.support.action_screens import QuickHost
 from tests.support.local_node import SimulatedConnection
 from tui.actions.audit_log import MemoryLog
-from tui.actions.console_text import RunEvent, RunOutcome
 from tui.actions.dispatcher import Dispatcher, Prepared
+from tui.actions.events import RunEvent, RunOutcome
 from tui.actions.guards import clearance, unloads_driver
 from tui.actions.manual_steps import runnable, why_manual
 

@@ -25,7 +25,7 @@ from tests.support.pilot import SteppedClock
 from tests.support.simulated_tree import write_tree
 from tests.support.tiers import usual
 from tui.actions.audit_log import Actor, Audit, MemoryLog
-from tui.actions.console_text import RunEnded, RunOutcome
+from tui.actions.events import RunEnded, RunOutcome
 from tui.actions.manual_steps import runnable
 from tui.actions.rehearsal import Rehearsal, SimulatedCommands, rehearse
 from tui.actions.runner import Runner

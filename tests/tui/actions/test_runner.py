@@ -21,7 +21,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import Actor, Audit, AuditError, MemoryLog, past_runs
-from tui.actions.console_text import Printed, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
+from tui.actions.events import Printed, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.local_commands import CommandResult, LocalCommands
 from tui.actions.runner import Runner
 from tui.runtime.lock import ActionLock, LockTaken

@@ -18,7 +18,7 @@ from tests.support.command_line import ROOT
 from tests.tui.actions.test_runner import free, until
 from tui.actions import supervisor
 from tui.actions.audit_log import Actor, AuditLogFile, past_runs
-from tui.actions.console_text import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
+from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded
 from tui.actions.supervisor import DetachedRun, Order
 from tui.runtime.lock import ActionLock
 

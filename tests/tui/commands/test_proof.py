@@ -10,8 +10,8 @@ from probes.base.plan import Plan, Step
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tui.actions.audit_log import Actor, Audit, MemoryLog, measured_line, past_runs
-from tui.actions.console_text import RunOutcome
 from tui.actions.dispatcher import Dispatcher
+from tui.actions.events import RunOutcome
 from tui.cli import main
 from tui.commands.bench.proof import affected_pair
 from tui.controllers.report_reader import read_report

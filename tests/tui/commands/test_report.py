@@ -24,8 +24,8 @@ from tests.support.sample_plan import LOAD, PLAN
 from tests.support.sample_results import failed, result
 from tests.support.tiers import usual
 from tui.actions.audit_log import Actor, Audit, MemoryLog
-from tui.actions.console_text import RunOutcome
 from tui.actions.dispatcher import Dispatcher
+from tui.actions.events import RunOutcome
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.cli import main
 from tui.commands.report import read_report, text_of

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tui.settings.merge import lines_of, merge
-from tui.settings.save import template
-from tui.settings.table import SETTINGS, checked
+from tui.settings.table import SETTINGS, checked, template
 
 SILENCE = '[[silence]]\nid = "acs-redirect-enabled"\nreason = "ticket 4711"\nuntil = 2026-12-31\n'
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.support.settings_machine import Machine
 from tui.settings import save as save_module
 from tui.settings.load import load
-from tui.settings.save import NotSaved, save, template, with_value
+from tui.settings.save import NotSaved, save, with_value
+from tui.settings.table import template
 
 ORIGINAL = """\
 # mine

@@ -17,7 +17,8 @@ from tui.files.xdg import NO_HOME
 from tui.settings import load
 from tui.settings.load import WHAT
 from tui.settings.merge import merge
-from tui.settings.save import MODE, SITE_MODE, NotSaved, read_file, replace_file, template
+from tui.settings.save import MODE, SITE_MODE, NotSaved, read_file, replace_file
+from tui.settings.table import template
 
 
 def edit(out: TextIO) -> int:

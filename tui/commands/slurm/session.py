@@ -25,8 +25,8 @@ from probes.plans.catalogue import Offer
 from probes.queries.finding import Finding
 from probes.slurm.drain import LEADER, PROLOG_ERROR, SlurmNode, is_node_name, read_node
 from probes.snapshot.examination import Examination
-from tui.actions.console_text import RunOutcome
 from tui.actions.dispatcher import Dispatcher
+from tui.actions.events import RunOutcome
 from tui.command_line.arguments import whole_number
 from tui.files.job_file import JobFileError, UndoneDrain
 from tui.launch import write_syslog

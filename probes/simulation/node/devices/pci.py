@@ -1,4 +1,4 @@
-"""PCI functions of a simulated node: those below each host bridge, and those of the CPUs."""
+"""PCI functions of a simulated node, with their configuration space and error counters as root sees them."""
 
 from __future__ import annotations
 

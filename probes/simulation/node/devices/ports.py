@@ -5,8 +5,8 @@ from __future__ import annotations
 from probes.base.unknown import Maybe
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
 from probes.host.protocol import CommandOutput
-from probes.simulation.node.model.load import SteppedTotal, Wave, angle_of, traffic_steps
 from probes.simulation.node.model.tree import PlacedNic, Tree
+from probes.simulation.node.model.workload import SteppedTotal, Wave, angle_of, traffic_steps
 
 HW_COUNTERS = (
     "out_of_sequence",

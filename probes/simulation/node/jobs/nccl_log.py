@@ -1,4 +1,4 @@
-"""The output of a simulated training job: NCCL's lines as it connects, then a line every ten steps.
+"""The output of a simulated training job: NCCL's lines, a line every ten steps; flight recorder dumps.
 
 NCCL's lines are those of 2.27, or of 2.31. Every file descriptor 1 and 2 of the job is this file, as with
 `sbatch --output`. The path of a rank in the log is the one that the rank has had since its start.

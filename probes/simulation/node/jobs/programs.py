@@ -9,8 +9,8 @@ from itertools import takewhile
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import PLUGIN_DRIVERS, RDMA_MODULE_OF
 from probes.simulation.node.devices.ports import is_active
-from probes.simulation.node.model.load import angle_of
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
+from probes.simulation.node.model.workload import angle_of
 
 _ROOT_PORT_DEPTH = len(["", "sys", "devices", "pci0000:15", "0000:15:01.0"])
 

@@ -18,8 +18,8 @@ from probes.simulation.node.jobs.programs import (
     settle_paths,
     used_nics,
 )
-from probes.simulation.node.model.load import COMPUTE_TRAFFIC, SteppedTotal, Steps, changes, phase_at
 from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
+from probes.simulation.node.model.workload import COMPUTE_TRAFFIC, SteppedTotal, Steps, changes, phase_at
 
 # Of a port, and of an EFA.
 _COUNTERS = (f"counters/{SENT}", f"counters/{RECEIVED}", "hw_counters/tx_bytes", "hw_counters/rx_bytes")

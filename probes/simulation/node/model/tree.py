@@ -12,7 +12,7 @@ from probes.facts.kernel.modules import USUAL_NEEDS
 from probes.facts.pci.nic_families import PLUGIN_ONLY, VERBS_MODULES
 from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.description import NicDescription, NodeDescription
-from probes.simulation.node.model.load import Steps
+from probes.simulation.node.model.workload import Steps
 
 Content = str | bytes | Callable[[float], str]
 """Content of a file, or a function that returns it for the seconds since the node started."""

@@ -8,7 +8,7 @@ import pytest
 
 from probes.host.rdma_resources import ProtectionDomain, QueuePair, RdmaResources
 from probes.live.model.sample import LiveSample
-from probes.live.processes.kernel_clients import kernel_clients
+from probes.live.processes.processes import kernel_clients
 from tests.support.simulated_jobs import SimulatedWatch
 from widgets.base.lines import plain
 from widgets.live import detail, nics

@@ -14,7 +14,7 @@ from probes.simulation.faults.modules import take_driver_from_disk
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.loading import remove_modules
 from probes.snapshot.examination import examine
-from widgets.setup.guide import finished_words
+from widgets.setup import finished_words
 
 FIRST_BOOT, SECOND_BOOT = "boot-1", "boot-2"
 

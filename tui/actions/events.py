@@ -1,4 +1,4 @@
-"""Draw the events of a run as lines, for the console pane and the command line."""
+"""The events of a run, how it ended, and its events as lines for the console pane and the command line."""
 
 from __future__ import annotations
 
