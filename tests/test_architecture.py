@@ -418,7 +418,7 @@ def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
         *("probes.host.machine.local", "probes.facts.system.tools", "probes.bandwidth.planning.series"),
         *("tui.commands.bench.run", "tui.commands.bench.options"),
     }
-    assert not modules_after("from tui import cli\ncli._parser().parse_args(['--demo'])") & later
+    assert not modules_after("from tui import cli\ncli.command_parser().parse_args(['--demo'])") & later
 
 
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:

@@ -48,15 +48,7 @@ from tui.runtime.json_values import (
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.findings import (
-    Entry,
-    counted,
-    draw_entries,
-    draw_entry,
-    entries_of,
-    needs_text,
-    title_of,
-)
+from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, needs_text, title_of
 from widgets.node import verdict as verdict_drawing
 
 if TYPE_CHECKING:
@@ -106,7 +98,6 @@ class CheckOptions(OutputOptions):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
     parser.add_argument(
@@ -161,19 +152,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=argparse.SUPPRESS,  # until 0.4: gdrtop forecast
     )
-    parser.add_argument(
-        "--kernel",
-        metavar="RELEASE",
-        default="",
-        help=argparse.SUPPRESS,
-    )
-    parser.add_argument(
-        "--as",
-        metavar="NODE",
-        dest="assumed",
-        default="",
-        help=argparse.SUPPRESS,
-    )
+    parser.add_argument("--kernel", metavar="RELEASE", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--as", metavar="NODE", dest="assumed", default="", help=argparse.SUPPRESS)
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, default=(), help="show only these checks, with all details"
     )

@@ -75,7 +75,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "action", metavar="ACTION", nargs="?", help="the action to run; without it, list the actions"

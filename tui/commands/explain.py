@@ -58,7 +58,6 @@ class ExplainDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
     parser.add_argument("--job", metavar="ID", default="", help="all processes of this Slurm job")

@@ -316,7 +316,6 @@ exit status, as for gdrtop check, of the node as it will be:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "--kernel",

@@ -54,8 +54,7 @@ class _SetupStep(SetupStep):
 
 _COMMAND = Annotated[Step, Changed(only=("why", "argv"), file=str | None)]
 _STEP = Annotated[
-    _SetupStep,
-    Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...]),
+    _SetupStep, Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...])
 ]
 
 
@@ -72,7 +71,6 @@ class SetupDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
     what = parser.add_mutually_exclusive_group()

@@ -81,23 +81,16 @@ PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices ar
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _FORMAT_HELP
     parser.add_argument(
         "--format", choices=FORMATS, default="text", metavar="FORMAT", help="text (default) or dot"
     )
     accept_earlier(parser, "--format", "-o", "--output")
     parser.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        help="print JSON (gdrtop schema topo)",
+        "--json", dest="format", action="store_const", const="json", help="print JSON (gdrtop schema topo)"
     )
     parser.add_argument(
-        "--hops",
-        action="store_true",
-        help="with --json: also the hops of each path, which are most of it",
+        "--hops", action="store_true", help="with --json: also the hops of each path, which are most of it"
     )
     parser.add_argument(
         "--switch-ports",

@@ -208,10 +208,7 @@ def compute_nics(situation: Situation) -> tuple[RdmaDevice, ...]:
     )
 
 
-_OWNERS = {
-    DriverOwner.HOST: "installed on the host",
-    DriverOwner.OPERATOR: "installed by the GPU Operator",
-}
+_OWNERS = {DriverOwner.HOST: "installed on the host", DriverOwner.OPERATOR: "installed by the GPU Operator"}
 COMMENT_WIDTH = 100
 _LONGEST = 600  # characters of one comment: names in it come from the node
 # A reader of YAML 1.2 takes some plain words for a number or a Boolean that PyYAML, with YAML 1.1, does not.

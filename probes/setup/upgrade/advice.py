@@ -40,10 +40,7 @@ _PEERMEM_README = "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"
 
 
 def warnings_of(
-    host: Host,
-    examination: Examination,
-    upgrade: Upgrade,
-    present: InstalledModules,
+    host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
 ) -> tuple[Finding, ...]:
     """Return the warnings; `present`: the modules of the running kernel."""
     return (
@@ -61,10 +58,7 @@ def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
 
 
 def _without_headers(
-    host: Host,
-    examination: Examination,
-    upgrade: Upgrade,
-    present: InstalledModules,
+    host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
 ) -> Sequence[Finding]:
     """Find new kernels for which DKMS cannot build the drivers."""
     modules = () if isinstance(examination.dkms, Unknown) else examination.dkms.modules
@@ -198,10 +192,7 @@ _ASSUMED = (
     "packages install without errors, and DKMS builds its modules wherever the headers are installed",
     "a new kernel has the options and modules of the present one",
 )
-_CAUSES = {
-    "dkms-not-built-for-kernel": WITHOUT_HEADERS,
-    "peermem-built-without-symbols": UNDER_PEERMEM,
-}
+_CAUSES = {"dkms-not-built-for-kernel": WITHOUT_HEADERS, "peermem-built-without-symbols": UNDER_PEERMEM}
 _SAME_NIC = "the new OFED supports DMA-BUF if the present NIC driver does"
 _RED_HAT_KERNELS = "/etc/sysconfig/kernel"
 _KABI = "the packaged modules load on the new kernel too (kABI)"

@@ -35,13 +35,7 @@ from tui.commands.bench.exit_status import (
     below_threshold,
     exit_status,
 )
-from tui.commands.bench.lists import (
-    LeftOutObject,
-    PlannedTestObject,
-    list_results,
-    list_tools,
-    result_json,
-)
+from tui.commands.bench.lists import LeftOutObject, PlannedTestObject, list_results, list_tools, result_json
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
 from tui.files.new_file import NotWritten, check_new, write_new

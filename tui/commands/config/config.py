@@ -144,11 +144,7 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
     content = {
         "values": [
             object_from(
-                configured,
-                _Value,
-                name=name,
-                default=SETTINGS[name].default,
-                locked=configured.is_locked,
+                configured, _Value, name=name, default=SETTINGS[name].default, locked=configured.is_locked
             )
             for name, configured in values.items()
         ],

@@ -36,7 +36,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     parser.add_argument(

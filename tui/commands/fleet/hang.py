@@ -42,7 +42,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     parser.add_argument(

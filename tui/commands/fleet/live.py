@@ -89,7 +89,6 @@ class FleetLiveDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     parser.add_argument(
@@ -235,13 +234,7 @@ def _rank_json(rank: FleetRank) -> dict[str, Any]:
     process = rank.process
     path = process.path
     return object_from(
-        rank,
-        _RANK,
-        process,
-        path,
-        nics=process.ready_nics,
-        path=path.word,
-        path_text=path.text,
+        rank, _RANK, process, path, nics=process.ready_nics, path=path.word, path_text=path.text
     )
 
 

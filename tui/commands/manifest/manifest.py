@@ -43,7 +43,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG.format(kinds="\n".join(f"  {name:<18}{text}" for name, text in KINDS.items()))
     parser.add_argument("kind", metavar="KIND", help="what to write; the kinds are listed below")
     parser.add_argument(

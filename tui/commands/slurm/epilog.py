@@ -28,7 +28,6 @@ exit status: always 0, because Slurm drains a node whose Epilog fails
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["epilog"])
     parser.add_argument(

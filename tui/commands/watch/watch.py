@@ -141,7 +141,6 @@ class WatchDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HELP
     parser.add_argument(
         "--dir",
