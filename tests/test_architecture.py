@@ -74,7 +74,7 @@ OWN_FILES = {
     "tui/files/job_file.py": {"unlink"},
     "tui/files/since_ok.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
-    "tui/commands/config/edit.py": {"unlink"},  # the copy that was edited
+    "tui/commands/config.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
     "tui/terminal/driver.py": {"write"},  # the terminal, when its writer thread hangs
@@ -112,7 +112,7 @@ OPENERS = {
 # command by which an admin is told of events; gdrtop makes neither of these commands.
 OWN_PROCESS = {
     "tui/runtime/memory.py": {"ctypes"},
-    "tui/commands/config/edit.py": {"subprocess"},
+    "tui/commands/config.py": {"subprocess"},
     "tui/commands/watch/watch.py": {"subprocess"},
 }
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.

@@ -26,8 +26,13 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, duration, parsed
-from tui.commands.consumers.checked_node import CheckedNode
-from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
+from tui.commands.consumers.checked_node import (
+    ONE_LINE_BYTES,
+    CheckedNode,
+    one_line,
+    save_check,
+    write_actions,
+)
 from tui.files.since_ok import SinceOk, since_ok
 from tui.runtime.json_values import (
     Changed,
@@ -268,6 +273,8 @@ def write_check(
             if not options.consumer:  # whose exit status is about the node
                 return EXIT_WRONG_USAGE
     if options.consumer:
+        from tui.commands.consumers.contracts import write_for
+
         name = known(host_name(node), "")
         checked = CheckedNode(judgment, name, node.origin, at, options.severity_map or {})
         return write_for(options.consumer, checked, out)

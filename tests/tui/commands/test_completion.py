@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.cli import main, command_parser
+from tui.cli import command_parser, main
 from tui.command_line.arguments import words
 from tui.commands.completion import SHELLS, script
 

@@ -203,7 +203,7 @@ def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: Node
 
         return write(each=CsvWriter(out).write)
     if options.perfetto is not None:
-        from tui.commands.live.perfetto_trace import save_trace
+        from tui.commands.live.rows import save_trace
 
         return save_trace(options.perfetto, write)
     return write()

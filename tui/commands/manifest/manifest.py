@@ -83,15 +83,15 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.textfile is not None and options.kind != "metrics":
         raise UsageError("--textfile applies only to metrics")
     if options.kind == "boot-check":
-        from tui.commands.manifest.boot_files import write_boot_files
+        from tui.commands.manifest.systemd_files import boot_files, write_files
 
-        return write_boot_files(options, out)
+        return write_files(boot_files(), options.output, out)
     if options.kind == "metrics":
-        from tui.commands.manifest.monitoring_files import write_monitoring_files
+        from tui.commands.manifest.systemd_files import monitoring_files, write_files
 
         if options.textfile is not None and not options.textfile.endswith(".prom"):
             raise UsageError("--textfile: node_exporter reads only files that end in .prom")
-        return write_monitoring_files(options, out)
+        return write_files(monitoring_files(options.textfile), options.output, out)
     talos = _talos_version(options.talos_version)
     try:
         if options.output is not None:

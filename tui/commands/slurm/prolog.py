@@ -114,7 +114,7 @@ def _is_healed(session: Session, examination: Examination, judgment: Judgment) -
 
 def _save_counters(session: Session, job: str) -> None:
     """Save the port counters for `gdrtop epilog`."""
-    from tui.commands.slurm.job_counters import save_counters
+    from tui.commands.slurm.epilog import save_counters
     from tui.files.job_file import JobFileError
 
     with session.nothing_fails():  # the check matters more

@@ -23,8 +23,7 @@ from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, duration, parsed, require_running_node
 from tui.commands.live.live import INDENT, wrapped_below
-from tui.files.reliability.database import history_path
-from tui.files.reliability.recorder import HistoryRecorder
+from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
 from tui.runtime.json_values import document, host_name
