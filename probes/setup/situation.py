@@ -130,7 +130,9 @@ def choose_path(examination: Examination) -> PathChoice:
     if direct.by_design:
         return PathChoice(None, direct.by_design, paths, is_impossible=True, instead=_STAGED)
     if direct.peermem.path is GdrPath.EFA:
-        return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
+        if direct.dmabuf.usable is True or direct.peermem.usable is not True:
+            return PathChoice(GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF", paths)
+        return PathChoice(GdrPath.EFA, "the EFA driver registers GPU memory with its own module", paths)
     dmabuf, peermem = usable_paths(examination)
     is_refused = dmabuf is False and direct.dmabuf.usable is not False
     if dmabuf is True:
@@ -156,12 +158,6 @@ def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
     lacking = f"missing here: {_missing(own)}"
     reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
     return PathChoice(GdrPath.CXI, reason if own.usable is True else f"{reason}; {lacking}", (own,))
-
-
-def _of_efa(dmabuf: PathState, own: PathState) -> tuple[GdrPath, str]:
-    if dmabuf.usable is True or own.usable is not True:
-        return GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF"
-    return GdrPath.EFA, "the EFA driver registers GPU memory with its own module"
 
 
 def _missing(path: PathState) -> str:

@@ -103,7 +103,9 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         if branch < _FIRST_PEERMEM_DRIVER:
             reason = f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}"
             return _install_gpu_driver(definition, situation, reason)
-        if driver.prebuilt is True and _is_ofed(situation):
+        nic_driver = situation.nic_driver
+        has_ofed = isinstance(nic_driver, NicDriver) and nic_driver.stack in _PEER_STACKS
+        if driver.prebuilt is True and has_ofed:
             reason = "the distribution built nvidia_peermem without the installed OFED; use the DKMS package"
             return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and is_open is False:
@@ -154,11 +156,6 @@ def _offline_step(situation: Situation) -> tuple[Step, ...]:
     """Say that there is no default route: a download would only time out."""
     routes = map_known(situation.examination.node.network, lambda network: network.default_routes)
     return (instruction(_OFFLINE),) if routes == frozenset() else ()
-
-
-def _is_ofed(situation: Situation) -> bool:
-    driver = situation.nic_driver
-    return isinstance(driver, NicDriver) and driver.stack in _PEER_STACKS
 
 
 def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:

@@ -111,7 +111,11 @@ class CableStep(StepDefinition):
         if isinstance(series, Refused):
             return self._made(StepState.SKIPPED, series.reason)
         pairs = [(test.pair.gpu_label, test.pair.nic) for test in series.tests]
-        newest = _newest_with_peer(facts.results)
+        newest = {
+            (result.pair.gpu_label, result.pair.nic): result
+            for result in facts.results  # with GPU memory, and another node at the other end
+            if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
+        }
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         slow = next((result for result in done if result.judgment.is_slow), None)
@@ -131,15 +135,6 @@ class CableStep(StepDefinition):
         test = replace(self.request, setup=Mode.BOTH_ENDS)
         made = self.step(state, reason, evidence, test=test, command=self.command)
         return replace(made, is_optional=True)
-
-
-def _newest_with_peer(results: Sequence[Result]) -> dict[tuple[str, str], Result]:
-    """Return the newest result of each GPU and NIC whose other end was another node, with GPU memory."""
-    return {
-        (result.pair.gpu_label, result.pair.nic): result
-        for result in results
-        if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
-    }
 
 
 def _expected(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> tuple[Evidence, ...]:
