@@ -107,6 +107,12 @@ def write_json(content: object, out: TextIO) -> None:
     out.write(f"{_json_text(content, '')}\n")
 
 
+def write_json_line(content: object, out: TextIO) -> None:
+    """Write it as one line of JSON, at once."""
+    out.write(f"{json.dumps(content)}\n")
+    out.flush()
+
+
 def write_document(content: object, out: TextIO, form: str) -> None:
     """Write a document as "json" or "yaml"."""
     if form == "yaml":

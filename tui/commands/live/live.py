@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -60,6 +59,7 @@ from tui.runtime.json_values import (
     object_from,
     plain_value,
     time_json,
+    write_json_line,
 )
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -75,7 +75,6 @@ if TYPE_CHECKING:
 
 _MOST_SECONDS = 7 * 24 * 3600
 _LATE_SECONDS = 2.0  # less is the time between two samples
-_SAMPLES = 5  # until start times and libraries of all processes are read
 _STATUS_HELP = """\
 exit status, from the last sample (as for gdrtop check, plus what was seen while watching):
   0    NCCL jobs use GPUDirect RDMA, and there is no warning
@@ -221,14 +220,10 @@ def follow_ras_events(
     from probes.host.ras import MONITOR
     from probes.live.ras.policy import RasUse
     from probes.live.ras.targets import find_targets
-    from tui.runtime.ras_questions import RasQuestions, ages_are_late, confirmed
+    from tui.runtime.ras_questions import RasQuestions, confirmed, read_with_ages
 
     answers, errors = answers or sys.stdin, errors or sys.stderr
-    for _ in range(_SAMPLES):
-        targets = find_targets(host, monitor.read())
-        if not ages_are_late(targets):
-            break
-        wait(1.0)
+    targets = find_targets(host, read_with_ages(host, monitor.read, wait))
     why = "no NCCL job is visible on this node"
     for target in targets[:1]:
         questions = RasQuestions(host)
@@ -290,8 +285,7 @@ def write_live(
         if options.json:
             state = _state(sample)
             if not options.changes or sample.events or state != before:
-                json.dump(live_json(monitor.node, sample), out)
-                out.write("\n")
+                write_json_line(live_json(monitor.node, sample), out)
             before = state
         else:
             print_lines(jobs.lines(sample, text_width(out)), out, options.ascii)

@@ -26,7 +26,7 @@ from tui.commands.live.live import INDENT, wrapped_below
 from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
-from tui.runtime.json_values import document, host_name
+from tui.runtime.json_values import document, host_name, write_json_line
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import heading_of, print_lines, text_width
@@ -397,8 +397,7 @@ class Output:
 
     def _print(self, at: float, content: dict[str, Any]) -> None:
         if self._options.json:
-            json.dump(self._document(at, content), self._out)
-            self._out.write("\n")
+            write_json_line(self._document(at, content), self._out)
         else:
             local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
             # A log has a line for each event, however long.
