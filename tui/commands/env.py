@@ -192,7 +192,15 @@ def write_explanation(host: Host, out: TextIO, text: str, options: EnvOptions) -
             _print(_undocumented(parameter), out, options.ascii)
         return 0
     if options.json:
-        write_json(_document(host, examination, explanation=_explanation_json(found)), out)
+        variable = found.variable
+        content = object_from(
+            found,
+            _EXPLANATION,
+            variable,
+            defaults=[{"since": since, "value": value} for since, value in variable.defaults],
+            values=[{"value": value, "meaning": text} for value, text in found.values],
+        )
+        write_json(_document(host, examination, explanation=content), out)
     else:
         print_lines([heading(examination.node)], out, options.ascii)
         _print(_explanation(found), out, options.ascii)
@@ -321,22 +329,10 @@ def _problem(problem: Problem, name: str) -> Iterator[str]:
         yield f"    Fix: {problem.fix}"
 
 
-def _document(
-    host: Host,
-    examination: Examination,
-    exit_status: int = 0,
-    recommendation: dict[str, Any] | None = None,
-    explanation: dict[str, Any] | None = None,
-    lint: dict[str, Any] | None = None,
-    more_files: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    content = {
-        "exit_status": exit_status,
-        "recommendation": recommendation,
-        "explanation": explanation,
-        "lint": lint,
-        "more_files": list(more_files),
-    }
+def _document(host: Host, examination: Examination, exit_status: int = 0, **given: object) -> dict[str, Any]:
+    """Return the document; `given`: one of its parts, and the further files of --lint."""
+    parts = dict.fromkeys(("recommendation", "explanation", "lint"))
+    content = {"exit_status": exit_status, **parts, "more_files": [], **given}
     return document("env", host_name(examination.node), host.origin, host.wall_clock(), content)
 
 
@@ -344,17 +340,6 @@ def advice_json(advice: Advice) -> dict[str, Any]:
     """Return a recommendation as JSON."""
     version = ".".join(map(str, advice.version))
     return object_from(advice, _RECOMMENDATION, nccl_version=version, nccl_version_from=advice.version_from)
-
-
-def _explanation_json(found: Explanation) -> dict[str, Any]:
-    variable = found.variable
-    return object_from(
-        found,
-        _EXPLANATION,
-        variable,
-        defaults=[{"since": since, "value": value} for since, value in variable.defaults],
-        values=[{"value": value, "meaning": text} for value, text in found.values],
-    )
 
 
 def _report_json(report: FileReport, name: str) -> dict[str, Any]:

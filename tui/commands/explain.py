@@ -101,7 +101,13 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     else:
         status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
     if options.json:
-        content = _content(explained, felt, advice, why, status)
+        content = {
+            "processes": [plain_value(each) for each in explained],
+            "findings": [_finding_json(finding) for finding in felt],
+            "settings": [plain_value(setting) for setting in advice.settings],
+            "not_explained": why,
+            "exit_status": status,
+        }
         write_json(
             document("explain", host_name(examination.node), host.origin, host.wall_clock(), content), out
         )
@@ -165,22 +171,6 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
     jobs = {process.process.job for process in known(sample.processes, ())}
     hint = f" It is a job: gdrtop explain --job {pid}." if f"Slurm job {pid}" in jobs else ""
     return f"{what} {does}.{missing}{hint}"
-
-
-def _content(
-    explained: Sequence[ProcessExplanation],
-    findings: Sequence[Finding],
-    advice: Advice,
-    why: str,
-    status: int,
-) -> dict[str, Any]:
-    return {
-        "processes": [plain_value(each) for each in explained],
-        "findings": [_finding_json(finding) for finding in findings],
-        "settings": [plain_value(setting) for setting in advice.settings],
-        "not_explained": why,
-        "exit_status": status,
-    }
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

@@ -115,18 +115,13 @@ _COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
     ("ON DISK", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
     ("SRCVERSION", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
     ("BLACKLISTED", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
-    ("", "install_line", lambda facts, rung: _install_line(facts, rung)),
+    ("", "install_line", lambda facts, rung: (line := facts.modules[rung.module].install_line) and str(line)),
     ("LOADED AT BOOT", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
     ("", "parameters", lambda facts, rung: facts.modules[rung.module].parameters),
     ("", "core", lambda facts, rung: rung.core),
     ("", "why", lambda facts, rung: rung.why),
     ("", "explanation", lambda facts, rung: explain(facts, rung.module)),
 )
-
-
-def _install_line(facts: ModuleFacts, rung: Rung) -> str | None:
-    line = facts.modules[rung.module].install_line
-    return None if line is None else str(line)
 
 
 def _cell(value: object) -> str:
@@ -179,14 +174,13 @@ class ModulesDocument(TypedDict):
 
 def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str, Any]:
     """Return the JSON document; `at`: seconds since 1970."""
-    return document("modules", host_name(node), node.origin, at, _modules(node.modules, log))
-
-
-def _modules(facts: Maybe[ModuleFacts], log: Maybe[KernelLogFacts]) -> dict[str, Any]:
+    facts = node.modules
     if isinstance(facts, Unknown):
-        return {"modules": None, "unknown": {"modules": str(facts)}}
+        content = {"modules": None, "unknown": {"modules": str(facts)}}
+        return document("modules", host_name(node), node.origin, at, content)
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
     for rung, module in zip(facts.ladder, ladder, strict=True):
         if refusal := refusal_of(facts, log, rung.module):
             module["explanation"] = f"{module['explanation']}; the kernel refused it before: {refusal}"
-    return object_from(facts, ModulesDocument, modules=ladder)
+    content = object_from(facts, ModulesDocument, modules=ladder)
+    return document("modules", host_name(node), node.origin, at, content)

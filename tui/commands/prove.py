@@ -110,8 +110,7 @@ class Proof:
         self._output.show([(), *wrapped(reason, self._output.width, Tone.TITLE)])
         self._output.show(wrapped(NOT_PROVEN, self._output.width))
         self._write(trials, results, status, reason)
-        is_truncated = self._output.lost is not None and not isinstance(self._output.lost, BrokenPipeError)
-        return EXIT_WRONG_USAGE if is_truncated else status
+        return EXIT_WRONG_USAGE if self._output.is_truncated else status
 
     def _planned(self) -> tuple[GpuTrial, ...] | Refused:
         gpu = self._options.gpu

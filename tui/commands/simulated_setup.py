@@ -16,7 +16,7 @@ from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog, log_lines
 from tui.actions.console_text import RunOutcome
 from tui.actions.runner import file_commands
 from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore
-from tui.files.setup_log import DiskSetupLog, MemorySetupLog, SetupLog
+from tui.files.setup_log import DiskSetupLog, SetupLog
 from tui.files.xdg import simulated_directory
 
 
@@ -25,7 +25,7 @@ class SimulatedSetup:
 
     def __init__(self, name: str) -> None:
         self.directory = simulated_directory(name)
-        self.log: SetupLog = MemorySetupLog()
+        self.log: SetupLog = SetupLog()
         self.results: ResultsStore = MemoryResultsStore()
         self.actions: AuditFile = MemoryLog()
         if self.directory:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import Protocol
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
@@ -28,17 +27,25 @@ class SetupLogError(Exception):
     """A choice cannot be saved; the message names the file."""
 
 
-class SetupLog(Protocol):
-    """Where choices are stored."""
+class SetupLog:
+    """Where choices are stored; of a simulated or recorded node, as long as the program lasts."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
 
     def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
         """Save a choice, and `by` whom; SetupLogError if that fails."""
+        self._append(json.dumps({"kind": kind, "step": step, "value": value, "by": by}, ensure_ascii=True))
 
     def record(self) -> SetupRecord:
         """Return what counts now."""
+        return record_of(self._lines)
+
+    def _append(self, line: str) -> None:
+        self._lines.append(line)
 
 
-class DiskSetupLog:
+class DiskSetupLog(SetupLog):
     """The log on disk: root's below /var/log, a user's in the XDG state directory."""
 
     def __init__(self, path: str | None = None, roots: str = ROOTS_FILE) -> None:
@@ -48,29 +55,13 @@ class DiskSetupLog:
         self._file = AppendFile(path or own, name, SetupLogError, _READ_BYTES, all_may_read=is_root)
         self._roots = AppendFile(roots, name, SetupLogError, _READ_BYTES, owner=0)
 
-    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
-        """Append one line and sync it to disk."""
-        self._file.append(_line(kind, value, step, by))
-
     def record(self) -> SetupRecord:
         """Return root's choices with those of this user on top."""
         shared = [] if self._file.path == self._roots.path else self._roots.lines()
         return record_of([*shared, *self._file.lines()])
 
-
-class MemorySetupLog:
-    """The log of a simulated or recorded node, which lasts as long as the program."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
-        """Append one line."""
-        self._lines.append(_line(kind, value, step, by))
-
-    def record(self) -> SetupRecord:
-        """Return what counts now."""
-        return record_of(self._lines)
+    def _append(self, line: str) -> None:
+        self._file.append(line)
 
 
 def remember_boot(log: SetupLog, guide: Guide) -> str:
@@ -85,10 +76,6 @@ def remember_boot(log: SetupLog, guide: Guide) -> str:
     except SetupLogError as error:
         return str(error)
     return ""
-
-
-def _line(kind: str, value: str, step: str, by: str) -> str:
-    return json.dumps({"kind": kind, "step": step, "value": value, "by": by}, ensure_ascii=True)
 
 
 def record_of(lines: list[str]) -> SetupRecord:
@@ -124,4 +111,4 @@ def _word(value: object) -> str:
 
 def open_setup_log(is_live: bool) -> SetupLog:
     """Return the log of this machine; of a simulated or recorded node, one in memory."""
-    return DiskSetupLog() if is_live else MemorySetupLog()
+    return DiskSetupLog() if is_live else SetupLog()

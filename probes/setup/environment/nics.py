@@ -176,7 +176,11 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     if any(finding.part_of for finding in far.values()):
         text = "the NICs near these GPUs are down or missing; once repaired, the default is right"
         return [], [Note(LEVEL, State.FIX_FIRST, text)]
-    gpus = {name: _without_nvlink(examination, finding) for name, finding in far.items()}
+    topology = examination.topology
+    gpus = {  # those that reach no NIC over NVLink either (PXN)
+        name: [gpu for gpu in finding.devices if nearest(topology, gpu) is not Nccl.PXN]
+        for name, finding in far.items()
+    }
     word = next((_FAR[name] for name in _FAR if gpus.get(name)), None)
     if word is not None:
         refused = next((checks[name] for name in _REFUSED if checks[name].status is Status.FOUND), None)
@@ -193,11 +197,6 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
         )
         return [], [Note(LEVEL, State.MEASURE, text)]
     return _of_near_gpus(examination, version, checks)
-
-
-def _without_nvlink(examination: Examination, finding: Finding) -> list[str]:
-    """Return the GPUs that reach no NIC over NVLink either (PXN)."""
-    return [gpu for gpu in finding.devices if nearest(examination.topology, gpu) is not Nccl.PXN]
 
 
 def _of_near_gpus(

@@ -248,9 +248,7 @@ class TwinHost(HostBase):
                 return f"{self._modules.count(module)}\n".encode()
         real = self._real(path)
         if isinstance(real, Unknown):
-            # Only the node knows why: needs root, not there.
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).read_bytes(path, limit)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).read_bytes(path, limit)
         written = self.tree.changed_file(real)
         if written is None:
             return self.tree.host_of(real).read_bytes(real, limit)
@@ -266,6 +264,10 @@ class TwinHost(HostBase):
             return unknown
         return real
 
+    def _is_changed(self, path: str, real: Unknown) -> bool:
+        """Return whether the twin hides a path; else only the node knows why: needs root, not there."""
+        return self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
+
     def _unknown_path(self, path: str) -> Unknown | None:
         """Return why a path is unknown: a module that is new on the twin decides it."""
         return unknown_path(path, self._modules.new)
@@ -276,8 +278,7 @@ class TwinHost(HostBase):
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).names(path)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).names(path)
         return self.tree.node_names(real)
 
     def link(self, path: str) -> Maybe[str]:
@@ -301,8 +302,7 @@ class TwinHost(HostBase):
     def size(self, path: str) -> Maybe[int]:
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).size(path)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).size(path)
         written = self.tree.changed_file(real)
         if written is None:
             return 0 if real in self.tree.made else self.tree.host_of(path).size(path)
@@ -312,11 +312,9 @@ class TwinHost(HostBase):
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).access(path, write)
-        if self.tree.changed_file(real) is not None:
-            return real not in self.tree.denied
-        return real not in self.tree.denied and self.tree.host_of(path).access(path, write)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).access(path, write)
+        is_changed = self.tree.changed_file(real) is not None
+        return real not in self.tree.denied and (is_changed or self.tree.host_of(path).access(path, write))
 
     # Programs and libraries
 

@@ -315,7 +315,10 @@ class BisectCommand(BenchCommand):
                 for whose, test in zip(("recommended", "job"), series.tests if series else (), strict=False)
             },
             "runs": [_run_json(run) for run in runs],
-            "outcome": _outcome_json(outcome) if outcome else None,
+            "outcome": outcome
+            and object_from(
+                outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
+            ),
             "exit_status": ended[0],
             "exit_reason": ended[1],
         }
@@ -328,10 +331,4 @@ def _run_json(run: BisectionRun) -> dict[str, Any]:
     of_job = sorted(run.trial.of_job)
     return object_from(
         run, _Run, result, time=time_json(result.taken_at), of_job=of_job, gbps=gbps_of(result)
-    )
-
-
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    return object_from(
-        outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
     )

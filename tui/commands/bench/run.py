@@ -158,9 +158,7 @@ def command(
         output.warn(trouble)
     session = BenchSession(host, store, read_only, starter, pause, rows)
     status = (make_run or BenchCommand)(host, output, options, session, answers, pause).run()
-    # A reader that closes the pipe is no error; truncated output is.
-    is_truncated = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
-    return status or (EXIT_NOT_WRITTEN if is_truncated else 0)
+    return status or (EXIT_NOT_WRITTEN if output.is_truncated else 0)
 
 
 class BenchCommand:
