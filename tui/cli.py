@@ -132,19 +132,8 @@ _HINTS = {
 }
 # Commands that make garbage for longer than a moment.
 _LONG = (
-    "bench",
-    "diff",
-    "do",
-    "fleet",
-    "hang",
-    "live",
-    "nccl-log",
-    "prove",
-    "ras",
-    "record",
-    "report",
-    "setup",
-    "watch",
+    *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log"),
+    *("prove", "ras", "record", "report", "setup", "watch"),
 )
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")

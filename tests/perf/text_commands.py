@@ -16,7 +16,7 @@ from tests.perf.command import Command, NotMeasured, measure
 from tests.perf.mounted_node import is_permitted, mounted_node
 from tests.perf.table import GDRTOP, row, slowness
 from tui.commands.consumers.checked_node import ROOTS_DIRECTORY, VERDICT_LINE
-from tui.commands.manifest.systemd_files import boot_files
+from tui.commands.manifest import boot_files
 
 _SECONDS = 0.35
 _CONSUMED_SECONDS, _PROLOG_SECONDS, _LOGIN_SECONDS = 0.3, 0.4, 0.05

@@ -41,9 +41,9 @@ from tui.runtime.json_values import (
     SilenceObject,
     Time,
     VerdictObject,
-    document,
     finding_json,
     host_name,
+    node_document,
     object_from,
     plain_value,
     silence_json,
@@ -378,7 +378,7 @@ def check_json(
     }
     if isinstance(since, Unknown):
         content["unknown"] = {"since_ok": str(since)}
-    return document("check", host_name(node), node.origin, at, content)
+    return node_document("check", node, at, content)
 
 
 def _since_json(since: SinceOk) -> dict[str, Any] | None:

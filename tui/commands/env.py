@@ -24,7 +24,7 @@ from probes.setup.environment.lint import File, FileReport, lint, named_file, wo
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, named_text, parsed
-from tui.runtime.json_values import Changed, ExitStatus, document, host_name, object_from, write_json
+from tui.runtime.json_values import Changed, ExitStatus, host_name, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line, wrapped
@@ -333,7 +333,7 @@ def _document(host: Host, examination: Examination, exit_status: int = 0, **give
     """Return the document; `given`: one of its parts, and the further files of --lint."""
     parts = dict.fromkeys(("recommendation", "explanation", "lint"))
     content = {"exit_status": exit_status, **parts, "more_files": [], **given}
-    return document("env", host_name(examination.node), host.origin, host.wall_clock(), content)
+    return node_document("env", examination.node, host.wall_clock(), content)
 
 
 def advice_json(advice: Advice) -> dict[str, Any]:

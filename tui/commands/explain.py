@@ -20,7 +20,7 @@ from probes.setup.environment.advice import Advice, Setting
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, parsed, whole_number
-from tui.runtime.json_values import Changed, document, host_name, object_from, plain_value, write_json
+from tui.runtime.json_values import Changed, node_document, object_from, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -108,9 +108,7 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
             "not_explained": why,
             "exit_status": status,
         }
-        write_json(
-            document("explain", host_name(examination.node), host.origin, host.wall_clock(), content), out
-        )
+        write_json(node_document("explain", examination.node, host.wall_clock(), content), out)
         return status
     width = text_width(out)
     lines: list[Line] = [heading(examination.node)]

@@ -43,7 +43,7 @@ from tui.runtime.json_values import (
     VerdictObject,
     document,
     finding_json,
-    host_name,
+    node_document,
     object_from,
     write_json,
 )
@@ -147,7 +147,7 @@ def forecast_json(
         kernels=[kernel_json(kernel) for kernel in found.kernels],
     )
     node = examination.node
-    return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
+    return node_document("forecast", node, host.wall_clock(), content)
 
 
 def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
@@ -296,7 +296,7 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
         "not_known": list(advice.forecast.not_known),
     }
     node = examination.node
-    return document("upgrade", host_name(node), node.origin, host.wall_clock(), content)
+    return node_document("upgrade", node, host.wall_clock(), content)
 
 
 _STATUS_HELP = """\

@@ -18,7 +18,7 @@ from probes.facts.node import Node, probe_node
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from tui.command_line.arguments import TableOptions, add_table_options, parsed
-from tui.runtime.json_values import Changed, document, host_name, object_from, object_of, write_document
+from tui.runtime.json_values import Changed, node_document, object_from, object_of, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from widgets.base.columns import Column, draw_columns
@@ -177,10 +177,10 @@ def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str,
     facts = node.modules
     if isinstance(facts, Unknown):
         content = {"modules": None, "unknown": {"modules": str(facts)}}
-        return document("modules", host_name(node), node.origin, at, content)
+        return node_document("modules", node, at, content)
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
     for rung, module in zip(facts.ladder, ladder, strict=True):
         if refusal := refusal_of(facts, log, rung.module):
             module["explanation"] = f"{module['explanation']}; the kernel refused it before: {refusal}"
     content = object_from(facts, ModulesDocument, modules=ladder)
-    return document("modules", host_name(node), node.origin, at, content)
+    return node_document("modules", node, at, content)

@@ -20,7 +20,7 @@ from tui.bandwidth.registration.session import RegistrationSession
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, parsed
 from tui.commands.bench.output import BenchOutput
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import Changed, document, host_name, object_from
+from tui.runtime.json_values import Changed, node_document, object_from
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
@@ -198,7 +198,7 @@ class Proof:
         }
         node = self._examination.node
         at = self._host.wall_clock()
-        self._output.write_json(document("prove", host_name(node), node.origin, at, content))
+        self._output.write_json(node_document("prove", node, at, content))
 
 
 def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, str]:

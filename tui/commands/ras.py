@@ -35,8 +35,7 @@ from tui.runtime.json_values import (
     NO_REASONS,
     Changed,
     ExitStatus,
-    document,
-    host_name,
+    node_document,
     object_from,
     object_of,
     write_json_line,
@@ -365,7 +364,7 @@ class Ras:
         node = self._monitor.node
         assert node is not None
         content = object_of({"exit_status": status, "answers": [_answer_json(answer) for answer in answers]})
-        write_json_line(document("ras", host_name(node), node.origin, sample.taken_at, content), self._out)
+        write_json_line(node_document("ras", node, sample.taken_at, content), self._out)
 
 
 def _answer_json(answer: RasAnswer) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from probes.host.component_history import Component, ComponentHistory, JobPart, 
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
-from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_document
+from tui.runtime.json_values import Changed, Time, node_document, object_from, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
@@ -93,7 +93,7 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         status = EXIT_NO_HISTORY
     if form in ("json", "yaml"):
         content = _content(history, chosen, gone, status)
-        made = document("reliability", host_name(node), host.origin, host.wall_clock(), content)
+        made = node_document("reliability", node, host.wall_clock(), content)
         write_document(made, out, form)
         return status
     width = text_width(out)

@@ -15,9 +15,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
+from probes.setup.situation import situation_rows
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.guide import Guide, read_guide, remaining_plans
-from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
@@ -28,7 +28,7 @@ from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
-from tui.runtime.json_values import Changed, document, host_name, object_from, write_json
+from tui.runtime.json_values import Changed, node_document, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -292,9 +292,7 @@ class SetupCommand:
             situation=dict(situation_rows(guide.situation)),
             steps=[_step_json(step) for step in guide.steps],
         )
-        write_json(
-            document("setup", host_name(node), node.origin, self._host.wall_clock(), content), self._out
-        )
+        write_json(node_document("setup", node, self._host.wall_clock(), content), self._out)
 
     def _print(self, lines: Sequence[Line]) -> None:
         print_lines(lines, self._out, self._ascii)

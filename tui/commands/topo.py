@@ -42,8 +42,7 @@ from tui.commands.check import examine_host
 from tui.runtime.json_values import (
     Changed,
     VerdictObject,
-    document,
-    host_name,
+    node_document,
     object_from,
     object_of,
     plain_value,
@@ -386,7 +385,7 @@ def topology_json(
             unknown[name] = str(reason)
     if unknown:
         content["unknown"] = unknown
-    return document("topo", host_name(node), node.origin, at, content)
+    return node_document("topo", node, at, content)
 
 
 def marked_graph(topology: Topology, found: Sequence[Finding]) -> nx.Graph[str]:

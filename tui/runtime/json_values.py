@@ -175,6 +175,11 @@ def document(
     return {**begun, **content, **({"unknown": reasons} if reasons else {})}
 
 
+def node_document(kind: str, node: Node, at: float, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document about one node, as `document` does."""
+    return document(kind, host_name(node), node.origin, at, content)
+
+
 def time_json(at: float | None) -> str | None:
     """Return seconds since 1970 as RFC 3339, with zone and milliseconds: the only form of a time in JSON."""
     return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")

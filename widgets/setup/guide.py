@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from probes.base.text import plural
 from probes.base.unknown import Unknown
+from probes.setup.situation import situation_rows
 from probes.setup.step import OPEN_STATES, SetupStep, StepState
 from probes.setup.steps.guide import Guide
-from probes.setup.steps.situation_rows import situation_rows
 from widgets.base.lines import Line, Run, Tone, fit, line, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps
 

@@ -29,7 +29,7 @@ from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_S
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.run import CANNOT_WRITE, BenchCommand
-from tui.runtime.json_values import Changed, Time, document, host_name, object_from, object_of, time_json
+from tui.runtime.json_values import Changed, Time, host_name, node_document, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
     draw_differences,
@@ -323,7 +323,7 @@ class BisectCommand(BenchCommand):
             "exit_reason": ended[1],
         }
         node, at = self._examination.node, self._host.wall_clock()
-        self._output.write_json(document("bench-bisect", host_name(node), node.origin, at, content))
+        self._output.write_json(node_document("bench-bisect", node, at, content))
 
 
 def _run_json(run: BisectionRun) -> dict[str, Any]:

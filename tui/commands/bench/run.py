@@ -39,7 +39,7 @@ from tui.commands.bench.lists import LeftOutObject, PlannedTestObject, list_resu
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
 from tui.files.new_file import NotWritten, check_new, write_new
-from tui.runtime.json_values import document, host_name, object_from, plain_value
+from tui.runtime.json_values import node_document, object_from, plain_value
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.result import words_of
@@ -382,7 +382,7 @@ def plan_json(
     ]
     content = _common(examination, series, affected)
     content |= {"seconds": series.seconds, "refused": refused, "tests": tests}
-    return document("bench", host_name(examination.node), examination.node.origin, at, content)
+    return node_document("bench", examination.node, at, content)
 
 
 def results_json(
@@ -400,4 +400,4 @@ def results_json(
     ]
     meaning = list(conclusions(results, series.left_out if series else ()))
     content = {**_common(examination, series, affected), "results": measured, "meaning": meaning}
-    return document("bench", host_name(examination.node), examination.node.origin, at, content)
+    return node_document("bench", examination.node, at, content)

@@ -38,7 +38,6 @@ from probes.live.model.sample import (
 from probes.live.model.step_text import step_text
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
-from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import (
     OutputOptions,
@@ -54,8 +53,7 @@ from tui.runtime.json_values import (
     ExitStatus,
     Time,
     VerdictObject,
-    document,
-    host_name,
+    node_document,
     object_from,
     plain_value,
     time_json,
@@ -351,7 +349,7 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
         processes=processes,
         events=[object_from(event, _EVENT, time=time_json(event.at)) for event in sample.events],
     )
-    return document("live", host_name(node), node.origin, sample.taken_at, content)
+    return node_document("live", node, sample.taken_at, content)
 
 
 def _job_json(job: LiveJob) -> dict[str, Any]:
@@ -468,20 +466,23 @@ class JobText:
             for limit in sample.limits:
                 shown.extend(wrapped_below(f"note: {limit}", width))
         clock = clock_text(sample.taken_at)
-        if sample.verdict is not None and (counts := _counts(sample.verdict, sample)) != self._counts:
-            self._counts = counts
-            verdict = plain(verdict_drawing.draw(sample.verdict))
-            shown.extend(wrapped_below(f"{clock}  {verdict}", width))
-            if sample.findings:
-                shown.extend(wrapped_below(sample.verdict.reason, width, INDENT))
+        if (verdict := sample.verdict) is not None:
+            found = sorted(finding.id for finding in sample.findings)
+            # What of a verdict is worth a line when it changes.
+            counts = verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings, found
+            before, self._counts = self._counts, counts
+            if counts != before:
+                text = plain(verdict_drawing.draw(verdict))
+                shown.extend(wrapped_below(f"{clock}  {text}", width))
+                shown.extend(wrapped_below(verdict.reason, width, INDENT) if sample.findings else ())
         printed, paths = self._printed, self._paths
         self._printed, self._paths = {}, {}
         for job in sample.jobs:
-            before, path = printed.get(job.id), path_summary(members(sample, job))
-            if before is None or path != paths[job.id] or _differ(before, job):
+            last, path = printed.get(job.id), path_summary(members(sample, job))
+            if last is None or path != paths[job.id] or _differ(last, job):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
-                before = job
-            self._printed[job.id], self._paths[job.id] = before, path
+                last = job
+            self._printed[job.id], self._paths[job.id] = last, path
         if not sample.jobs and self._had_jobs:
             is_unknown = isinstance(sample.processes, Unknown)
             what = f"jobs unknown ({sample.processes})" if is_unknown else self._without
@@ -491,12 +492,6 @@ class JobText:
         shown += event_lines(sample.events, width, self._at)
         self._at = max((self._at, *(event.at for event in sample.events)))
         return shown
-
-
-def _counts(verdict: Verdict, sample: LiveSample) -> object:
-    """Return what of a verdict is worth a line when it changes."""
-    found = sorted(finding.id for finding in sample.findings)
-    return verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings, found
 
 
 def _differ(before: LiveJob, now: LiveJob) -> bool:

@@ -26,7 +26,7 @@ from tui.commands.live.live import INDENT, wrapped_below
 from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
-from tui.runtime.json_values import document, host_name, write_json_line
+from tui.runtime.json_values import node_document, write_json_line
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import heading_of, print_lines, text_width
@@ -410,7 +410,7 @@ class Output:
 
     def _document(self, at: float, content: dict[str, Any]) -> dict[str, Any]:
         assert self.node is not None
-        return document("watch", host_name(self.node), self.node.origin, at, content)
+        return node_document("watch", self.node, at, content)
 
 
 def _content(entry: LiveEvent | Notice, severity: Severity, subject: str, file: str = "") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.consumers.checked_node import ONE_LINE_BYTES
-from tui.commands.manifest.systemd_files import boot_files
+from tui.commands.manifest import boot_files
 
 MISSING = "hgx-h100+no-gdr-path"
 
