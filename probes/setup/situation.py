@@ -15,7 +15,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu import driver_package
 from probes.facts.gpu.driver_package import DriverPackage, DriverTraces, module_flavor
 from probes.facts.gpudirect import GdrPath, PathState
-from probes.facts.node import Node
+from probes.facts.node import Node, host_name
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
@@ -86,8 +86,7 @@ def _nic_driver(run: _Situating) -> Maybe[NicDriver]:
 
 
 def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
-    hostname = map_known(run.examination.node.platform, lambda platform: platform.hostname)
-    return kubernetes.probe(run.host, hostname)
+    return kubernetes.probe(run.host, host_name(run.examination.node))
 
 
 _probed: ProbedFields[_Situating] = ProbedFields()

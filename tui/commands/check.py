@@ -17,7 +17,7 @@ from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
-from probes.facts.node import Node
+from probes.facts.node import Node, host_name
 from probes.host.protocol import Host
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -42,7 +42,6 @@ from tui.runtime.json_values import (
     Time,
     VerdictObject,
     finding_json,
-    host_name,
     node_document,
     object_from,
     plain_value,

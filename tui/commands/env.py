@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
-from probes.facts.node import derivation
+from probes.facts.node import derivation, host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
@@ -24,7 +24,7 @@ from probes.setup.environment.lint import File, FileReport, lint, named_file, wo
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, named_text, parsed
-from tui.runtime.json_values import Changed, ExitStatus, host_name, node_document, object_from, write_json
+from tui.runtime.json_values import Changed, ExitStatus, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line, wrapped

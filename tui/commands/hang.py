@@ -15,6 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.node import host_name
 from probes.fleet.job import is_wanted
 from probes.host.protocol import Host
 from probes.host.ras import VERBOSE_STATUS
@@ -50,15 +51,7 @@ from tui.command_line.arguments import (
 )
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small
-from tui.runtime.json_values import (
-    NO_REASONS,
-    ExitStatus,
-    document,
-    host_name,
-    object_from,
-    object_of,
-    write_json,
-)
+from tui.runtime.json_values import NO_REASONS, ExitStatus, document, object_from, object_of, write_json
 from tui.runtime.node_monitor import NodeMonitor, read_up_to
 from tui.runtime.open_host import moment_of, open_host
 from tui.runtime.printing import heading, print_lines, text_width

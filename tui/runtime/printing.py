@@ -178,7 +178,7 @@ def source_word(origin: Origin) -> str:
 
 def heading(node: Node) -> Line:
     """Return the first line of a command about a node."""
-    from tui.runtime.json_values import host_name
+    from probes.facts.node import host_name
 
     return heading_of(known(host_name(node), "?"), node.origin, node.taken_at)
 

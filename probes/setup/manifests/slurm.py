@@ -15,7 +15,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import GdrPath
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.facts.system.slurm import CONFIGLESS, SlurmFacts
 from probes.plans.load_modules import peermem_options
 from probes.setup.manifests.manifest_text import (
@@ -71,9 +71,7 @@ def gres(request: ManifestRequest) -> str | Refused:
 
 def _node_name(request: ManifestRequest) -> str:
     """Return the short host name, which Slurm takes for the node's name; "" if it is none."""
-    platform = request.situation.examination.node.platform
-    hostname = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
-    short = hostname.partition(".")[0]
+    short = known(host_name(request.situation.examination.node), "").partition(".")[0]
     return short if _HOST_NAME.fullmatch(short) else ""
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from probes.bandwidth.model.result import Result
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step
-from probes.base.unknown import Maybe, map_known
+from probes.base.unknown import Maybe
 from probes.facts.gpudirect import GdrPath
+from probes.facts.node import host_name
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
@@ -80,8 +81,7 @@ def read_guide(
 
     `results`: all saved ones, also of other nodes.
     """
-    name = map_known(examination.node.platform, lambda platform: platform.hostname)
-    own = [result for result in results if result.node == name]
+    own = [result for result in results if result.node == host_name(examination.node)]
     return build_guide(read_situation(host, examination), findings, own, record, host.read(BOOT_ID))
 
 

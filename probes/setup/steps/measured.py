@@ -21,7 +21,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
@@ -158,7 +158,7 @@ def two_node_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     """Return the step for a job on two nodes, with srun where Slurm runs, else with mpirun."""
     node = facts.examination.node
     count = len(node.gpus.gpus) if isinstance(node.gpus, GpuFacts) else 0
-    name = known(node.platform.hostname, "NODE1") if isinstance(node.platform, PlatformFacts) else "NODE1"
+    name = known(host_name(node), "NODE1")
     if not count:
         return replace(definition.step(StepState.SKIPPED, "the GPUs are unknown"), is_optional=True)
     start = (

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from probes.facts.node import host_name
 from probes.live.hang.diagnosis import Diagnosis
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
@@ -18,7 +19,6 @@ from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tui.cli import main
 from tui.commands.hang import HangOptions, HangSearch, hang_document
-from tui.runtime.json_values import host_name
 from widgets.base.lines import plain
 from widgets.nccl.hang import draw_hang
 

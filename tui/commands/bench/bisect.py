@@ -16,6 +16,7 @@ from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
 from probes.base.origin import Source, origin_word
 from probes.base.text import plural
 from probes.base.unknown import known
+from probes.facts.node import host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.setup.environment.differences import Difference, Differences, NotCompared, differences
@@ -29,7 +30,7 @@ from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_S
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.run import CANNOT_WRITE, BenchCommand
-from tui.runtime.json_values import Changed, Time, host_name, node_document, object_from, object_of, time_json
+from tui.runtime.json_values import Changed, Time, node_document, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
     draw_differences,

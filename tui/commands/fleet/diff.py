@@ -8,8 +8,9 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
+from probes.facts.node import host_name
 from probes.fleet.compare import Fleet, changes_between, compare, compare_moments
 from probes.fleet.node_set import is_node_name
 from probes.fleet.summary import summarize
@@ -18,7 +19,7 @@ from tui.command_line.arguments import TableOptions, UsageError, add_table_optio
 from tui.commands.check import examine_host
 from tui.commands.fleet.output import common_origin, fleet_document, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names
-from tui.files.since_ok import hostname_of, last_ok
+from tui.files.since_ok import last_ok
 from tui.runtime.json_values import write_document
 from tui.runtime.open_host import NoSuchHost, connect, open_host, target_of
 from tui.runtime.printing import print_lines, text_width
@@ -132,7 +133,7 @@ def write_since_ok(host: Host, out: TextIO, options: TableOptions) -> int:
         NoSuchHost: it never did, or what was saved cannot be read.
     """
     examination = examine_host(host)
-    before = last_ok(hostname_of(examination))
+    before = last_ok(known(host_name(examination.node), ""))
     if before is None:
         raise NoSuchHost(_NEVER)
     if isinstance(before, Unknown):

@@ -13,14 +13,14 @@ from typing import TextIO
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.node import Node
+from probes.facts.node import Node, host_name
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, PortSample
 from probes.live.odd_ranks import members_of
 from probes.live.processes.jobs import path_summary
 from tui.command_line.arguments import UsageError
 from tui.files.new_file import NotWritten, check_new, write_new
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import host_name, time_json
+from tui.runtime.json_values import time_json
 
 FIGURES = {
     "sent_gbps": "Gb/s",
