@@ -106,7 +106,9 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         return status
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):
-        text, how = sentence(f"no history: {history.detail or history}"), _how(host, history.reason)
+        text = sentence(f"no history: {history.detail or history}")
+        how = {Reason.NOT_THERE: HOW, Reason.NEEDS_ROOT: AS_ROOT}.get(history.reason, "")
+        how = ELSEWHERE if host.origin.source is Source.REMOTE else how
         lines += [*wrapped(text, width), *(wrapped(how, width) if how else [])]
     elif asked:
         for component in chosen:
@@ -115,13 +117,6 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         lines += draw_history(history, width, gone)
     print_lines(lines, out, options.ascii)
     return status
-
-
-def _how(host: Host, why: Reason) -> str:
-    """Return what to do to get a history; "": the reason says so itself."""
-    if host.origin.source is Source.REMOTE:
-        return ELSEWHERE
-    return {Reason.NOT_THERE: HOW, Reason.NEEDS_ROOT: AS_ROOT}.get(why, "")
 
 
 def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:

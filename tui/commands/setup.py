@@ -164,7 +164,13 @@ class SetupCommand:
         if guide.is_impossible and not options.json:
             return self._show_impossible(guide, options)
         if options.path is not None or options.skip or options.unskip:
-            self._choose(options.path, skip=options.skip, unskip=options.unskip)
+            by = user_and_day(self._host.wall_clock())
+            if options.path is not None:
+                self._log.add(PATH, _PATHS[options.path], by=f"chosen by {by}")
+            for name in options.skip:
+                self._log.add(SKIP, f"skipped by {by}", name)
+            for name in options.unskip:
+                self._log.add(UNSKIP, "", name)
             guide = self._guide()
             self._remember_boot(guide)
         if options.json:
@@ -212,15 +218,6 @@ class SetupCommand:
         failure = remember_boot(self._log, guide)
         if failure:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
-
-    def _choose(self, path: str | None, skip: Sequence[str], unskip: Sequence[str]) -> None:
-        by = user_and_day(self._host.wall_clock())
-        if path is not None:
-            self._log.add(PATH, _PATHS[path], by=f"chosen by {by}")
-        for name in skip:
-            self._log.add(SKIP, f"skipped by {by}", name)
-        for name in unskip:
-            self._log.add(UNSKIP, "", name)
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])

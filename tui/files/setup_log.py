@@ -13,7 +13,7 @@ from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.setup.step import SetupRecord
 from probes.setup.steps.guide import Guide
-from tui.files.append_file import AppendFile
+from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import STATE, own_directory
 
 ROOTS_FILE = "/var/log/gdrtop/setup.jsonl"
@@ -81,14 +81,11 @@ def remember_boot(log: SetupLog, guide: Guide) -> str:
 def record_of(lines: list[str]) -> SetupRecord:
     """Return what counts after these lines; lines that are none of ours are left out."""
     record = SetupRecord(skipped={})
-    for text in lines:
-        try:
-            entry = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(entry, dict):
-            continue
-        kind, step, value, by = (_word(entry.get(name)) for name in ("kind", "step", "value", "by"))
+    for entry in objects_of(lines):
+        words = (entry.get(name) for name in ("kind", "step", "value", "by"))
+        kind, step, value, by = (
+            printable(word, _WORD_LIMIT) if isinstance(word, str) else "" for word in words
+        )
         skipped = dict(record.skipped or {})
         if kind == PATH:
             record = replace(record, path=value, path_by=by if value else "")
@@ -103,10 +100,6 @@ def record_of(lines: list[str]) -> SetupRecord:
         elif kind == REPORTED:
             record = replace(record, reported=value)
     return record
-
-
-def _word(value: object) -> str:
-    return printable(value, _WORD_LIMIT) if isinstance(value, str) else ""
 
 
 def open_setup_log(is_live: bool) -> SetupLog:

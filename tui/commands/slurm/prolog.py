@@ -65,7 +65,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if unplaced := devices.unplaced:
         which = f"{plural(len(unplaced), 'GPU')} of the job ({', '.join(unplaced[:4])})"
         session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
-    if reason and options.heal and not options.log_only and _is_healed(session, examination, judgment):
+    heals = reason and options.heal and not options.log_only
+    if heals and session.load_modules(examination, judgment.findings):
         with session.time_limit():
             examination = without_jobs(examine(host, with_jobs=False))
             devices = devices_of(job, examination, order)
@@ -104,12 +105,6 @@ def _wrong_with(devices: JobDevices, examination: Examination, judgment: Judgmen
         cause += f"; which GPUs the job gets is unknown ({devices.unsure}): all that it can get are checked"
         reason += " (order of GPUs unknown)"
     return reason, cause
-
-
-def _is_healed(session: Session, examination: Examination, judgment: Judgment) -> bool:
-    """Load what is missing; return whether something was loaded."""
-    plan = session.plan(examination, judgment.findings, "load-modules")
-    return plan is not None and session.carry_out(examination, "load-modules", plan)
 
 
 def _save_counters(session: Session, job: str) -> None:
