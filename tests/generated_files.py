@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.man_page import man_page
-from tui.cli import whole_parser
+from tui.cli import command_parser
 from tui.commands.completion import script
 
 # By their place below share/.
@@ -22,7 +22,7 @@ COMPLETIONS = {
 
 def write(folder: Path) -> dict[str, Path]:
     """Write the files below a folder, and return them by their place below share/."""
-    texts = {place: script(shell, whole_parser()) for place, shell in COMPLETIONS.items()}
+    texts = {place: script(shell, command_parser()) for place, shell in COMPLETIONS.items()}
     texts["man/man1/gdrtop.1"] = man_page()
     written = {place: folder / place for place in texts}
     for place, file in written.items():

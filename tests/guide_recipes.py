@@ -563,7 +563,7 @@ def sample(request: ManifestRequest) -> str | Refused:
         Change(
             "probes/setup/manifests/catalogue.py",
             "from probes.setup.manifests.sample import sample\n",
-            before="from probes.setup.manifests.slurm_prolog",
+            before="from probes.setup.manifests.slurm",
         ),
         Change(
             "probes/setup/manifests/catalogue.py",

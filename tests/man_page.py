@@ -106,7 +106,7 @@ def options(parser: argparse.ArgumentParser, common: Collection[str] = ()) -> st
 
 
 def man_page() -> str:
-    parser = cli.whole_parser()
+    parser = cli.command_parser()
     commands = commands_of(parser)
     common = {argparse.SUPPRESS, *(action.help for action in parser._actions if action.help)}
     summaries = "".join(listed(f"gdrtop {name}", text) for name, (text, _) in commands.items())

@@ -75,7 +75,7 @@ OWN_FILES = {
     "tui/files/job_file.py": {"unlink"},
     "tui/files/since_ok.py": {"makedirs"},
     "tui/bandwidth/results_store.py": {"makedirs"},
-    "tui/commands/config/edit.py": {"unlink"},  # the copy that was edited
+    "tui/commands/config.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
     "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
     "tui/terminal/driver.py": {"write"},  # the terminal, when its writer thread hangs
@@ -113,7 +113,7 @@ OPENERS = {
 # command by which an admin is told of events; gdrtop makes neither of these commands.
 OWN_PROCESS = {
     "tui/runtime/memory.py": {"ctypes"},
-    "tui/commands/config/edit.py": {"subprocess"},
+    "tui/commands/config.py": {"subprocess"},
     "tui/commands/watch/watch.py": {"subprocess"},
 }
 # Starts tests and ends them: with a supervisor of each, a program of its own that outlives a killed gdrtop.
@@ -425,7 +425,7 @@ def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
         *("probes.host.machine.local", "probes.facts.system.tools", "probes.bandwidth.planning.series"),
         *("tui.commands.bench.run", "tui.commands.bench.options"),
     }
-    assert not modules_after("from tui import cli\ncli._parser().parse_args(['--demo'])") & later
+    assert not modules_after("from tui import cli\ncli.command_parser().parse_args(['--demo'])") & later
 
 
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:

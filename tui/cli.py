@@ -132,19 +132,8 @@ _HINTS = {
 }
 # Commands that make garbage for longer than a moment.
 _LONG = (
-    "bench",
-    "diff",
-    "do",
-    "fleet",
-    "hang",
-    "live",
-    "nccl-log",
-    "prove",
-    "ras",
-    "record",
-    "report",
-    "setup",
-    "watch",
+    *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log"),
+    *("prove", "ras", "record", "report", "setup", "watch"),
 )
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
@@ -174,6 +163,9 @@ class _Parser(argparse.ArgumentParser):
     """
 
     fill: Callable[[argparse.ArgumentParser], None] | None = None
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Add the options, then parse."""
@@ -240,14 +232,9 @@ def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     set_configured_defaults(parser, name)
 
 
-def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
+def command_parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     """Return the parser of the command line, with these commands."""
-    parser = _Parser(
-        prog="gdrtop",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = _Parser(prog="gdrtop", description=_DESCRIPTION, epilog=_EXAMPLES)
     add_node_options(parser, with_defaults=True)
     add_output_options(parser, with_defaults=True)
     parser.add_argument(
@@ -268,18 +255,6 @@ def _parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
         command = commands.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         command.fill = partial(_fill, name)
     return parser
-
-
-def whole_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line with every command, for what lists all of them."""
-    return _parser()
-
-
-def _commands_in(arguments: Sequence[str]) -> list[str]:
-    """Return the commands whose parsers are needed, each of which takes half a millisecond to make."""
-    if any(word.startswith("-") and "h" in word for word in arguments):
-        return list(_COMMANDS)
-    return [name for name in _COMMANDS if name in arguments]
 
 
 def command_in(arguments: Sequence[str]) -> str:
@@ -399,7 +374,7 @@ def _refuse_useless(options: argparse.Namespace) -> None:
 
 def _is_default(options: argparse.Namespace, name: str) -> bool:
     """Return whether the value of an option is that of the configuration."""
-    return is_configured() and options.__dict__[name] == _parser(()).get_default(name)
+    return is_configured() and options.__dict__[name] == command_parser(()).get_default(name)
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -430,7 +405,7 @@ def _run(options: argparse.Namespace) -> int:
     if sys.stdout is None and options.command != "record":
         raise _Refused("standard output is closed")
     if options.command == "completion":
-        options.parser = whole_parser()
+        options.parser = command_parser()
     if options.command in _LONG:
         gc.enable()
     if options.command in ("fleet", "live", "watch"):
@@ -565,7 +540,10 @@ def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:
                 return 0, ()
             configuration = load() if is_any() else None
             use(configuration)
-            options = _parser(_commands_in(arguments)).parse_args(arguments)
+            # A parser takes half a millisecond to make, so only --help makes all.
+            has_help = any(word.startswith("-") and "h" in word for word in arguments)
+            needed = [name for name in _COMMANDS if has_help or name in arguments]
+            options = command_parser(needed).parse_args(arguments)
             _refuse_errors(configuration, options)
             status = _run(options)
         except SystemExit as stop:  # argparse has printed its message

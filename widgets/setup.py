@@ -8,9 +8,9 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.queries.finding import Finding, Severity, Status
 from probes.setup.forecast import Forecast, ImageCheck, ImageKind, KernelForecast
+from probes.setup.situation import situation_rows
 from probes.setup.step import OPEN_STATES, SetupStep, StepState
 from probes.setup.steps.guide import Guide
-from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.upgrade.advice import UNDER_PEERMEM, UpgradeAdvice
 from probes.setup.upgrade.upgrade import ChangeKind, PackageChange
 from probes.snapshot.verdict import State, Verdict

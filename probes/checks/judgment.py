@@ -20,7 +20,7 @@ from probes.base.site import Silence, silences
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.statements import PathStatement, path_statements
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.host.log_findings import LogFinding
 from probes.queries.finding import Check, Evidence, Finding, Outcome, Severity, Status, found
 from probes.snapshot.condition import Watched
@@ -119,7 +119,7 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
 def _names_of(examination: Examination) -> tuple[str, ...]:
     """Return the node's own name, and the one by which it was reached."""
     node = examination.node
-    name = known(node.platform.hostname, "") if isinstance(node.platform, PlatformFacts) else ""
+    name = known(host_name(node), "")
     reached = node.origin.label if node.origin.source is Source.REMOTE else ""
     return tuple(filter(None, (name, reached)))
 

@@ -124,10 +124,14 @@ _LIBRARIES: dict[str, Probe[Probing]] = {
 PROBES = {**_LIBRARIES, **probes_of(Node)}
 
 
+def host_name(node: Node) -> Maybe[str]:
+    """Return the node's host name; of a redacted recording its token."""
+    return node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform
+
+
 def derivation(node: Node) -> str:
     """Return the head of a text that is meant to be saved: "Written by gdrtop from node gpu01"."""
-    name = known(node.platform.hostname, "?") if isinstance(node.platform, PlatformFacts) else "?"
-    name, label = printable(name, 64), printable(node.origin.label, 200)
+    name, label = printable(known(host_name(node), "?"), 64), printable(node.origin.label, 200)
     match node.origin.source:
         case Source.SIMULATED:
             return f"Written by gdrtop from SIMULATED node {label}: an example, derived from no real machine"

@@ -179,7 +179,8 @@ def check_image(image: Host, hardware: Host) -> ImageCheck:
     """Judge the files of `image` for the devices of `hardware`: a simulated node or a recorded one."""
     examination = examine(hardware)
     label, product = hardware.origin.label, _product(examination)
-    if _has_kernel(image):
+    kernels = [name for name in known(image.names("/boot"), ()) if name.startswith(("vmlinuz-", "vmlinux-"))]
+    if kernels or any(map(is_release, known(image.names(MODULES_DIRECTORY), ()))):
         system = packages.probe(image)
         no_kernel = Unknown(Reason.NOT_THERE, "/proc/sys/kernel/osrelease", "an image does not run a kernel")
         found = forecast(hardware, examination, boot.probe(image, system, no_kernel), disk=image)
@@ -190,11 +191,6 @@ def check_image(image: Host, hardware: Host) -> ImageCheck:
             verdict, of_kernel = kernel.verdict, kernel.findings
         return ImageCheck(ImageKind.SYSTEM, label, product, found, verdict, of_kernel)
     return _container(image, hardware, examination, label, product)
-
-
-def image_exit_status(check: ImageCheck) -> int:
-    """Return 0 fine, 1 at risk or warnings, 2 it will not work or critical, 3 unknown."""
-    return status_of(check.verdict)
 
 
 def _container(image: Host, hardware: Host, examination: Examination, label: str, product: str) -> ImageCheck:
@@ -242,12 +238,6 @@ def _of_another_architecture(image: Host, examination: Examination) -> tuple[Fin
         )
         return (finding,)
     return ()
-
-
-def _has_kernel(image: Host) -> bool:
-    """Return whether an image has a kernel, or the modules of one."""
-    kernels = [name for name in known(image.names("/boot"), ()) if name.startswith(("vmlinuz-", "vmlinux-"))]
-    return bool(kernels or [name for name in known(image.names(MODULES_DIRECTORY), ()) if is_release(name)])
 
 
 def _product(examination: Examination) -> str:

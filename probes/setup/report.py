@@ -14,7 +14,7 @@ from probes.bandwidth.results.comparison import conclusions
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, known
 from probes.checks.judgment import Judgment
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding
 from probes.queries.versions import versions_of
@@ -77,7 +77,7 @@ class Report:
     @property
     def node_name(self) -> str:
         """The host name, or "?"."""
-        return name_of(self.examination)
+        return known(host_name(self.examination.node), "?")
 
     @property
     def verdict(self) -> Verdict:
@@ -88,12 +88,6 @@ class Report:
     def findings(self) -> tuple[Finding, ...]:
         """All findings: found, unknown and passed."""
         return self.judgment.findings
-
-
-def name_of(examination: Examination) -> str:
-    """Return the host name of the examined node; "?" if it is unknown."""
-    platform = examination.node.platform
-    return known(platform.hostname, "?") if isinstance(platform, PlatformFacts) else "?"
 
 
 def report_of(

@@ -5,15 +5,29 @@ Each part is read by one file of probes/facts; this is the whole that setup, man
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TypeVar
+
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown, map_known
+from probes.base.text import plural
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu import driver_package
-from probes.facts.gpu.driver_package import DriverPackage, DriverTraces
+from probes.facts.gpu.driver_package import DriverPackage, DriverTraces, module_flavor
 from probes.facts.gpudirect import GdrPath, PathState
+from probes.facts.node import Node, host_name
+from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
 from probes.facts.system import kubernetes, platform, slurm
-from probes.facts.system.kubernetes import KubernetesFacts
+from probes.facts.system.kubernetes import (
+    ContainerMessage,
+    ContainerState,
+    GpuOperator,
+    KubernetesFacts,
+    NetworkOperator,
+    message_of,
+)
 from probes.facts.system.packages import Distribution
 from probes.facts.system.platform import Cloud
 from probes.facts.system.slurm import SlurmFacts
@@ -24,7 +38,12 @@ from probes.queries.jobs import usable_paths
 from probes.queries.module_need import dmabuf_comes_first, needless_loaders
 from probes.queries.modules import no_gpu_or_rdma_device
 from probes.snapshot.examination import EXAMINE_SECONDS, Examination
+from probes.topology.endpoints import rdma_functions
 
+T = TypeVar("T")
+_MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
+_MOST_WAITING = 3
+_NO_NIC = "no RDMA NIC"  # as the verdict says it
 _REFUSED = "the NIC driver refuses GPU memory, by the kernel log"
 _NO_DEVICE = "There is nothing to set up here. Run gdrtop setup on a node with an NVIDIA GPU and an RDMA NIC."
 _STAGED = (
@@ -67,8 +86,7 @@ def _nic_driver(run: _Situating) -> Maybe[NicDriver]:
 
 
 def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
-    hostname = map_known(run.examination.node.platform, lambda platform: platform.hostname)
-    return kubernetes.probe(run.host, hostname)
+    return kubernetes.probe(run.host, host_name(run.examination.node))
 
 
 _probed: ProbedFields[_Situating] = ProbedFields()
@@ -130,7 +148,9 @@ def choose_path(examination: Examination) -> PathChoice:
     if direct.by_design:
         return PathChoice(None, direct.by_design, paths, is_impossible=True, instead=_STAGED)
     if direct.peermem.path is GdrPath.EFA:
-        return PathChoice(*_of_efa(direct.dmabuf, direct.peermem), paths)
+        if direct.dmabuf.usable is True or direct.peermem.usable is not True:
+            return PathChoice(GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF", paths)
+        return PathChoice(GdrPath.EFA, "the EFA driver registers GPU memory with its own module", paths)
     dmabuf, peermem = usable_paths(examination)
     is_refused = dmabuf is False and direct.dmabuf.usable is not False
     if dmabuf is True:
@@ -158,14 +178,113 @@ def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
     return PathChoice(GdrPath.CXI, reason if own.usable is True else f"{reason}; {lacking}", (own,))
 
 
-def _of_efa(dmabuf: PathState, own: PathState) -> tuple[GdrPath, str]:
-    if dmabuf.usable is True or own.usable is not True:
-        return GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF"
-    return GdrPath.EFA, "the EFA driver registers GPU memory with its own module"
-
-
 def _missing(path: PathState) -> str:
     """Return the requirements that are not met; else those that are unknown."""
     lacking = [row.lack or row.name for row in path.requirements if row.met is False]
     unknown = [f"{row.name} is unknown" for row in path.requirements if isinstance(row.met, Unknown)]
     return "; ".join(lacking[:3] or unknown[:3]) or "nothing"
+
+
+def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
+    """Return the label and value of each thing that is known about the node, and why not where it is not."""
+    node = situation.examination.node
+    secure = map_known(node.kernel, lambda kernel: kernel.secure_boot)
+    where = map_known(node.platform, lambda platform: platform.environment)
+    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
+    names = {gpu.bdf: gpu.name for gpu in gpus if gpu.name}  # NVML knows new models, an old pci.ids does not
+    rows = (
+        ("Distribution", _shown(situation.distribution, lambda value: value.name)),
+        ("Kernel", _shown(node.kernel_release, str)),
+        ("Runs on", _shown(where, _value, "unknown")),
+        ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),
+        ("GPUs", _shown(node.pci, lambda pci: _models(pci.gpus, pci, names) or "none")),
+        ("NICs", _nics(node)),
+        ("GPU driver", _shown(situation.gpu_driver, _gpu_driver_text)),
+        ("NIC driver", _shown(situation.nic_driver, _nic_driver_text)),
+        ("Secure Boot", _shown(secure, lambda value: "on" if value else "off", "off (no UEFI)")),
+        ("Boot loader", _shown(situation.examination.boot, lambda value: _shown(value.loader, _value))),
+        ("Slurm", _shown(situation.slurm, lambda value: known(value.version, "installed"))),
+        ("Kubernetes", _shown(situation.kubernetes, lambda value: known(value.distribution, "installed"))),
+    )
+    facts = situation.kubernetes
+    if isinstance(facts, Unknown):
+        return rows
+    return (
+        *rows,
+        ("GPU Operator", _shown(facts.gpu_operator, _gpu_operator)),
+        ("Network Operator", _shown(facts.network_operator, _network_operator)),
+        ("Driver pods", _shown(facts.containers, _containers)),
+    )
+
+
+def _gpu_operator(operator: GpuOperator) -> str:
+    driver = _shown(operator.driver_version, str, "") if operator.driver_enabled is True else "host's own"
+    enabled = operator.rdma_enabled
+    rdma = "" if isinstance(enabled, Unknown) else "rdma on" if enabled else "rdma off"
+    parts = (known(operator.state, "state unknown"), f"driver {driver}".strip(), rdma)
+    return ", ".join(filter(None, parts))
+
+
+def _network_operator(operator: NetworkOperator) -> str:
+    driver = _shown(operator.ofed_version, lambda version: f"OFED {version}", "no NIC driver")
+    return f"{known(operator.state, 'state unknown')}, {driver}"
+
+
+def _containers(listed: tuple[ContainerState, ...]) -> str:
+    waiting = [container for container in listed if not container.ready and container.reason != "Completed"]
+    if not waiting:
+        return f"{plural(len(listed), 'container')}, all ready"
+    return "; ".join(state_of(container) for container in waiting[:_MOST_WAITING])
+
+
+def _nics(node: Node) -> str:
+    """Return the RDMA NICs, which are those that the verdict counts."""
+    pci = node.pci
+    if isinstance(pci, Unknown):
+        return f"unknown ({pci})"
+    models = _models(rdma_functions(node), pci, {})
+    return models or _shown(node.rdma, lambda _: _NO_NIC, _NO_NIC)
+
+
+def _models(functions: Iterable[PciFunction], pci: PciFacts, names: dict[str, str]) -> str:
+    """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"; `names`: by address."""
+    models = [_model(names.get(function.bdf) or pci.names.get(function.bdf, "")) for function in functions]
+    return ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models))
+
+
+def _model(name: str) -> str:
+    """Return what stands in brackets in the name of pci.ids, else the whole name."""
+    _, bracket, inside = name.partition("[")
+    return inside.partition("]")[0] if bracket else name or "unknown model"
+
+
+def _shown(fact: Maybe[T], show: Callable[[T], str], absent: str = "none") -> str:
+    if not isinstance(fact, Unknown):
+        return show(fact)
+    return absent if fact.reason is Reason.NOT_THERE else f"unknown ({fact})"
+
+
+def _value(fact: Enum) -> str:
+    return str(fact.value)
+
+
+def _gpu_driver_text(driver: DriverPackage) -> str:
+    flavor = "" if isinstance(driver.is_open, Unknown) else module_flavor(driver.is_open)
+    built = "DKMS" if driver.by_dkms is True else "prebuilt" if driver.prebuilt is True else ""
+    origin = _shown(driver.origin, _value) if not isinstance(driver.origin, Unknown) else ""
+    version = _shown(driver.version, str, "no module for this kernel")
+    return ", ".join(filter(None, (version, flavor, origin, built)))
+
+
+def _nic_driver_text(driver: NicDriver) -> str:
+    stack, version = _shown(driver.stack, _value), known(driver.version, "")
+    return ", ".join(filter(None, (stack, version, "DKMS" if driver.by_dkms is True else "")))
+
+
+def state_of(container: ContainerState) -> str:
+    """Return what a container does, in one line: "nvidia-peermem-ctr: waiting for MOFED"."""
+    message = message_of(container)
+    words = "" if message is None else _MESSAGES.get(message, message.value)
+    if not words:
+        words = "ready" if container.ready else container.reason or "not ready"
+    return f"{container.name}: {words}"

@@ -15,8 +15,8 @@ import psutil
 from tests.perf.command import Command, NotMeasured, measure
 from tests.perf.mounted_node import is_permitted, mounted_node
 from tests.perf.table import GDRTOP, row, slowness
-from tui.commands.manifest.boot_files import boot_files
-from tui.files.verdict_file import ROOTS_DIRECTORY, VERDICT_LINE
+from tui.commands.consumers.checked_node import ROOTS_DIRECTORY, VERDICT_LINE
+from tui.commands.manifest import boot_files
 
 _SECONDS = 0.35
 _CONSUMED_SECONDS, _PROLOG_SECONDS, _LOGIN_SECONDS = 0.3, 0.4, 0.05

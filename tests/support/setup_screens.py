@@ -19,7 +19,7 @@ from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.bandwidth.session import BenchSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
-from tui.files.setup_log import MemorySetupLog
+from tui.files.setup_log import SetupLog
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
 from tui.screens.confirm import ConfirmScreen
@@ -46,7 +46,7 @@ class Site:
 
     host: QuickNode
     clock: SteppedClock
-    log: MemorySetupLog = field(default_factory=MemorySetupLog)
+    log: SetupLog = field(default_factory=SetupLog)
     results: MemoryResultsStore = field(default_factory=MemoryResultsStore)
 
     @asynccontextmanager

@@ -2,9 +2,9 @@
 
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.result import Result
+from probes.facts.node import host_name
 from tests.support.doctor import examination_of
 from tests.support.sample_results import result
-from tui.runtime.json_values import host_name
 
 NODE = "hgx-h100"
 

@@ -16,7 +16,7 @@ from tests import manual_output
 from tests.man_page import CODE, examples, man_page
 from tui.cli import _COMMANDS, _FLEET, main
 from tui.commands.help import command
-from tui.commands.manifest.manifest import KINDS
+from tui.commands.manifest import KINDS
 from tui.manual import COMMAND_PAGES, GROUPS, SUBJECTS, page, title
 from tui.settings.table import SETTINGS
 from widgets.live.figures import COUNTER_GROUPS

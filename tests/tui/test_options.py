@@ -59,7 +59,7 @@ CALLS = [node for tree in CODE for node in ast.walk(tree) if isinstance(node, as
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """All commands with their options; "" is gdrtop itself."""
-    pending: list[tuple[str, argparse.ArgumentParser]] = [("", cli.whole_parser())]
+    pending: list[tuple[str, argparse.ArgumentParser]] = [("", cli.command_parser())]
     while pending:
         name, parser = pending.pop()
         yield name, parser
@@ -151,7 +151,7 @@ def is_offered(parser: argparse.ArgumentParser, option: str) -> bool:
 @pytest.mark.parametrize("command", KINDS)
 def test_a_dataclass_of_options_has_the_names_and_defaults_of_the_arguments(command: str) -> None:
     words = [command, "x.log"] if command == "nccl-log" else [command]
-    options = cli.whole_parser().parse_args(words)
+    options = cli.command_parser().parse_args(words)
     options.request = Request()  # of bench, from several arguments
     assert parsed(KINDS[command], options) == KINDS[command]()
 

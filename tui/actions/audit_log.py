@@ -9,7 +9,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
 from probes.plans.common import only_reads
 from tui.actions.events import RunOutcome
-from tui.files.append_file import AppendFile
+from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import STATE, own_directory
 
 ROOTS_LOG = "/var/log/gdrtop/actions.jsonl"
@@ -199,21 +199,10 @@ def measured_line(run: str, text: str, at: float) -> str:
     return json.dumps({"at": round(at, 3), "run": run, "event": "measured", "text": text})
 
 
-def log_lines(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a log; skip lines that are not gdrtop's."""
-    for text in lines:
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict):
-            yield line
-
-
 def past_runs(lines: Iterable[str]) -> tuple[PastRun, ...]:
     """Return the runs in a log, newest first; skip lines that are not gdrtop's."""
     runs: dict[str, _Reading] = {}
-    for line in log_lines(lines):
+    for line in objects_of(lines):
         run, event, number = _text(line, "run"), line.get("event"), line.get("step")
         if event == "begin":
             runs[run] = _Reading(line)

@@ -11,7 +11,7 @@ from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import Process, ProcessFacts, groups_of, job_name, name_of
 from probes.facts.network.network_dependencies import NetworkDependency, NetworkDependencyFacts
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.plans.common import affects_jobs, may_take_down_netdevs, netdevs_taken_down, unloaded_by
 from probes.plans.pcie import why_no_setpci
 from probes.snapshot.examination import Examination
@@ -75,9 +75,7 @@ def clearance(
 
 def node_name(examination: Examination) -> str:
     """Return the host name, or "this node" if it is unknown."""
-    platform = examination.node.platform
-    name = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
-    return name or _UNKNOWN_NODE
+    return known(host_name(examination.node), "") or _UNKNOWN_NODE
 
 
 # The network

@@ -25,7 +25,7 @@ from probes.base.origin import Source, origin_word
 from probes.base.unknown import Unknown, known
 from probes.checks.registry import findings
 from probes.facts.network.routes import free_port
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.facts.system.tools import PERFTEST_PORT
 from probes.host.protocol import Host
 from probes.queries.finding import Finding
@@ -124,12 +124,11 @@ class SeriesRunner:
         judgment = self._judge(test, figure, host)
         uneven = stalls(runner.samples, settings)
         ending, failure = runner.outcome()
-        platform = self._examination.node.platform
         least = test.limit.least
         return Result(
             taken_at=taken_at,
             seconds=seconds,
-            node=known(platform.hostname, "") if isinstance(platform, PlatformFacts) else "",
+            node=known(host_name(self._examination.node), ""),
             machine=machine_type(self._examination),
             origin=origin_word(self._host.origin),
             title=test.title,

@@ -17,7 +17,7 @@ from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
-from probes.facts.node import Node
+from probes.facts.node import Node, host_name
 from probes.host.protocol import Host
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -26,8 +26,13 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, duration, parsed
-from tui.commands.consumers.checked_node import CheckedNode
-from tui.commands.consumers.output import ONE_LINE_BYTES, one_line, save_check, write_actions, write_for
+from tui.commands.consumers.checked_node import (
+    ONE_LINE_BYTES,
+    CheckedNode,
+    one_line,
+    save_check,
+    write_actions,
+)
 from tui.files.since_ok import SinceOk, since_ok
 from tui.runtime.json_values import (
     Changed,
@@ -36,9 +41,8 @@ from tui.runtime.json_values import (
     SilenceObject,
     Time,
     VerdictObject,
-    document,
     finding_json,
-    host_name,
+    node_document,
     object_from,
     plain_value,
     silence_json,
@@ -48,15 +52,7 @@ from tui.runtime.json_values import (
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.findings import (
-    Entry,
-    counted,
-    draw_entries,
-    draw_entry,
-    entries_of,
-    needs_text,
-    title_of,
-)
+from widgets.doctor.findings import Entry, counted, draw_entries, draw_entry, entries_of, needs_text, title_of
 from widgets.node import verdict as verdict_drawing
 
 if TYPE_CHECKING:
@@ -106,7 +102,6 @@ class CheckOptions(OutputOptions):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
     parser.add_argument(
@@ -161,19 +156,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=argparse.SUPPRESS,  # until 0.4: gdrtop forecast
     )
-    parser.add_argument(
-        "--kernel",
-        metavar="RELEASE",
-        default="",
-        help=argparse.SUPPRESS,
-    )
-    parser.add_argument(
-        "--as",
-        metavar="NODE",
-        dest="assumed",
-        default="",
-        help=argparse.SUPPRESS,
-    )
+    parser.add_argument("--kernel", metavar="RELEASE", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--as", metavar="NODE", dest="assumed", default="", help=argparse.SUPPRESS)
     parser.add_argument(
         "ids", metavar="ID", nargs="*", type=_id, default=(), help="show only these checks, with all details"
     )
@@ -288,6 +272,8 @@ def write_check(
             if not options.consumer:  # whose exit status is about the node
                 return EXIT_WRONG_USAGE
     if options.consumer:
+        from tui.commands.consumers.contracts import write_for
+
         name = known(host_name(node), "")
         checked = CheckedNode(judgment, name, node.origin, at, options.severity_map or {})
         return write_for(options.consumer, checked, out)
@@ -391,7 +377,7 @@ def check_json(
     }
     if isinstance(since, Unknown):
         content["unknown"] = {"since_ok": str(since)}
-    return document("check", host_name(node), node.origin, at, content)
+    return node_document("check", node, at, content)
 
 
 def _since_json(since: SinceOk) -> dict[str, Any] | None:

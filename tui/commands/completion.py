@@ -14,7 +14,7 @@ from probes.checks.registry import CHECKS
 from probes.plans.catalogue import ACTIONS
 from probes.setup.steps.step_list import STEPS
 from tui.command_line.arguments import commands_of
-from tui.commands.manifest.manifest import KINDS as MANIFESTS
+from tui.commands.manifest import KINDS as MANIFESTS
 from tui.commands.schema import KINDS
 from tui.manual import SUBJECTS
 
@@ -54,7 +54,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     parser.epilog = _EXAMPLES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

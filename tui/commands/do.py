@@ -23,7 +23,7 @@ from tui.actions.script import script_of
 from tui.command_line.arguments import EXIT_REFUSED, UsageError
 from tui.commands.check import examine_host
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import StepObject, document, host_name, object_from, write_json
+from tui.runtime.json_values import StepObject, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from tui.runtime.signals import TERMINAL_GONE, signals_stop
@@ -75,7 +75,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "action", metavar="ACTION", nargs="?", help="the action to run; without it, list the actions"
@@ -138,7 +137,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     prepared = do.prepare(offer, options.script)
     if isinstance(prepared, int):
         return prepared
-    return do.rehearse(prepared) if options.rehearse else do.show_script(prepared)
+    if options.rehearse:
+        return do.rehearse(prepared)
+    out.write(script_of(prepared.plan, prepared.source))
+    return 0
 
 
 class Do:
@@ -165,9 +167,7 @@ class Do:
         if as_json:
             content = {"actions": [_offer_json(offer) for offer in offers]}
             node = self.examination.node
-            write_json(
-                document("do", host_name(node), node.origin, self._host.wall_clock(), content), self._out
-            )
+            write_json(node_document("do", node, self._host.wall_clock(), content), self._out)
             return 0
         self._print([heading(self.examination.node)])
         cells = max(len(offer.id) for offer in offers)
@@ -238,11 +238,6 @@ class Do:
             lines += wrapped(not_run(prepared.clearance), width)
         lines += draw_warnings(prepared.clearance, width)
         self._print(lines)
-
-    def show_script(self, prepared: Prepared) -> int:
-        """Print the plan as a shell script, and return the exit status."""
-        self._out.write(script_of(prepared.plan, prepared.source))
-        return 0
 
     def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
         """Return what was typed; None: not confirmed. Without an option, ask on the terminal."""

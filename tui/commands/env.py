@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
-from probes.facts.node import derivation
+from probes.facts.node import derivation, host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
@@ -24,7 +24,7 @@ from probes.setup.environment.lint import File, FileReport, lint, named_file, wo
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, named_text, parsed
-from tui.runtime.json_values import Changed, ExitStatus, document, host_name, object_from, write_json
+from tui.runtime.json_values import Changed, ExitStatus, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, line, wrapped
@@ -104,7 +104,6 @@ class EnvDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HELP
     forms = parser.add_mutually_exclusive_group()
     texts = {
@@ -193,7 +192,15 @@ def write_explanation(host: Host, out: TextIO, text: str, options: EnvOptions) -
             _print(_undocumented(parameter), out, options.ascii)
         return 0
     if options.json:
-        write_json(_document(host, examination, explanation=_explanation_json(found)), out)
+        variable = found.variable
+        content = object_from(
+            found,
+            _EXPLANATION,
+            variable,
+            defaults=[{"since": since, "value": value} for since, value in variable.defaults],
+            values=[{"value": value, "meaning": text} for value, text in found.values],
+        )
+        write_json(_document(host, examination, explanation=content), out)
     else:
         print_lines([heading(examination.node)], out, options.ascii)
         _print(_explanation(found), out, options.ascii)
@@ -322,40 +329,17 @@ def _problem(problem: Problem, name: str) -> Iterator[str]:
         yield f"    Fix: {problem.fix}"
 
 
-def _document(
-    host: Host,
-    examination: Examination,
-    exit_status: int = 0,
-    recommendation: dict[str, Any] | None = None,
-    explanation: dict[str, Any] | None = None,
-    lint: dict[str, Any] | None = None,
-    more_files: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    content = {
-        "exit_status": exit_status,
-        "recommendation": recommendation,
-        "explanation": explanation,
-        "lint": lint,
-        "more_files": list(more_files),
-    }
-    return document("env", host_name(examination.node), host.origin, host.wall_clock(), content)
+def _document(host: Host, examination: Examination, exit_status: int = 0, **given: object) -> dict[str, Any]:
+    """Return the document; `given`: one of its parts, and the further files of --lint."""
+    parts = dict.fromkeys(("recommendation", "explanation", "lint"))
+    content = {"exit_status": exit_status, **parts, "more_files": [], **given}
+    return node_document("env", examination.node, host.wall_clock(), content)
 
 
 def advice_json(advice: Advice) -> dict[str, Any]:
     """Return a recommendation as JSON."""
     version = ".".join(map(str, advice.version))
     return object_from(advice, _RECOMMENDATION, nccl_version=version, nccl_version_from=advice.version_from)
-
-
-def _explanation_json(found: Explanation) -> dict[str, Any]:
-    variable = found.variable
-    return object_from(
-        found,
-        _EXPLANATION,
-        variable,
-        defaults=[{"since": since, "value": value} for since, value in variable.defaults],
-        values=[{"value": value, "meaning": text} for value, text in found.values],
-    )
 
 
 def _report_json(report: FileReport, name: str) -> dict[str, Any]:

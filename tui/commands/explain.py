@@ -20,7 +20,7 @@ from probes.setup.environment.advice import Advice, Setting
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, parsed, whole_number
-from tui.runtime.json_values import Changed, document, host_name, object_from, plain_value, write_json
+from tui.runtime.json_values import Changed, node_document, object_from, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -58,7 +58,6 @@ class ExplainDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
     parser.add_argument("--job", metavar="ID", default="", help="all processes of this Slurm job")
@@ -102,10 +101,14 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     else:
         status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
     if options.json:
-        content = _content(explained, felt, advice, why, status)
-        write_json(
-            document("explain", host_name(examination.node), host.origin, host.wall_clock(), content), out
-        )
+        content = {
+            "processes": [plain_value(each) for each in explained],
+            "findings": [_finding_json(finding) for finding in felt],
+            "settings": [plain_value(setting) for setting in advice.settings],
+            "not_explained": why,
+            "exit_status": status,
+        }
+        write_json(node_document("explain", examination.node, host.wall_clock(), content), out)
         return status
     width = text_width(out)
     lines: list[Line] = [heading(examination.node)]
@@ -166,22 +169,6 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
     jobs = {process.process.job for process in known(sample.processes, ())}
     hint = f" It is a job: gdrtop explain --job {pid}." if f"Slurm job {pid}" in jobs else ""
     return f"{what} {does}.{missing}{hint}"
-
-
-def _content(
-    explained: Sequence[ProcessExplanation],
-    findings: Sequence[Finding],
-    advice: Advice,
-    why: str,
-    status: int,
-) -> dict[str, Any]:
-    return {
-        "processes": [plain_value(each) for each in explained],
-        "findings": [_finding_json(finding) for finding in findings],
-        "settings": [plain_value(setting) for setting in advice.settings],
-        "not_explained": why,
-        "exit_status": status,
-    }
 
 
 def _finding_json(finding: Finding) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TextIO, TypedDict
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.checks.judgment import exit_status as status_of
 from probes.facts.kernel import boot
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
@@ -23,7 +24,6 @@ from probes.setup.forecast import (
     exit_status,
     forecast,
 )
-from probes.setup.forecast import image_exit_status as image_status
 from probes.setup.upgrade.advice import UpgradeAdvice, advise
 from probes.setup.upgrade.upgrade import (
     ChangeKind,
@@ -43,7 +43,7 @@ from tui.runtime.json_values import (
     VerdictObject,
     document,
     finding_json,
-    host_name,
+    node_document,
     object_from,
     write_json,
 )
@@ -147,7 +147,7 @@ def forecast_json(
         kernels=[kernel_json(kernel) for kernel in found.kernels],
     )
     node = examination.node
-    return document("forecast", host_name(node), node.origin, host.wall_clock(), content)
+    return node_document("forecast", node, host.wall_clock(), content)
 
 
 def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
@@ -174,12 +174,13 @@ def run_on_image(options: argparse.Namespace, out: TextIO) -> int:
 def write_image_check(image: Host, hardware: Host, out: TextIO, options: OutputOptions) -> int:
     """Print what is wrong with an image and return the exit status."""
     check = check_image(image, hardware)
+    status = status_of(check.verdict)
     if options.json:
         write_json(image_json(check, image), out)
-        return image_status(check)
+        return status
     head: Line = (Run("gdrtop  "), Run(f"IMAGE {image.origin.label}", Tone.TITLE))
     print_lines([head, *draw_image_check(check, text_width(out))], out, options.ascii)
-    return image_status(check)
+    return status
 
 
 def image_json(check: ImageCheck, image: Host) -> dict[str, Any]:
@@ -188,7 +189,7 @@ def image_json(check: ImageCheck, image: Host) -> dict[str, Any]:
     content = object_from(
         check,
         ImageDocument,
-        exit_status=image_status(check),
+        exit_status=status_of(check.verdict),
         assumed_hardware=check.hardware,
         kernel=None if chosen is None else chosen.release,
         kernels=[kernel_json(kernel) for kernel in check.forecast.kernels],
@@ -244,18 +245,13 @@ def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) 
         )
     examination = examine(host)
     advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
-    status = advice_status(advice)
+    status = exit_status(advice.forecast.chosen())
     if options.json:
         write_json(advice_json(host, examination, advice), out)
         return status
     drawn = draw_upgrade(advice, text_width(out), examination.topology.labels)
     print_lines([heading(examination.node), *drawn], out, options.ascii)
     return status
-
-
-def advice_status(advice: UpgradeAdvice) -> int:
-    """Return 0 if it will work, 1 for warnings, 2 if it will not work, 3 if that is unknown."""
-    return exit_status(advice.forecast.chosen())
 
 
 def _asked(host: Host, command: str) -> Maybe[tuple[PackageChange, ...]]:
@@ -280,22 +276,27 @@ def _given() -> tuple[PackageChange, ...]:
 def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> dict[str, Any]:
     """Return the JSON document."""
     kernel = advice.forecast.chosen()
+    packages = [
+        object_from(
+            change,
+            _Package,
+            concerns=subject_of(change.name) or None,
+            old=change.old or None,
+            new=change.new or None,
+        )
+        for change in advice.upgrade.changes
+    ]
     content = {
-        "exit_status": advice_status(advice),
+        "exit_status": exit_status(kernel),
         "command": advice.upgrade.command,
-        "packages": [_package_json(change) for change in advice.upgrade.changes],
+        "packages": packages,
         "not_applicable": advice.forecast.not_applicable,
         "forecast": None if kernel is None else kernel_json(kernel),
         "assumed": list(advice.assumed),
         "not_known": list(advice.forecast.not_known),
     }
     node = examination.node
-    return document("upgrade", host_name(node), node.origin, host.wall_clock(), content)
-
-
-def _package_json(change: PackageChange) -> dict[str, Any]:
-    texts = {"old": change.old or None, "new": change.new or None}
-    return object_from(change, _Package, concerns=subject_of(change.name) or None, **texts)
+    return node_document("upgrade", node, host.wall_clock(), content)
 
 
 _STATUS_HELP = """\
@@ -316,7 +317,6 @@ exit status, as for gdrtop check, of the node as it will be:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "--kernel",

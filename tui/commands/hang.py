@@ -15,7 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.node import Node
+from probes.facts.node import host_name
 from probes.fleet.job import is_wanted
 from probes.host.protocol import Host
 from probes.host.ras import VERBOSE_STATUS
@@ -51,19 +51,11 @@ from tui.command_line.arguments import (
 )
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small
-from tui.runtime.json_values import (
-    NO_REASONS,
-    ExitStatus,
-    document,
-    host_name,
-    object_from,
-    object_of,
-    write_json,
-)
+from tui.runtime.json_values import NO_REASONS, ExitStatus, document, object_from, object_of, write_json
 from tui.runtime.node_monitor import NodeMonitor, read_up_to
 from tui.runtime.open_host import moment_of, open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, confirmed
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, confirmed, read_with_ages
 from widgets.base.lines import line
 from widgets.nccl.hang import draw_dumps, draw_hang
 
@@ -97,11 +89,6 @@ class HangDocument(TypedDict):
     jobs: tuple[_Job, ...]
     flight_recorder: DumpVerdict | None  # with --dumps; else each job has its own
     unanswered: Mapping[str, str]  # with fleet hang: nodes that do not answer, and why
-
-
-def hang_json(node: Node, at: float, found: Sequence[Diagnosis], status: int) -> dict[str, Any]:
-    """Return the document; `at`: seconds since 1970, of the last sample."""
-    return hang_document(host_name(node), node.origin, at, found, status)
 
 
 def hang_document(
@@ -149,7 +136,7 @@ def compare_dumps(
     if not dumps:
         return EXIT_WRONG_USAGE
     verdict = verdict_of(dumps)
-    status = _status_of(verdict)
+    status = 2 if verdict.culprits or verdict.suspected else 1 if verdict.groups else 0
     if options.json:
         node = Unknown(Reason.NOT_THERE, "", "dumps can be of several nodes")
         content = {"exit_status": status, "jobs": [], "flight_recorder": verdict, "unanswered": {}}
@@ -158,12 +145,6 @@ def compare_dumps(
         drawn = draw_dumps(verdict, sum(dump.point_to_point for dump in dumps), text_width(out))
         print_lines(drawn, out, options.ascii)
     return status
-
-
-def _status_of(verdict: DumpVerdict) -> int:
-    if verdict.culprits or verdict.suspected:
-        return 2
-    return 1 if verdict.groups else 0
 
 
 def _read(names: Sequence[str], errors: TextIO) -> list[Dump]:
@@ -193,7 +174,6 @@ def _read(names: Sequence[str], errors: TextIO) -> list[Dump]:
 
 
 SECONDS = 11  # RAS answers a second question after 10 s, and a job is silent then; and a little more
-_AGES = 5  # samples until start times and libraries of all processes are read
 _STATUS_HELP = """\
 JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it, all NCCL jobs.
 
@@ -208,10 +188,22 @@ exit status, of the worst job:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
     parser.add_argument("--job", metavar="ID", dest="named_job", default="", help="the same as JOB alone")
+    add_watch_options(parser)
+    parser.add_argument(
+        "--dumps",
+        metavar="FILE",
+        nargs="+",
+        help="only compare these flight-recorder dumps, one of each rank, also of a job that has ended",
+    )
+    parser.add_argument("--yes", action="store_true", help="query the job's RAS service without confirmation")
+    parser.add_argument("--no-ras", action="store_true", help="do not query the job's RAS service")
+
+
+def add_watch_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that the command has for one node and for many."""
     parser.add_argument(
         "--seconds",
         metavar="TIME",
@@ -219,15 +211,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=SECONDS,
         help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
     )
-    parser.add_argument(
-        "--dumps",
-        metavar="FILE",
-        nargs="+",
-        help="only compare these flight-recorder dumps, one of each rank, also of a job that has ended",
-    )
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema hang)")
-    parser.add_argument("--yes", action="store_true", help="query the job's RAS service without confirmation")
-    parser.add_argument("--no-ras", action="store_true", help="do not query the job's RAS service")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -253,7 +237,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     statuses = [diagnosis.exit_status for diagnosis in found] or [EXIT_WRONG_USAGE]
     status = max(statuses, key=(0, 3, 1, 2).index)
     if options.json:
-        write_json(hang_json(node, search.taken_at, found, status), out)
+        write_json(hang_document(host_name(node), node.origin, search.taken_at, found, status), out)
         return status
     lines = [heading(node)]
     if not found:
@@ -331,30 +315,20 @@ class HangSearch:
         both = known(blocked, frozenset()) & known(again, frozenset())
         threads = map_known(again, lambda _: read_blocked(self._host, both))
         logs = read_job_logs(self._host, sample.processes, self._jobs(sample))
-        return tuple(
-            diagnose(
-                self._facts(
-                    job,
-                    sample,
-                    _threads_of(threads, job),
-                    next((log for log in known(logs, ()) if log.job == job.id), None),
-                    asked,
-                    logs,
-                    moved,
-                )
-            )
-            for job in self._jobs(sample)
-        )
+        found = []
+        for job in self._jobs(sample):
+            own = threads
+            if not isinstance(threads, Unknown):
+                own = tuple(thread for thread in threads if thread.pid in job.pids)
+            log = next((log for log in known(logs, ()) if log.job == job.id), None)
+            found.append(diagnose(self._facts(job, sample, own, log, asked, logs, moved)))
+        return tuple(found)
 
     # Samples
 
     def _live(self) -> Iterator[LiveSample]:
         """Yield a sample a second; before the first, wait until start times and libraries are known."""
-        for _ in range(_AGES):
-            sample = self.monitor.read()
-            if not ages_are_late(find_targets(self._host, sample)):
-                break
-            self._wait(1.0)
+        sample = read_with_ages(self._host, self.monitor.read, self._wait)
         self.monitor.check()
         while True:
             yield self._noted(self.monitor.sample or sample)
@@ -516,7 +490,3 @@ def _pairs_text(facts: HangFacts) -> str:
         return "no packet numbers of this job's queue pairs are known"
     count = plural(pairs.connected, "connected queue pair")
     return f"{pairs.moving or 'none'} of {count} sent or received a packet in {facts.seconds:.0f} s"
-
-
-def _threads_of(threads: Maybe[tuple[BlockedThread, ...]], job: LiveJob) -> Maybe[tuple[BlockedThread, ...]]:
-    return map_known(threads, lambda found: tuple(thread for thread in found if thread.pid in job.pids))

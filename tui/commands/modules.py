@@ -18,7 +18,7 @@ from probes.facts.node import Node, probe_node
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from tui.command_line.arguments import TableOptions, add_table_options, parsed
-from tui.runtime.json_values import Changed, document, host_name, object_from, object_of, write_document
+from tui.runtime.json_values import Changed, node_document, object_from, object_of, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from widgets.base.columns import Column, draw_columns
@@ -39,7 +39,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "modules")
 
@@ -116,18 +115,13 @@ _COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
     ("ON DISK", "on_disk", lambda facts, rung: facts.modules[rung.module].on_disk),
     ("SRCVERSION", "srcversion", lambda facts, rung: facts.modules[rung.module].srcversion),
     ("BLACKLISTED", "blacklisted", lambda facts, rung: facts.modules[rung.module].blacklisted),
-    ("", "install_line", lambda facts, rung: _install_line(facts, rung)),
+    ("", "install_line", lambda facts, rung: (line := facts.modules[rung.module].install_line) and str(line)),
     ("LOADED AT BOOT", "persistent", lambda facts, rung: facts.modules[rung.module].persistent),
     ("", "parameters", lambda facts, rung: facts.modules[rung.module].parameters),
     ("", "core", lambda facts, rung: rung.core),
     ("", "why", lambda facts, rung: rung.why),
     ("", "explanation", lambda facts, rung: explain(facts, rung.module)),
 )
-
-
-def _install_line(facts: ModuleFacts, rung: Rung) -> str | None:
-    line = facts.modules[rung.module].install_line
-    return None if line is None else str(line)
 
 
 def _cell(value: object) -> str:
@@ -180,14 +174,13 @@ class ModulesDocument(TypedDict):
 
 def modules_json(node: Node, log: Maybe[KernelLogFacts], at: float) -> dict[str, Any]:
     """Return the JSON document; `at`: seconds since 1970."""
-    return document("modules", host_name(node), node.origin, at, _modules(node.modules, log))
-
-
-def _modules(facts: Maybe[ModuleFacts], log: Maybe[KernelLogFacts]) -> dict[str, Any]:
+    facts = node.modules
     if isinstance(facts, Unknown):
-        return {"modules": None, "unknown": {"modules": str(facts)}}
+        content = {"modules": None, "unknown": {"modules": str(facts)}}
+        return node_document("modules", node, at, content)
     ladder = [object_of({key: value(facts, rung) for _, key, value in _COLUMNS}) for rung in facts.ladder]
     for rung, module in zip(facts.ladder, ladder, strict=True):
         if refusal := refusal_of(facts, log, rung.module):
             module["explanation"] = f"{module['explanation']}; the kernel refused it before: {refusal}"
-    return object_from(facts, ModulesDocument, modules=ladder)
+    content = object_from(facts, ModulesDocument, modules=ladder)
+    return node_document("modules", node, at, content)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypedDict
 
@@ -17,10 +15,10 @@ from probes.nccl.log.facts import LogFacts, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
-from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, size_of
+from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, short_names, size_of
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import Changed, ExitStatus, document, object_from, object_of, write_json
-from tui.runtime.printing import print_lines, text_width
+from tui.runtime.printing import ProgressLine, print_lines, text_width
 from widgets.nccl.log import draw
 
 _REFRESH_SECONDS = 0.2
@@ -51,7 +49,6 @@ class NcclLogDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HELP
     parser.add_argument("files", metavar="FILE", nargs="+", help="a log written with NCCL_DEBUG=INFO, or -")
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema nccl-log)")
@@ -76,7 +73,7 @@ def write_nccl_log(
     except UnreadableLog as error:
         raise UsageError(str(error)) from None
     reader = LogReader()
-    shown = {name: name for name in files} if options.json else _short_names(files)
+    shown = {name: name for name in files} if options.json else short_names(files)
     notes = _read(reader, shown, _Progress(errors, sum(map(size_of, files))))
     facts = reader.facts()
     verdict = verdict_of(facts)
@@ -97,12 +94,6 @@ def nccl_log_json(facts: LogFacts, verdict: LogVerdict, at: float) -> dict[str, 
     content = object_of({"exit_status": verdict.state.value, "verdict": judged, "log": facts})
     node = Unknown(Why.NOT_THERE, "", "a log can cover several nodes")
     return document("nccl-log", node, Origin(Source.RECORDED), at, content)
-
-
-def _short_names(files: Sequence[str]) -> dict[str, str]:
-    """Return what to show for each file: its last part where no other file has the same."""
-    last = Counter(os.path.basename(name) for name in files)
-    return {name: base if last[base := os.path.basename(name)] == 1 else name for name in files}
 
 
 def _read(reader: LogReader, files: dict[str, str], progress: _Progress) -> list[str]:
@@ -132,26 +123,18 @@ class _Progress:
     """How much was read, on one line of a terminal."""
 
     def __init__(self, out: TextIO, size: int) -> None:
-        self._out, self._size = out, size
-        self._is_shown = out.isatty()
-        self._read = 0
+        self._line, self._size, self._read = ProgressLine(out), size, 0
         self._next = time.monotonic() + _REFRESH_SECONDS
-        self._length = 0
 
     def advance(self, count: int) -> None:
         """Count bytes, and show them now and then."""
         self._read += count
         now = time.monotonic()
-        if self._is_shown and now >= self._next:
+        if now >= self._next:
             self._next = now + _REFRESH_SECONDS
             percent = f" of {self._size >> 20} MiB" if self._size else ""
-            text = f"{self._read >> 20}{percent or ' MiB'} read; Ctrl-C shows what was found"
-            self._out.write(f"\r{text:<{self._length}}")
-            self._out.flush()
-            self._length = len(text)
+            self._line.show(f"{self._read >> 20}{percent or ' MiB'} read; Ctrl-C shows what was found")
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._length:
-            self._out.write(f"\r{'':<{self._length}}\r")
-            self._out.flush()
+        self._line.show("")

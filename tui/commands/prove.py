@@ -20,7 +20,7 @@ from tui.bandwidth.registration.session import RegistrationSession
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, parsed
 from tui.commands.bench.output import BenchOutput
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import Changed, document, host_name, object_from
+from tui.runtime.json_values import Changed, node_document, object_from
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
@@ -43,7 +43,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("--gpu", metavar="N", help="only this GPU, by index or PCI address (default: all)")
     parser.add_argument("--nic", metavar="DEV", help="only this NIC (default: all)")
@@ -111,8 +110,7 @@ class Proof:
         self._output.show([(), *wrapped(reason, self._output.width, Tone.TITLE)])
         self._output.show(wrapped(NOT_PROVEN, self._output.width))
         self._write(trials, results, status, reason)
-        is_truncated = self._output.lost is not None and not isinstance(self._output.lost, BrokenPipeError)
-        return EXIT_WRONG_USAGE if is_truncated else status
+        return EXIT_WRONG_USAGE if self._output.is_truncated else status
 
     def _planned(self) -> tuple[GpuTrial, ...] | Refused:
         gpu = self._options.gpu
@@ -200,7 +198,7 @@ class Proof:
         }
         node = self._examination.node
         at = self._host.wall_clock()
-        self._output.write_json(document("prove", host_name(node), node.origin, at, content))
+        self._output.write_json(node_document("prove", node, at, content))
 
 
 def exit_status(results: Sequence[PairResult], interrupted: str) -> tuple[int, str]:

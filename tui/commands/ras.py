@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import time
@@ -36,15 +35,15 @@ from tui.runtime.json_values import (
     NO_REASONS,
     Changed,
     ExitStatus,
-    document,
-    host_name,
+    node_document,
     object_from,
     object_of,
+    write_json_line,
 )
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
-from tui.runtime.ras_questions import RasAnswer, RasQuestions, ages_are_late, confirmed, use_of
+from tui.runtime.ras_questions import RasAnswer, RasQuestions, confirmed, read_with_ages, use_of
 from widgets.base.lines import Line, line
 from widgets.nccl.ras import diagnostics_lines, event_text, report_lines
 
@@ -57,7 +56,6 @@ exit status, from the last report of each job:
   3    unknown: no job was queried or none responded; usage error
   130  interrupted
 """
-_SAMPLES = 5  # until start times and libraries of all processes are read
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 T = TypeVar("T")
 
@@ -92,7 +90,6 @@ class RasDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "-v",
@@ -235,13 +232,7 @@ class Ras:
             self._wait(float(options.watch))
 
     def _sample(self) -> LiveSample:
-        """Return a sample in which the ages of the processes are known, if they can be."""
-        for _ in range(_SAMPLES):
-            sample = self._monitor.read()
-            if not ages_are_late(find_targets(self._host, sample, self._options.nccl or "")):
-                break
-            self._wait(1.0)
-        return sample
+        return read_with_ages(self._host, self._monitor.read, self._wait, self._options.nccl or "")
 
     def _recorded_samples(self, interval: float | None) -> Iterator[LiveSample]:
         """Yield the last moment, or with an interval moments that far apart."""
@@ -373,9 +364,7 @@ class Ras:
         node = self._monitor.node
         assert node is not None
         content = object_of({"exit_status": status, "answers": [_answer_json(answer) for answer in answers]})
-        json.dump(document("ras", host_name(node), node.origin, sample.taken_at, content), self._out)
-        self._out.write("\n")
-        self._out.flush()
+        write_json_line(node_document("ras", node, sample.taken_at, content), self._out)
 
 
 def _answer_json(answer: RasAnswer) -> dict[str, Any]:

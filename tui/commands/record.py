@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from probes.base.origin import Source
@@ -17,6 +17,7 @@ from probes.recording.format import RecordingError
 from tui.command_line.arguments import EXIT_WRONG_USAGE, duration
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
+from tui.runtime.printing import ProgressLine
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
 
 INTERVAL_SECONDS = 1.0
@@ -69,7 +70,7 @@ def record(
     refuse_recorded(host)
     recorder = Recorder(host, path, redact)
     monitor = NodeMonitor(recorder.host)
-    progress = _Progress(out, seconds)
+    progress = ProgressLine(out)
     try:
         with _hangups_as_interrupts():
             try:
@@ -77,34 +78,40 @@ def record(
             except KeyboardInterrupt:
                 if not recorder.moments:
                     raise
-                progress.end("Interrupted.\n")
+                early = "Interrupted.\n"
             else:
-                progress.end(_why_fewer(recorder, seconds + 1))
+                early = _why_fewer(recorder, seconds + 1)
+            progress.show("")
+            _say(early, out)
             recorded = recorder.finish()
     except BaseException:
-        progress.end()
+        progress.show("")
         recorder.drop()
         raise
     assert recorded is not None
     node = f" of SIMULATED {host.origin.label}" if host.origin.source is Source.SIMULATED else ""
-    progress.say(f"recorded {recorded}{node}\n{recorded.privacy()}\n")
+    _say(f"recorded {recorded}{node}\n{recorded.privacy()}\n", out)
     examination = monitor.examination
     if examination is not None and (shown := only_in_logs(examination, monitor.judgment.findings)):
         names = ", ".join(finding.id for finding in shown)
-        progress.say(f"The recording has no job logs. Of what only they show, it has the titles: {names}.\n")
+        _say(f"The recording has no job logs. Of what only they show, it has the titles: {names}.\n", out)
     return recorded
 
 
 def _readings(
     monitor: NodeMonitor,
     recorder: Recorder,
-    progress: _Progress,
+    progress: ProgressLine,
     seconds: int,
     clock: Callable[[], float],
     wait: Callable[[float], object],
 ) -> None:
+    def show(elapsed: float) -> None:
+        done, size = min(seconds, round(elapsed)), f"{recorder.size_bytes / 1000:.0f} kB"
+        progress.show(f"recording {done}/{seconds} s, {size} · Ctrl-C stops and keeps the file")
+
     began = clock()
-    progress.show(0.0, recorder)
+    show(0.0)
     while not recorder.is_full:
         reading_began = clock()
         monitor.read()
@@ -113,7 +120,7 @@ def _readings(
         if monitor.needs_check:  # at first, and when an event says so: a replay is judged as the node itself
             monitor.check()
         recorder.host.end_moment()
-        progress.show(reading_began - began, recorder)
+        show(reading_began - began)
         # Never faster, however slow the one before was.
         next_at = max(reading_began + INTERVAL_SECONDS, clock())
         if recorder.moments > seconds or next_at - began > _PATIENCE * seconds + INTERVAL_SECONDS / 2:
@@ -147,40 +154,9 @@ def _hangups_as_interrupts() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _Progress:
-    """A progress line on a terminal; elsewhere only the result.
-
-    If the terminal is gone, the recording goes on without it.
-    """
-
-    def __init__(self, out: TextIO | None, seconds: int) -> None:
-        self._out = out
-        self._seconds = seconds
-        self._is_terminal = out is not None and out.isatty()
-        self._shown = ""
-
-    def show(self, elapsed: float, recorder: Recorder) -> None:
-        """Show how far the recording is."""
-        if not self._is_terminal:
-            return
-        done = min(self._seconds, round(elapsed))
-        size = f"{recorder.size_bytes / 1000:.0f} kB"
-        text = f"recording {done}/{self._seconds} s, {size} · Ctrl-C stops and keeps the file"
-        self.say("\r" + text.ljust(len(self._shown)))
-        self._shown = text
-
-    def end(self, text: str = "") -> None:
-        """Clear the line, and print a text."""
-        if self._shown:
-            self.say("\r" + " " * len(self._shown) + "\r")
-            self._shown = ""
-        self.say(text)
-
-    def say(self, text: str) -> None:
-        """Write, as long as stderr is open."""
-        try:
-            if self._out is not None:
-                self._out.write(text)
-                self._out.flush()
-        except OSError:
-            self._out = None
+def _say(text: str, out: TextIO | None) -> None:
+    """Write, as long as stderr is open."""
+    with suppress(OSError):
+        if out is not None:
+            out.write(text)
+            out.flush()

@@ -15,7 +15,7 @@ from probes.host.component_history import Component, ComponentHistory, JobPart, 
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
-from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_document
+from tui.runtime.json_values import Changed, Time, node_document, object_from, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
@@ -65,7 +65,6 @@ class ReliabilityDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "component",
@@ -94,7 +93,7 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         status = EXIT_NO_HISTORY
     if form in ("json", "yaml"):
         content = _content(history, chosen, gone, status)
-        made = document("reliability", host_name(node), host.origin, host.wall_clock(), content)
+        made = node_document("reliability", node, host.wall_clock(), content)
         write_document(made, out, form)
         return status
     width = text_width(out)
@@ -107,7 +106,9 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         return status
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):
-        text, how = sentence(f"no history: {history.detail or history}"), _how(host, history.reason)
+        text = sentence(f"no history: {history.detail or history}")
+        how = {Reason.NOT_THERE: HOW, Reason.NEEDS_ROOT: AS_ROOT}.get(history.reason, "")
+        how = ELSEWHERE if host.origin.source is Source.REMOTE else how
         lines += [*wrapped(text, width), *(wrapped(how, width) if how else [])]
     elif asked:
         for component in chosen:
@@ -116,13 +117,6 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         lines += draw_history(history, width, gone)
     print_lines(lines, out, options.ascii)
     return status
-
-
-def _how(host: Host, why: Reason) -> str:
-    """Return what to do to get a history; "": the reason says so itself."""
-    if host.origin.source is Source.REMOTE:
-        return ELSEWHERE
-    return {Reason.NOT_THERE: HOW, Reason.NEEDS_ROOT: AS_ROOT}.get(why, "")
 
 
 def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:

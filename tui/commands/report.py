@@ -24,8 +24,7 @@ from tui.files.version import version
 from tui.runtime.json_values import (
     Changed,
     Time,
-    document,
-    host_name,
+    node_document,
     object_from,
     object_of,
     plain_value,
@@ -157,14 +156,14 @@ def report_json(report: Report) -> dict[str, Any]:
             node, examination.topology, report.judgment, at, highlights_of(examination, found)
         ),
         "live": None if report.sample is None else live_json(node, report.sample),
-        "bench": document("bench", host_name(node), node.origin, at, results),
+        "bench": node_document("bench", node, at, results),
         "meaning": list(report.conclusions),
         "changes": [object_from(change, _CHANGE, time=time_json(change.at)) for change in report.changes],
         "unread": plain_value(report.unread),
     }
     if report.sample is None:
         content["unknown"] = {"live": _NO_PROCESSES}
-    return document("report", host_name(node), node.origin, at, content)
+    return node_document("report", node, at, content)
 
 
 def _since_ok(report: Report) -> SinceOk:

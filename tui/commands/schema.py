@@ -33,17 +33,10 @@ if TYPE_CHECKING:
 _DOCUMENTS = (
     *("check.Check", "forecast.Forecast", "forecast.Image", "topo.Topo"),
     *("modules.Modules", "live.live.Live", "explain.Explain", "nccl_log.NcclLog", "ras.Ras"),
-    *(
-        "hang.Hang",
-        "watch.watch.Watch",
-        "do.Do",
-        "setup.Setup",
-        "forecast.Upgrade",
-        "env.Env",
-    ),
-    *("bench.lists.Bench", "prove.Prove", "report.Report", "config.config.Config"),
+    *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "forecast.Upgrade", "env.Env"),
+    *("bench.lists.Bench", "prove.Prove", "report.Report", "config.Config"),
     *("reliability.Reliability", "bench.bisect.BenchBisect", "fleet.output.Fleet"),
-    *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.job_counters.JobCounters"),
+    *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.epilog.JobCounters"),
 )
 
 

@@ -15,9 +15,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
+from probes.setup.situation import situation_rows
 from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.guide import Guide, read_guide, remaining_plans
-from probes.setup.steps.situation_rows import situation_rows
 from probes.setup.steps.step_list import REBOOT, STEPS
 from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
@@ -28,7 +28,7 @@ from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
 from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
-from tui.runtime.json_values import Changed, document, host_name, object_from, write_json
+from tui.runtime.json_values import Changed, node_document, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -54,8 +54,7 @@ class _SetupStep(SetupStep):
 
 _COMMAND = Annotated[Step, Changed(only=("why", "argv"), file=str | None)]
 _STEP = Annotated[
-    _SetupStep,
-    Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...]),
+    _SetupStep, Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...])
 ]
 
 
@@ -72,7 +71,6 @@ class SetupDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
     what = parser.add_mutually_exclusive_group()
@@ -166,7 +164,13 @@ class SetupCommand:
         if guide.is_impossible and not options.json:
             return self._show_impossible(guide, options)
         if options.path is not None or options.skip or options.unskip:
-            self._choose(options.path, skip=options.skip, unskip=options.unskip)
+            by = user_and_day(self._host.wall_clock())
+            if options.path is not None:
+                self._log.add(PATH, _PATHS[options.path], by=f"chosen by {by}")
+            for name in options.skip:
+                self._log.add(SKIP, f"skipped by {by}", name)
+            for name in options.unskip:
+                self._log.add(UNSKIP, "", name)
             guide = self._guide()
             self._remember_boot(guide)
         if options.json:
@@ -214,15 +218,6 @@ class SetupCommand:
         failure = remember_boot(self._log, guide)
         if failure:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
-
-    def _choose(self, path: str | None, skip: Sequence[str], unskip: Sequence[str]) -> None:
-        by = user_and_day(self._host.wall_clock())
-        if path is not None:
-            self._log.add(PATH, _PATHS[path], by=f"chosen by {by}")
-        for name in skip:
-            self._log.add(SKIP, f"skipped by {by}", name)
-        for name in unskip:
-            self._log.add(UNSKIP, "", name)
 
     def _show_step(self, step: SetupStep) -> int:
         self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
@@ -294,9 +289,7 @@ class SetupCommand:
             situation=dict(situation_rows(guide.situation)),
             steps=[_step_json(step) for step in guide.steps],
         )
-        write_json(
-            document("setup", host_name(node), node.origin, self._host.wall_clock(), content), self._out
-        )
+        write_json(node_document("setup", node, self._host.wall_clock(), content), self._out)
 
     def _print(self, lines: Sequence[Line]) -> None:
         print_lines(lines, self._out, self._ascii)

@@ -12,11 +12,12 @@ from typing import Any
 
 from probes.base.plan import FileChange
 from probes.simulation.host import SimulatedHost
-from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog, log_lines
+from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog
 from tui.actions.events import RunOutcome
 from tui.actions.runner import file_commands
 from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore
-from tui.files.setup_log import DiskSetupLog, MemorySetupLog, SetupLog
+from tui.files.append_file import objects_of
+from tui.files.setup_log import DiskSetupLog, SetupLog
 from tui.files.xdg import simulated_directory
 
 
@@ -25,7 +26,7 @@ class SimulatedSetup:
 
     def __init__(self, name: str) -> None:
         self.directory = simulated_directory(name)
-        self.log: SetupLog = MemorySetupLog()
+        self.log: SetupLog = SetupLog()
         self.results: ResultsStore = MemoryResultsStore()
         self.actions: AuditFile = MemoryLog()
         if self.directory:
@@ -55,7 +56,7 @@ class SimulatedSetup:
 def _done_steps(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the steps that were completed, oldest first; lines that are not gdrtop's are left out."""
     begun: dict[tuple[object, object], dict[str, Any]] = {}
-    for line in log_lines(lines):
+    for line in objects_of(lines):
         key = (str(line.get("run")), str(line.get("step")))
         if line.get("event") == "step":
             begun[key] = line

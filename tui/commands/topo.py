@@ -42,8 +42,7 @@ from tui.commands.check import examine_host
 from tui.runtime.json_values import (
     Changed,
     VerdictObject,
-    document,
-    host_name,
+    node_document,
     object_from,
     object_of,
     plain_value,
@@ -81,23 +80,16 @@ PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices ar
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _FORMAT_HELP
     parser.add_argument(
         "--format", choices=FORMATS, default="text", metavar="FORMAT", help="text (default) or dot"
     )
     accept_earlier(parser, "--format", "-o", "--output")
     parser.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        help="print JSON (gdrtop schema topo)",
+        "--json", dest="format", action="store_const", const="json", help="print JSON (gdrtop schema topo)"
     )
     parser.add_argument(
-        "--hops",
-        action="store_true",
-        help="with --json: also the hops of each path, which are most of it",
+        "--hops", action="store_true", help="with --json: also the hops of each path, which are most of it"
     )
     parser.add_argument(
         "--switch-ports",
@@ -393,7 +385,7 @@ def topology_json(
             unknown[name] = str(reason)
     if unknown:
         content["unknown"] = unknown
-    return document("topo", host_name(node), node.origin, at, content)
+    return node_document("topo", node, at, content)
 
 
 def marked_graph(topology: Topology, found: Sequence[Finding]) -> nx.Graph[str]:

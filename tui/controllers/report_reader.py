@@ -10,11 +10,13 @@ from dataclasses import replace
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.base.origin import origin_word
+from probes.base.unknown import known
 from probes.checks.judgment import judge
+from probes.facts.node import host_name
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.recording.redaction.identifiers import Identifiers
-from probes.setup.report import Change, Report, Saved, name_of, report_of
+from probes.setup.report import Change, Report, Saved, report_of
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.dispatcher import Dispatcher
@@ -60,7 +62,7 @@ def saved_about(
     """Return what gdrtop has saved about the node; nothing is saved of other nodes than this machine."""
     store = open_results_store(host.origin) if store is None else store
     dispatcher = Dispatcher(host, read_only=True) if dispatcher is None else dispatcher
-    name, origin = name_of(examination), origin_word(host.origin)
+    name, origin = known(host_name(examination.node), "?"), origin_word(host.origin)
     results = tuple(result for result in store.results() if (result.node, result.origin) == (name, origin))
     changes, unread = _changes_on(dispatcher, name)
     return Saved(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
 
 from probes.base.text import printable
 from tui.files.new_file import why, why_not_as_root
@@ -135,3 +138,12 @@ class AppendFile:
             mode = stat.S_IMODE(status.st_mode)
             raise OSError(0, f"other users can write to it (mode {mode:04o}); check it, then run chmod go-w")
         return status.st_size
+
+
+def objects_of(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file that has one a line; lines that are not gdrtop's are left out."""
+    for text in lines:
+        with suppress(ValueError, RecursionError):
+            line = json.loads(text)
+            if isinstance(line, dict):
+                yield line

@@ -48,20 +48,15 @@ def _save(error: BaseException) -> str:
         raise NotWritten(refusal)
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        _remove_old(directory)
+        names = sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))
+        for name in names[: max(0, len(names) - _MOST_FILES + 1)]:  # room for one more file
+            os.unlink(os.path.join(directory, name))
     except OSError as problem:
         raise NotWritten(f"{shown_path(directory)}: {why(problem)}") from None
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     file = NewFile(os.path.join(directory, f"crash-{stamp}-{os.getpid()}.txt"), NotWritten)
     file.save(_text(error).encode("utf-8", "replace"))
     return shown_path(file.path)
-
-
-def _remove_old(directory: str) -> None:
-    """Make room for one more file."""
-    names = sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))
-    for name in names[: max(0, len(names) - _MOST_FILES + 1)]:
-        os.unlink(os.path.join(directory, name))
 
 
 def _text(error: BaseException) -> str:

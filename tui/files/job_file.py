@@ -7,15 +7,7 @@ import os
 import re
 
 from probes.base.text import printable
-from tui.files.new_file import (
-    NewFile,
-    NotWritten,
-    make_directory,
-    replace_public,
-    shown_path,
-    why,
-    why_not_as_root,
-)
+from tui.files.new_file import NewFile, make_directory, replace_public, shown_path, why, why_not_as_root
 from tui.files.read_file import read_small
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
@@ -45,10 +37,7 @@ class UndoneDrain:
         if others := why_not_as_root(directory):
             raise JobFileError(f"{shown_path(self.path)} cannot be written: {others}")
         make_directory(directory, JobFileError, mode=0o755)
-        try:
-            replace_public(self.path, b"")
-        except NotWritten as error:
-            raise JobFileError(str(error)) from None
+        replace_public(self.path, b"", JobFileError)
 
     def exists(self) -> bool:
         """Return whether there is one of this user."""
@@ -123,10 +112,7 @@ def save_difference(directory: str, job: str, content: bytes) -> None:
     if others := why_not_as_root(directory):
         raise JobFileError(f"the counters of job {job} cannot be saved: {others}")
     make_directory(directory, JobFileError, mode=0o755)
-    try:
-        replace_public(os.path.join(directory, _name(job)), content)
-    except NotWritten as error:
-        raise JobFileError(str(error)) from None
+    replace_public(os.path.join(directory, _name(job)), content, JobFileError)
     _delete_oldest(directory)
 
 

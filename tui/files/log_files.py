@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -49,6 +50,12 @@ def log_files(names: Sequence[str]) -> list[str]:
     if len(unique) > _MOST_FILES:
         raise UnreadableLog(f"too many files: {len(unique)}; at most {_MOST_FILES}")
     return list(unique.values())
+
+
+def short_names(files: Sequence[str]) -> dict[str, str]:
+    """Return what to show for each file: its last part where no other file has the same."""
+    last = Counter(map(os.path.basename, files))
+    return {name: base if last[base := os.path.basename(name)] == 1 else name for name in files}
 
 
 def _is_pipe(name: str) -> bool:

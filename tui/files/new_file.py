@@ -171,16 +171,16 @@ def write_new(name: str, content: str | bytes) -> str:
     return shown_path(file.path)
 
 
-def replace_public(name: str, content: bytes) -> None:
-    """Write a file that every user may read, in place of an older one; NotWritten: the older one stays."""
+def replace_public(name: str, content: bytes, error_type: type[Exception] = NotWritten) -> None:
+    """Write a file that every user may read, in place of an older one; `error_type`: the older one stays."""
     path = _absolute(name)
     try:
         is_file = stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):  # NewFile says why it cannot be written, if it cannot
         is_file = True
     if not is_file:
-        raise NotWritten(f"{shown_path(path)} is not a regular file; choose another name")
-    NewFile(path, NotWritten, replaces=True, mode=0o644).save(content)
+        raise error_type(f"{shown_path(path)} is not a regular file; choose another name")
+    NewFile(path, error_type, replaces=True, mode=0o644).save(content)
 
 
 def _new(name: str) -> NewFile:

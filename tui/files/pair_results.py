@@ -18,7 +18,7 @@ from typing import Any
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult
 from probes.fleet.pairs import PairSettings
-from tui.files.append_file import AppendFile
+from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import DATA, own_directory
 
 FORMAT = "gdrtop/fleet-bench-results/1"
@@ -51,8 +51,7 @@ class PairResultsFile:
         """
         at = time.time() if now is None else now
         found: list[PairResult] = []
-        for text in self._file.lines():
-            line = _object(text)
+        for line in objects_of(self._file.lines()):
             if line.get("complete") is True:
                 found.clear()
             elif line.get("format") == FORMAT and 0.0 <= at - _number(line.get("at")) <= _MOST_SECONDS:
@@ -82,14 +81,6 @@ class PairResultsFile:
     def complete(self) -> None:
         """Note that the run is complete; or raise PairResultsError."""
         self._file.append(json.dumps({"complete": True}))
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> float:

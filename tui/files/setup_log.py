@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
-from typing import Protocol
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.setup.step import SetupRecord
 from probes.setup.steps.guide import Guide
-from tui.files.append_file import AppendFile
+from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import STATE, own_directory
 
 ROOTS_FILE = "/var/log/gdrtop/setup.jsonl"
@@ -28,17 +27,25 @@ class SetupLogError(Exception):
     """A choice cannot be saved; the message names the file."""
 
 
-class SetupLog(Protocol):
-    """Where choices are stored."""
+class SetupLog:
+    """Where choices are stored; of a simulated or recorded node, as long as the program lasts."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
 
     def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
         """Save a choice, and `by` whom; SetupLogError if that fails."""
+        self._append(json.dumps({"kind": kind, "step": step, "value": value, "by": by}, ensure_ascii=True))
 
     def record(self) -> SetupRecord:
         """Return what counts now."""
+        return record_of(self._lines)
+
+    def _append(self, line: str) -> None:
+        self._lines.append(line)
 
 
-class DiskSetupLog:
+class DiskSetupLog(SetupLog):
     """The log on disk: root's below /var/log, a user's in the XDG state directory."""
 
     def __init__(self, path: str | None = None, roots: str = ROOTS_FILE) -> None:
@@ -48,29 +55,13 @@ class DiskSetupLog:
         self._file = AppendFile(path or own, name, SetupLogError, _READ_BYTES, all_may_read=is_root)
         self._roots = AppendFile(roots, name, SetupLogError, _READ_BYTES, owner=0)
 
-    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
-        """Append one line and sync it to disk."""
-        self._file.append(_line(kind, value, step, by))
-
     def record(self) -> SetupRecord:
         """Return root's choices with those of this user on top."""
         shared = [] if self._file.path == self._roots.path else self._roots.lines()
         return record_of([*shared, *self._file.lines()])
 
-
-class MemorySetupLog:
-    """The log of a simulated or recorded node, which lasts as long as the program."""
-
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-
-    def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
-        """Append one line."""
-        self._lines.append(_line(kind, value, step, by))
-
-    def record(self) -> SetupRecord:
-        """Return what counts now."""
-        return record_of(self._lines)
+    def _append(self, line: str) -> None:
+        self._file.append(line)
 
 
 def remember_boot(log: SetupLog, guide: Guide) -> str:
@@ -87,21 +78,14 @@ def remember_boot(log: SetupLog, guide: Guide) -> str:
     return ""
 
 
-def _line(kind: str, value: str, step: str, by: str) -> str:
-    return json.dumps({"kind": kind, "step": step, "value": value, "by": by}, ensure_ascii=True)
-
-
 def record_of(lines: list[str]) -> SetupRecord:
     """Return what counts after these lines; lines that are none of ours are left out."""
     record = SetupRecord(skipped={})
-    for text in lines:
-        try:
-            entry = json.loads(text)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(entry, dict):
-            continue
-        kind, step, value, by = (_word(entry.get(name)) for name in ("kind", "step", "value", "by"))
+    for entry in objects_of(lines):
+        words = (entry.get(name) for name in ("kind", "step", "value", "by"))
+        kind, step, value, by = (
+            printable(word, _WORD_LIMIT) if isinstance(word, str) else "" for word in words
+        )
         skipped = dict(record.skipped or {})
         if kind == PATH:
             record = replace(record, path=value, path_by=by if value else "")
@@ -118,10 +102,6 @@ def record_of(lines: list[str]) -> SetupRecord:
     return record
 
 
-def _word(value: object) -> str:
-    return printable(value, _WORD_LIMIT) if isinstance(value, str) else ""
-
-
 def open_setup_log(is_live: bool) -> SetupLog:
     """Return the log of this machine; of a simulated or recorded node, one in memory."""
-    return DiskSetupLog() if is_live else MemorySetupLog()
+    return DiskSetupLog() if is_live else SetupLog()

@@ -13,7 +13,7 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.judgment import Judgment
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.snapshot.examination import Examination
 from tui.files.read_file import read_small
 from tui.files.xdg import STATE, own_directory
@@ -114,7 +114,7 @@ def since_ok(examination: Examination, judgment: Judgment, read_only: bool = Fal
     """
     if examination.node.origin.source is not Source.LIVE or not judgment.is_checked:
         return None
-    name = hostname_of(examination)
+    name = known(host_name(examination.node), "")
     if not name:
         return None
     if judgment.verdict.is_green:
@@ -128,12 +128,6 @@ def since_ok(examination: Examination, judgment: Judgment, read_only: bool = Fal
     from probes.fleet.summary import summarize
 
     return changes_between(before, summarize(examination, judgment))
-
-
-def hostname_of(examination: Examination) -> str:
-    """Return the node's host name; "" if it is unknown."""
-    platform = examination.node.platform
-    return known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
 
 
 def last_ok(hostname: str) -> NodeSummary | Unknown | None:

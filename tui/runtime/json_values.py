@@ -19,8 +19,7 @@ from probes.base.origin import Origin, Source
 from probes.base.plan import Plan, Step
 from probes.base.site import Silence
 from probes.base.unknown import Maybe
-from probes.facts.node import Node
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import Node, host_name
 from probes.plans.common import Undo, undo_of
 from probes.queries.finding import Finding, Status
 from probes.snapshot.verdict import Verdict
@@ -107,6 +106,12 @@ def write_json(content: object, out: TextIO) -> None:
     out.write(f"{_json_text(content, '')}\n")
 
 
+def write_json_line(content: object, out: TextIO) -> None:
+    """Write it as one line of JSON, at once."""
+    out.write(f"{json.dumps(content)}\n")
+    out.flush()
+
+
 def write_document(content: object, out: TextIO, form: str) -> None:
     """Write a document as "json" or "yaml"."""
     if form == "yaml":
@@ -169,14 +174,14 @@ def document(
     return {**begun, **content, **({"unknown": reasons} if reasons else {})}
 
 
+def node_document(kind: str, node: Node, at: float, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document about one node, as `document` does."""
+    return document(kind, host_name(node), node.origin, at, content)
+
+
 def time_json(at: float | None) -> str | None:
     """Return seconds since 1970 as RFC 3339, with zone and milliseconds: the only form of a time in JSON."""
     return None if at is None else datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
-
-
-def host_name(node: Node) -> Maybe[str]:
-    """The node's host name; of a redacted recording its token."""
-    return node.platform.hostname if isinstance(node.platform, PlatformFacts) else node.platform
 
 
 def plain_value(value: object) -> Any:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os.path
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from probes.host.protocol import FileRange, Host
+from probes.host.protocol import Host
 from probes.live.processes.job_logs import LogPath
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
+from tui.files.log_files import short_names
 
 STEP_BYTES = 8 << 20  # read at once: between two steps, the screen shows how far it is
 _PIECE_BYTES = 1 << 20
@@ -78,12 +77,8 @@ class LogFollower:
 
     def _begin(self) -> None:
         self._collector = Collector()
-        last = Counter(os.path.basename(path.shown) for path in self._paths)
-        names = (os.path.basename(path.shown) for path in self._paths)
-        self._files = [
-            _File(path, name if last[name] == 1 else path.shown, self._collector)
-            for path, name in zip(self._paths, names, strict=True)
-        ]
+        names = short_names([path.shown for path in self._paths])
+        self._files = [_File(path, names[path.shown], self._collector) for path in self._paths]
 
     def advance(self) -> Followed:
         """Read at most STEP_BYTES of what is new, and return all that was read so far.
@@ -122,7 +117,8 @@ class LogFollower:
             return b""
         file.error = ""
         file.size = found.size_bytes
-        if self._is_other(file, found):
+        is_same = not file.identity or found.file == file.identity
+        if not is_same or found.content[:before] != file.tail:
             return None
         file.identity = found.file
         content = found.content[before:]
@@ -133,12 +129,6 @@ class LogFollower:
         if not content:  # a file that shrinks while it is read
             file.size = file.offset
         return content
-
-    @staticmethod
-    def _is_other(file: _File, found: FileRange) -> bool:
-        if file.identity and found.file != file.identity:
-            return True
-        return found.content[: len(file.tail)] != file.tail
 
     def _followed(self) -> Followed:
         files = tuple(file.summary for file in self._files)

@@ -52,19 +52,10 @@ if TYPE_CHECKING:  # imported when a recording is opened
 # Events after which something else may be true of the node or of a job.
 _CHANGES = frozenset(
     (
-        EventKind.PROCESS_STARTED,
-        EventKind.PROCESS_ENDED,
-        EventKind.PATH_CHANGED,
-        EventKind.PORT_STATE,
-        EventKind.PORT_RATE,
-        EventKind.LINK_RETRAINED,
-        EventKind.RATE_FELL,
-        EventKind.ERRORS_RISING,
-        EventKind.XID,
-        EventKind.GPU_LOST,
-        EventKind.MODULE_LOADED,
-        EventKind.MODULE_UNLOADED,
-        EventKind.KERNEL_MESSAGE,
+        *(EventKind.PROCESS_STARTED, EventKind.PROCESS_ENDED, EventKind.PATH_CHANGED),
+        *(EventKind.PORT_STATE, EventKind.PORT_RATE, EventKind.LINK_RETRAINED, EventKind.RATE_FELL),
+        *(EventKind.ERRORS_RISING, EventKind.XID, EventKind.GPU_LOST, EventKind.MODULE_LOADED),
+        *(EventKind.MODULE_UNLOADED, EventKind.KERNEL_MESSAGE),
     )
 )
 _OFTEN_NOTES = (EventKind.KERNEL_MESSAGE, EventKind.ERRORS_RISING)  # as notes, they change nothing
@@ -192,16 +183,12 @@ class NodeMonitor:
             self._file = examination.topology.file
             self._place(examination.node)
         self._judge.examine(examination)
-        self._record_log_findings(examination)
+        if isinstance(self.host, LogFindingsRecorder):  # what only the logs of jobs show
+            self.host.note_log_findings(only_in_logs(examination, self.judgment.findings))
         if self.sample is not None:
             self.sample = with_judgment(self.sample, self.judgment)
         self._unseen += self._finding_events(self.host.wall_clock())
         return self.judgment
-
-    def _record_log_findings(self, examination: Examination) -> None:
-        """Give what records the node the findings that only the logs of jobs show."""
-        if isinstance(self.host, LogFindingsRecorder):
-            self.host.note_log_findings(only_in_logs(examination, self.judgment.findings))
 
     def _with_noted(self, sample: LiveSample) -> Watched:
         jobs = {job.id for job in sample.jobs}

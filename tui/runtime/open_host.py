@@ -134,7 +134,9 @@ def open_host(options: argparse.Namespace, is_whole: bool = False) -> Host:
     if options.at:
         raise NoSuchHost("--at needs --replay")
     if options.host:
-        return _connected(options)
+        if options.demo is not None or options.root != "/":
+            raise NoSuchHost("--host cannot be used with --demo, --root or --replay")
+        return connect(target_of(options.host, over=options.over, is_sudo=options.sudo))
     origin = chosen_origin(options)
     if origin.source is Source.SIMULATED:
         from probes.simulation.host import SimulatedHost
@@ -173,12 +175,6 @@ def target_of(host: str, over: str = "", is_sudo: bool = False) -> Target:
     if not any("{host}" in word for word in transport):
         raise NoSuchHost(f"--over {printable(over)!r} has no {{host}}, which stands for the node")
     return Target(host, transport, is_sudo)
-
-
-def _connected(options: argparse.Namespace) -> Host:
-    if options.demo is not None or options.root != "/":
-        raise NoSuchHost("--host cannot be used with --demo, --root or --replay")
-    return connect(target_of(options.host, over=options.over, is_sudo=options.sudo))
 
 
 def connect(target: Target) -> RemoteHost:

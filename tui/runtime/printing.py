@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
@@ -82,12 +83,8 @@ def is_plain(out: TextIO, ascii_only: bool) -> bool:
         return True
     is_chosen = bool(os.environ.get("PYTHONUTF8") or os.environ.get("PYTHONIOENCODING"))
     encoding = (out.encoding or "ascii").lower().replace("-", "")
-    return not encoding.startswith("utf") or not (is_chosen or _is_utf8(_locale()))
-
-
-def _is_utf8(locale: str) -> bool:
-    """Return whether a locale has UTF-8; where none is set, as in a container, Python's choice counts."""
-    return not locale or "utf" in locale.lower()
+    locale = _locale()  # where none is set, as in a container, Python's choice counts
+    return not encoding.startswith("utf") or not (is_chosen or not locale or "utf" in locale.lower())
 
 
 def _locale() -> str:
@@ -155,6 +152,25 @@ def has_width(out: TextIO) -> bool:
     return out.isatty() or (asked.isascii() and asked.isdecimal() and 0 < len(asked) < 5 and int(asked) > 0)
 
 
+class ProgressLine:
+    """A line of a terminal that is written again and again; nothing is written elsewhere.
+
+    If the terminal is gone, the command goes on without it.
+    """
+
+    def __init__(self, out: TextIO | None) -> None:
+        self._out = out if out is not None and out.isatty() else None
+        self._shown = ""
+
+    def show(self, text: str) -> None:
+        """Show a text in place of the one before; "" removes that."""
+        if self._out is not None and text != self._shown:
+            with suppress(OSError):
+                self._out.write(f"\r{text:<{len(self._shown)}}" + ("" if text else "\r"))
+                self._out.flush()
+            self._shown = text
+
+
 def source_word(origin: Origin) -> str:
     """Return "SIMULATED" or "RECORDED" for a line without a heading; "" for a node that is there now."""
     return {Source.SIMULATED: "SIMULATED", Source.RECORDED: "RECORDED"}.get(origin.source, "")
@@ -162,7 +178,7 @@ def source_word(origin: Origin) -> str:
 
 def heading(node: Node) -> Line:
     """Return the first line of a command about a node."""
-    from tui.runtime.json_values import host_name
+    from probes.facts.node import host_name
 
     return heading_of(known(host_name(node), "?"), node.origin, node.taken_at)
 

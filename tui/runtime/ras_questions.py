@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from typing import TextIO
 
@@ -15,11 +15,12 @@ from probes.host.ras import DIAGNOSTICS, DIAGNOSTICS_SECONDS, MONITOR
 from probes.live.model.sample import LiveSample
 from probes.live.ras.findings import RasFinding, RasHistory, Stall, findings
 from probes.live.ras.policy import RasDecision, RasUse, decide
-from probes.live.ras.targets import RasTarget, local_processes
+from probes.live.ras.targets import RasTarget, find_targets, local_processes
 from probes.nccl.ras import Diagnostics, RasEvent, RasReport, parse_diagnostics, parse_report
 from tui.runtime.lock import RasLock
 
 NOT_ASKED = Unknown(Reason.NOT_RECORDED, "RAS", "not queried")
+_SAMPLES = 5  # until start times and libraries of all processes are read
 _NOT_CONFIRMED = "not confirmed"
 NOT_CONFIRMED = RasDecision((f"{_NOT_CONFIRMED}; use --yes to skip the prompt",))
 
@@ -209,6 +210,18 @@ def _key(target: RasTarget, command: str, decision: RasDecision) -> tuple[str, .
 def use_of(command: str) -> RasUse:
     """Return how a single question uses RAS."""
     return {MONITOR: RasUse.EVENTS, DIAGNOSTICS: RasUse.DIAGNOSTICS}.get(command, RasUse.ONCE)
+
+
+def read_with_ages(
+    host: Host, read: Callable[[], LiveSample], wait: Callable[[float], object], nccl: str = ""
+) -> LiveSample:
+    """Return a sample in which start times and libraries of the processes are known, if they can be."""
+    for _ in range(_SAMPLES):
+        sample = read()
+        if not ages_are_late(find_targets(host, sample, nccl)):
+            break
+        wait(1.0)
+    return sample
 
 
 def ages_are_late(targets: Sequence[RasTarget]) -> bool:

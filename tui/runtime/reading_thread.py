@@ -96,24 +96,6 @@ class ReadingSource(Protocol):
         """Release what keeps the NVIDIA driver from being unloaded."""
 
 
-def _detours_of(examination: Examination | None) -> frozenset[tuple[str, str]]:
-    """Return the pairs of GPU and NIC below one switch whose traffic leaves the switch."""
-    if examination is None:  # a source without a node
-        return frozenset()
-    from probes.queries.pcie_paths import detours
-
-    return detours(examination)
-
-
-def _since_ok(examination: Examination | None, judgment: Judgment, read_only: bool) -> SinceOk:
-    """Save the facts of a node that works, or return what has changed since it did."""
-    if examination is None:
-        return None
-    from tui.files.since_ok import since_ok
-
-    return since_ok(examination, judgment, read_only)
-
-
 class ReadingThread:
     """Take readings on request, in its own thread; with `read_only`, save no facts of the node.
 
@@ -223,10 +205,12 @@ class ReadingThread:
         probe, self._fresh_requested = self._fresh_requested, False
         self._examination_requested = False
         try:
+            from probes.queries.pcie_paths import detours
+            from tui.files.since_ok import since_ok
+
             examination, judgment = source.examine(probe)
-            since = _since_ok(examination, judgment, self._read_only)
-            detours = _detours_of(examination)
-            examined = Examined(examination, judgment, "", is_recheck, detours, since)
+            since = since_ok(examination, judgment, self._read_only)
+            examined = Examined(examination, judgment, "", is_recheck, detours(examination), since)
         except Exception as error:  # the screen shows it and goes on
             examined = Examined(None, None, f"{type(error).__name__}: {error}", is_recheck)
         self._asked_at = None

@@ -85,19 +85,16 @@ class Recorder:
             if self._closed or self.is_full:
                 return
             try:
-                self._write(moment)
+                moment = self._identifiers.apply(moment)
+                if not self._writer.moments:
+                    self._writer.begin(manifest_of(moment, self._origin, self._identifiers, self._open_at))
+                self.is_full = not self._writer.add(moment)
+                self._last_at = moment.at
             except RecordingError:
                 raise
             except Exception as error:  # an answer of an unexpected kind
                 what = printable(f"{type(error).__name__}: {error}", 200)
                 raise RecordingError(f"{shown_path(self._file.path)}: recording failed: {what}") from error
-
-    def _write(self, moment: Moment) -> None:
-        moment = self._identifiers.apply(moment)
-        if not self._writer.moments:
-            self._writer.begin(manifest_of(moment, self._origin, self._identifiers, self._open_at))
-        self.is_full = not self._writer.add(moment)
-        self._last_at = moment.at
 
     def finish(self) -> Recorded | None:
         """Move the file to its final name; None if that was done before. RecordingError if it fails."""

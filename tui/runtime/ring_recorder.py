@@ -141,12 +141,10 @@ class RingRecorder:
             return
         try:
             self._write(moment, now)
-        except OSError as error:
-            self._pause(moment.at, now, f"the ring cannot be written: {why(error)}")
-        except RingError as error:
-            self._pause(moment.at, now, f"the ring cannot be written: {error}")
-        except Exception as error:  # an answer of an unexpected kind
-            what = printable(f"{type(error).__name__}: {error}", 200)
+        except Exception as error:
+            what = printable(f"{type(error).__name__}: {error}", 200)  # an answer of an unexpected kind
+            if isinstance(error, (OSError, RingError)):
+                what = why(error) if isinstance(error, OSError) else str(error)
             self._pause(moment.at, now, f"the ring cannot be written: {what}")
 
     def _write(self, moment: Moment, now: float) -> None:

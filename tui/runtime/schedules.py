@@ -28,15 +28,13 @@ class CheckSchedule:
         if self._checked_at is not None and now < self._checked_at:  # a recording was rewound
             self._gaps.clear()
             return True
-        return self.is_old(now) or any(self._may_check(kind, now) for kind in self._pending)
+        never = now - LONGEST_SECONDS, 0.0
+        gaps = (self._gaps.get(kind, never) for kind in self._pending)
+        return self.is_old(now) or any(now - checked_at >= gap for checked_at, gap in gaps)
 
     def is_old(self, now: float) -> bool:
         """Return whether the last check is so long ago that the facts may have changed without an event."""
         return self._checked_at is not None and now - self._checked_at >= EVERY_SECONDS
-
-    def _may_check(self, kind: Hashable, now: float) -> bool:
-        checked_at, gap = self._gaps.get(kind, (now - LONGEST_SECONDS, 0.0))
-        return now - checked_at >= gap
 
     def note_check(self, now: float) -> None:
         """Note that the node has been checked."""

@@ -13,7 +13,7 @@ from probes.bandwidth.results.against_earlier import baseline_result, newest
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source, origin_word
 from probes.base.unknown import known
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.snapshot.examination import Examination
 from tui.bandwidth.settings import BandwidthSettings
 from tui.screens import save_and_copy
@@ -128,8 +128,7 @@ class BandwidthSetupState:
     @property
     def hostname(self) -> str:
         """Return the host name; "" if it is unknown."""
-        platform = None if self.examination is None else self.examination.node.platform
-        return known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
+        return "" if self.examination is None else known(host_name(self.examination.node), "")
 
     @property
     def node(self) -> str:

@@ -16,7 +16,7 @@ from probes.bandwidth.results.memory_path import is_measured
 from probes.base.evidence import Evidence
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.queries.finding import Finding, Severity
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import BELOW_LIMIT, Condition
@@ -36,9 +36,7 @@ def slow_results(
     does not use: a path through the CPU is slow by design. `origin`: of the
     host, which a redacted node does not have; `booted_at`: seconds since 1970.
     """
-    platform = topology.node.platform
-    name = known(platform.hostname, "") if isinstance(platform, PlatformFacts) else ""
-    own = name, origin_word(origin)
+    own = known(host_name(topology.node), ""), origin_word(origin)
     newest: dict[tuple[object, ...], Result] = {}
     for result in results:
         if (result.node, result.origin) != own or result.taken_at < booted_at or not _is_judged(result):

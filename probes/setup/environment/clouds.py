@@ -103,7 +103,9 @@ def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, 
             Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE),
         ]
     has_template = _has_gpu(examination, "A100", "H100", "B200", "B300")
-    if cloud.provider is Provider.ORACLE and has_template and _has_roce(examination):
+    ports = (port for device in examination.topology.devices.values() for port in device.ports)
+    has_roce = any(port.link_layer == "Ethernet" for port in ports)
+    if cloud.provider is Provider.ORACLE and has_template and has_roce:
         why = "Oracle's images set it for their RoCE network"
         settings = [Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)]
         if not _has_gpu(examination, "A100"):
@@ -114,11 +116,6 @@ def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, 
         settings.append(Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _ORACLE_FILE))
         return cloud.provider.value, settings
     return cloud.provider.value, []
-
-
-def _has_roce(examination: Examination) -> bool:
-    devices = examination.topology.devices.values()
-    return any(port.link_layer == "Ethernet" for device in devices for port in device.ports)
 
 
 def _has_gpu(examination: Examination, *models: str) -> bool:

@@ -82,12 +82,18 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
         return [], [Note(HCA, State.FIX_FIRST, "no RDMA port is ACTIVE; see gdrtop check"), *notes]
     used = sorted({name for names in chosen.values() for name in names}, key=list(active).index)
     wrong = [name for name in used if name in others]
-    rivals = _rivals(examination, [active[name] for name in used])
+    rdma = examination.node.rdma
+    managing = () if isinstance(rdma, Unknown) else rdma.management
+    # What manages NVSwitches and is not slower than the NICs: NCCL chooses the fastest ports.
+    slowest = min((port_gbps(active[name]) for name in used), default=0.0)
+    rivals = [device.name for device in managing if port_gbps(device) >= slowest]
     if rivals and compute and not wrong:
         reason = f"NCCL may choose NICs that only manage NVSwitches ({join_limited(rivals)}); “=” is exact"
         return [Setting(HCA, f"={','.join(compute)}", reason)], notes
     if not wrong or not compute:
-        text = _not_needed(used, others, len(active)) + _management(examination)
+        text = _not_needed(used, others, len(active))
+        names = join_limited(device.name for device in managing)
+        text += f"; NCCL does not choose those that only manage NVSwitches ({names})" if managing else ""
         return [], [Note(HCA, State.NOT_NEEDED, text), *notes]
     labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
     gpus = [labels[gpu] for gpu, names in chosen.items() if set(names) & set(wrong)]
@@ -109,22 +115,6 @@ def _not_needed(used: list[str], others: list[str], opened: int) -> str:
         return f"NCCL uses the {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
     rest = f"; it does not use {join_limited(others)}" if others else ""
     return f"NCCL chooses {join_limited(used)} by speed and distance{rest}"
-
-
-def _rivals(examination: Examination, used: list[RdmaDevice]) -> list[str]:
-    """Return what manages NVSwitches and is not slower than the NICs: NCCL chooses the fastest ports."""
-    rdma = examination.node.rdma
-    slowest = min(map(port_gbps, used), default=0.0)
-    return [] if isinstance(rdma, Unknown) else [d.name for d in rdma.management if port_gbps(d) >= slowest]
-
-
-def _management(examination: Examination) -> str:
-    """Say that NCCL also opens the ports that manage NVSwitches, which are slower than the NICs."""
-    rdma = examination.node.rdma
-    names = [] if isinstance(rdma, Unknown) else [device.name for device in rdma.management]
-    return (
-        f"; NCCL does not choose those that only manage NVSwitches ({join_limited(names)})" if names else ""
-    )
 
 
 def _ports_down(examination: Examination, compute: list[str]) -> list[Note]:
@@ -176,7 +166,11 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     if any(finding.part_of for finding in far.values()):
         text = "the NICs near these GPUs are down or missing; once repaired, the default is right"
         return [], [Note(LEVEL, State.FIX_FIRST, text)]
-    gpus = {name: _without_nvlink(examination, finding) for name, finding in far.items()}
+    topology = examination.topology
+    gpus = {  # those that reach no NIC over NVLink either (PXN)
+        name: [gpu for gpu in finding.devices if nearest(topology, gpu) is not Nccl.PXN]
+        for name, finding in far.items()
+    }
     word = next((_FAR[name] for name in _FAR if gpus.get(name)), None)
     if word is not None:
         refused = next((checks[name] for name in _REFUSED if checks[name].status is Status.FOUND), None)
@@ -193,11 +187,6 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
         )
         return [], [Note(LEVEL, State.MEASURE, text)]
     return _of_near_gpus(examination, version, checks)
-
-
-def _without_nvlink(examination: Examination, finding: Finding) -> list[str]:
-    """Return the GPUs that reach no NIC over NVLink either (PXN)."""
-    return [gpu for gpu in finding.devices if nearest(examination.topology, gpu) is not Nccl.PXN]
 
 
 def _of_near_gpus(

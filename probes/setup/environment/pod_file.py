@@ -194,7 +194,13 @@ def _of_list(entries: List, problems: list[Problem]) -> list[Assignment]:
             key = entry.items.get("name")
             if isinstance(key, Scalar) and VARIABLE_NAME.fullmatch(key.text.strip()):
                 found.append(_of_entry(key, entry.items.get("value"), problems))
-    _find_duplicates(found, problems)
+    first: dict[str, int] = {}
+    for assignment in found:
+        if assignment.name in first:
+            title = f"{assignment.name} is already set on line {first[assignment.name]}"
+            detail, fix = "Kubernetes uses the last entry.", "Remove one entry"
+            problems.append(Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name))
+        first.setdefault(assignment.name, assignment.line)
     return found[:MAX_ASSIGNMENTS]
 
 
@@ -212,16 +218,6 @@ def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Ass
 
 def _text(value: Scalar) -> str | None:
     return None if "$" in value.text or "{{" in value.text else printable(value.text, VALUE_LIMIT)
-
-
-def _find_duplicates(found: list[Assignment], problems: list[Problem]) -> None:
-    first: dict[str, int] = {}
-    for assignment in found:
-        if assignment.name in first:
-            title = f"{assignment.name} is already set on line {first[assignment.name]}"
-            detail, fix = "Kubernetes uses the last entry.", "Remove one entry"
-            problems.append(Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name))
-        first.setdefault(assignment.name, assignment.line)
 
 
 def gpu_containers(mapping: Mapping) -> Iterator[GpuContainer]:

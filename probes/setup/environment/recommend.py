@@ -210,8 +210,13 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         return Advice(version, version_from, nothing=_why_nothing(examination), is_unread=unread)
     if (stack := stack_of(examination, cloud)) is not None:
         script = GIB_SCRIPT if stack is Stack.GIB else ""
-        from_stack = (*stack_notes(stack), *_conf_on_stack(examination, stack))
-        return Advice(version, version_from, (), from_stack, stack.value, script)
+        text = f"on top of {stack.value}; remove the line"
+        stacked = (
+            Note(name, State.IN_FILE, f"/etc/nccl.conf sets {value}, {text}")
+            for name, value in conf_values(examination).items()
+            if not name.startswith("NCCL_DEBUG")
+        )
+        return Advice(version, version_from, (), (*stack_notes(stack), *stacked), stack.value, script)
     vendor, settings = cloud_settings(examination, cloud)
     nics, nic_notes = nic_settings(examination)
     named = next((setting.value[1:].split(",") for setting in nics if setting.name == HCA), [])
@@ -227,7 +232,9 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     conf = conf_values(examination)
     notes = [_as_in_file(note, conf) for _, of_part in parts for note in of_part]
     settings = [*settings, *(setting for of_part, _ in parts for setting in of_part)]
-    settings = [setting for setting in settings if not _is_default(setting, version)]
+    catalogued = {setting.name: CATALOGUE.get(setting.name) for setting in settings}
+    defaults = {name: variable and variable.default(version) for name, variable in catalogued.items()}
+    settings = [setting for setting in settings if defaults[setting.name] != setting.value]
     settings, in_file = _without_conf(examination, settings)
     settings, refused = _without_findings(examination, settings, version)
     decided = {setting.name for setting in settings}
@@ -247,11 +254,6 @@ def _why_nothing(examination: Examination) -> str:
         return "this node has no NVIDIA GPU"
     unknown = isinstance(rdma, Unknown)
     return f"the RDMA devices are unknown: {rdma}" if unknown else "this node has no RDMA device"
-
-
-def _is_default(setting: Setting, version: Version) -> bool:
-    variable = CATALOGUE.get(setting.name)
-    return variable is not None and variable.default(version) == setting.value
 
 
 def _without_conf(examination: Examination, settings: list[Setting]) -> tuple[list[Setting], list[Note]]:
@@ -295,12 +297,3 @@ def _as_in_file(note: Note, conf: Mapping[str, str]) -> Note:
     if note.state not in (State.UNKNOWN, State.MEASURE) or note.variable not in conf:
         return note
     return Note(note.variable, State.IN_FILE, f"{conf[note.variable]} is already in /etc/nccl.conf")
-
-
-def _conf_on_stack(examination: Examination, stack: Stack) -> list[Note]:
-    """Name what /etc/nccl.conf stacks on a vendor's own settings."""
-    return [
-        Note(name, State.IN_FILE, f"/etc/nccl.conf sets {value}, on top of {stack.value}; remove the line")
-        for name, value in conf_values(examination).items()
-        if not name.startswith("NCCL_DEBUG")
-    ]

@@ -145,7 +145,12 @@ class Script:
             leading.append((match[1], words[0], match[2]))
             words = words[1:]
         if not words:
-            self._assign(leading)
+            for name, word, value in leading:
+                if VARIABLE_NAME.fullmatch(name):
+                    self._set(name, value, word.line, self._exports_all)
+                elif value.lstrip().startswith("-"):  # FLAGS="-x NAME=VALUE"
+                    parts = value.split()[:_MAX_WORDS]
+                    self._record(self._passed([Word(part, word.line) for part in parts]))
             return
         first, rest = words[0], words[1:]
         name = posixpath.basename(first.text)
@@ -159,7 +164,11 @@ class Script:
         elif name == "setenv" and len(rest) > 1 and VARIABLE_NAME.fullmatch(rest[0].text):
             self._set(rest[0].text, rest[1].text, rest[0].line, True)
         elif name == "set":
-            self._set_options([word.text for word in rest])
+            options = [word.text for word in rest]
+            if any(re.fullmatch("-[a-zA-Z]*a[a-zA-Z]*", word) or word == "allexport" for word in options):
+                self._exports_all = "+o" not in options
+            elif "+a" in options:
+                self._exports_all = False
         elif name not in _USE_NOTHING:
             before = [self._assignment(name, value, word.line, True) for name, word, value in leading]
             self._launch(command, words, [assignment for assignment in before if assignment is not None])
@@ -181,19 +190,6 @@ class Script:
             if words[0].text != "eval":
                 self._in_force = outside
             self._used = dict(self._in_force)
-
-    def _assign(self, leading: list[tuple[str, Word, str]]) -> None:
-        for name, word, value in leading:
-            if VARIABLE_NAME.fullmatch(name):
-                self._set(name, value, word.line, self._exports_all)
-            elif value.lstrip().startswith("-"):  # FLAGS="-x NAME=VALUE"
-                self._record(self._passed([Word(part, word.line) for part in value.split()[:_MAX_WORDS]]))
-
-    def _set_options(self, options: list[str]) -> None:
-        if any(re.fullmatch("-[a-zA-Z]*a[a-zA-Z]*", option) or option == "allexport" for option in options):
-            self._exports_all = "+o" not in options
-        elif "+a" in options:
-            self._exports_all = False
 
     def _export(self, command: str, words: list[Word]) -> None:
         exports = command == "export" or any(word.text.startswith("-") and "x" in word.text for word in words)

@@ -8,10 +8,9 @@ from probes.base.frozen import frozen
 from probes.setup.manifests.containers import container, dra
 from probes.setup.manifests.daemonset import daemonset, node_labels, npd
 from probes.setup.manifests.gpu_operator import cluster_policy, helm, nic_cluster_policy
-from probes.setup.manifests.gres import gres
 from probes.setup.manifests.immutable_hosts import machine_config, modules_load, talos
 from probes.setup.manifests.manifest_text import ManifestRequest, Refused
-from probes.setup.manifests.slurm_prolog import slurm_prolog
+from probes.setup.manifests.slurm import gres, slurm_prolog
 
 
 @frozen

@@ -160,7 +160,7 @@ _TEMPLATE_COMMENTS: dict[Key, str] = {
     ("spec", "spec", "devices", "constraints"): (
         "matchAttribute: both devices need the attribute, or the pod stays Pending. For more pairs, add a "
         "claim for each: a count above 1 would require all devices below one root."
-    ),
+    )
 }
 
 

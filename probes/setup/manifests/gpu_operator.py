@@ -208,10 +208,7 @@ _IMAGE_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{2,80}")
 # The kernel allows more, but the plugin's config must match the name as it is written there.
 _NETDEV = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,14}")
 # Drivers of RDMA devices whose modules use the IB core, so that the container cannot replace it.
-_OTHER_RDMA = (
-    *(module for module in VERBS_MODULES if not module.startswith("mlx")),
-    *OTHER_VERBS_MODULES,
-)
+_OTHER_RDMA = (*(module for module in VERBS_MODULES if not module.startswith("mlx")), *OTHER_VERBS_MODULES)
 
 
 def nic_cluster_policy(request: ManifestRequest) -> str | Refused:

@@ -208,10 +208,7 @@ def compute_nics(situation: Situation) -> tuple[RdmaDevice, ...]:
     )
 
 
-_OWNERS = {
-    DriverOwner.HOST: "installed on the host",
-    DriverOwner.OPERATOR: "installed by the GPU Operator",
-}
+_OWNERS = {DriverOwner.HOST: "installed on the host", DriverOwner.OPERATOR: "installed by the GPU Operator"}
 COMMENT_WIDTH = 100
 _LONGEST = 600  # characters of one comment: names in it come from the node
 # A reader of YAML 1.2 takes some plain words for a number or a Boolean that PyYAML, with YAML 1.1, does not.
@@ -229,7 +226,10 @@ def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequen
     lines += comment_lines(derivation(request.situation.examination.node))
     for label, value in _facts(request):
         lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
-    for note in (*_open_requirements(request), *_old_peermem(request), *notes):
+    loads = "nvidia_peermem, which DMA-BUF does not need, is still loaded by"
+    old = request.choice.old_peermem if request.path is GdrPath.DMABUF else ()
+    loaders = (f"{loads} {loader.source}: {loader.value}" for loader in old)
+    for note in (*_open_requirements(request), *loaders, *notes):
         lines += comment_lines(f"Note: {note}", " " * 6)
     if use:
         lines += comment_lines("Use:") + [command_line(command) for command in use]
@@ -289,16 +289,6 @@ def _open_requirements(request: ManifestRequest) -> list[str]:
             elif isinstance(row.met, Unknown):
                 notes.append(f"unknown on this node: {row.name} ({row.met})")
     return notes
-
-
-def _old_peermem(request: ManifestRequest) -> list[str]:
-    """Return what still loads nvidia_peermem at boot on a node that uses DMA-BUF."""
-    if request.path is not GdrPath.DMABUF:
-        return []
-    return [
-        f"nvidia_peermem, which DMA-BUF does not need, is still loaded by {old.source}: {old.value}"
-        for old in request.choice.old_peermem
-    ]
 
 
 class _Dumper(yaml.SafeDumper):

@@ -12,14 +12,14 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX_3
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.kubernetes import ContainerMessage, ContainerState, message_of
+from probes.facts.system.kubernetes import ContainerState
 from probes.plans.common import reload_units_step
 from probes.plans.load_modules import load_modules, load_peermem, peermem_options, persist_peermem
 from probes.plans.packages import header_step, is_immutable, ofed_steps, open_driver_steps
 from probes.queries.finding import Evidence
 from probes.queries.modules import has_efa_only, is_present, module_of, nics_of
 from probes.setup.manifests.immutable_hosts import OPENIBD_FILE, drop_in_lines
-from probes.setup.situation import Situation
+from probes.setup.situation import Situation, state_of
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
@@ -40,7 +40,6 @@ UNUSABLE_MODULES = (
     *("module-wrong-architecture", "modules-index-missing"),
 )
 _NO_CLUSTER = "this is not a Kubernetes node"
-_MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
 _FINISHED = "Completed"
 
 
@@ -103,7 +102,9 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         if branch < _FIRST_PEERMEM_DRIVER:
             reason = f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}"
             return _install_gpu_driver(definition, situation, reason)
-        if driver.prebuilt is True and _is_ofed(situation):
+        nic_driver = situation.nic_driver
+        has_ofed = isinstance(nic_driver, NicDriver) and nic_driver.stack in _PEER_STACKS
+        if driver.prebuilt is True and has_ofed:
             reason = "the distribution built nvidia_peermem without the installed OFED; use the DKMS package"
             return _install_gpu_driver(definition, situation, reason)
     elif path is GdrPath.DMABUF and is_open is False:
@@ -156,11 +157,6 @@ def _offline_step(situation: Situation) -> tuple[Step, ...]:
     return (instruction(_OFFLINE),) if routes == frozenset() else ()
 
 
-def _is_ofed(situation: Situation) -> bool:
-    driver = situation.nic_driver
-    return isinstance(driver, NicDriver) and driver.stack in _PEER_STACKS
-
-
 def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:
     """Add the containers that are not ready to the step of the checks."""
     cluster = facts.situation.kubernetes
@@ -177,15 +173,6 @@ def with_operators(facts: SetupFacts, step: SetupStep) -> SetupStep:
     if step.state is StepState.TO_DO:
         return replace(step, evidence=evidence)
     return replace(step, state=StepState.TO_DO, reason=state_of(waiting[0]), evidence=evidence)
-
-
-def state_of(container: ContainerState) -> str:
-    """Return what a container does, in one line: "nvidia-peermem-ctr: waiting for MOFED"."""
-    message = message_of(container)
-    words = "" if message is None else _MESSAGES.get(message, message.value)
-    if not words:
-        words = "ready" if container.ready else container.reason or "not ready"
-    return f"{container.name}: {words}"
 
 
 def _evidence(waiting: Iterable[ContainerState]) -> Iterable[Evidence]:

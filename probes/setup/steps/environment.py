@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, map_known
+from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.queries.finding import Evidence, join_limited
 from probes.setup.environment.advice import Advice, State
 from probes.setup.environment.formats import lines_of
@@ -46,9 +46,7 @@ def _plan(title: str, examination: Examination, advice: Advice) -> Plan | None:
         return None
     conf = map_known(examination.processes, lambda facts: facts.nccl_conf)
     if isinstance(conf, Unknown) and conf.reason is Reason.NOT_THERE:
-        platform = examination.node.platform
-        name = platform.hostname if isinstance(platform, PlatformFacts) else platform
-        lines = lines_of(advice, "this node" if isinstance(name, Unknown) else name, "nccl-conf")
+        lines = lines_of(advice, known(host_name(examination.node), "this node"), "nccl-conf")
         change = FileChange(NCCL_CONF, "\n".join(lines) + "\n")
         step = Step(f"Write {', '.join(names)} to {NCCL_CONF}", file=change)
         return Plan(title, (step,), note="Running jobs keep their variables until they restart.")

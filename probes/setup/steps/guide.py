@@ -8,8 +8,9 @@ from dataclasses import replace
 from probes.bandwidth.model.result import Result
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step
-from probes.base.unknown import Maybe, map_known
+from probes.base.unknown import Maybe
 from probes.facts.gpudirect import GdrPath
+from probes.facts.node import host_name
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
@@ -17,7 +18,7 @@ from probes.plans.common import is_reboot
 from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
-from probes.setup.step import OPEN_STATES, SetupFacts, SetupRecord, SetupStep, StepDefinition, StepState
+from probes.setup.step import OPEN_STATES, SetupFacts, SetupRecord, SetupStep, StepState
 from probes.setup.steps.checked import does_the_same
 from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
 from probes.snapshot.examination import Examination
@@ -80,8 +81,7 @@ def read_guide(
 
     `results`: all saved ones, also of other nodes.
     """
-    name = map_known(examination.node.platform, lambda platform: platform.hostname)
-    own = [result for result in results if result.node == name]
+    own = [result for result in results if result.node == host_name(examination.node)]
     return build_guide(read_situation(host, examination), findings, own, record, host.read(BOOT_ID))
 
 
@@ -116,18 +116,14 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
         if step.id in skipped and step.state is not StepState.DONE:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id], is_left_out=True)
         else:
-            after = _waits_for(definition, step)
+            # Without these, the state says nothing: "modules match" before a module exists.
+            after = definition.judges if step.state is StepState.DONE else ()
+            if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
+                after = definition.after
             if first := next((steps[name] for name in after if steps[name].state in OPEN_STATES), None):
                 step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
         steps[step.id] = step
     return tuple(steps.values())
-
-
-def _waits_for(definition: StepDefinition, step: SetupStep) -> tuple[str, ...]:
-    """Return the steps without which this state says nothing: "modules match" before a module exists."""
-    if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
-        return definition.after
-    return definition.judges if step.state is StepState.DONE else ()
 
 
 # The commands that are left of a guide, as plans for one script.

@@ -21,7 +21,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
-from probes.facts.system.platform import PlatformFacts
+from probes.facts.node import host_name
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.queries.finding import Evidence
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
@@ -111,7 +111,11 @@ class CableStep(StepDefinition):
         if isinstance(series, Refused):
             return self._made(StepState.SKIPPED, series.reason)
         pairs = [(test.pair.gpu_label, test.pair.nic) for test in series.tests]
-        newest = _newest_with_peer(facts.results)
+        newest = {
+            (result.pair.gpu_label, result.pair.nic): result
+            for result in facts.results  # with GPU memory, and another node at the other end
+            if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
+        }
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         slow = next((result for result in done if result.judgment.is_slow), None)
@@ -131,15 +135,6 @@ class CableStep(StepDefinition):
         test = replace(self.request, setup=Mode.BOTH_ENDS)
         made = self.step(state, reason, evidence, test=test, command=self.command)
         return replace(made, is_optional=True)
-
-
-def _newest_with_peer(results: Sequence[Result]) -> dict[tuple[str, str], Result]:
-    """Return the newest result of each GPU and NIC whose other end was another node, with GPU memory."""
-    return {
-        (result.pair.gpu_label, result.pair.nic): result
-        for result in results
-        if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
-    }
 
 
 def _expected(results: Sequence[Result], pairs: Sequence[tuple[str, str]]) -> tuple[Evidence, ...]:
@@ -163,7 +158,7 @@ def two_node_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     """Return the step for a job on two nodes, with srun where Slurm runs, else with mpirun."""
     node = facts.examination.node
     count = len(node.gpus.gpus) if isinstance(node.gpus, GpuFacts) else 0
-    name = known(node.platform.hostname, "NODE1") if isinstance(node.platform, PlatformFacts) else "NODE1"
+    name = known(host_name(node), "NODE1")
     if not count:
         return replace(definition.step(StepState.SKIPPED, "the GPUs are unknown"), is_optional=True)
     start = (

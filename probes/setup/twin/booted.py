@@ -225,7 +225,9 @@ class BootedTwin(TwinHost):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 100")
         if missing := self._missing_library(CUDA):
             return Unknown(Reason.NOT_THERE, "libcuda", missing)
-        if is_asked and self._is_without_manager():
+        # Fabric Manager, which runs now, will not set up this node's NVSwitches.
+        states = tuple(units.get(FABRIC_MANAGER) == "active" for units in (self._units, self.tree.units))
+        if is_asked and has_switches(self.tree) and states == (True, False):
             return Unknown(Reason.DRIVER_ERROR, "libcuda", "cuInit(0) returned 802")
         gpus = super().cuda_gpus()
         if not self.start.changed:
@@ -234,15 +236,13 @@ class BootedTwin(TwinHost):
             return gpus if gpus.reason is Reason.NOT_THERE else self._unknown("libcuda")
         if self.start.driver is not None:
             return tuple(replace(gpu, dmabuf_supported=self.start.driver) for gpu in gpus)
-        exports = self._exports_dmabuf()
+        driver, number = self.tree.description.driver, parse_driver_version(self._version())
+        is_new = number is None or number >= FIRST_DMABUF_DRIVER
+        is_old_gpu = is_before(self.tree.description.gpu.capability, TURING)
+        exports = driver.flavor == "open" and is_new and not is_old_gpu
         return tuple(
             replace(gpu, dmabuf_supported=known(gpu.rdma_supported, False) and exports) for gpu in gpus
         )
-
-    def _is_without_manager(self) -> bool:
-        """Return whether Fabric Manager, which runs now, will not set up this node's NVSwitches."""
-        states = (units.get(FABRIC_MANAGER) == "active" for units in (self._units, self.tree.units))
-        return has_switches(self.tree) and tuple(states) == (True, False)
 
     def _unknown_fabric(self) -> Unknown | None:
         """Return that the NVLink fabric's state is unknown: a service that does not work now starts again."""
@@ -252,16 +252,6 @@ class BootedTwin(TwinHost):
         if states and set(states) <= set(UNFINISHED) and self.tree.units.get(FABRIC_MANAGER) == "active":
             return self._unknown(FABRIC_MANAGER)
         return super()._unknown_fabric()
-
-    def _exports_dmabuf(self) -> bool:
-        description = self.tree.description
-        number = parse_driver_version(self._version())
-        is_new = number is None or number >= FIRST_DMABUF_DRIVER
-        return (
-            description.driver.flavor == "open"
-            and is_new
-            and not is_before(description.gpu.capability, TURING)
-        )
 
     def _version(self) -> str:
         return self.tree.text("/sys/module/nvidia/version").strip()

@@ -92,7 +92,7 @@ def start_twin(
         description = replace(description, driver=DriverDescription(version, flavor, ""))
     description = replace(description, kernel=release, cmdline=known(files.start.cmdline, ""))
     tree = _tree(host, examination, disk, description)
-    loadable = {name: _fields(file) for name, file in known(files.modules.files, {}).items()}
+    loadable = {name: fields_of(file) for name, file in known(files.modules.files, {}).items()}
     arm = " aarch64" * (known(files.modules.architecture, description.architecture) == "aarch64")
     for name, why in files.modules.unread.items():
         entry = files.modules.entry(name)
@@ -110,7 +110,8 @@ def start_twin(
     _write_versions(tree, files.versions)
     if is_image:
         tree.hidden.update(("/run", "/var/run"))
-    if not is_image and examination.node.kernel_release == release:
+    keeps_kernel = not is_image and examination.node.kernel_release == release
+    if keeps_kernel:
         absent, differ = _absent(examination), files.versions.differ
         # With versions that are known, or that an upgrade changes, the twin decides and not the log.
         by_version = isinstance(differ, Unknown) and differ.reason is not Reason.NOT_YET
@@ -119,7 +120,7 @@ def start_twin(
     tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
     tree.refusals.update(files.rejected)
     twin = BootedTwin(tree, _devices(examination), files.start)
-    if not is_image and _keeps_kernel_and_driver(examination, release, files.start):
+    if keeps_kernel and not files.start.changed and files.start.driver is None:
         _log_symbols(twin, examination)
         if _keeps_command_line(examination, files.start):
             _log_topology(twin, examination)
@@ -136,7 +137,8 @@ def with_disk(node: TwinHost, examination: Examination, image: Host) -> TwinHost
 def _tree(host: Host, examination: Examination, disk: Host, description: NodeDescription) -> TwinTree:
     tree = TwinTree(host, description, disk)
     _place_devices(tree, examination)
-    tree.live_modules = _loaded(host)
+    loaded = known(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "").split("\n")
+    tree.live_modules = [line.split(" ", 1)[0] for line in reversed(loaded) if line]  # the oldest first
     tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(disk, MANAGER_VERSION)
     services = examination.services
     if isinstance(services, ServiceFacts):
@@ -162,22 +164,17 @@ def _output(host: Host, argv: tuple[str, ...]) -> str | Unknown:
     return answer if isinstance(answer, Unknown) else answer.stdout
 
 
-def _loaded(host: Host) -> list[str]:
-    """Return the loaded modules, the oldest first."""
-    text = known(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "")
-    return [line.split(" ", 1)[0] for line in reversed(text.split("\n")) if line]
-
-
 def _files(host: Host, release: Maybe[str]) -> dict[str, dict[str, str]]:
     """Return the modinfo fields of the ladder's modules, and of those that they need."""
     tree = read_tree(host, release, read_rules(host, "").file_names(LADDER))
     names = find_with_dependencies(tree, (*LADDER, "rdma_ucm"))
     answer = host.run(("modinfo", *(tree.file_names.get(name, name) for name in names)), _SECONDS)
     files = {} if isinstance(answer, Unknown) else parse_modinfo(answer.stdout)
-    return {name: _fields(file) for name, file in files.items() if file.path.startswith("/")}
+    return {name: fields_of(file) for name, file in files.items() if file.path.startswith("/")}
 
 
-def _fields(file: ModuleFile) -> dict[str, str]:
+def fields_of(file: ModuleFile) -> dict[str, str]:
+    """Return what modinfo prints of a file."""
     kernel = known(file.kernel, "")
     fields = {
         "filename": file.path,
@@ -191,11 +188,6 @@ def _fields(file: ModuleFile) -> dict[str, str]:
         "signer": known(file.signer, ""),
     }
     return {key: value for key, value in fields.items() if value or key == "depends"}
-
-
-def _keeps_kernel_and_driver(examination: Examination, release: str, start: NextStart) -> bool:
-    """Return whether the same kernel and the same NVIDIA driver start."""
-    return examination.node.kernel_release == release and not start.changed and start.driver is None
 
 
 def _keeps_command_line(examination: Examination, start: NextStart) -> bool:

@@ -13,12 +13,10 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
 from probes.facts.pci.nic_families import EFA, RDMA_MODULE_OF, SLINGSHOT, VERBS_MODULES
 from probes.facts.system.services import SERVICES
-from probes.host.collectives import CollectiveSpeed
 from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands.catalogue import perform
@@ -96,7 +94,8 @@ class TwinModules:
         if words is None or not words[2].isdecimal():
             return 0
         gone = sum(self.is_removed(user) for user in _users(words))
-        new = sum(name in self._needs(user) for user in self.new)
+        is_live = name in self._tree.live_modules
+        new = sum(user in users_of(self._tree, name) for user in self.new) if is_live else 0
         return max(0, int(words[2]) - gone + new)
 
     def proc_modules(self) -> str:
@@ -118,10 +117,6 @@ class TwinModules:
         """Return the words of the node's own lines of /proc/modules, by module."""
         text = known(self._tree.base.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "")
         return {words[0]: words for line in text.split("\n") if len(words := line.split()) > 4}
-
-    def _needs(self, name: str) -> tuple[str, ...]:
-        live = self._tree.live_modules
-        return tuple(other for other in live if name in users_of(self._tree, other))
 
 
 def _users(words: list[str]) -> list[str]:
@@ -155,6 +150,11 @@ _COMMANDS = (
 )
 """Commands of the simulation whose effect does not depend on anything but what the twin reads."""
 _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
+_AS_NOW = (
+    *("process_usage", "interface_counters", "thread_names", "ethtool_counters", "collectives"),
+    "environment",
+)
+"""Questions that the node itself answers: no command of a plan changes what it says."""
 
 
 class TwinHost(HostBase):
@@ -179,6 +179,8 @@ class TwinHost(HostBase):
         self._units = dict(tree.units)
         self._persistent = frozenset(tree.persistent)
         self.not_rehearsed: list[str] = []
+        for question in _AS_NOW:
+            setattr(self, question, getattr(tree.base, question))
 
     # Commands
 
@@ -246,9 +248,7 @@ class TwinHost(HostBase):
                 return f"{self._modules.count(module)}\n".encode()
         real = self._real(path)
         if isinstance(real, Unknown):
-            # Only the node knows why: needs root, not there.
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).read_bytes(path, limit)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).read_bytes(path, limit)
         written = self.tree.changed_file(real)
         if written is None:
             return self.tree.host_of(real).read_bytes(real, limit)
@@ -264,6 +264,10 @@ class TwinHost(HostBase):
             return unknown
         return real
 
+    def _is_changed(self, path: str, real: Unknown) -> bool:
+        """Return whether the twin hides a path; else only the node knows why: needs root, not there."""
+        return self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
+
     def _unknown_path(self, path: str) -> Unknown | None:
         """Return why a path is unknown: a module that is new on the twin decides it."""
         return unknown_path(path, self._modules.new)
@@ -274,8 +278,7 @@ class TwinHost(HostBase):
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).names(path)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).names(path)
         return self.tree.node_names(real)
 
     def link(self, path: str) -> Maybe[str]:
@@ -299,8 +302,7 @@ class TwinHost(HostBase):
     def size(self, path: str) -> Maybe[int]:
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).size(path)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).size(path)
         written = self.tree.changed_file(real)
         if written is None:
             return 0 if real in self.tree.made else self.tree.host_of(path).size(path)
@@ -310,11 +312,9 @@ class TwinHost(HostBase):
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         real = self._real(path)
         if isinstance(real, Unknown):
-            changed = self.tree.is_hidden(path) or real.reason is Reason.NOT_YET
-            return real if changed else self.tree.host_of(path).access(path, write)
-        if self.tree.changed_file(real) is not None:
-            return real not in self.tree.denied
-        return real not in self.tree.denied and self.tree.host_of(path).access(path, write)
+            return real if self._is_changed(path, real) else self.tree.host_of(path).access(path, write)
+        is_changed = self.tree.changed_file(real) is not None
+        return real not in self.tree.denied and (is_changed or self.tree.host_of(path).access(path, write))
 
     # Programs and libraries
 
@@ -387,12 +387,6 @@ class TwinHost(HostBase):
         changed = self._unknown_fabric() if changed is None else changed
         return self._base.cuda_gpus() if changed is None else changed
 
-    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        return self._base.process_usage(pids)
-
-    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return self._base.interface_counters(names)
-
     def rdma_resources(self) -> Maybe[RdmaResources]:
         changed = self._changed("rdma", "ib_core")
         return self._base.rdma_resources() if changed is None else changed
@@ -401,21 +395,9 @@ class TwinHost(HostBase):
         changed = self._changed("rdma", "ib_core")
         return self._base.packet_numbers() if changed is None else changed
 
-    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return self._base.thread_names(pids)
-
-    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        return self._base.ethtool_counters(names)
-
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return no message: those of the node belong to its own view."""
         return ()
-
-    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        return self._base.collectives(path, user)
-
-    def environment(self, name: str) -> Maybe[str]:
-        return self._base.environment(name)
 
     def is_root(self) -> bool:
         return self._base.is_root()

@@ -66,10 +66,13 @@ def read_kernel_files(
     before = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
     cmdline: Maybe[str] = Unknown(Reason.NOT_YET, "/proc/cmdline", _NO_ENTRY) if is_image else ""
     missing = ""
+    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
+    # GRUB's settings, from which the kernel's entry is still to be written.
+    is_to_be_written = is_grub and isinstance(line, Unknown) and line.reason is Reason.NOT_THERE
     if not isinstance(line, Unknown):
         cmdline = line.line
         missing = "values of boot loader variables in the kernel command line" * line.has_variables
-    elif not isinstance(options := _grub_options(disk, boot, line), Unknown):
+    elif not isinstance(options := read_grub_options(disk) if is_to_be_written else line, Unknown):
         cmdline = options
         missing = "the next kernel command line (there is no boot entry yet): that of GRUB's settings"
     elif not is_image:
@@ -100,12 +103,6 @@ def _versions(disk: Host, modules: InstalledModules) -> SymbolVersions:
 
 
 # The command line
-
-
-def _grub_options(disk: Host, boot: Maybe[BootFacts], line: Unknown) -> Maybe[str]:
-    """Return the options of GRUB's settings, if the kernel's entry is still to be written from them."""
-    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
-    return read_grub_options(disk) if is_grub and line.reason is Reason.NOT_THERE else line
 
 
 def _iommu(disk: Host, release: str, cmdline: Maybe[str], before: Maybe[str]) -> Maybe[str] | None:

@@ -20,7 +20,7 @@ from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3
 from probes.facts.system import tools
 from probes.facts.system.tools import OF_DRIVER
 from probes.host.protocol import CommandOutput, Host
-from probes.setup.twin.build import MANAGER_VERSION, make_tree
+from probes.setup.twin.build import MANAGER_VERSION, fields_of, make_tree
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import NAMES
 from probes.setup.twin.tree import TwinTree
@@ -93,7 +93,12 @@ def make_upgraded(
     tree = make_tree(host, examination)
     modinfo = {part.release: _write_kernel(host, tree, boot, part) for part in files}
     if library_version:
-        _write_libraries(host, tree, library_version)
+        for name in OF_DRIVER:
+            file = f"{name.removesuffix('.1')}.{library_version}"
+            for directory in tools.LIBRARY_DIRECTORIES:
+                if not isinstance(host.resolve(f"{directory}/{name}"), Unknown):
+                    tree.add(f"{directory}/{file}", "")
+                    tree.link(f"{directory}/{name}", file)
     return UpgradedTwin(tree, modinfo, manager_version, builds_modules)
 
 
@@ -131,18 +136,10 @@ def _place(name: str, entry: DepmodEntry, part: UpgradedFiles) -> str:
 
 def _fields(file: ModuleFile, place: str, base: str, part: UpgradedFiles) -> dict[str, str]:
     """Return what modinfo prints of a file after the upgrade."""
-    arm = " aarch64" * (file.architecture == "aarch64")
+    kernel = part.release if part.release != part.source else known(file.kernel, "")
     depends = file.depends
-    fields = {
-        "filename": f"{base}/{place}",
-        "version": known(file.version, ""),
-        "license": known(file.license, ""),
-        "srcversion": known(file.srcversion, ""),
-        "name": file.name,
-        "vermagic": f"{part.release if part.release != part.source else known(file.kernel, '')} SMP{arm}",
-        "firmware": "\n".join(file.firmware),
-        "signer": known(file.signer, ""),
-    }
+    arm = " aarch64" * (file.architecture == "aarch64")
+    fields = fields_of(file) | {"filename": f"{base}/{place}", "vermagic": f"{kernel} SMP{arm}"}
     if file.name.startswith("nvidia") and part.driver_version:
         # Its firmware comes with the same packages.
         fields |= {"version": part.driver_version, "srcversion": "", "firmware": ""}
@@ -184,15 +181,6 @@ def _write_builds(host: Host, tree: TwinTree, part: UpgradedFiles) -> None:
             tree.link(f"{directory}/kernel-{part.release}-{architecture}", place)
             below = "/".join(place.split("/")[-3:])
             tree.add(f"{directory}/{below}/module/{package}.ko", "")
-
-
-def _write_libraries(host: Host, tree: TwinTree, version: str) -> None:
-    for name in OF_DRIVER:
-        file = f"{name.removesuffix('.1')}.{version}"
-        for directory in tools.LIBRARY_DIRECTORIES:
-            if not isinstance(host.resolve(f"{directory}/{name}"), Unknown):
-                tree.add(f"{directory}/{file}", "")
-                tree.link(f"{directory}/{name}", file)
 
 
 def out_of_tree(modules: InstalledModules) -> frozenset[str]:

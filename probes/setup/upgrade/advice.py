@@ -22,7 +22,7 @@ from probes.plans.driver import rebuild_steps
 from probes.plans.packages import header_step
 from probes.queries.finding import Evidence, Finding, Severity, Status
 from probes.queries.modules import is_present, module_of
-from probes.setup.forecast import Forecast, KernelForecast, forecast
+from probes.setup.forecast import Forecast, forecast
 from probes.setup.twin.next_start import NAMES
 from probes.setup.twin.upgraded import UpgradedFiles, make_upgraded, out_of_tree, own_modules
 from probes.setup.upgrade.upgrade import GPU_MODULES, NIC_MODULES, Upgrade
@@ -40,10 +40,7 @@ _PEERMEM_README = "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"
 
 
 def warnings_of(
-    host: Host,
-    examination: Examination,
-    upgrade: Upgrade,
-    present: InstalledModules,
+    host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
 ) -> tuple[Finding, ...]:
     """Return the warnings; `present`: the modules of the running kernel."""
     return (
@@ -61,10 +58,7 @@ def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
 
 
 def _without_headers(
-    host: Host,
-    examination: Examination,
-    upgrade: Upgrade,
-    present: InstalledModules,
+    host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
 ) -> Sequence[Finding]:
     """Find new kernels for which DKMS cannot build the drivers."""
     modules = () if isinstance(examination.dkms, Unknown) else examination.dkms.modules
@@ -198,10 +192,7 @@ _ASSUMED = (
     "packages install without errors, and DKMS builds its modules wherever the headers are installed",
     "a new kernel has the options and modules of the present one",
 )
-_CAUSES = {
-    "dkms-not-built-for-kernel": WITHOUT_HEADERS,
-    "peermem-built-without-symbols": UNDER_PEERMEM,
-}
+_CAUSES = {"dkms-not-built-for-kernel": WITHOUT_HEADERS, "peermem-built-without-symbols": UNDER_PEERMEM}
 _SAME_NIC = "the new OFED supports DMA-BUF if the present NIC driver does"
 _RED_HAT_KERNELS = "/etc/sysconfig/kernel"
 _KABI = "the packaged modules load on the new kernel too (kABI)"
@@ -235,8 +226,12 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
     release = known(after.next_kernel, newest or running)
     found = forecast(upgraded, examination, after, release, only=True)
     warnings = warnings_of(host, examination, upgrade, present)
-    kernels = tuple(_with(kernel, warnings) for kernel in found.kernels)
-    return UpgradeAdvice(upgrade, replace(found, kernels=kernels), (*_ASSUMED, *assumed))
+    kernels = []
+    for kernel in found.kernels:  # warnings count for the verdict like every other finding
+        findings = (*warnings, *_by_cause(kernel.findings, warnings))
+        verdict = conclude(kernel.usability, findings)
+        kernels.append(replace(kernel, findings=findings, verdict=verdict))
+    return UpgradeAdvice(upgrade, replace(found, kernels=tuple(kernels)), (*_ASSUMED, *assumed))
 
 
 def _becomes_default(host: Host, system: Maybe[Distribution]) -> bool:
@@ -246,12 +241,6 @@ def _becomes_default(host: Host, system: Maybe[Distribution]) -> bool:
     """
     family = Family.OTHER if isinstance(system, Unknown) else system.family
     return family is Family.RED_HAT and "UPDATEDEFAULT=no" not in known(host.read(_RED_HAT_KERNELS), "")
-
-
-def _with(kernel: KernelForecast, warnings: tuple[Finding, ...]) -> KernelForecast:
-    """Return the forecast with warnings, which count for the verdict like every other finding."""
-    findings = (*warnings, *_by_cause(kernel.findings, warnings))
-    return replace(kernel, findings=findings, verdict=conclude(kernel.usability, findings))
 
 
 def _by_cause(findings: tuple[Finding, ...], warnings: tuple[Finding, ...]) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from probes.base.frozen import frozen
@@ -302,8 +302,8 @@ class Upgrade:
 
     def removes(self, subject: str) -> bool:
         """Return whether it removes the packages of a subject that has modules, and installs no others."""
-        names = _NIC_FILES.fullmatch if subject == NIC_MODULES else _of_subject(subject)
-        rows = [change for change in self.changes if names(change.name)]
+        own = tuple(change for change in self.changes if subject_of(change.name) == subject)
+        rows = self.nic_modules if subject == NIC_MODULES else own
         return bool(rows) and all(change.kind is ChangeKind.REMOVED for change in rows)
 
     def _installed(self, subject: str) -> list[PackageChange]:
@@ -337,10 +337,6 @@ def release_of(change: PackageChange) -> str:
 
 def _checked(release: str) -> str:
     return release if is_release(release) else ""
-
-
-def _of_subject(subject: str) -> Callable[[str], bool]:
-    return lambda name: subject_of(name) == subject
 
 
 def _version_of(rows: Sequence[PackageChange]) -> str:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.metrics.metric_list import MOST_SAMPLES, Family, Kind, Metric, family
-from tui.commands.metrics.exposition import OPEN_METRICS, encode
+from tui.commands.metrics.reading import OPEN_METRICS, encode
 
 GAUGE = Metric("gdrtop_sample", "A sample.")
 HOSTILE = (

@@ -19,8 +19,7 @@ from tests.support.doctor import examination_of
 from tests.support.observed_metrics import METRICS, families_of, reader_of, values
 from tests.support.pilot import SteppedClock
 from tests.support.simulated_tree import write_tree
-from tui.commands.metrics.exposition import OPEN_METRICS, encode
-from tui.commands.metrics.reading import MetricsReader
+from tui.commands.metrics.reading import OPEN_METRICS, MetricsReader, encode
 from tui.manual import page
 
 HGX, ROCE, ACS = "hgx-h100", "bare-roce", "hgx-h100+acs-on"

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from probes.checks.judgment import exit_status
 from probes.facts.gpudirect import GdrPath
 from probes.host.machine.local import LocalHost
 from probes.queries.finding import Status
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.replay_host import ReplayHost
-from probes.setup.forecast import ImageCheck, ImageKind, check_image, image_exit_status
+from probes.setup.forecast import ImageCheck, ImageKind, check_image
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
@@ -115,7 +116,7 @@ def test_a_healthy_image_is_fine(tmp_path: Path) -> None:
     assert (result.verdict.state, result.verdict.path) == (State.READY, GdrPath.DMABUF)
     assert (result.verdict.gpus_served, result.verdict.gpus) == (8, 8)
     assert result.kind is ImageKind.SYSTEM
-    assert image_exit_status(result) == 0
+    assert exit_status(result.verdict) == 0
     assert result.hardware == "hgx-h100"
     assert "8 GPUs (NVIDIA" in result.product
 
@@ -207,7 +208,7 @@ def test_what_is_wrong_in_an_image_is_found_and_is_in_the_headline(tmp_path: Pat
     assert finding in found(result)
     assert result.verdict.state is state
     is_warning = finding == "iommu-translated"  # before Linux 6.12 it costs bandwidth only
-    assert image_exit_status(result) == (1 if is_warning else 2)
+    assert exit_status(result.verdict) == (1 if is_warning else 2)
 
 
 @pytest.mark.slow
@@ -218,13 +219,13 @@ def test_a_missing_provider_of_the_nics_is_a_note_on_a_node_and_critical_in_a_co
     remove(f"{LIBRARIES}/libibverbs/libmlx5-rdmav34.so")(tmp_path)
     result = check(tmp_path)
     assert "libibverbs-missing" in found(result)
-    assert image_exit_status(result) == 0
+    assert exit_status(result.verdict) == 0
     container = tmp_path / "container"
     container.mkdir()
     verbs(container)
-    assert image_exit_status(check(container)) == 0
+    assert exit_status(check(container).verdict) == 0
     remove(f"{LIBRARIES}/libibverbs/libmlx5-rdmav34.so")(container)
-    assert image_exit_status(check(container)) == 2
+    assert exit_status(check(container).verdict) == 2
 
 
 @pytest.mark.slow
@@ -263,7 +264,7 @@ def test_hardware_that_cannot_do_it_by_design_is_named(tmp_path: Path) -> None:
     result = check(tmp_path, "dgx-spark")
     assert result.verdict.state is State.NOT_APPLICABLE
     assert "GB10" in result.verdict.reason
-    assert image_exit_status(result) == 3
+    assert exit_status(result.verdict) == 3
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_a_container_image_has_no_kernel_and_an_image_without_an_index_is_none(t
     verbs(tmp_path)
     result = check(tmp_path)
     assert (result.kind, result.forecast.kernels) == (ImageKind.CONTAINER, ())
-    assert (result.verdict.state, image_exit_status(result)) == (State.READY, 0)
+    assert (result.verdict.state, exit_status(result.verdict)) == (State.READY, 0)
     write(tmp_path, f"/boot/vmlinuz-{RELEASE}", "")
     assert check(tmp_path).kind is ImageKind.SYSTEM
 
@@ -303,7 +304,7 @@ def test_a_container_image_without_verbs_cannot_use_rdma(tmp_path: Path) -> None
     result = check(tmp_path)
     assert "libibverbs-missing" in found(result)
     assert result.verdict.state is State.BROKEN
-    assert image_exit_status(result) == 2
+    assert exit_status(result.verdict) == 2
 
 
 @pytest.mark.slow

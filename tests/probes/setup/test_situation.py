@@ -18,8 +18,7 @@ from probes.facts.system.packages import Family
 from probes.facts.system.platform import Cloud, Provider
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import Host
-from probes.setup.situation import PROBES, Situation, read_situation
-from probes.setup.steps.situation_rows import situation_rows
+from probes.setup.situation import PROBES, Situation, read_situation, situation_rows
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.examination import examine

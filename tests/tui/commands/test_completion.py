@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.cli import main, whole_parser
+from tui.cli import command_parser, main
 from tui.command_line.arguments import words
 from tui.commands.completion import SHELLS, script
 
@@ -22,7 +22,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture(scope="module")
 def bash_script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("completion") / "gdrtop.bash"
-    file.write_text(script("bash", whole_parser()), encoding="utf-8")
+    file.write_text(script("bash", command_parser()), encoding="utf-8")
     return file
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from probes.facts.node import host_name
 from probes.live.hang.diagnosis import Diagnosis
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
@@ -17,7 +18,7 @@ from tests.support.flight_recorder_dumps import dump_value, entry, pickled
 from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tui.cli import main
-from tui.commands.hang import HangOptions, HangSearch, hang_json
+from tui.commands.hang import HangOptions, HangSearch, hang_document
 from widgets.base.lines import plain
 from widgets.nccl.hang import draw_hang
 
@@ -53,7 +54,9 @@ def test_a_hung_job_has_its_suspect_by_ras_and_by_the_flight_recorder() -> None:
     assert "Suspect: rank 2 (pid 41002, 0000:3a:00.0, mlx5_2)" in text
     node = searched.monitor.node
     assert node is not None
-    document = valid("hang", json.dumps(hang_json(node, searched.taken_at, (found,), 2)))
+    document = valid(
+        "hang", json.dumps(hang_document(host_name(node), node.origin, searched.taken_at, (found,), 2))
+    )
     assert document["jobs"][0]["suspects"] == ["rank 2"]
     assert document["jobs"][0]["flight_recorder"]["groups"][0]["absent"] == [2]
 

@@ -33,7 +33,7 @@ from tui.cli import main
 from tui.command_line.arguments import OutputOptions, TableOptions
 from tui.commands.reliability import write_reliability
 from tui.commands.watch.watch import Output, Watcher
-from tui.files.reliability import recorder
+from tui.files.reliability import database
 from tui.files.reliability.reading import read_history
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.ring_directory import RingDirectory
@@ -215,7 +215,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, rea
     """Watch a node for some seconds, and return the path of its history."""
     path = str(tmp_path / "reliability" / "gpu1.sqlite")
     monkeypatch.setattr("tui.commands.watch.watch.history_path", lambda: path)
-    monkeypatch.setattr(recorder, "WRITE_SECONDS", 3.0)
+    monkeypatch.setattr(database, "WRITE_SECONDS", 3.0)
     monkeypatch.setattr("probes.live.reliability.LEAST_JOB_SECONDS", 2.0)
     monkeypatch.setattr(NodeMonitor, "needs_check", False)
     clock = SteppedClock()

@@ -26,7 +26,7 @@ from tui.files.setup_log import (
     SKIP,
     UNSKIP,
     DiskSetupLog,
-    MemorySetupLog,
+    SetupLog,
     SetupLogError,
     record_of,
 )
@@ -261,7 +261,7 @@ def test_who_chose_the_path_is_shown(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_boot_in_which_a_step_was_open_stays_open() -> None:
-    log = MemorySetupLog()
+    log = SetupLog()
     log.add(PREPARED, "boot-1")
     log.add(OPEN, "boot-2")
     log.add(PREPARED, "boot-2")
@@ -277,7 +277,7 @@ def test_lines_that_are_none_of_ours_are_left_out(line: str) -> None:
 
 
 def test_control_characters_of_the_log_do_not_reach_the_screen() -> None:
-    log = MemorySetupLog()
+    log = SetupLog()
     log.add(SKIP, "\x1b]0;x\x07 by eve", "ports")
     assert "\x1b" not in (log.record().skipped or {})["ports"]
 

@@ -59,7 +59,6 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to a parser, in groups."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)

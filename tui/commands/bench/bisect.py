@@ -16,6 +16,7 @@ from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
 from probes.base.origin import Source, origin_word
 from probes.base.text import plural
 from probes.base.unknown import known
+from probes.facts.node import host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.setup.environment.differences import Difference, Differences, NotCompared, differences
@@ -29,7 +30,7 @@ from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_S
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.run import CANNOT_WRITE, BenchCommand
-from tui.runtime.json_values import Changed, Time, document, host_name, object_from, object_of, time_json
+from tui.runtime.json_values import Changed, Time, node_document, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
     draw_differences,
@@ -315,12 +316,15 @@ class BisectCommand(BenchCommand):
                 for whose, test in zip(("recommended", "job"), series.tests if series else (), strict=False)
             },
             "runs": [_run_json(run) for run in runs],
-            "outcome": _outcome_json(outcome) if outcome else None,
+            "outcome": outcome
+            and object_from(
+                outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
+            ),
             "exit_status": ended[0],
             "exit_reason": ended[1],
         }
         node, at = self._examination.node, self._host.wall_clock()
-        self._output.write_json(document("bench-bisect", host_name(node), node.origin, at, content))
+        self._output.write_json(node_document("bench-bisect", node, at, content))
 
 
 def _run_json(run: BisectionRun) -> dict[str, Any]:
@@ -328,10 +332,4 @@ def _run_json(run: BisectionRun) -> dict[str, Any]:
     of_job = sorted(run.trial.of_job)
     return object_from(
         run, _Run, result, time=time_json(result.taken_at), of_job=of_job, gbps=gbps_of(result)
-    )
-
-
-def _outcome_json(outcome: Outcome) -> dict[str, Any]:
-    return object_from(
-        outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
     )

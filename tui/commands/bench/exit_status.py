@@ -66,7 +66,9 @@ def exit_status(
             expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected for {worst.expected_machine}"
             figure = f"{worst.title}, {headline_text(worst)}; {expected}"
             return EXIT_BELOW, f"lower than expected: {figure}{f'; and {others} more' if others else ''}"
-        return 0, f"{measured}{_as_expected(done)}"
+        names = {result.expected_machine for result in done if result.memory in GPU_PATHS}
+        is_expected = len(names) == 1 and names != {""}
+        return 0, f"{measured}{f', as expected for {names.pop()}' if is_expected else ''}"
     low = below_threshold(done, min_gbps)
     if low:
         figure = headline_text(low[0]) or "no result"
@@ -92,12 +94,6 @@ def below_expected(results: Sequence[Result]) -> list[Result]:
         for result in results
         if result.expected_gbps is not None and (result.gbps or 0.0) < result.expected_gbps
     ]
-
-
-def _as_expected(done: Sequence[Result]) -> str:
-    """Return ", as expected for DGX H100" if figures are known for all these results."""
-    names = {result.expected_machine for result in done if result.memory in GPU_PATHS}
-    return f", as expected for {names.pop()}" if len(names) == 1 and names != {""} else ""
 
 
 def _has_alternative(failed: Result, done: Sequence[Result]) -> bool:

@@ -17,7 +17,7 @@ from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.results_store import ResultsStore
 from tui.command_line.arguments import OutputOptions
-from tui.runtime.json_values import Changed, Time, document, host_name, object_from, time_json, write_json
+from tui.runtime.json_values import Changed, Time, document, node_document, object_from, time_json, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
@@ -93,7 +93,7 @@ def list_tools(host: Host, out: TextIO, options: OutputOptions) -> int:
     if options.json:
         tools = [object_from(entry, _TOOL) for entry in available]
         node = examination.node
-        write_json(document("bench", host_name(node), node.origin, host.wall_clock(), {"tools": tools}), out)
+        write_json(node_document("bench", node, host.wall_clock(), {"tools": tools}), out)
         return 0
     print_lines([heading(examination.node), *draw_inventory(available, text_width(out))], out, options.ascii)
     return 0

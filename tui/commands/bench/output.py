@@ -31,6 +31,11 @@ class BenchOutput:
         self.width = text_width(out)
         self.lost: OSError | None = None  # why stdout cannot be written any more
 
+    @property
+    def is_truncated(self) -> bool:
+        """Return whether something is missing in stdout; a reader that closes the pipe is no error."""
+        return self.lost is not None and not isinstance(self.lost, BrokenPipeError)
+
     def show(self, lines: Sequence[Line]) -> None:
         """Print to stdout, unless the output is JSON."""
         if self._as_json or self.lost is not None or not lines:

@@ -35,17 +35,11 @@ from tui.commands.bench.exit_status import (
     below_threshold,
     exit_status,
 )
-from tui.commands.bench.lists import (
-    LeftOutObject,
-    PlannedTestObject,
-    list_results,
-    list_tools,
-    result_json,
-)
+from tui.commands.bench.lists import LeftOutObject, PlannedTestObject, list_results, list_tools, result_json
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
 from tui.files.new_file import NotWritten, check_new, write_new
-from tui.runtime.json_values import document, host_name, object_from, plain_value
+from tui.runtime.json_values import node_document, object_from, plain_value
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.result import words_of
@@ -164,9 +158,7 @@ def command(
         output.warn(trouble)
     session = BenchSession(host, store, read_only, starter, pause, rows)
     status = (make_run or BenchCommand)(host, output, options, session, answers, pause).run()
-    # A reader that closes the pipe is no error; truncated output is.
-    is_truncated = output.lost is not None and not isinstance(output.lost, BrokenPipeError)
-    return status or (EXIT_NOT_WRITTEN if is_truncated else 0)
+    return status or (EXIT_NOT_WRITTEN if output.is_truncated else 0)
 
 
 class BenchCommand:
@@ -390,7 +382,7 @@ def plan_json(
     ]
     content = _common(examination, series, affected)
     content |= {"seconds": series.seconds, "refused": refused, "tests": tests}
-    return document("bench", host_name(examination.node), examination.node.origin, at, content)
+    return node_document("bench", examination.node, at, content)
 
 
 def results_json(
@@ -408,4 +400,4 @@ def results_json(
     ]
     meaning = list(conclusions(results, series.left_out if series else ()))
     content = {**_common(examination, series, affected), "results": measured, "meaning": meaning}
-    return document("bench", host_name(examination.node), examination.node.origin, at, content)
+    return node_document("bench", examination.node, at, content)

@@ -1,1 +1,1 @@
-"""What other programs expect of `gdrtop check`: one contract a file."""
+"""What other programs expect of `gdrtop check`: contracts, and what is saved."""

@@ -1,21 +1,30 @@
-"""What a contract is made from: one judgment of one node, and the texts that several contracts share."""
+"""One judgment of one node, the texts that contracts share, and what is written without a contract."""
 
 from __future__ import annotations
 
+import io
+import os
 import re
+import time
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.text import plural, printable
 from probes.checks.judgment import Judgment, degrading
-from probes.checks.new_jobs import Action
+from probes.checks.new_jobs import Action, rows_of, strongest
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import Verdict
+from tui.runtime.json_values import write_json
 from tui.runtime.printing import ascii_text, source_word
+from widgets.base.lines import Line, line, plain
+from widgets.node import verdict as verdict_drawing
 from widgets.node.verdict import path_name
 
+ONE_LINE_BYTES = 80  # what Node Problem Detector and others keep of a line
+ROOTS_DIRECTORY = "/run/gdrtop"
+VERDICT_LINE, CHECK_JSON = "verdict", "check.json"  # the files of the last check that was saved
 _MOST_DEVICES = 2
 # A shell, a macro or a perfdata parser gives every other character a meaning of its own.
 _UNSAFE = re.compile(r"[^A-Za-z0-9 .,:;()+/_%=@#-]")
@@ -115,3 +124,46 @@ def in_short(judgment: Judgment) -> str:
     if not problem:
         return ", ".join(filter(None, (f"{verdict.word} {served(verdict)}".rstrip(), counts)))
     return f"{verdict.word}{f' ({counts})' if counts else ''}: {problem}"
+
+
+def write_actions(judgment: Judgment, chosen: Mapping[str, Action], out: TextIO) -> None:
+    """Print the action for the node, then one line for each finding: action, check, devices."""
+    rows = rows_of(judgment, chosen)
+    out.write(f"{strongest(rows).value}\n")
+    for row in rows:
+        devices = "" if row.finding is None else ",".join(row.finding.devices)
+        out.write(f"{printable(f'{row.action.value} {row.id} {devices}').rstrip()}\n")
+
+
+def one_line(judgment: Judgment, origin: Origin, prefix: str = "") -> Line:
+    """Return the state and its reason in at most ONE_LINE_BYTES bytes."""
+    head = verdict_drawing.draw(judgment.verdict)[0]
+    mark = head._replace(text=head.text.partition(" ")[0])
+    word = source_word(origin)
+    before = f"{prefix}{word} " if word else prefix
+    room = ONE_LINE_BYTES - len(f"{before}{mark.text} ".encode())
+    text = in_short(judgment).encode()
+    if len(text) > room:
+        text = text[: room - len("…".encode())].decode(errors="ignore").encode() + "…".encode()
+    return line(before, mark, f" {text.decode()}")
+
+
+def save_check(
+    directory: str, content: Mapping[str, Any], judgment: Judgment, origin: Origin, at: float
+) -> str:
+    """Save the line, with its time, and the JSON of a check for every user; return why that failed, or ""."""
+    from tui.files.new_file import NotWritten, make_directory, replace_public, why_not_as_root
+
+    text = io.StringIO()
+    write_json(content, text)
+    when = time.strftime("%m-%d %H:%M", time.localtime(at))
+    shown = plain(one_line(judgment, origin, f"gdrtop {when} "))
+    try:
+        if others := why_not_as_root(directory):
+            raise NotWritten(others)
+        make_directory(directory, mode=0o755)
+        replace_public(os.path.join(directory, CHECK_JSON), text.getvalue().encode())
+        replace_public(os.path.join(directory, VERDICT_LINE), f"{shown}\n".encode("utf-8", "replace"))
+    except NotWritten as error:
+        return str(error)
+    return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TextIO
 from xml.etree import ElementTree
 
 from probes.base.text import printable
@@ -216,3 +217,11 @@ CONTRACTS: Mapping[str, Contract] = {
     "slurm": slurm,
     "junit": junit,
 }
+
+
+def write_for(consumer: str, node: CheckedNode, out: TextIO) -> int:
+    """Print what a consumer expects, and return the exit status that it expects."""
+    answer = CONTRACTS[consumer](node)
+    if answer.text:
+        out.write(f"{answer.text}\n")
+    return answer.status

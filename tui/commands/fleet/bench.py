@@ -40,7 +40,6 @@ _RAILS = re.compile(r"\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?){0,63}", re.A
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     parser.add_argument("--full", action="store_true", help="measure every node with every other one")
     parser.add_argument("--rails", type=_rails, metavar="0-3,5", help="the rails (default: all)")

@@ -33,12 +33,7 @@ from tui.bandwidth.pairs.pairs_session import (
     RoundStarted,
 )
 from tui.command_line.arguments import OutputOptions, parsed
-from tui.commands.bench.exit_status import (
-    EXIT_BELOW,
-    EXIT_NOT_MEASURED,
-    EXIT_NOT_WRITTEN,
-    EXIT_STOPPED,
-)
+from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED
 from tui.commands.bench.output import BenchOutput
 from tui.commands.fleet.output import fleet_heading
 from tui.files.pair_results import PairResultsError, PairResultsFile
@@ -180,11 +175,7 @@ def _leaves_json(rail: RailLeaves) -> list[dict[str, Any]]:
     ]
 
 
-_MEMORIES = {
-    "host": (PairMemory.HOST,),
-    "gpu": (PairMemory.GPU,),
-    "both": (PairMemory.HOST, PairMemory.GPU),
-}
+_MEMORIES = {"host": (PairMemory.HOST,), "gpu": (PairMemory.GPU,), "both": (PairMemory.HOST, PairMemory.GPU)}
 
 
 class FleetBench:

@@ -30,6 +30,7 @@ from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
 from tui.files.new_file import NotWritten, make_directory
 from tui.runtime.memory import end_with_parent
+from tui.runtime.printing import ProgressLine
 
 if TYPE_CHECKING:
     from probes.host.remote.fan_out import FanOut
@@ -55,7 +56,6 @@ class Judged:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     add_reading_options(parser)
@@ -97,7 +97,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Judge the nodes that the options name, and return the exit status."""
     if options.redact and not options.save:
         raise UsageError("--redact needs --save DIR; the answer itself names nodes")
-    show = _Progress(sys.stderr)
+    progress = ProgressLine(sys.stderr)
+
+    def show(done: int, total: int) -> None:
+        progress.show(f"{done} of {plural(total, 'node')}")
+
     if options.saved:
         if options.save or options.demo is not None or names_nodes(options):
             raise UsageError(
@@ -118,7 +122,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
                 options, names, show, executor, files=files, redact=options.redact
             )
         origin = Origin(Source.REMOTE, plural(len(names), "node"))
-    show.end()
+    progress.show("")
     found = compare([each.summary for each in judged], unanswered)
     not_saved = [each.not_saved for each in judged if each.not_saved]
     status = EXIT_WRONG_USAGE if not_saved else fleet_status(found, options.tolerate)
@@ -263,7 +267,9 @@ def _end_with_gdrtop() -> None:
     gc.disable()
 
 
-def _simulated(fleet: Mapping[str, str], options: argparse.Namespace, show: _Progress) -> tuple[Judged, ...]:
+def _simulated(
+    fleet: Mapping[str, str], options: argparse.Namespace, show: Callable[[int, int], None]
+) -> tuple[Judged, ...]:
     from tui.runtime.open_host import open_simulated
 
     files = _files(options, fleet)
@@ -282,22 +288,3 @@ def judge_simulated(name: str, simulated: str, seed: int) -> NodeSummary:
     from tui.runtime.open_host import open_simulated
 
     return summary_of_host(open_simulated(simulated, seed), name)
-
-
-class _Progress:
-    """How many nodes have been read, on a terminal."""
-
-    def __init__(self, out: TextIO | None) -> None:
-        self._out = out if out is not None and out.isatty() else None
-
-    def __call__(self, done: int, total: int) -> None:
-        """Show the progress."""
-        if self._out is not None:
-            self._out.write(f"\r{done} of {plural(total, 'node')}")
-            self._out.flush()
-
-    def end(self) -> None:
-        """Remove it."""
-        if self._out is not None:
-            self._out.write("\r\x1b[K")
-            self._out.flush()

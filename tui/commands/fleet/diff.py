@@ -8,12 +8,22 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.fleet.compare import Fleet, compare
+from probes.base.unknown import Unknown, known
+from probes.checks.judgment import judge
+from probes.facts.node import host_name
+from probes.fleet.compare import Fleet, changes_between, compare, compare_moments
 from probes.fleet.node_set import is_node_name
-from tui.command_line.arguments import UsageError, add_table_options
-from tui.commands.fleet.output import common_origin, print_fleet
+from probes.fleet.summary import summarize
+from probes.host.protocol import Host
+from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
+from tui.commands.check import examine_host
+from tui.commands.fleet.output import common_origin, fleet_document, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names
-from tui.runtime.open_host import connect, open_host, target_of
+from tui.files.since_ok import last_ok
+from tui.runtime.json_values import write_document
+from tui.runtime.open_host import NoSuchHost, connect, open_host, target_of
+from tui.runtime.printing import print_lines, text_width
+from widgets.fleet.differences import draw_changes
 
 _THIS = (".", "this")
 _DEMO = "demo:"
@@ -36,7 +46,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     parser.add_argument(
@@ -51,8 +60,6 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         given = "--host, --root, --replay and --at"
         raise UsageError(f"diff takes its nodes as arguments, not by {given}: gdrtop diff old.tar.gz .")
     if options.since_ok:
-        from tui.commands.fleet.since_ok import run_since_ok
-
         return run_since_ok(options, out)
     if len(options.sides) > _MOST_SIDES:
         raise UsageError(f"gdrtop diff compares at most {_MOST_SIDES} nodes by name")
@@ -97,3 +104,45 @@ def diff_status(fleet: Fleet) -> int:
     """Return 1 if the nodes differ in a fact or a finding, else 0."""
     found = {tuple(problem.id for problem in summary.findings) for summary in fleet.summaries}
     return int(bool(fleet.differences) or len(found) > 1 or bool(fleet.unanswered))
+
+
+# `--since-ok`: what has changed on this node since it was last READY or ACTIVE.
+
+_NEVER = (
+    "this node has not been READY or ACTIVE since gdrtop first checked it as this user;"
+    " gdrtop check saves its facts when it is"
+)
+
+
+def run_since_ok(options: argparse.Namespace, out: TextIO) -> int:
+    """Compare this node with its last good check; return 1 if a fact has changed, else 0."""
+    if options.sides:
+        raise UsageError("--since-ok compares this node with itself; use it without A and B")
+    if options.format == "wide" or options.no_header:
+        raise UsageError("--since-ok prints no table; use it without --rows")
+    host = open_host(options)
+    if host.origin.source is not Source.LIVE:
+        raise UsageError("--since-ok needs this node; use it without --demo, --root, --replay and --host")
+    return write_since_ok(host, out, parsed(TableOptions, options))
+
+
+def write_since_ok(host: Host, out: TextIO, options: TableOptions) -> int:
+    """Print what has changed on a node since it last worked.
+
+    Raises:
+        NoSuchHost: it never did, or what was saved cannot be read.
+    """
+    examination = examine_host(host)
+    before = last_ok(known(host_name(examination.node), ""))
+    if before is None:
+        raise NoSuchHost(_NEVER)
+    if isinstance(before, Unknown):
+        raise NoSuchHost(before.detail)
+    now = summarize(examination, judge(examination))
+    since = changes_between(before, now)
+    status = int(bool(since.changes))
+    if options.format in ("json", "yaml"):
+        write_document(fleet_document(compare_moments(before, now), status, host.origin), out, options.format)
+    else:
+        print_lines(draw_changes(since, text_width(out)), out, options.ascii)
+    return status

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import TextIO
+from importlib import import_module
+from typing import Any, TextIO
 
 from tui.command_line.arguments import UsageError, add_node_options, add_output_options
-from tui.commands.fleet.nodes import PARTS, add_node_set_options, names_nodes, opened_nodes
+from tui.commands.fleet.nodes import PARTS, add_node_set_options, demo_fleet, names_nodes, opened_nodes
 from tui.runtime.open_host import chosen_origin
 
 _DEMO_NODES = 4  # of a job on simulated nodes
@@ -19,22 +20,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         part = parts.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         add_node_options(part, "fleet")
         add_node_set_options(part)
-        _add(name, part)
+        _command(name).add_options(part)
         add_output_options(part)
 
 
-def _add(name: str, parser: argparse.ArgumentParser) -> None:
-    if name == "check":
-        from tui.commands.fleet.check import add_options
-    elif name == "watch":
-        from tui.commands.fleet.watch import add_options
-    elif name == "live":
-        from tui.commands.fleet.live import add_options
-    elif name == "hang":
-        from tui.commands.fleet.hang import add_options
-    else:
-        from tui.commands.fleet.bench import add_options
-    add_options(parser)
+def _command(name: str) -> Any:
+    return import_module(f"tui.commands.fleet.{name}")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -45,45 +36,22 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         )
     if options.demo is not None and names_nodes(options):
         raise UsageError("--demo takes simulated nodes, such as 'hgx-h100*6,hgx-h100+acs-on', and no others")
-    if options.part == "check":
-        from tui.commands.fleet import check
-
-        return check.run(options, out)
-    if options.part == "watch":
-        from tui.commands.fleet import watch
-
-        return watch.run(options)
-    if options.part == "live":
-        return _live(options, out)
-    if options.part == "hang":
-        return _hang(options, out)
-    return _bench(options, out)
-
-
-def _live(options: argparse.Namespace, out: TextIO) -> int:
-    from tui.commands.fleet import live
-
+    if options.part == "bench":
+        return _bench(options, out)
+    command = _command(options.part)
+    if options.part in ("check", "watch"):
+        return int(command.run(options, out))
     if options.demo is not None:
-        name = chosen_origin(options).label
-        return live.run(options, live.demo_hosts(name, _DEMO_NODES, options.seed), {}, out)
-    with opened_nodes(options) as (hosts, unanswered):
-        return live.run(options, hosts, unanswered, out)
+        from tui.commands.fleet.live import demo_hosts
 
-
-def _hang(options: argparse.Namespace, out: TextIO) -> int:
-    from tui.commands.fleet import hang
-    from tui.commands.fleet.live import demo_hosts
-
-    if options.demo is not None:
         hosts = demo_hosts(chosen_origin(options).label, _DEMO_NODES, options.seed)
-        return hang.run(options, hosts, {}, out)
+        return int(command.run(options, hosts, {}, out))
     with opened_nodes(options) as (reached, unanswered):
-        return hang.run(options, reached, unanswered, out)
+        return int(command.run(options, reached, unanswered, out))
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:
     from tui.commands.fleet import bench
-    from tui.commands.fleet.nodes import demo_fleet
 
     if options.demo is not None:
         return bench.run(options, bench.demo_nodes(demo_fleet(options.demo)), out)

@@ -16,9 +16,9 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
-from tui.command_line.arguments import add_job_option, duration
+from tui.command_line.arguments import add_job_option
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
-from tui.commands.hang import SECONDS, HangOptions, HangSearch, hang_document
+from tui.commands.hang import HangOptions, HangSearch, add_watch_options, hang_document
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width
@@ -42,17 +42,9 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
-    parser.add_argument(
-        "--seconds",
-        metavar="TIME",
-        type=duration(SECONDS, 600),
-        default=SECONDS,
-        help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema hang)")
+    add_watch_options(parser)
 
 
 def run(

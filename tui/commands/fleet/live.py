@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +18,15 @@ from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.command_line.arguments import UsageError, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.launch import EXIT_INTERRUPTED
-from tui.runtime.json_values import Changed, ExitStatus, Time, document, object_from, time_json
+from tui.runtime.json_values import (
+    Changed,
+    ExitStatus,
+    Time,
+    document,
+    object_from,
+    time_json,
+    write_json_line,
+)
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.job import MOST_ROWS, draw
 
@@ -89,7 +96,6 @@ class FleetLiveDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     parser.add_argument(
@@ -140,9 +146,7 @@ def run(
     try:
         for latest in _rounds(options.job, seconds, hosts, unanswered, clock, wait, wall):
             if options.json:
-                json.dump(job_json(latest, origin, wall()), out)
-                out.write("\n")
-                out.flush()
+                write_json_line(job_json(latest, origin, wall()), out)
             elif options.follow and (state := _state(latest)) != printed:
                 if printed is not None:
                     print_lines([()], out, options.ascii)
@@ -235,13 +239,7 @@ def _rank_json(rank: FleetRank) -> dict[str, Any]:
     process = rank.process
     path = process.path
     return object_from(
-        rank,
-        _RANK,
-        process,
-        path,
-        nics=process.ready_nics,
-        path=path.word,
-        path_text=path.text,
+        rank, _RANK, process, path, nics=process.ready_nics, path=path.word, path_text=path.text
     )
 
 

@@ -172,9 +172,7 @@ def demo_fleet(text: str) -> dict[str, str]:
 
 
 @contextmanager
-def opened_nodes(
-    options: argparse.Namespace,
-) -> Iterator[tuple[dict[str, RemoteHost], dict[str, str]]]:
+def opened_nodes(options: argparse.Namespace) -> Iterator[tuple[dict[str, RemoteHost], dict[str, str]]]:
     """Connect to the nodes that the options name; give them, and why others could not be reached.
 
     In the end, also after Ctrl-C while nodes are still being reached, all connections end together.

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
@@ -41,7 +41,6 @@ Enter opens the dashboard of a node, and q goes back to the table.
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_reading_options(parser)
 
@@ -58,8 +57,9 @@ class WatchedFleet:
     names: tuple[str, ...] = ()  # known before they answer
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace, out: TextIO) -> int:
     """Show the table until the user quits, and return the exit status."""
+    del out
     if refusal := dashboard.refusal():
         print(f"gdrtop: {refusal}; for text, use gdrtop fleet check", file=sys.stderr)
         return 3

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,7 +38,6 @@ from probes.live.model.sample import (
 from probes.live.model.step_text import step_text
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
-from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import (
     OutputOptions,
@@ -55,11 +53,11 @@ from tui.runtime.json_values import (
     ExitStatus,
     Time,
     VerdictObject,
-    document,
-    host_name,
+    node_document,
     object_from,
     plain_value,
     time_json,
+    write_json_line,
 )
 from tui.runtime.node_monitor import NodeMonitor, read_judged, read_up_to
 from tui.runtime.open_host import open_host
@@ -75,7 +73,6 @@ if TYPE_CHECKING:
 
 _MOST_SECONDS = 7 * 24 * 3600
 _LATE_SECONDS = 2.0  # less is the time between two samples
-_SAMPLES = 5  # until start times and libraries of all processes are read
 _STATUS_HELP = """\
 exit status, from the last sample (as for gdrtop check, plus what was seen while watching):
   0    NCCL jobs use GPUDirect RDMA, and there is no warning
@@ -133,7 +130,6 @@ class LiveDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _STATUS_HELP
     parser.add_argument(
         "--json",
@@ -204,7 +200,7 @@ def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: Node
 
         return write(each=CsvWriter(out).write)
     if options.perfetto is not None:
-        from tui.commands.live.perfetto_trace import save_trace
+        from tui.commands.live.rows import save_trace
 
         return save_trace(options.perfetto, write)
     return write()
@@ -222,14 +218,10 @@ def follow_ras_events(
     from probes.host.ras import MONITOR
     from probes.live.ras.policy import RasUse
     from probes.live.ras.targets import find_targets
-    from tui.runtime.ras_questions import RasQuestions, ages_are_late, confirmed
+    from tui.runtime.ras_questions import RasQuestions, confirmed, read_with_ages
 
     answers, errors = answers or sys.stdin, errors or sys.stderr
-    for _ in range(_SAMPLES):
-        targets = find_targets(host, monitor.read())
-        if not ages_are_late(targets):
-            break
-        wait(1.0)
+    targets = find_targets(host, read_with_ages(host, monitor.read, wait))
     why = "no NCCL job is visible on this node"
     for target in targets[:1]:
         questions = RasQuestions(host)
@@ -291,8 +283,7 @@ def write_live(
         if options.json:
             state = _state(sample)
             if not options.changes or sample.events or state != before:
-                json.dump(live_json(monitor.node, sample), out)
-                out.write("\n")
+                write_json_line(live_json(monitor.node, sample), out)
             before = state
         else:
             print_lines(jobs.lines(sample, text_width(out)), out, options.ascii)
@@ -358,7 +349,7 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
         processes=processes,
         events=[object_from(event, _EVENT, time=time_json(event.at)) for event in sample.events],
     )
-    return document("live", host_name(node), node.origin, sample.taken_at, content)
+    return node_document("live", node, sample.taken_at, content)
 
 
 def _job_json(job: LiveJob) -> dict[str, Any]:
@@ -475,20 +466,23 @@ class JobText:
             for limit in sample.limits:
                 shown.extend(wrapped_below(f"note: {limit}", width))
         clock = clock_text(sample.taken_at)
-        if sample.verdict is not None and (counts := _counts(sample.verdict, sample)) != self._counts:
-            self._counts = counts
-            verdict = plain(verdict_drawing.draw(sample.verdict))
-            shown.extend(wrapped_below(f"{clock}  {verdict}", width))
-            if sample.findings:
-                shown.extend(wrapped_below(sample.verdict.reason, width, INDENT))
+        if (verdict := sample.verdict) is not None:
+            found = sorted(finding.id for finding in sample.findings)
+            # What of a verdict is worth a line when it changes.
+            counts = verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings, found
+            before, self._counts = self._counts, counts
+            if counts != before:
+                text = plain(verdict_drawing.draw(verdict))
+                shown.extend(wrapped_below(f"{clock}  {text}", width))
+                shown.extend(wrapped_below(verdict.reason, width, INDENT) if sample.findings else ())
         printed, paths = self._printed, self._paths
         self._printed, self._paths = {}, {}
         for job in sample.jobs:
-            before, path = printed.get(job.id), path_summary(members(sample, job))
-            if before is None or path != paths[job.id] or _differ(before, job):
+            last, path = printed.get(job.id), path_summary(members(sample, job))
+            if last is None or path != paths[job.id] or _differ(last, job):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
-                before = job
-            self._printed[job.id], self._paths[job.id] = before, path
+                last = job
+            self._printed[job.id], self._paths[job.id] = last, path
         if not sample.jobs and self._had_jobs:
             is_unknown = isinstance(sample.processes, Unknown)
             what = f"jobs unknown ({sample.processes})" if is_unknown else self._without
@@ -498,12 +492,6 @@ class JobText:
         shown += event_lines(sample.events, width, self._at)
         self._at = max((self._at, *(event.at for event in sample.events)))
         return shown
-
-
-def _counts(verdict: Verdict, sample: LiveSample) -> object:
-    """Return what of a verdict is worth a line when it changes."""
-    found = sorted(finding.id for finding in sample.findings)
-    return verdict.word, verdict.gpus_served, verdict.critical, verdict.warnings, found
 
 
 def _differ(before: LiveJob, now: LiveJob) -> bool:

@@ -25,7 +25,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument(
         "--textfile",
@@ -88,8 +87,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         from tui.commands.metrics.server import serve
 
         return serve(host, options.listen, float(options.every or 60), options.with_counters)
-    from tui.commands.metrics.exposition import encode
-    from tui.commands.metrics.reading import MetricsReader
+    from tui.commands.metrics.reading import MetricsReader, encode
 
     content = encode(MetricsReader(host, options.with_counters).read())
     if options.textfile is None:

@@ -15,8 +15,7 @@ from probes.base.text import printable
 from probes.host.protocol import Host
 from probes.metrics.metric_list import Family
 from tui.command_line.arguments import EXIT_WRONG_USAGE
-from tui.commands.metrics.exposition import OPEN_METRICS, TEXT, encode
-from tui.commands.metrics.reading import MetricsReader
+from tui.commands.metrics.reading import OPEN_METRICS, TEXT, MetricsReader, encode
 from tui.files.version import version
 from tui.runtime.memory import limit_malloc
 from tui.runtime.signals import signals_stop

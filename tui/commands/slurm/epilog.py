@@ -1,4 +1,7 @@
-"""`gdrtop epilog`: what the ports of this node did during a job, as slurm.conf's Epilog."""
+"""`gdrtop epilog`: what the ports of this node did during a job, as slurm.conf's Epilog.
+
+The Prolog saves the counters of the ports before the job, and the Epilog compares them.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,28 @@ import argparse
 import io
 import os
 import syslog
-from typing import TextIO
+from typing import Any, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.text import plural
+from probes.base.unknown import Maybe
+from probes.fleet.job_counters import (
+    MAX_BYTES,
+    CountersError,
+    PortDifference,
+    compare,
+    from_text,
+    read_counters,
+    to_text,
+)
+from probes.host.protocol import Host
+from probes.host.values import HOSTNAME
 from probes.slurm.drain import parse_job
 from tui.commands.slurm.session import Session, add_common_options
-from tui.files.job_file import MOST_DIFFERENCES, JobFileError, differences_directory, save_difference
+from tui.files.job_file import MOST_DIFFERENCES, JobFile, JobFileError, differences_directory, save_difference
 from tui.files.new_file import shown_path
 from tui.launch import SLURMD_SECONDS
-from tui.runtime.json_values import write_json
+from tui.runtime.json_values import document, object_from, write_json
 from tui.runtime.open_host import open_host
 
 _EPILOG = """\
@@ -26,9 +41,46 @@ exit status: always 0, because Slurm drains a node whose Epilog fails
 """
 
 
+class JobCountersDocument(TypedDict):
+    """`gdrtop epilog`."""
+
+    job: str
+    seconds: Maybe[float]  # since the Prolog
+    problems: int  # ports that carried little, and counters that grew more than is normal
+    note: str  # why nothing can be compared; empty if something can
+    ports: tuple[PortDifference, ...]
+
+
+def save_counters(host: Host, job: str, directory: str | None = None) -> None:
+    """Save the counters of now.
+
+    Raises:
+        JobFileError: they cannot be saved.
+    """
+    JobFile(job, directory).save(to_text(read_counters(host, job)))
+
+
+def difference_since(host: Host, job: str, directory: str | None = None) -> dict[str, Any]:
+    """Return the document of what changed since the job began, and delete what was saved.
+
+    Raises:
+        JobFileError: nothing was saved, or it cannot be read or deleted.
+    """
+    file = JobFile(job, directory)
+    saved = file.read(MAX_BYTES)
+    try:
+        begin = from_text(saved, job)
+    except CountersError as error:
+        raise JobFileError(f"{shown_path(file.path)} cannot be used: {error}; delete it") from None
+    end = read_counters(host, job)
+    content = object_from(compare(begin, end), JobCountersDocument)
+    found = document("job-counters", host.read(HOSTNAME, 4096), host.origin, end.at, content)
+    file.delete()
+    return found
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["epilog"])
     parser.add_argument(
@@ -54,8 +106,6 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.dry_run:
         session.say(f"would save what the ports did in {shown_path(directory)}")
         return 0
-    from tui.commands.slurm.job_counters import difference_since
-
     try:
         with session.time_limit():
             difference = difference_since(host, job.id)

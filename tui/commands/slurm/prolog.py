@@ -31,7 +31,6 @@ exit status:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["prolog"])
     parser.add_argument(
@@ -66,7 +65,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if unplaced := devices.unplaced:
         which = f"{plural(len(unplaced), 'GPU')} of the job ({', '.join(unplaced[:4])})"
         session.say(f"{which} cannot be found on this node", syslog.LOG_WARNING)
-    if reason and options.heal and not options.log_only and _is_healed(session, examination, judgment):
+    heals = reason and options.heal and not options.log_only
+    if heals and session.load_modules(examination, judgment.findings):
         with session.time_limit():
             examination = without_jobs(examine(host, with_jobs=False))
             devices = devices_of(job, examination, order)
@@ -107,15 +107,9 @@ def _wrong_with(devices: JobDevices, examination: Examination, judgment: Judgmen
     return reason, cause
 
 
-def _is_healed(session: Session, examination: Examination, judgment: Judgment) -> bool:
-    """Load what is missing; return whether something was loaded."""
-    plan = session.plan(examination, judgment.findings, "load-modules")
-    return plan is not None and session.carry_out(examination, "load-modules", plan)
-
-
 def _save_counters(session: Session, job: str) -> None:
     """Save the port counters for `gdrtop epilog`."""
-    from tui.commands.slurm.job_counters import save_counters
+    from tui.commands.slurm.epilog import save_counters
     from tui.files.job_file import JobFileError
 
     with session.nothing_fails():  # the check matters more

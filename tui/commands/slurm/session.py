@@ -151,10 +151,11 @@ class Session:
         self.say(f"{plan.title}: {ended.summary}{why}", syslog.LOG_NOTICE if is_done else syslog.LOG_ERR)
         return is_done
 
-    def plan(self, examination: Examination, findings: Sequence[Finding], name: str) -> Plan | None:
-        """Return the plan of an action; None if it has none on this node."""
+    def load_modules(self, examination: Examination, findings: Sequence[Finding]) -> bool:
+        """Load the modules that are missing; return whether something was loaded."""
         offers = self._dispatcher.offers(examination, findings)
-        return next((offer.plan for offer in offers if offer.id == name), None)
+        plan = next((offer.plan for offer in offers if offer.id == "load-modules"), None)
+        return plan is not None and self.carry_out(examination, "load-modules", plan)
 
 
 def described(findings: Sequence[Finding]) -> str:

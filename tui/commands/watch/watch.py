@@ -23,11 +23,10 @@ from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, duration, parsed, require_running_node
 from tui.commands.live.live import INDENT, wrapped_below
-from tui.files.reliability.database import history_path
-from tui.files.reliability.recorder import HistoryRecorder
+from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
-from tui.runtime.json_values import document, host_name
+from tui.runtime.json_values import node_document, write_json_line
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import heading_of, print_lines, text_width
@@ -141,7 +140,6 @@ class WatchDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _HELP
     parser.add_argument(
         "--dir",
@@ -399,8 +397,7 @@ class Output:
 
     def _print(self, at: float, content: dict[str, Any]) -> None:
         if self._options.json:
-            json.dump(self._document(at, content), self._out)
-            self._out.write("\n")
+            write_json_line(self._document(at, content), self._out)
         else:
             local = datetime.fromtimestamp(at).astimezone().isoformat(sep=" ", timespec="seconds")
             # A log has a line for each event, however long.
@@ -413,7 +410,7 @@ class Output:
 
     def _document(self, at: float, content: dict[str, Any]) -> dict[str, Any]:
         assert self.node is not None
-        return document("watch", host_name(self.node), self.node.origin, at, content)
+        return node_document("watch", self.node, at, content)
 
 
 def _content(entry: LiveEvent | Notice, severity: Severity, subject: str, file: str = "") -> dict[str, Any]:

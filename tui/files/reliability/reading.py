@@ -50,7 +50,9 @@ def read_history(path: str | None = None) -> Maybe[ComponentHistory]:
     """Return the history in a database, by default this host's; NOT_THERE: there is none."""
     path = history_path() if path is None else path
     if not path or not os.path.lexists(path):
-        return _none()
+        is_hidden = os.geteuid() != 0 and os.path.exists(os.path.dirname(ROOTS_DIRECTORY))
+        hidden = Unknown(Reason.NEEDS_ROOT, SOURCE, "root's gdrtop watch may have kept one")
+        return hidden if is_hidden else NOT_KEPT
     try:
         with explained(path):
             require_file(path)
@@ -62,13 +64,6 @@ def read_history(path: str | None = None) -> Maybe[ComponentHistory]:
         return Unknown(Reason.IO_ERROR, SOURCE, str(error))
     except (TypeError, ValueError, OverflowError):
         return Unknown(Reason.MALFORMED, SOURCE, f"{printable(path)} is damaged; remove it")
-
-
-def _none() -> Unknown:
-    """Return that there is no history, or that only root's can be there."""
-    if os.geteuid() != 0 and os.path.exists(os.path.dirname(ROOTS_DIRECTORY)):
-        return Unknown(Reason.NEEDS_ROOT, SOURCE, "root's gdrtop watch may have kept one")
-    return NOT_KEPT
 
 
 def _opened(path: str) -> sqlite3.Connection:

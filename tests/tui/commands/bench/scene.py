@@ -9,7 +9,7 @@ from probes.simulation.host import SimulatedHost
 from tui.bandwidth.processes import ProcessStarter, ToolProcess
 from tui.bandwidth.results_store import MemoryResultsStore, ResultsStore
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
-from tui.cli import _parser
+from tui.cli import command_parser
 from tui.commands.bench import run as bench_module
 from tui.commands.bench.options import parse_options
 
@@ -62,7 +62,7 @@ class Scene:
         status = bench_module.command(
             self.host,
             out,
-            parse_options(_parser().parse_args(["bench", *arguments])),
+            parse_options(command_parser().parse_args(["bench", *arguments])),
             read_only=read_only,
             answers=answers,
             store=self.store,

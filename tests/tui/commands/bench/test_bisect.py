@@ -11,7 +11,7 @@ from probes.setup.environment.assignments import FileKind
 from probes.setup.environment.lint import File
 from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
-from tui.cli import _parser
+from tui.cli import command_parser
 from tui.command_line.arguments import UsageError
 from tui.commands.bench import run as bench_module
 from tui.commands.bench.bisect import BisectCommand
@@ -34,7 +34,7 @@ def bisect(
     status = bench_module.command(
         scene.host,
         out,
-        parse_options(_parser().parse_args(["bench", "--bisect", "job.env", *arguments])),
+        parse_options(command_parser().parse_args(["bench", "--bisect", "job.env", *arguments])),
         answers=answers,
         store=scene.store,
         starter=scene.starter,
@@ -140,4 +140,4 @@ def test_an_interrupted_bisection_goes_on_and_a_finished_one_begins_again() -> N
 )
 def test_options_that_contradict_each_other_are_named(arguments: tuple[str, ...], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_options(_parser().parse_args(["bench", *arguments]))
+        parse_options(command_parser().parse_args(["bench", *arguments]))

@@ -14,7 +14,7 @@ import pytest
 from probes.base.origin import Origin, Source
 from tests.support.command_line import ROOT
 from tests.tui.commands.bench.scene import Out, Scene, Signals, Terminal
-from tui.cli import _parser, main
+from tui.cli import command_parser, main
 from tui.commands.bench import run as bench_module
 from tui.commands.bench.options import parse_options
 
@@ -141,7 +141,7 @@ class Leaving(Out):
 
 
 def leave_at(scene: Scene, word: str, *arguments: str) -> int:
-    options = parse_options(_parser().parse_args(["bench", *arguments]))
+    options = parse_options(command_parser().parse_args(["bench", *arguments]))
     return bench_module.command(scene.host, Leaving(word), options, store=scene.store, starter=scene.starter)
 
 

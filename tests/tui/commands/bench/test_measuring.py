@@ -13,7 +13,7 @@ from probes.snapshot.examination import Examination
 from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
 from tui.bandwidth.session import BenchSession
-from tui.cli import _parser, main
+from tui.cli import command_parser, main
 from tui.commands.bench import run as bench_module
 from tui.commands.bench.options import parse_options
 
@@ -51,7 +51,7 @@ def test_rows_come_as_they_are_measured_each_flushed() -> None:
             seen.append((scene.now, self.getvalue().count("\n     1048576")))
 
     out = Watched()
-    options = parse_options(_parser().parse_args(["bench"]))
+    options = parse_options(command_parser().parse_args(["bench"]))
     bench_module.command(scene.host, out, options, store=scene.store, starter=scene.starter)
     times = {rows: at for at, rows in reversed(seen)}
     assert len(times) >= 10

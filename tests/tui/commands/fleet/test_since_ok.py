@@ -12,7 +12,7 @@ from tests.support.last_ok_node import BAD, GOOD, checked, this_node, worked
 from tests.support.watched_node import Watched
 from tui.cli import main
 from tui.command_line.arguments import OutputOptions, TableOptions
-from tui.commands.fleet.since_ok import write_since_ok
+from tui.commands.fleet.diff import write_since_ok
 from tui.commands.report import text_of
 from tui.commands.watch.watch import Output, Watcher
 from tui.controllers.report_reader import read_report

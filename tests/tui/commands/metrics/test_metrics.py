@@ -124,7 +124,7 @@ def test_only_this_command_imports_prometheus_client() -> None:
         for module, _ in imports(path)
         if module.startswith("prometheus_client")
     }
-    assert users == {"tui/commands/metrics/exposition.py"}
+    assert users == {"tui/commands/metrics/reading.py"}
     modules = modules_after("from tui.cli import main\nmain(['metrics', '--demo'])")
     assert "prometheus_client" in modules
     assert not modules & {"textual", "pynvml", "networkx", "tarfile", "yaml", "tui.files.new_file"}

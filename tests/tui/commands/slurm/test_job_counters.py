@@ -7,7 +7,7 @@ import pytest
 
 from probes.simulation.host import SimulatedHost
 from tests.support.documents import valid
-from tui.commands.slurm.job_counters import difference_since, save_counters
+from tui.commands.slurm.epilog import difference_since, save_counters
 from tui.files.job_file import JobFileError, is_job_id
 
 

@@ -14,8 +14,8 @@ from probes.live.reliability import ComponentTally
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import a_sample
+from tui.files.reliability.database import HistoryRecorder
 from tui.files.reliability.reading import NOT_KEPT, read_history
-from tui.files.reliability.recorder import HistoryRecorder
 
 
 @cache

@@ -1,25 +1,34 @@
-"""`gdrtop config`: every setting with its value and where it is from."""
+"""`gdrtop config`: every setting with its value and where it is from, and --edit, which changes the file."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import subprocess
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.site import Silence, SiteCombination, components
-from probes.base.text import plural, printable
+from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
+from probes.host.trusted_path import is_root, trusted_environment
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
-from tui.commands.config.validation import more_errors
+from tui.files.new_file import NotWritten, make_directory, shown_path, why, write_new
+from tui.files.read_file import read_small
+from tui.files.xdg import NO_HOME
 from tui.runtime.json_values import Changed, document, object_from, object_of, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width
+from tui.settings import load
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.current import current, is_configured
-from tui.settings.load import load
-from tui.settings.table import KEYS, SETTINGS, Value, shown
+from tui.settings.load import WHAT
+from tui.settings.merge import merge
+from tui.settings.save import MODE, SITE_MODE, NotSaved, read_file, replace_file
+from tui.settings.table import KEYS, SETTINGS, Value, shown, template
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 _COMMAND_LINE = "command line"
@@ -75,10 +84,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.edit + options.path + options.json > 1:
         raise UsageError("use only one of --edit, --path and --json")
     if options.edit:
-        from tui.commands.config.edit import edit
-
         return edit(out)
-    found = current() if is_configured() else load()
+    found = current() if is_configured() else load.load()
     if options.path:
         print_lines([(Run(file.path),) for file in found.files], out, options.ascii)
         return 0
@@ -110,7 +117,8 @@ def _text(
         lock = " (no user can undo it)" if configured.is_locked else ""
         origin = Run(f"{configured.origin}{lock}", Tone.DIM)
         lines.append((Run(f"{name:<{cells}}  "), Run(f"{texts[name]:<{room}}  "), origin))
-    lines += [(), (Run(_silenced_title(found.silences), Tone.TITLE),)] if found.silences else []
+    silenced = plural(len(found.silences), "silence")
+    lines += [(), (Run(silenced, Tone.TITLE),)] if found.silences else []
     for silence in found.silences:
         on = f" on {printable(silence.device, 40)}" if silence.device else ""
         on += f" of {printable(fold_nodes(silence.nodes), 200)}" if silence.nodes else ""
@@ -135,20 +143,12 @@ def _text(
     return lines
 
 
-def _silenced_title(silences: Sequence[Silence]) -> str:
-    return f"{plural(len(silences), 'silence')}"
-
-
 def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[str]) -> dict[str, Any]:
     now = time.time()
     content = {
         "values": [
             object_from(
-                configured,
-                _Value,
-                name=name,
-                default=SETTINGS[name].default,
-                locked=configured.is_locked,
+                configured, _Value, name=name, default=SETTINGS[name].default, locked=configured.is_locked
             )
             for name, configured in values.items()
         ],
@@ -171,3 +171,85 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
         **object_of({"files": found.files, "notes": found.notes}),
     }
     return document("config", os.uname().nodename, Origin(Source.LIVE), now, content)
+
+
+def more_errors(found: Configuration) -> Iterator[str]:
+    """Yield what is wrong with silences, keys, theme and columns. Other commands do not load those tables."""
+    if found.silences:
+        from probes.checks.registry import CHECKS
+
+        ids = {check.id for check in CHECKS}
+        for silence in found.silences:
+            if silence.id not in ids:
+                hint = did_you_mean(silence.id, ids) or "; gdrtop check --all lists them"
+                yield f"{silence.origin}: unknown check {printable(silence.id, 80)!r}{hint}"
+    if found.is_about_screens:
+        from tui.screens.own_settings import wrong_settings
+
+        yield from wrong_settings(found)
+
+
+def edit(out: TextIO) -> int:
+    """Edit a copy of this user's file, as root of the site's, which replaces the file once it is valid."""
+    try:
+        return _edit(out)
+    except (NotSaved, NotWritten) as error:
+        print(f"gdrtop: {error}", file=sys.stderr)
+        return EXIT_WRONG_USAGE
+
+
+def _edit(out: TextIO) -> int:
+    is_site = is_root()
+    path = os.path.join(load.SITE_DIRECTORY, load.FILE) if is_site else load.user_file()
+    if not path:
+        raise NotSaved(NO_HOME)
+    path = path if is_site else os.path.realpath(path)  # a link of dotfiles stays one
+    before, status = read_file(path)
+    make_directory(os.path.dirname(path), NotSaved, 0o755 if is_site else 0o700)
+    base = template().encode() if before is None else before
+    copy = os.path.join(os.path.dirname(path), f"config.{os.getpid()}.edit.toml")
+    write_new(copy, base.decode("utf-8", "replace"))
+    while True:
+        _run_editor(copy)
+        edited = read_small(copy, load.MOST_BYTES, WHAT)
+        if edited == base:
+            os.unlink(copy)
+            out.write(f"{shown_path(path)} is unchanged\n")
+            return 0
+        found = merge([(shown_path(path), is_site, edited)], {}, is_root=is_site)
+        errors = [*found.errors, *more_errors(found)]
+        if not errors:
+            break
+        print("\n".join(f"gdrtop: {error}" for error in errors), file=sys.stderr)
+        if not _asks_again():
+            print(f"gdrtop: nothing was saved; your copy is {shown_path(copy)}", file=sys.stderr)
+            return EXIT_WRONG_USAGE
+    if read_file(path)[0] != before:
+        raise NotSaved(f"{shown_path(path)} changed meanwhile; your copy is {shown_path(copy)}")
+    replace_file(path, edited, status, SITE_MODE if is_site else MODE)
+    os.unlink(copy)
+    out.write(f"saved {shown_path(path)}\n")
+    return 0
+
+
+def _run_editor(copy: str) -> None:
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        words = shlex.split(editor)
+        status = (
+            subprocess.run([*words, copy], env=trusted_environment(), check=False).returncode if words else 1
+        )
+    except (OSError, ValueError) as error:
+        os.unlink(copy)
+        raise NotSaved(f"the editor {editor!r} cannot be started: {why(error)}; set EDITOR") from None
+    if status:
+        raise NotSaved(f"the editor ended with exit status {status}; your copy is {shown_path(copy)}")
+
+
+def _asks_again() -> bool:
+    if sys.stdin is None or not sys.stdin.isatty():
+        return False
+    try:
+        return input("Edit again? [Y/n] ").strip().lower() in ("", "y", "yes")
+    except EOFError:
+        return False

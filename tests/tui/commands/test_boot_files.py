@@ -18,8 +18,8 @@ from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tui.cli import main
 from tui.commands.check import CheckOptions, write_check
-from tui.commands.consumers.output import ONE_LINE_BYTES
-from tui.commands.manifest.boot_files import boot_files
+from tui.commands.consumers.checked_node import ONE_LINE_BYTES
+from tui.commands.manifest import boot_files
 
 MISSING = "hgx-h100+no-gdr-path"
 

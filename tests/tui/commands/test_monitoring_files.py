@@ -17,7 +17,7 @@ from probes.snapshot.verdict import State
 from tests.support.command_line import printed
 from tests.support.observed_metrics import METRICS, families_of
 from tui.cli import main
-from tui.commands.manifest.monitoring_files import monitoring_files
+from tui.commands.manifest import monitoring_files
 
 FILE = "/srv/100% of $it/gdrtop.prom"
 DURATION = re.compile(r"\d+[smhd]")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.settings_machine import Machine
 from tui.cli import main
-from tui.commands.config import edit as edit_module
+from tui.commands import config as edit_module
 
 Editor = Callable[[str], None]
 

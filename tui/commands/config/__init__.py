@@ -1,1 +1,0 @@
-"""`gdrtop config`: what is configured, and the file that has it."""

@@ -1,1 +1,0 @@
-"""`gdrtop manifest`: what other nodes like this one need."""
