@@ -11,7 +11,7 @@ from typing import Protocol
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, spans
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
 from probes.host.values import Files, read_integer
 
 PASSWD = "/etc/passwd"
@@ -142,7 +142,6 @@ def _thread_names(host: ProcessFiles, path: str) -> Maybe[tuple[str, ...]]:
 
 
 def _match(text: Maybe[str], source: str, pattern: str) -> Maybe[str]:
-    if isinstance(text, Unknown):
-        return text
-    match = re.search(pattern, text, re.M)
-    return match[1] if match else Unknown(Reason.NOT_RECORDED, source, "the line is missing")
+    search = re.compile(pattern, re.M).search
+    matched = parse_known(text, search, source, Reason.NOT_RECORDED, "the line is missing")
+    return map_known(matched, lambda match: match[1])

@@ -6,7 +6,7 @@ import re
 from typing import Protocol
 
 from probes.base.text import printable, text_of
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
 
 VERBS = "/sys/class/infiniband_verbs"
 RDMA_CLASS = "/sys/class/infiniband"
@@ -55,11 +55,8 @@ def read_telemetry(host: Files, path: str) -> Maybe[int]:
 
     shs-cxi-driver, cass_telem.c, telem_sysfs_item_retrieve.
     """
-    text = host.read(path)
-    match = None if isinstance(text, Unknown) else _STAMPED.fullmatch(text)
-    if isinstance(text, Unknown):
-        return text
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if match is None else int(match[1])
+    matched = parse_known(host.read(path), _STAMPED.fullmatch, path)
+    return map_known(matched, lambda match: int(match[1]))
 
 
 def read_numa_node(host: Files, path: str) -> Maybe[int]:

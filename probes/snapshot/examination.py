@@ -33,6 +33,7 @@ from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.memlock import MemlockFacts, RdmaCgroupFacts
 from probes.facts.system.numa import CpuModel, CpusetFacts
 from probes.facts.system.packages import Distribution
+from probes.facts.system.platform import CPUINFO
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import LibraryFacts, ToolFacts
 from probes.host.component_history import ComponentHistory
@@ -79,7 +80,7 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
         return processes
     libraries = (known(process.libraries, ()) for process in processes.processes)
     if not any(library.name == "libucp" for mapped in libraries for library in mapped):
-        return Unknown(Reason.NOT_THERE, numa.CPUINFO, "no process maps UCX")
+        return Unknown(Reason.NOT_THERE, CPUINFO, "no process maps UCX")
     return numa.probe_cpu_model(run.host)
 
 

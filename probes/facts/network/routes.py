@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.protocol import Host
 
 NET = "/sys/class/net"
@@ -200,10 +200,6 @@ def listening(host: Host) -> Maybe[dict[int, str]]:
 
 def free_port(host: Host, first: int, most: int = 100) -> Maybe[int]:
     """Return the first port without a listener, among `most` ports from `first` on."""
-    taken = listening(host)
-    if isinstance(taken, Unknown):
-        return taken
-    for port in range(first, first + most):
-        if port not in taken:
-            return port
-    return Unknown(Reason.NOT_THERE, TABLES[0], f"all ports from {first} to {first + most - 1} are in use")
+    ports = range(first, first + most)
+    none = Unknown(Reason.NOT_THERE, TABLES[0], f"all ports from {first} to {ports[-1]} are in use")
+    return map_known(listening(host), lambda taken: next((port for port in ports if port not in taken), none))

@@ -13,8 +13,7 @@ from enum import Enum
 from functools import cache
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 from probes.host.values import NO_PMA, read_integer
@@ -390,12 +389,9 @@ def _errors(
 
 
 def _counter(text: Maybe[str], path: str, bits: int) -> Maybe[ErrorCounter]:
-    if isinstance(text, Unknown):
-        return text
     if text == NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, text)
-    counter = parse_counter(text, bits)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if counter is None else counter
+        return Unknown(Reason.NOT_THERE, path, NO_PMA)
+    return parse_known(text, lambda number: parse_counter(number, bits), path)
 
 
 def _hw_errors(
@@ -426,8 +422,6 @@ def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
 
 def _traffic_class(host: Host, path: str) -> Maybe[int]:
     """Read OFED's tc/PORT/traffic_class: "Global tclass=106", or empty if none is set."""
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    match = re.search(r"Global tclass=([0-9]{1,3})\b", text)
-    return int(match[1]) if match else Unknown(Reason.NOT_THERE, path, "no traffic class is set")
+    matches = map_known(host.read(path, 4096), re.compile(r"Global tclass=([0-9]{1,3})\b").findall)
+    absent = Unknown(Reason.NOT_THERE, path, "no traffic class is set")
+    return map_known(matches, lambda found: int(found[0]) if found else absent)

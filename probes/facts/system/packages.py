@@ -60,6 +60,12 @@ def owner_of(host: Host, paths: Sequence[str]) -> Maybe[Package]:
     return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
 
 
+def owner_of_module(host: Host, file: Maybe[str], program: str) -> Maybe[Package]:
+    """Return the package of a module's file, else of its program: DKMS's files belong to no package."""
+    paths = [file] if isinstance(file, str) and file.startswith("/") else []
+    return owner_of(host, paths if isinstance(host.size(program), Unknown) else [*paths, program])
+
+
 def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
     answer = host.run(("dpkg-query", "--search", *paths), _SECONDS)
     if isinstance(answer, Unknown):
