@@ -427,7 +427,7 @@ COUNTER = Recipe(
     (
         Change(
             "probes/facts/rdma/port_health.py",
-            '    _mlx5("sample_resent", _RETRANS, _LOST_AND_RESENT, is_expected=False),\n',
+            '    _mlx5("sample_resent", column=_RETRANS, rise=_LOST_AND_RESENT, is_expected=False),\n',
             before="    # sw/rxe/rxe_hw_counters.c",
         ),
         Change(

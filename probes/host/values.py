@@ -24,11 +24,14 @@ _NO_NODE = "the firmware reports no NUMA node (-1)"
 class Files(Protocol):
     """The part of a host that reads files."""
 
-    def read_bytes(self, path: str) -> Maybe[bytes]:
+    def read_bytes(self, path: str, limit: int = ...) -> Maybe[bytes]:
         """Return a file's content."""
 
     def read(self, path: str) -> Maybe[str]:
         """Return a file's text."""
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the names in a directory."""
 
 
 def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:

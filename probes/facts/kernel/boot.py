@@ -118,18 +118,17 @@ def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ..
     if isinstance(names, Unknown):
         return names
     releases = sorted(filter(is_release, names), key=version_key, reverse=True)[:_MAX_KERNELS]
-    found = [_kernel(host, release) for release in releases]
+    found = [
+        InstalledKernel(
+            release=printable(release, 128),
+            image=_first(host, _IMAGES, release),
+            initramfs=_first(host, _RAM_DISKS, release),
+            has_headers=is_there(host.resolve(f"{MODULES_DIRECTORY}/{release}/build")),
+        )
+        for release in releases
+    ]
     # A removed kernel leaves its directory behind if DKMS has built modules in it.
     return tuple(row for row in found if row.release == running or is_there(row.image) is not False)
-
-
-def _kernel(host: Host, release: str) -> InstalledKernel:
-    return InstalledKernel(
-        release=printable(release, 128),
-        image=_first(host, _IMAGES, release),
-        initramfs=_first(host, _RAM_DISKS, release),
-        has_headers=is_there(host.resolve(f"{MODULES_DIRECTORY}/{release}/build")),
-    )
 
 
 def _first(host: Host, patterns: tuple[str, ...], release: str) -> Maybe[str]:

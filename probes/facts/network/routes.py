@@ -69,7 +69,7 @@ def carriers(
 
 def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
     """Return the netdevs of the routes with the longest prefix and, of those, the lowest metric."""
-    wide = _wide(address)
+    wide = address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
     matching = [route for route in routes if wide in route.network]
     if not matching:
         return []
@@ -77,10 +77,6 @@ def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -
     matching = [route for route in matching if route.network.prefixlen == longest]
     lowest = min(route.metric for route in matching)
     return [route.netdev for route in matching if any_metric or route.metric == lowest]
-
-
-def _wide(address: Address) -> IPv6Address:
-    return address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
 
 
 def _is_default(route: Route) -> bool:

@@ -252,11 +252,9 @@ class LocalHost(LocalFiles):
         if sampler is None:
             while len(self._samplers) >= _MOST_SAMPLERS:  # the thread of a forgotten one ends by itself
                 del self._samplers[next(iter(self._samplers))]
-            sampler = self._samplers[tuple(paths)] = CounterSampler(self._read_counter, paths)
+            read = partial(self.read_bytes, limit=_COUNTER_BYTES)
+            sampler = self._samplers[tuple(paths)] = CounterSampler(read, paths)
         return sampler.readings(interval)
-
-    def _read_counter(self, path: str) -> Maybe[bytes]:
-        return self.read_bytes(path, _COUNTER_BYTES)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

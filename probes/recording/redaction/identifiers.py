@@ -323,7 +323,13 @@ class Identifiers(Tokens):
 
     def _answer(self, question: Question, answer: Maybe[Any]) -> Maybe[Any]:
         if isinstance(answer, bytes):
-            return self._content(question.subject[0], answer)
+            path = question.subject[0]
+            row = row_of(path)
+            if row is None or row.rule is None:
+                return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
+            if answer == NO_COMMAND_LINE:
+                return answer
+            return row.rule(self, answer)
         if isinstance(answer, CommandOutput):
             return self._output(question.subject, answer)
         if isinstance(answer, ProcessUsage) and not isinstance(answer.user, Unknown):
@@ -332,14 +338,6 @@ class Identifiers(Tokens):
             return answer  # a device: other open files are not recorded
         rule = None if isinstance(answer, Unknown) else _RULES.get(question.kind)
         return self._value(answer) if rule is None else rule(self, answer)
-
-    def _content(self, path: str, content: bytes) -> Maybe[bytes]:
-        row = row_of(path)
-        if row is None or row.rule is None:
-            return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
-        if content == NO_COMMAND_LINE:
-            return content
-        return row.rule(self, content)
 
     def _output(self, argv: tuple[str, ...], output: CommandOutput) -> CommandOutput:
         rule = rules.help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from probes.base.text import printable
-from probes.metrics.alert_rules import RULES
-from probes.metrics.dashboard import dashboard
+from probes.metrics.dashboard import alert_rules, dashboard
 from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.commands.watch.unit import escaped, program, quoted
 from tui.files.new_file import NotWritten, check_new, make_directory, shown_path, write_new
@@ -79,7 +78,7 @@ def monitoring_files(textfile: str) -> Mapping[str, str]:
     return {
         "gdrtop-metrics.service": service,
         "gdrtop-metrics.timer": _TIMER,
-        "gdrtop-rules.yml": RULES,
+        "gdrtop-rules.yml": alert_rules(),
         "gdrtop-dashboard.json": dashboard(),
     }
 
