@@ -11,9 +11,16 @@ from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import SOURCE, ComponentHistory
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, KernelMessage, of_user
+from probes.host.protocol import (
+    READ_LIMIT_BYTES,
+    CommandOutput,
+    CudaGpu,
+    FileRange,
+    KernelMessage,
+    LogFinding,
+    of_user,
+)
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage

@@ -4,19 +4,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
+
+# What the NCCL logs of jobs showed while a node was recorded, without a line of the logs.
+
+
+@frozen
+class LogFinding:
+    """A finding that a recording cannot show again, because it has no logs of jobs."""
+
+    id: str  # of the check
+    severity: Severity
+    devices: tuple[str, ...] = ()  # BDFs and RDMA device names
+    takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs
+    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
+    part_of: str = ""  # the id of the finding with the same cause
+    data_path: bool = False
+
+
+@runtime_checkable
+class LogFindingsRecorder(Protocol):
+    """A host that records findings; a class of its own, so that nothing of recordings is imported."""
+
+    def note_log_findings(self, findings: tuple[LogFinding, ...]) -> None:
+        """Record what only the logs of jobs show, from now on."""
+
 
 # The small answers of a host: part of a file, output of a command, kernel messages, CUDA attributes.
 

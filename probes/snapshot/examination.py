@@ -37,11 +37,10 @@ from probes.facts.system.platform import CPUINFO
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import LibraryFacts, ToolFacts
 from probes.host.component_history import ComponentHistory
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlLive
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.probe_thread import ask_here
-from probes.host.protocol import Host
+from probes.host.protocol import Host, LogFinding
 from probes.nccl import topology_file
 from probes.nccl.log.reader import JobLogReading
 from probes.nccl.topology_file import TopologyFileFacts, tree_in_use

@@ -20,6 +20,7 @@ from probes.host.host_base import HostBase
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
 from probes.host.machine.kernel_log_reader import KERNEL_LOG, KernelLogReader
+from probes.host.machine.library_child import DATA_DIRECT, DMABUF
 from probes.host.machine.library_probes import (
     CHILD_SECONDS,
     CUDA_NEEDS,
@@ -28,7 +29,6 @@ from probes.host.machine.library_probes import (
     probe_dmabuf,
 )
 from probes.host.machine.nvml_library import NvmlLibrary
-from probes.host.machine.verbs_child import DATA_DIRECT, DMABUF
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
 from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, KernelMessage

@@ -39,6 +39,8 @@ def _read_sections() -> dict[str, frozenset[str]]:
 
 _SECTIONS = _read_sections()
 PROGRAMS = _SECTIONS["programs"] | frozenset(TOOLS)
+RAS_WORDS = _SECTIONS.pop("ras")
+"""Words of the reports and events of NCCL's RAS service, which are plain English."""
 SYMBOLS = _SECTIONS["symbols"]
 """Symbols of kernel modules whose providers matter."""
 VARIABLES = _SECTIONS["variables"]
