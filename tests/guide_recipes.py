@@ -234,8 +234,8 @@ def test_the_release_is_read(tmp_path: Path) -> None:
     },
     others=(
         "probes/facts/node.py",
-        "probes/facts/system/memlock.py",
-        "tests/probes/facts/system/test_memlock.py",
+        "probes/facts/system/limits.py",
+        "tests/probes/facts/system/test_limits.py",
     ),
 )
 REDACTION = Recipe(

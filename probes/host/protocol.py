@@ -1,4 +1,4 @@
-"""The questions that every host answers: this machine, a directory tree, a recording, a simulated node."""
+"""The questions that every host answers (this machine, a tree, a recording), and the small answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of a node that has just been judged."""
+"""The metrics of a node that has just been judged, and the counters of its ports."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from probes.facts.jobs.process_files import (
     parse_program,
     parse_status,
 )
-from probes.facts.system.memlock import MemlockLimit, parse_limits
+from probes.facts.system.limits import MemlockLimit, parse_limits
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage

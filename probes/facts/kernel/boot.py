@@ -1,4 +1,4 @@
-"""How the node boots: boot loader, initramfs tool, kernels on disk, Secure Boot keys."""
+"""How the node boots, now and next: loader, initramfs tool, kernels, Secure Boot keys, command line."""
 
 from __future__ import annotations
 

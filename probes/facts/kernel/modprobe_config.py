@@ -1,4 +1,4 @@
-"""Settings of modprobe and of the boot: blacklists, alias, install and softdep lines, modules loaded at boot.
+"""Settings of modprobe and of modules loaded at boot, and what the errors of modprobe mean.
 
 Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5)) and systemd
 (modules-load.d(5)) do it.

@@ -1,4 +1,4 @@
-"""Routes, addresses and interfaces of this network namespace, and the netdevs that carry a connection.
+"""Routes, interfaces and listening ports of this network namespace, and which netdev carries a connection.
 
 Formats: proc(5), /proc/net/{route,if_inet6}; /proc/net/ipv6_route, Linux net/ipv6/route.c, rt6_info_dump.
 Policy routing is not followed: the netdev of the local address is named in addition to that of the route to

@@ -1,4 +1,4 @@
-"""PCI functions and bridges, from sysfs."""
+"""PCI functions and bridges, from sysfs, and the bandwidth of their links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health of each RDMA port: error counters, subnet manager, MTU, and the netdev that RoCE depends on.
+"""The counters of RDMA ports and what they mean, and each port's subnet manager, MTU and netdev.
 
 Documentation/ABI/stable/sysfs-class-infiniband and drivers/infiniband/core/sysfs.c. State, rate and GIDs are
 in devices.py, bytes in rates.py. Only the difference between two readings of a counter is meaningful: the

@@ -1,4 +1,4 @@
-"""NUMA nodes: their CPUs, memory and distances, and which CPUs and nodes this process may use."""
+"""NUMA nodes: CPUs, memory, distances; which of them this process may use; and the CPU's model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package that a program belongs to, and its version, from the databases of dpkg and rpm.
+"""The distribution, and the package that a file belongs to, from the databases of dpkg and rpm.
 
 dpkg-query(1): --search prints "PACKAGE[:ARCH][, …]: FILE" for the files that it knows. rpm(8): --query --file
 prints a line for each owner in the order of the files, or "… is not owned by any package". Both exit with a

@@ -1,4 +1,4 @@
-"""The platform: bare metal, virtual machine, container or Kubernetes pod; and whether gdrtop runs as root."""
+"""The platform: bare metal, virtual machine, container, pod, cloud; and whether gdrtop runs as root."""
 
 from __future__ import annotations
 

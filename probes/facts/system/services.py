@@ -1,4 +1,4 @@
-"""The services of GPUs and RDMA: installed, started at boot, running, failed.
+"""systemd's units, and the services of GPUs and RDMA: installed, started at boot, running, failed.
 
 Unit files and processes answer most questions. systemctl runs once, for installed services without a process:
 a oneshot service (openibd) is active without one, and only systemd knows about failures.

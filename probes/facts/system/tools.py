@@ -1,4 +1,4 @@
-"""The installed tools, and whether perftest can use GPU memory.
+"""The installed tools and libraries, and whether perftest can use GPU memory.
 
 A tool counts as installed if it is in a trusted directory, from which it can be run. No tool that contacts a
 driver is started (nvidia-smi would load it). perftest's features are read from the bytes of its program,

@@ -1,6 +1,6 @@
 """Identifiers in the answers of a node: counted and, on request, replaced by tokens.
 
-Redaction is an allowlist: of each source, only what table.py names is kept, and of texts only known words. A
+Redaction is an allowlist: of each source, only what FILES names is kept, and of texts only known words. A
 value gets the same token everywhere, in questions and in answers, and a token has the shape of its value, so
 that probes read the recording like the node.
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
-from probes.facts.system.memlock import CGROUPS
+from probes.facts.system.limits import CGROUPS
 from probes.facts.system.platform import AZURE_TAG, ORACLE_TAG
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
 from probes.host.protocol import CommandOutput

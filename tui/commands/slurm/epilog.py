@@ -10,7 +10,7 @@ from typing import TextIO
 
 from probes.base.origin import Source
 from probes.base.text import plural
-from probes.slurm.drain import parse_job
+from probes.slurm.slurm_node import parse_job
 from tui.commands.slurm.session import Session, add_common_options
 from tui.files.job_file import MOST_DIFFERENCES, JobFileError, differences_directory, save_difference
 from tui.files.new_file import shown_path

@@ -1,4 +1,4 @@
-"""Whether to drain a node of Slurm, with which reason, and whether the present reason may be replaced.
+"""A node of Slurm: whether to drain it, with which reason, and the devices of a job on it.
 
 `scontrol update` replaces the reason of another program or admin without asking, and a failed Prolog sets
 Slurm's own only where there is none (src/slurmctld/node_mgr.c). So the present one is read first, and the

@@ -1,4 +1,4 @@
-"""Priorities of RoCE packets on each netdev: trust mode, DSCP to priority, priority flow control (PFC).
+"""RoCE on each netdev: priorities of packets, and the IPv4 networks that netdevs share.
 
 `dcb` of iproute2 (dcb-pfc(8), dcb-app(8)) or, where it is missing, OFED's `mlnx_qos`. mlx5 trusts DSCP while
 it has DSCP entries in the APP table (mlx5/core/en_dcbnl.c, mlx5e_dcbnl_ieee_setapp).
