@@ -122,15 +122,9 @@ class Examination:
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
     processes: Maybe[ProcessFacts] = _probed(
-        "processes",
-        lambda run: processes.probe(run.host, run.pids, run.with_jobs),
-        directories=("/proc",),
+        "processes", lambda run: processes.probe(run.host, run.pids, run.with_jobs), directories=("/proc",)
     )
-    cpu_model: Maybe[CpuModel] = _probed(
-        "CPU model",
-        _cpu_model,
-        needs=("processes",),
-    )
+    cpu_model: Maybe[CpuModel] = _probed("CPU model", _cpu_model, needs=("processes",))
     memlock: Maybe[MemlockFacts] = _probed(
         "memlock", lambda run: limits.probe(run.host), directories=("/etc",)
     )

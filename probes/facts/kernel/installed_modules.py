@@ -22,13 +22,7 @@ from probes.facts.kernel.boot import MODULES_DIRECTORY, version_key
 from probes.facts.kernel.elf import LIMIT_BYTES, Read, parse
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.release import (
-    DMABUF_OPTION,
-    MLX5_DMABUF_OPTIONS,
-    all_set,
-    is_release,
-    read_config,
-)
+from probes.facts.kernel.release import DMABUF_OPTION, MLX5_DMABUF_OPTIONS, all_set, is_release, read_config
 from probes.host.protocol import Host
 
 MAX_KERNELS = 16

@@ -157,10 +157,7 @@ USUAL_NEEDS: dict[str, tuple[str, ...]] = {
 LADDER = tuple(USUAL_NEEDS)
 """All modules in load order: a module comes after those it needs."""
 COMPANIONS = tuple(name for name in LADDER if name not in CORE_LADDER)
-_FAMILY_OF = {
-    **{name: family for family in LADDER_FAMILIES for name in family.modules},
-    EFA_PEERMEM: EFA,
-}
+_FAMILY_OF = {**{name: family for family in LADDER_FAMILIES for name in family.modules}, EFA_PEERMEM: EFA}
 
 _WHY = {
     "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",

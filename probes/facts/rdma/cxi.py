@@ -10,16 +10,7 @@ import re
 from dataclasses import replace
 
 from probes.base.text import printable
-from probes.base.unknown import (
-    Maybe,
-    Reason,
-    Unknown,
-    first_unread,
-    known,
-    map_known,
-    not_found,
-    parse_known,
-)
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found, parse_known
 from probes.facts.network.routes import NET
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import SLINGSHOT, cards_of

@@ -9,12 +9,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.kernel.module_files import (
-    OFED_PACKAGES,
-    DkmsFacts,
-    ModuleFile,
-    installed_for,
-)
+from probes.facts.kernel.module_files import OFED_PACKAGES, DkmsFacts, ModuleFile, installed_for
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.pci.nic_families import CONNECTX, EFA, OTHER_DKMS, SLINGSHOT
 from probes.facts.system.kubernetes import DriverContainerFacts

@@ -114,9 +114,7 @@ class ResourceReader:
     """
 
     def __init__(
-        self,
-        connect: Callable[[float], Connection] = _Connection,
-        namespaces: RdmaNamespaces | None = None,
+        self, connect: Callable[[float], Connection] = _Connection, namespaces: RdmaNamespaces | None = None
     ) -> None:
         self._connect = connect
         self._namespaces = namespaces

@@ -71,10 +71,7 @@ _FAILURES = (
     ("a terminal is required", _SUDO),
     ("is not in the sudoers file", "sudo is not allowed there; allow `sudo -n`, or connect as root"),
     ("sudo: not found", "sudo is not installed there; connect as root"),
-    (
-        _NO_PYTHON,
-        "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /",
-    ),
+    (_NO_PYTHON, "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /"),
     ("is too old for gdrtop", "its Python is older than 3.6; install a newer python3 there"),
 )
 _WIDE = re.compile(rb"\\u(?!00)")
