@@ -464,15 +464,7 @@ QUESTION = Recipe(
             "probes/host/protocol.py",
             '''    def sample_level(self) -> Maybe[int]:
         """Return the sample level."""
-
-''',
-            before="    def environment(self",
-        ),
-        Change(
-            "probes/host/host_base.py",
-            '''    def sample_level(self) -> Maybe[int]:
-        """Return the sample level."""
-        return self._answer("sample_level")
+        return _answer(self, "sample_level")
 
 ''',
             before="    def environment(self",
@@ -528,10 +520,6 @@ def test_sample_the_level_is_recorded() -> None:
         "sample or knows_nothing or passes_on",
     ),
     {
-        "probes/host/host_base.py": (
-            "tests/probes/host/test_host_base.py::test_a_host_that_knows_nothing_says_so",
-            "sample_level",
-        ),
         "probes/recording/recording_host.py": (
             "tests/probes/host/test_host_base.py::test_a_recording_host_passes_on_every_question",
             "sample_level",
