@@ -234,8 +234,8 @@ def test_the_release_is_read(tmp_path: Path) -> None:
     },
     others=(
         "probes/facts/node.py",
-        "probes/facts/system/memlock.py",
-        "tests/probes/facts/system/test_memlock.py",
+        "probes/facts/system/limits.py",
+        "tests/probes/facts/system/test_limits.py",
     ),
 )
 REDACTION = Recipe(
@@ -422,7 +422,7 @@ COUNTER = Recipe(
     (
         Change(
             "probes/facts/rdma/port_health.py",
-            '    _mlx5("sample_resent", _RETRANS, _LOST_AND_RESENT, is_expected=False),\n',
+            '    _mlx5("sample_resent", column=_RETRANS, rise=_LOST_AND_RESENT, is_expected=False),\n',
             before="    # sw/rxe/rxe_hw_counters.c",
         ),
         Change(
@@ -459,15 +459,7 @@ QUESTION = Recipe(
             "probes/host/protocol.py",
             '''    def sample_level(self) -> Maybe[int]:
         """Return the sample level."""
-
-''',
-            before="    def environment(self",
-        ),
-        Change(
-            "probes/host/host_base.py",
-            '''    def sample_level(self) -> Maybe[int]:
-        """Return the sample level."""
-        return self._answer("sample_level")
+        return _answer(self, "sample_level")
 
 ''',
             before="    def environment(self",
@@ -523,10 +515,6 @@ def test_sample_the_level_is_recorded() -> None:
         "sample or knows_nothing or passes_on",
     ),
     {
-        "probes/host/host_base.py": (
-            "tests/probes/host/test_host_base.py::test_a_host_that_knows_nothing_says_so",
-            "sample_level",
-        ),
         "probes/recording/recording_host.py": (
             "tests/probes/host/test_host_base.py::test_a_recording_host_passes_on_every_question",
             "sample_level",

@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # Python 3.10
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("tui", "probes", "widgets")
-DATA = {".bash", ".css", ".fish", ".j2", ".json", ".tcss", ".toml", ".txt"}
+DATA = {".bash", ".css", ".fish", ".ids", ".j2", ".json", ".tcss", ".toml", ".txt", ".yaml"}
 
 
 @pytest.fixture(scope="module")

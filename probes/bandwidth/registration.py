@@ -21,7 +21,7 @@ from probes.facts.gpudirect_probe import CUDA_START_ERRORS
 from probes.facts.kernel.modules import PRESENT, ModuleFacts, ModuleState
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice
-from probes.facts.system.memlock import MemlockFacts
+from probes.facts.system.limits import MemlockFacts
 from probes.queries.unproven_paths import unproven_pairs
 from probes.snapshot.examination import Examination
 

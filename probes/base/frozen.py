@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from reprlib import recursive_repr
 from threading import RLock
@@ -117,28 +118,16 @@ def _initialization(made: Any) -> Any:
     return initialize
 
 
-def _set_refusal(made: Any) -> Any:
-    """Return the method that sets what is no field, of instances of derived classes."""
+def _refusal(action: str, method: str, made: Any) -> Any:
+    """Return the method that sets or deletes what is no field, of instances of derived classes."""
     names = frozenset(field.name for field in dataclasses.fields(made))
 
-    def set_attribute(self: Any, name: str, value: object) -> None:
+    def refuse(self: Any, name: str, *value: object) -> None:
         if type(self) is made or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
-        super(made, self).__setattr__(name, value)
+            raise dataclasses.FrozenInstanceError(f"cannot {action} field {name!r}")
+        getattr(super(made, self), method)(name, *value)
 
-    return set_attribute
-
-
-def _delete_refusal(made: Any) -> Any:
-    """Return the method that deletes what is no field, of instances of derived classes."""
-    names = frozenset(field.name for field in dataclasses.fields(made))
-
-    def delete_attribute(self: Any, name: str) -> None:
-        if type(self) is made or name in names:
-            raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
-        super(made, self).__delattr__(name)
-
-    return delete_attribute
+    return refuse
 
 
 def _compared_values(made: Any) -> Callable[[Any], Any]:
@@ -185,6 +174,6 @@ _METHODS: dict[str, Callable[[Any], Any]] = {
     "__eq__": _equality,
     "__hash__": _hash,
     "__repr__": _representation,
-    "__setattr__": _set_refusal,
-    "__delattr__": _delete_refusal,
+    "__setattr__": partial(_refusal, "assign to", "__setattr__"),
+    "__delattr__": partial(_refusal, "delete", "__delattr__"),
 }

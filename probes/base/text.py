@@ -7,9 +7,7 @@ import string
 from collections.abc import Iterable
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-BDF = re.compile(
-    r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
-)  # the address of a PCI function, with its domain
+BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # of a PCI function, with its domain
 # Modules, commands and libraries with names of letters only, with which titles begin.
 _NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
 _BLANKS = string.whitespace + "\0"

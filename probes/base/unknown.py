@@ -7,6 +7,7 @@ from enum import Enum
 from typing import NoReturn, TypeVar, Union
 
 from probes.base.frozen import frozen
+from probes.base.text import printable
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -65,24 +66,22 @@ def known(fact: Maybe[T], otherwise: T) -> T:
 
 def any_of(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
     """Return True if one answer is true, else the first unknown answer, else False."""
-    unknown: Unknown | None = None
-    for answer in answers:
-        if isinstance(answer, Unknown):
-            unknown = answer if unknown is None else unknown
-        elif answer:
-            return True
-    return False if unknown is None else unknown
+    return _decided(answers, True)
 
 
 def all_of(answers: Iterable[Maybe[bool]]) -> Maybe[bool]:
     """Return False if one answer is false, else the first unknown answer, else True."""
+    return _decided(answers, False)
+
+
+def _decided(answers: Iterable[Maybe[bool]], by: bool) -> Maybe[bool]:
     unknown: Unknown | None = None
     for answer in answers:
         if isinstance(answer, Unknown):
             unknown = answer if unknown is None else unknown
-        elif not answer:
-            return False
-    return True if unknown is None else unknown
+        elif bool(answer) is by:
+            return by
+    return not by if unknown is None else unknown
 
 
 def is_there(fact: Maybe[object]) -> Maybe[bool]:
@@ -95,6 +94,12 @@ def is_there(fact: Maybe[object]) -> Maybe[bool]:
 def false_if_absent(switch: Maybe[bool]) -> Maybe[bool]:
     """Return a switch that is false where it is not there."""
     return False if isinstance(switch, Unknown) and switch.reason is Reason.NOT_THERE else switch
+
+
+def because(fact: Maybe[T], detail: str) -> Maybe[T]:
+    """Return the fact, with this reason in words if it is not there."""
+    is_absent = isinstance(fact, Unknown) and fact.reason is Reason.NOT_THERE
+    return Unknown(Reason.NOT_THERE, fact.source, detail) if isinstance(fact, Unknown) and is_absent else fact
 
 
 def first_known(answers: Iterable[Maybe[T]], source: str) -> Maybe[T]:
@@ -122,3 +127,17 @@ def not_found(answers: Iterable[object], source: str, detail: str = "") -> Unkno
 def map_known(fact: Maybe[T], read: Callable[[T], Maybe[U]]) -> Maybe[U]:
     """Return what `read` makes of a known fact; an unknown fact stays as it is."""
     return fact if isinstance(fact, Unknown) else read(fact)
+
+
+def parse_known(
+    text: Maybe[str],
+    parse: Callable[[str], T | None],
+    source: str,
+    reason: Reason = Reason.MALFORMED,
+    detail: str = "",
+) -> Maybe[T]:
+    """Return what `parse` makes of a known text; if that is None, the reason, by default with the text."""
+    if isinstance(text, Unknown):
+        return text
+    value = parse(text)
+    return Unknown(reason, source, detail or printable(text, 40)) if value is None else value

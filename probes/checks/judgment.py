@@ -21,7 +21,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.statements import PathStatement, path_statements
 from probes.facts.node import host_name
-from probes.host.log_findings import LogFinding
+from probes.host.protocol import LogFinding
 from probes.queries.finding import Check, Evidence, Finding, Outcome, Severity, Status, found
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination

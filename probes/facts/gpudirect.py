@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.host.protocol import Host
 from probes.host.values import read_integer
@@ -116,9 +116,7 @@ def hardware_of(rdma: Maybe[RdmaFacts]) -> list[RdmaDevice]:
 def _difference(host: Host, client: str, added: str, removed: str) -> Maybe[int]:
     total = read_integer(host, f"{MEMORY_PEERS}/{client}/{added}", signed=True)
     gone = read_integer(host, f"{MEMORY_PEERS}/{client}/{removed}", signed=True)
-    if isinstance(total, Unknown):
-        return total
-    return gone if isinstance(gone, Unknown) else total - gone
+    return map_known(total, lambda count: map_known(gone, lambda less: count - less))
 
 
 def _refcnt(host: Host, module: str, refcnts: Mapping[str, Maybe[int]]) -> Maybe[int]:

@@ -19,8 +19,8 @@ from probes.facts.kernel.modules import PRESENT, ModuleState
 from probes.facts.pci.functions import PciFunction, now_of
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
-from probes.facts.rdma.qos import netdevs_of
-from probes.facts.system.memlock import MemlockFacts
+from probes.facts.rdma.roce import netdevs_of
+from probes.facts.system.limits import MemlockFacts
 from probes.queries.pcie_paths import acs_exemption, express_of, functions_of, redirects_of
 from probes.queries.versions import library_version, versions_of
 from probes.snapshot.examination import Examination

@@ -1,22 +1,46 @@
-"""The questions that every host answers: this machine, a directory tree, a recording, a simulated node."""
+"""The questions that every host answers (this machine, a tree, a recording), and the small answers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage
+
+# What the NCCL logs of jobs showed while a node was recorded, without a line of the logs.
+
+
+@frozen
+class LogFinding:
+    """A finding that a recording cannot show again, because it has no logs of jobs."""
+
+    id: str  # of the check
+    severity: Severity
+    devices: tuple[str, ...] = ()  # BDFs and RDMA device names
+    takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs
+    ranks: tuple[str, ...] = ()  # "rank 5", "pid 4716"
+    part_of: str = ""  # the id of the finding with the same cause
+    data_path: bool = False
+
+
+@runtime_checkable
+class LogFindingsRecorder(Protocol):
+    """A host that records findings; a class of its own, so that nothing of recordings is imported."""
+
+    def note_log_findings(self, findings: tuple[LogFinding, ...]) -> None:
+        """Record what only the logs of jobs show, from now on."""
+
 
 # The small answers of a host: part of a file, output of a command, kernel messages, CUDA attributes.
 
@@ -100,8 +124,16 @@ READ_LIMIT_BYTES = 64 * 1024
 TREE_ONLY = "a directory tree has no commands, drivers or devices"
 
 
+def _answer(host: Any, kind: str, *keys: str) -> Maybe[Any]:
+    answer: Maybe[Any] = host._answer(kind, *keys)
+    return answer
+
+
 class Host(Protocol):
-    """A node that can be queried; no method changes it."""
+    """A node that can be queried; no method changes it.
+
+    What a subclass of HostBase does not override, HostBase answers by the kind and keys of a recording.
+    """
 
     origin: Origin
 
@@ -117,63 +149,82 @@ class Host(Protocol):
         A negative offset counts from the end.
         MALFORMED: it is no regular file, with its kind; such a file is not opened. Never recorded.
         """
+        return _answer(self, "file_range", path)
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the sorted names in a directory, unchanged: clean them before showing them."""
+        return _answer(self, "names", path)
 
     def link(self, path: str) -> Maybe[str]:
         """Return the target of a symbolic link, unresolved."""
+        return _answer(self, "link", path)
 
     def resolve(self, path: str) -> Maybe[str]:
         """Return the path with every link resolved, inside the host's root."""
+        return _answer(self, "resolve", path)
 
     def size(self, path: str) -> Maybe[int]:
         """Return a file's size in bytes; a PCI `resourceN` file is as long as its BAR."""
+        return _answer(self, "size", path)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         """Return whether this process can read (and write) the file."""
+        return _answer(self, "writable" if write else "readable", path)
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         """Return the output of a read-only command, which is searched on the trusted path."""
+        return _answer(self, "run", *argv)
 
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return what NVML reports about driver and GPUs; the reason shows whether the driver is missing."""
+        return _answer(self, "nvml")
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
         """Return one reading of NVML's live figures."""
+        return _answer(self, "nvml_live")
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         """Return the errno of the `ibv_reg_dmabuf_mr` probe for each RDMA device (EBADF: supported)."""
+        return {device: _answer(self, "dmabuf_errno", device) for device in devices}
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
         """Return the path of each RDMA device's Data Direct function below /sys; "": it has none."""
+        return {device: _answer(self, "data_direct_path", device) for device in devices}
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports about each GPU's support for GPUDirect RDMA; may take seconds."""
+        return _answer(self, "cuda_gpus")
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         """Return user, CPU, memory and CPU affinity of each process; ask only about the few that matter."""
+        return {pid: _answer(self, "process_usage", str(pid)) for pid in pids}
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         """Return the bytes through each network interface, without RDMA."""
+        return {name: _answer(self, "interface_counters", name) for name in names}
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         """Return the queue pairs, memory regions and contexts of all processes, by RDMA netlink.
 
         Drivers ask their firmware for the state of each queue pair: ask at most every two seconds.
         """
+        return _answer(self, "rdma_resources")
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         """Return the packet numbers of all connected queue pairs; as expensive as `rdma_resources`."""
+        return _answer(self, "packet_numbers")
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""
+        return {pid: _answer(self, "thread_names", str(pid)) for pid in pids}
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return some of the counters of `ethtool -S` by network interface; ask at most once a second."""
+        return {name: _answer(self, "ethtool_counters", name) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's messages since the last call; the first call only sets the start."""
+        return _answer(self, "kernel_messages")
 
     def ras_answer(self, address: str, command: str, seconds: float = ANSWER_SECONDS) -> Maybe[str]:
         """Return the answer of NCCL's RAS service to one of probes.host.ras.QUESTIONS, as text.
@@ -181,12 +232,14 @@ class Host(Protocol):
         `address`: "127.0.0.1:28028", "[::1]:28028"; only this host's. It makes the job gather data from all
         its ranks and can harm it: ask only under the policy of probes/live/ras/policy.py.
         """
+        return _answer(self, "ras_answer", f"{address} {command}")
 
     def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
         """Return the RAS events of a job since the last call; the first call subscribes to them.
 
         They are read from the job as they come. `last` ends the subscription.
         """
+        return _answer(self, "ras_events", address)
 
     def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
         """Return the newest collectives in a file of NCCL's inspector; MALFORMED: it is being rewritten.
@@ -194,12 +247,15 @@ class Host(Protocol):
         `user`: the uid of the process; OTHER_OWNER: the file is neither its nor root's.
         Nothing else of the file is returned or recorded. Only the end of a long log is read.
         """
+        return _answer(self, "collectives", path)
 
     def component_history(self) -> Maybe[ComponentHistory]:
         """Return what `gdrtop watch` has kept of this node's NICs and GPUs; NOT_THERE: nothing."""
+        return _answer(self, "component_history")
 
     def log_findings(self) -> Maybe[tuple[LogFinding, ...]]:
         """Return what the NCCL logs of jobs showed while the node was recorded; only recordings have them."""
+        return _answer(self, "log_findings")
 
     def counter_readings(
         self, paths: Sequence[str], interval: float = 0.1
@@ -209,9 +265,11 @@ class Host(Protocol):
         The first call starts to read them every `interval` seconds by `monotonic()`, until no call comes for
         some seconds. Never recorded.
         """
+        return _answer(self, "counter_readings", *paths)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of the node's session."""
+        return _answer(self, "environment", name)
 
     def is_root(self) -> bool:
         """Return whether this process runs as root."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, spans
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
 from probes.host.values import Files, read_integer
 
 PASSWD = "/etc/passwd"
@@ -40,16 +39,6 @@ class InterfaceCounters:
 
     sent_bytes: Maybe[int]
     received_bytes: Maybe[int]
-
-
-class ProcessFiles(Protocol):
-    """The part of a host that reads /proc."""
-
-    def read_bytes(self, path: str, limit: int = ...) -> Maybe[bytes]:
-        """Return a file's content."""
-
-    def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        """Return the names in a directory."""
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
@@ -116,7 +105,7 @@ def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe
     return {name: counters(name) for name in names}
 
 
-def thread_names_from_files(host: ProcessFiles, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+def thread_names_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
     """Return the distinct names of each process's threads, sorted, from /proc/PID/task/TID/comm.
 
     Libraries name theirs, so NCCL shows without reading its environment.
@@ -124,7 +113,7 @@ def thread_names_from_files(host: ProcessFiles, pids: Sequence[int]) -> Mapping[
     return {pid: _thread_names(host, f"/proc/{pid}/task") for pid in pids}
 
 
-def _thread_names(host: ProcessFiles, path: str) -> Maybe[tuple[str, ...]]:
+def _thread_names(host: Files, path: str) -> Maybe[tuple[str, ...]]:
     threads = host.names(path)
     if isinstance(threads, Unknown):
         return threads
@@ -142,7 +131,6 @@ def _thread_names(host: ProcessFiles, path: str) -> Maybe[tuple[str, ...]]:
 
 
 def _match(text: Maybe[str], source: str, pattern: str) -> Maybe[str]:
-    if isinstance(text, Unknown):
-        return text
-    match = re.search(pattern, text, re.M)
-    return match[1] if match else Unknown(Reason.NOT_RECORDED, source, "the line is missing")
+    search = re.compile(pattern, re.M).search
+    matched = parse_known(text, search, source, Reason.NOT_RECORDED, "the line is missing")
+    return map_known(matched, lambda match: match[1])

@@ -6,7 +6,7 @@ import re
 from typing import Protocol
 
 from probes.base.text import printable, text_of
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
 
 VERBS = "/sys/class/infiniband_verbs"
 RDMA_CLASS = "/sys/class/infiniband"
@@ -24,11 +24,14 @@ _NO_NODE = "the firmware reports no NUMA node (-1)"
 class Files(Protocol):
     """The part of a host that reads files."""
 
-    def read_bytes(self, path: str) -> Maybe[bytes]:
+    def read_bytes(self, path: str, limit: int = ...) -> Maybe[bytes]:
         """Return a file's content."""
 
     def read(self, path: str) -> Maybe[str]:
         """Return a file's text."""
+
+    def names(self, path: str) -> Maybe[tuple[str, ...]]:
+        """Return the names in a directory."""
 
 
 def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
@@ -55,11 +58,8 @@ def read_telemetry(host: Files, path: str) -> Maybe[int]:
 
     shs-cxi-driver, cass_telem.c, telem_sysfs_item_retrieve.
     """
-    text = host.read(path)
-    match = None if isinstance(text, Unknown) else _STAMPED.fullmatch(text)
-    if isinstance(text, Unknown):
-        return text
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if match is None else int(match[1])
+    matched = parse_known(host.read(path), _STAMPED.fullmatch, path)
+    return map_known(matched, lambda match: int(match[1]))
 
 
 def read_numa_node(host: Files, path: str) -> Maybe[int]:

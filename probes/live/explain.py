@@ -11,7 +11,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, name_of
-from probes.facts.system.memlock import RdmaLimit
+from probes.facts.system.limits import RdmaLimit
 from probes.host.values import RDMA_CLASS
 from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
 from probes.live.processes.node_evidence import gpu_users

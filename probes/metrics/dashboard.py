@@ -1,9 +1,10 @@
-"""A Grafana dashboard of the metrics, as its JSON."""
+"""What monitoring systems make of the metrics: a Grafana dashboard, and alert rules for Prometheus."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.resources import files
 from typing import Any
 
 from probes.base.frozen import frozen
@@ -122,6 +123,11 @@ _PANELS = (
     ),
     _Panel("Paths between GPUs and NICs", "table", ((f"gdrtop_path_info{_HERE}", ""),), width=12),
 )
+
+
+def alert_rules() -> str:
+    """Return the YAML of a rule file."""
+    return files(__package__).joinpath("alert_rules.yaml").read_text(encoding="utf-8")
 
 
 def dashboard() -> str:

@@ -1,4 +1,4 @@
-"""The metrics of a node that has just been judged."""
+"""The metrics of a node that has just been judged, and the counters of its ports."""
 
 from __future__ import annotations
 
@@ -103,20 +103,13 @@ def wait_ratio(before: PortTotals | None, now: PortTotals) -> Maybe[float]:
     earlier = before.counters.get(WAIT, Unknown(Reason.NOT_RECORDED, WAIT))
     ticks = earlier if isinstance(earlier, Unknown) else rise(WAIT, earlier, after)
     octets = _risen(before.bytes.sent_bytes, now.bytes.sent_bytes)
-    if isinstance(ticks, Unknown):
-        return ticks
-    if isinstance(octets, Unknown):
-        return octets
-    total = ticks + octets / _OCTETS_A_WORD
-    return ticks / total if total else 0.0
+    words = map_known(octets, lambda count: count / _OCTETS_A_WORD)
+    return map_known(ticks, lambda tick: map_known(words, lambda sent: tick / (tick + sent or 1)))
 
 
 def _risen(before: Maybe[int], after: Maybe[int]) -> Maybe[int]:
-    if isinstance(before, Unknown):
-        return before
-    if isinstance(after, Unknown):
-        return after
-    return after - before if after >= before else Unknown(Reason.MALFORMED, "", "the counter was reset")
+    reset = Unknown(Reason.MALFORMED, "", "the counter was reset")
+    return map_known(before, lambda was: map_known(after, lambda now: now - was if now >= was else reset))
 
 
 _Values = Iterator[tuple[Labels, Maybe[float]]]
@@ -296,10 +289,8 @@ def _ports(seen: Observation, with_bytes: bool) -> Iterator[Family]:
 
 
 def _stall(port: PortTotals) -> Maybe[float]:
-    if isinstance(port.ethtool, Unknown):
-        return port.ethtool
-    percent = pcie_stall_percent(dict(port.ethtool))
-    return percent if isinstance(percent, Unknown) else percent / 100
+    percent = map_known(port.ethtool, lambda counters: pcie_stall_percent(dict(counters)))
+    return map_known(percent, lambda part: part / 100)
 
 
 def _pauses(labels: Labels, port: PortTotals) -> _Values:

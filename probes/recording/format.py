@@ -34,9 +34,8 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import MOST_COMPONENTS, MOST_NUMBER, ComponentHistory, JobPart
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage
+from probes.host.protocol import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage, LogFinding
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 FORMAT_VERSION = 1

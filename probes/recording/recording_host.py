@@ -12,7 +12,6 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubernetes import without_variables
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import (
     MAX_MESSAGES,
@@ -22,6 +21,7 @@ from probes.host.protocol import (
     FileRange,
     Host,
     KernelMessage,
+    LogFinding,
 )
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources

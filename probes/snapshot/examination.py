@@ -24,23 +24,23 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci import config_space, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health, qos
+from probes.facts.rdma import port_health, roce
 from probes.facts.rdma.port_health import PortHealthFacts
-from probes.facts.rdma.qos import QosFacts, RailNetworkFacts
-from probes.facts.system import device_nodes, kubernetes, memlock, numa, packages, services, tools
+from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
+from probes.facts.system import device_nodes, kubernetes, limits, numa, packages, services, tools
 from probes.facts.system.device_nodes import DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
-from probes.facts.system.memlock import MemlockFacts, RdmaCgroupFacts
+from probes.facts.system.limits import MemlockFacts, RdmaCgroupFacts
 from probes.facts.system.numa import CpuModel, CpusetFacts
 from probes.facts.system.packages import Distribution
+from probes.facts.system.platform import CPUINFO
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import LibraryFacts, ToolFacts
 from probes.host.component_history import ComponentHistory
-from probes.host.log_findings import LogFinding
 from probes.host.nvml import NvmlLive
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.probe_thread import ask_here
-from probes.host.protocol import Host
+from probes.host.protocol import Host, LogFinding
 from probes.nccl import topology_file
 from probes.nccl.log.facts import JobLogReading
 from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
@@ -69,7 +69,7 @@ class _Examining(Probing):
 
 def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
     interfaces = run.answer("interfaces", InterfaceFacts)
-    return map_known(run.node.rdma, lambda rdma: qos.probe_rails(run.host, rdma, interfaces))
+    return map_known(run.node.rdma, lambda rdma: roce.probe_rails(run.host, rdma, interfaces))
 
 
 def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
@@ -79,7 +79,7 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
         return processes
     libraries = (known(process.libraries, ()) for process in processes.processes)
     if not any(library.name == "libucp" for mapped in libraries for library in mapped):
-        return Unknown(Reason.NOT_THERE, numa.CPUINFO, "no process maps UCX")
+        return Unknown(Reason.NOT_THERE, CPUINFO, "no process maps UCX")
     return numa.probe_cpu_model(run.host)
 
 
@@ -92,7 +92,7 @@ def _rdma_cgroup(run: _Examining) -> Maybe[RdmaCgroupFacts]:
     facts = run.answer("processes", ProcessFacts)
     jobs = () if isinstance(facts, Unknown) else facts.processes
     pids = [job.pid for job in jobs if job.uverbs_files != () and not job.is_ours]
-    return memlock.probe_rdma_cgroups(run.host, pids)
+    return limits.probe_rdma_cgroups(run.host, pids)
 
 
 _probed: ProbedFields[_Examining] = ProbedFields()
@@ -122,17 +122,11 @@ class Examination:
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
     processes: Maybe[ProcessFacts] = _probed(
-        "processes",
-        lambda run: processes.probe(run.host, run.pids, run.with_jobs),
-        directories=("/proc",),
+        "processes", lambda run: processes.probe(run.host, run.pids, run.with_jobs), directories=("/proc",)
     )
-    cpu_model: Maybe[CpuModel] = _probed(
-        "CPU model",
-        _cpu_model,
-        needs=("processes",),
-    )
+    cpu_model: Maybe[CpuModel] = _probed("CPU model", _cpu_model, needs=("processes",))
     memlock: Maybe[MemlockFacts] = _probed(
-        "memlock", lambda run: memlock.probe(run.host), directories=("/etc",)
+        "memlock", lambda run: limits.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
     rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed(
@@ -181,7 +175,7 @@ class Examination:
         "interfaces", lambda run: routes.probe(run.host), directories=("/proc",)
     )
     qos: Maybe[QosFacts] = _probed(
-        "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: qos.probe(run.host, rdma))
+        "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: roce.probe(run.host, rdma))
     )
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(

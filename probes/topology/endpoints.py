@@ -40,8 +40,7 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
     if isinstance(node.gpus, GpuFacts):
         gpus = [Endpoint(gpu.bdf, f"GPU{gpu.index}", gpu.bdf, gpu.numa_node, True) for gpu in node.gpus.gpus]
     else:
-        cards = (function for function in functions.values() if function.kind is PciKind.GPU)
-        named = enumerate(cards)
+        named = enumerate(node.pci.gpus if isinstance(node.pci, PciFacts) else ())
         gpus = [Endpoint(card.bdf, f"GPU{place}", card.bdf, card.numa_node, True) for place, card in named]
     direct = node.data_direct.of_devices if isinstance(node.data_direct, DataDirectFacts) else {}
     nics: list[Endpoint] = []
@@ -81,9 +80,11 @@ def rdma_functions(node: Node) -> tuple[PciFunction, ...]:
 
 
 def _with_device(node: Node) -> set[Maybe[str]]:
-    """Return the BDFs of the functions with an RDMA device, also as ports of a bond."""
+    """Return the BDFs of the functions with an RDMA device, also as ports of a bond that one spans."""
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    return {device.bdf for device in devices if not isinstance(device.bdf, Unknown)} | _bonded(node)
+    bonds = [port.bond for device in devices for port in device.ports if port.bond is not None]
+    bonded = {member.bdf for bond in bonds for member in bond.members}
+    return {device.bdf for device in devices if not isinstance(device.bdf, Unknown)} | bonded
 
 
 def _without_driver(node: Node) -> frozenset[str]:
@@ -92,13 +93,6 @@ def _without_driver(node: Node) -> frozenset[str]:
         return frozenset()
     cards = cards_of(node.pci, *PLUGIN_ONLY)
     return frozenset(bdf for bdf in cards if is_there(node.pci.functions[bdf].driver) is False)
-
-
-def _bonded(node: Node) -> set[Maybe[str]]:
-    """Return the functions that are ports of bonds which RDMA devices span."""
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    bonds = [port.bond for device in devices for port in device.ports if port.bond is not None]
-    return {member.bdf for bond in bonds for member in bond.members}
 
 
 def is_down(device: RdmaDevice | None) -> bool:

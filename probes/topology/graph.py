@@ -160,7 +160,8 @@ def _add_branch(parts: Parts, function: PciFunction, functions: Mapping[str, Pci
     for place, bdf in enumerate(function.chain):
         part = functions.get(bdf)
         if bdf not in parts:
-            parts.add(bdf, kind=_kind(part, place), depth=place + 1, **_facts(part))
+            facts = {} if part is None else {name: getattr(part, name) for name in _FACTS}
+            parts.add(bdf, kind=_kind(part, place), depth=place + 1, **facts)
             if place:
                 kinds = parts.nodes[above]["kind"], parts.nodes[bdf]["kind"]
                 parts.join(above, bdf, **_link(upper, part, *kinds))
@@ -176,12 +177,6 @@ def _kind(function: PciFunction | None, place: int) -> str:
     if place == 0:
         return ROOT_PORT
     return UPSTREAM if place % 2 else DOWNSTREAM
-
-
-def _facts(function: PciFunction | None) -> dict[str, Any]:
-    if function is None:
-        return {}
-    return {name: getattr(function, name) for name in _FACTS}
 
 
 def _connect(parts: Parts, a: str, b: str, kind: str, text: str = "", **more: Any) -> None:

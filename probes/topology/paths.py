@@ -17,7 +17,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
-from probes.topology.hops import Branch, Hop, Routes, Smi, smi_path, weakest_of
+from probes.topology.hops import Hop, Routes, Smi, smi_path, weakest_of
 from probes.topology.nccl_paths import NEAR, ORDER, FileTree, Nccl, NcclPaths
 
 if TYPE_CHECKING:
@@ -384,7 +384,9 @@ class Places:
         functions, seat = self._functions(end), self._nccl.seat(end)
         if not functions or isinstance(seat, Unknown):
             return end
-        branches = [(branch, self._shared(branch)) for branch in map(self._routes.branch, functions)]
+        # How many parts of each branch, from the top, are above other functions too.
+        found = map(self._routes.branch, functions)
+        branches = [(branch, sum(self._below[part] > 1 for part in branch.parts)) for branch in found]
         if any(shared == len(branch.parts) - 1 for branch, shared in branches):
             return end
         best = [branch.best_gbps[: max(1, shared)] for branch, shared in branches]
@@ -393,7 +395,3 @@ class Places:
         parts = [(len(branch.parts), branch.parts[:shared]) for branch, shared in branches]
         numa = known(self._parts.nodes[functions[0]]["numa_node"], None)
         return seat.switches, seat.cpu, numa, *parts, *best
-
-    def _shared(self, branch: Branch) -> int:
-        """Return how many parts of a branch, from the top, are above other functions too."""
-        return sum(self._below[part] > 1 for part in branch.parts)

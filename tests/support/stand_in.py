@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine.ethtool_socket import COUNT, HEADER, NAME_BYTES, STATS
+from probes.host.machine.library_child import CUDA
 from probes.host.nvml import NvmlGpu, NvmlLive
 from probes.host.protocol import CudaGpu
 from probes.host.remote.collector import GREETING
@@ -89,8 +90,8 @@ def _told(found: Maybe[Any], convert: Any) -> Answer:
 
 
 def _program(host: SimulatedHost, arguments: list[str]) -> str:
-    """What verbs_child.py and cuda_child.py print."""
-    if arguments[0].startswith("libcuda"):
+    """What library_child.py prints."""
+    if arguments[0] == CUDA:
         gpus = host.cuda_gpus()
         if isinstance(gpus, Unknown):
             return repr({"reason": gpus.reason.value, "detail": gpus.detail})

@@ -18,8 +18,7 @@ from typing import TextIO
 from probes.base.text import did_you_mean, printable
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
-from probes.metrics.alert_rules import RULES
-from probes.metrics.dashboard import dashboard
+from probes.metrics.dashboard import alert_rules, dashboard
 from probes.setup.manifests.catalogue import MANIFESTS
 from probes.setup.manifests.immutable_hosts import openibd_drop_in
 from probes.setup.manifests.manifest_text import DriverOwner, Refused, make_request
@@ -201,7 +200,7 @@ def monitoring_files(textfile: str | None = None) -> Mapping[str, str]:
     return {
         "gdrtop-metrics.service": service,
         "gdrtop-metrics.timer": _TIMER,
-        "gdrtop-rules.yml": RULES,
+        "gdrtop-rules.yml": alert_rules(),
         "gdrtop-dashboard.json": dashboard(),
     }
 

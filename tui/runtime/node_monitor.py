@@ -16,8 +16,7 @@ from probes.base.unknown import Unknown
 from probes.checks.judgment import Judge, Judgment, only_in_logs
 from probes.checks.live.ports import NOT_LONG_ENOUGH
 from probes.facts.node import Node
-from probes.host.log_findings import LogFindingsRecorder
-from probes.host.protocol import Host
+from probes.host.protocol import Host, LogFindingsRecorder
 from probes.live.job_examination import examine_with_jobs, with_jobs
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample

@@ -11,7 +11,7 @@ from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.rdma.qos import MLX5
+from probes.facts.rdma.roce import MLX5
 from probes.nccl.settings import parse_number
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step

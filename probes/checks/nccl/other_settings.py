@@ -9,8 +9,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.jobs.process_files import has_initialized_nvshmem
-from probes.facts.system.numa import CPUINFO
-from probes.facts.system.platform import Environment
+from probes.facts.system.platform import CPUINFO, Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
 from probes.queries.finding import (
     RDMA_DEVICES,

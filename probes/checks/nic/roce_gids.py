@@ -9,7 +9,7 @@ from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gdr_level import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
-from probes.facts.rdma.qos import CONF, RailNetdev, RailNetworkFacts
+from probes.facts.rdma.roce import CONF, RailNetdev, RailNetworkFacts
 from probes.queries.finding import (
     Area,
     Evidence,

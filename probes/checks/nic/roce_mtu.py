@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.rdma.port_health import roce_mtu
-from probes.facts.rdma.qos import CM_CLASSES, NetdevQos, netdevs_of
+from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
 from probes.plans.ports import look_at_congestion_control
 from probes.queries.finding import (

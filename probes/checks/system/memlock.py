@@ -9,7 +9,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
-from probes.facts.system.memlock import (
+from probes.facts.system.limits import (
     CGROUPS,
     LIMITS,
     LimitsLine,

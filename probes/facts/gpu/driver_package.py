@@ -10,7 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpu.gpus import DriverFacts, Flavor
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsFacts, ModuleFile, file_of, installed_for
 from probes.facts.system.kubernetes import DriverContainerFacts
-from probes.facts.system.packages import Package, owner_of
+from probes.facts.system.packages import Package, owner_of_module
 from probes.host.protocol import Host
 
 
@@ -65,7 +65,7 @@ def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
         if version.reason is Reason.NOT_THERE:
             return Unknown(Reason.NOT_THERE, "modinfo nvidia", "no NVIDIA driver is installed")
         return version
-    package = _package(host, file, has_program)
+    package = owner_of_module(host, map_known(file, lambda found: found.path), _PROGRAM)
     origin = _origin(host, in_container, package)
     by_dkms = installed_for(traces.dkms, DRIVER_PACKAGES, traces.release)
     return DriverPackage(
@@ -83,13 +83,6 @@ def _is_open(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[bool]
     if not isinstance(flavor, Unknown):
         return flavor is Flavor.OPEN
     return map_known(file, lambda found: map_known(found.license, lambda text: text != _CLOSED_LICENSE))
-
-
-def _package(host: Host, file: Maybe[ModuleFile], has_program: bool) -> Maybe[Package]:
-    """Return the owner of the module's file, else of nvidia-smi: DKMS's files belong to no package."""
-    paths = [] if isinstance(file, Unknown) or not file.path.startswith("/") else [file.path]
-    paths += [_PROGRAM] if has_program else []
-    return owner_of(host, paths)
 
 
 def _origin(host: Host, in_container: Maybe[bool], package: Maybe[Package]) -> Maybe[DriverOrigin]:

@@ -7,9 +7,9 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known, parse_known
 from probes.facts.gpu.fabric import GpuFabric, fabric_of
-from probes.facts.pci.functions import PciFacts, PciFunction, PciKind
+from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.system.numa import NumaFacts
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.host.protocol import Host
@@ -74,6 +74,7 @@ _VGPU_PROFILE = re.compile(r"(?:^GRID |-\d{1,3}(?:-\d{1,3})?[ABCQ](?:ME)?$)")
 DRIVER_PROC = "/proc/driver/nvidia"
 DRIVER_PARAMETERS = f"{DRIVER_PROC}/params"
 _VERSION = re.compile(r"\b(\d{3,4}\.\d{1,3}(?:\.\d{1,3})?)\b")
+_MINOR = re.compile(r"[0-9]{1,5}")
 
 
 def is_vgpu(gpu: Gpu) -> Maybe[bool]:
@@ -144,8 +145,8 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
             return Unknown(Reason.NOT_THERE, path, f"the driver does not know this GPU's {word} yet")
         return value
 
-    bars = () if isinstance(function.bars, Unknown) else function.bars
-    apertures = [bar.size_bytes for bar in bars if bar.prefetchable]
+    minor = parse_known(field("Device Minor"), _MINOR.fullmatch, path)
+    apertures = [bar.size_bytes for bar in known(function.bars, ()) if bar.prefetchable]
     no_aperture = Unknown(Reason.NOT_THERE, f"{function.sysfs_path}/resource")
     bar1: Maybe[int] = max(apertures) if apertures else no_aperture
     uuid = field("GPU UUID")
@@ -162,7 +163,7 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
         numa_node=function.numa_node,
         driver=function.driver,
         uuid=uuid,
-        minor=_decimal(field("Device Minor"), path),
+        minor=map_known(minor, lambda match: int(match[0])),
         compute_capability=map_known(nvml, lambda answer: answer.compute_capability),
         memory_total_bytes=map_known(nvml, lambda answer: answer.memory_total_bytes),
         bar1_total_bytes=bar1,
@@ -174,15 +175,7 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
     )
 
 
-def _decimal(text: Maybe[str], path: str) -> Maybe[int]:
-    if isinstance(text, Unknown):
-        return text
-    if text.isascii() and text.isdecimal() and len(text) < 6:
-        return int(text)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40))
-
-
-def _by_bdf(nvml: NvmlFacts, functions: list[PciFunction]) -> dict[str, Maybe[NvmlGpu]]:
+def _by_bdf(nvml: NvmlFacts, functions: tuple[PciFunction, ...]) -> dict[str, Maybe[NvmlGpu]]:
     """Return NVML's answers by BDF; an answer without a BDF belongs to the only GPU left."""
     answers: dict[str, Maybe[NvmlGpu]] = {}
     nameless: list[Unknown] = []
@@ -208,7 +201,7 @@ def probe(host: Host, pci: PciFacts, nvml: Maybe[NvmlFacts] | None = None) -> Gp
     """
     if nvml is None:
         nvml = host.nvml()
-    functions = [function for function in pci.functions.values() if function.kind is PciKind.GPU]
+    functions = pci.gpus
     answers = {} if isinstance(nvml, Unknown) else _by_bdf(nvml, functions)
     absent = nvml if isinstance(nvml, Unknown) else Unknown(Reason.NOT_THERE, "NVML", NOT_LISTED)
     taken = {gpu.index for gpu in answers.values() if not isinstance(gpu, Unknown)}

@@ -28,7 +28,7 @@ from probes.facts.jobs.process_files import (
     parse_program,
     parse_status,
 )
-from probes.facts.system.memlock import MemlockLimit, parse_limits
+from probes.facts.system.limits import MemlockLimit, parse_limits
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage
@@ -220,9 +220,9 @@ def groups_of(processes: Iterable[Process]) -> list[list[Process]]:
     return list(groups.values())
 
 
-def job_name(process: Process) -> str:
+def job_name(process: Process, *more: str) -> str:
     """Return the job that a process belongs to, as shown to an admin: "train.py (alice, Slurm job 4711)"."""
-    about = ", ".join(part for part in (user_of(process), process.job) if part)
+    about = ", ".join(part for part in (user_of(process), process.job, *more) if part)
     return f"{program_of(process)} ({about})" if about else program_of(process)
 
 
@@ -230,9 +230,7 @@ def _named(group: Sequence[Process]) -> str:
     pids = [str(process.pid) for process in group]
     more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
     numbers = f"pid{'s' * (len(pids) > 1)} {', '.join(pids[:_PIDS_NAMED])}{more}"
-    first = group[0]
-    about = ", ".join(part for part in (user_of(first), first.job, numbers) if part)
-    return f"{program_of(first)} ({about})"
+    return job_name(group[0], numbers)
 
 
 def program_of(process: Process) -> str:
@@ -355,17 +353,17 @@ def _process(
 ) -> Process:
     """Read a process; without `patience` only what does not depend on its being a job."""
     base = f"/proc/{pid}"
-    environ: Maybe[bytes] = _NO_JOB
-    maps: Maybe[bytes] = _NO_JOB
-    cmdline: Maybe[bytes] = _NO_JOB
-    if patience is not None:
-        environ, maps, cmdline = patience.read(host, pid)
+    memory: tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]] = (_NO_JOB, _NO_JOB, _NO_JOB)
+    environ, maps, cmdline = memory if patience is None else patience.read(host, pid)
     fields = map_known(host.read(f"{base}/status"), parse_status)
     limits = host.read(f"{base}/limits")
+    stack = map_known(limits, lambda text: parse_limits(text, "Max stack size"))
     environment = map_known(environ, parse_environment)
     cgroup = known(host.read(f"{base}/cgroup"), "")
     nodes = host.names(f"{base}/root/dev/infiniband")
     conf_path = "" if isinstance(environ, Unknown) else user_conf_path(pid, environ, known(environment, {}))
+    no_home = Unknown(Reason.NOT_THERE, "~/.nccl.conf", "the process has no HOME")
+    no_conf = environ if isinstance(environ, Unknown) else no_home
     return Process(
         pid=pid,
         comm=map_known(host.read(f"{base}/comm", 4096), lambda comm: printable(comm, 32)),
@@ -381,19 +379,15 @@ def _process(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
         ),
         nccl_conf=_NO_JOB if patience is None else read_nccl_conf(host, f"{base}/root{NCCL_CONF}"),
-        user_conf=environ if isinstance(environ, Unknown) else _user_conf(host, conf_path),
+        user_conf=read_nccl_conf(host, conf_path) if conf_path else no_conf,
         user_conf_path=printable(conf_path, 256),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
         program=map_known(cmdline, parse_program),
         user=map_known(usage, lambda found: found.user),
         usage=usage,
-        stack=map_known(limits, _stack),
+        stack=map_known(stack, lambda limit: limit.soft_bytes),
         job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
-
-
-def _stack(limits: str) -> Maybe[float]:
-    return map_known(parse_limits(limits, "Max stack size"), lambda limit: limit.soft_bytes)
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
@@ -420,12 +414,6 @@ def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> 
         return ""
     inside = posixpath.normpath(path)
     return f"/proc/{pid}/root{inside}" if inside.startswith("/") else f"/proc/{pid}/cwd/{inside}"
-
-
-def _user_conf(host: Host, path: str) -> Maybe[NcclConf]:
-    if not path:
-        return Unknown(Reason.NOT_THERE, "~/.nccl.conf", "the process has no HOME")
-    return read_nccl_conf(host, path)
 
 
 def _libraries(host: Host, pid: int, maps: bytes) -> tuple[MappedLibrary, ...]:

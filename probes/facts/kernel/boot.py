@@ -1,15 +1,25 @@
-"""How the node boots: boot loader, initramfs tool, kernels on disk, Secure Boot keys."""
+"""How the node boots, now and next: loader, initramfs tool, kernels, Secure Boot keys, command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import islice
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, printable_lines
-from probes.base.unknown import Maybe, Reason, Unknown, first_known, is_there, known, map_known
+from probes.base.unknown import (
+    Maybe,
+    Reason,
+    Unknown,
+    first_known,
+    first_unread,
+    is_there,
+    known,
+    map_known,
+    not_found,
+)
 from probes.facts.kernel.boot_loader import (
     CONFIG_LIMIT_BYTES,
     ENTRIES,
@@ -78,11 +88,6 @@ _NVIDIA_KEYS = "/usr/share/nvidia"
 _NVIDIA_KEY = re.compile(r"nvidia-modsign-crt-[0-9A-Fa-f]{1,40}\.der")
 _DKMS_SETTINGS = ("/etc/dkms/framework.conf", "/etc/dkms/framework.conf.d")
 _CERTIFICATE = re.compile(r"^\s*mok_certificate=\"?(/[\w./+-]{1,200})\"?\s*$", re.M)
-_TOOLS = (
-    ("update-initramfs", InitramfsTool.UPDATE_INITRAMFS),
-    ("dracut", InitramfsTool.DRACUT),
-    ("mkinitcpio", InitramfsTool.MKINITCPIO),
-)
 
 
 def probe(host: Host, distribution: Maybe[Distribution], running: Maybe[str]) -> BootFacts:
@@ -113,18 +118,17 @@ def _kernels(host: Host, running: Maybe[str]) -> Maybe[tuple[InstalledKernel, ..
     if isinstance(names, Unknown):
         return names
     releases = sorted(filter(is_release, names), key=version_key, reverse=True)[:_MAX_KERNELS]
-    found = [_kernel(host, release) for release in releases]
+    found = [
+        InstalledKernel(
+            release=printable(release, 128),
+            image=_first(host, _IMAGES, release),
+            initramfs=_first(host, _RAM_DISKS, release),
+            has_headers=is_there(host.resolve(f"{MODULES_DIRECTORY}/{release}/build")),
+        )
+        for release in releases
+    ]
     # A removed kernel leaves its directory behind if DKMS has built modules in it.
     return tuple(row for row in found if row.release == running or is_there(row.image) is not False)
-
-
-def _kernel(host: Host, release: str) -> InstalledKernel:
-    return InstalledKernel(
-        release=printable(release, 128),
-        image=_first(host, _IMAGES, release),
-        initramfs=_first(host, _RAM_DISKS, release),
-        has_headers=is_there(host.resolve(f"{MODULES_DIRECTORY}/{release}/build")),
-    )
 
 
 def _first(host: Host, patterns: tuple[str, ...], release: str) -> Maybe[str]:
@@ -135,8 +139,8 @@ def _first(host: Host, patterns: tuple[str, ...], release: str) -> Maybe[str]:
 
 
 def _initramfs_tool(host: Host) -> Maybe[InitramfsTool]:
-    for name, tool in _TOOLS:
-        if any(not isinstance(host.size(f"{directory}/{name}"), Unknown) for directory in DIRECTORIES):
+    for tool in InitramfsTool:
+        if any(not isinstance(host.size(f"{directory}/{tool.value}"), Unknown) for directory in DIRECTORIES):
             return tool
     return Unknown(Reason.NOT_THERE, "update-initramfs, dracut, mkinitcpio", "no initramfs tool is installed")
 
@@ -145,14 +149,10 @@ def _certificates(host: Host) -> Maybe[tuple[str, ...]]:
     """Return the certificates on disk; unknown if none was found and one could not be seen."""
     names = [name for name in known(host.names(_NVIDIA_KEYS), ()) if _NVIDIA_KEY.fullmatch(name)]
     paths = (*_dkms_certificates(host), *_CERTIFICATES, *(f"{_NVIDIA_KEYS}/{name}" for name in names[:8]))
-    found, refused = [], None
-    for path in dict.fromkeys(paths):
-        size = host.size(path)
-        if not isinstance(size, Unknown):
-            found.append(path)
-        elif size.reason is not Reason.NOT_THERE:
-            refused = size
-    return refused if refused is not None and not found else tuple(found)
+    sizes = {path: host.size(path) for path in paths}
+    found = tuple(path for path, size in sizes.items() if not isinstance(size, Unknown))
+    unread = first_unread(sizes.values())
+    return unread if unread is not None and not found else found
 
 
 def _dkms_certificates(host: Host) -> tuple[str, ...]:
@@ -248,31 +248,23 @@ def _settings(host: Host) -> tuple[str, ...]:
 
 def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
     """Return the first entry of a kernel that is not for recovery; NOT_THERE: there is none."""
-    refused: list[Unknown] = []
-    for directory in _ENTRIES:
-        names = host.names(directory)
-        if isinstance(names, Unknown):
-            refused += [] if names.reason is Reason.NOT_THERE else [names]
-            continue
-        for name in [name for name in names if name.endswith(".conf")][:_MAX_ENTRIES]:
-            path = f"{directory}/{name}"
-            text = _text(host, path)
-            if isinstance(text, Unknown):
-                refused.append(text)
-                continue
-            line = parse_entry(text, release)
-            if line is not None:
-                return NextLine(printable(path, 256), line, "$" in line)
-    for path in GRUB_CONFIGS:
+    answers: list[Maybe[object]] = []
+
+    def files() -> Iterator[tuple[str, Callable[[str, str], str | None]]]:
+        for directory in _ENTRIES:
+            names = host.names(directory)
+            answers.append(names)
+            for name in [name for name in known(names, ()) if name.endswith(".conf")][:_MAX_ENTRIES]:
+                yield f"{directory}/{name}", parse_entry
+        yield from ((path, parse_grub) for path in GRUB_CONFIGS)
+
+    for path, parse in files():
         text = _text(host, path)
-        if isinstance(text, Unknown):
-            refused += [] if text.reason is Reason.NOT_THERE else [text]
-            continue
-        line = parse_grub(text, release)
+        answers.append(text)
+        line = None if isinstance(text, Unknown) else parse(text, release)
         if line is not None:
-            return NextLine(path, line, "$" in line)
-    absent = Unknown(Reason.NOT_THERE, GRUB_CONFIGS[0], f"no boot entry for {release}")
-    return refused[0] if refused else absent
+            return NextLine(printable(path, 256), line, "$" in line)
+    return not_found(answers, GRUB_CONFIGS[0], f"no boot entry for {release}")
 
 
 def parse_grub(text: str, release: str) -> str | None:

@@ -153,7 +153,9 @@ def _of_grub(host: Host, releases: tuple[str, ...]) -> Maybe[str]:
     default, releases = settings.get("GRUB_DEFAULT", "0"), in_menu_order(releases, settings)
     first = _first_of_menu(host, releases) or releases[0]
     releases = (first, *(release for release in releases if release != first))
-    saved = _grubenv(host)
+    paths = [f"{directory}/grubenv" for directory in _GRUB_DIRECTORIES]
+    content = first_known((host.read_bytes(path, _GRUBENV_BYTES) for path in paths), paths[0])
+    saved = map_known(content, parse_grubenv)
     once = "" if isinstance(saved, Unknown) else saved.get("next_entry", "")
     if once:
         return entry_kernel(once, releases, "grubenv")
@@ -201,12 +203,6 @@ def in_menu_order(releases: tuple[str, ...], settings: dict[str, str]) -> tuple[
         return not is_top, flavors.index(flavor) if flavor in flavors else len(flavors)
 
     return tuple(sorted(releases, key=place))
-
-
-def _grubenv(host: Host) -> Maybe[dict[str, str]]:
-    paths = [f"{directory}/grubenv" for directory in _GRUB_DIRECTORIES]
-    content = first_known((host.read_bytes(path, _GRUBENV_BYTES) for path in paths), paths[0])
-    return map_known(content, parse_grubenv)
 
 
 def parse_grubenv(content: bytes) -> dict[str, str]:

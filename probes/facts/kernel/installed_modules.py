@@ -22,13 +22,7 @@ from probes.facts.kernel.boot import MODULES_DIRECTORY, version_key
 from probes.facts.kernel.elf import LIMIT_BYTES, Read, parse
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.release import (
-    CONFIG_LIMIT_BYTES,
-    DMABUF_OPTION,
-    MLX5_DMABUF_OPTIONS,
-    all_set,
-    is_release,
-)
+from probes.facts.kernel.release import DMABUF_OPTION, MLX5_DMABUF_OPTIONS, all_set, is_release, read_config
 from probes.host.protocol import Host
 
 MAX_KERNELS = 16
@@ -97,7 +91,7 @@ def read_installed(host: Host, release: str, names: Iterable[str]) -> InstalledM
         )
     wanted = tuple(names)
     tree = depmod.read_tree(host, release, read_rules(host, "").file_names(wanted))
-    config = _config(host, release)
+    config = read_config(host, release)
     index = host.size(f"{MODULES_DIRECTORY}/{release}/modules.dep")
     entries = depmod.find_with_dependencies(tree, wanted)
     return InstalledModules(
@@ -136,13 +130,6 @@ def _files(
         else:
             found[name] = replace(file, name=name)
     return found if found or not unread else next(iter(unread.values())), unread
-
-
-def _config(host: Host, release: str) -> Maybe[bytes]:
-    config = host.read_bytes(f"/boot/config-{release}", CONFIG_LIMIT_BYTES)
-    if isinstance(config, Unknown):
-        config = host.read_bytes(f"{MODULES_DIRECTORY}/{release}/config", CONFIG_LIMIT_BYTES)
-    return config
 
 
 def _architecture(config: Maybe[bytes]) -> Maybe[str]:

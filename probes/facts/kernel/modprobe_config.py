@@ -1,4 +1,4 @@
-"""Settings of modprobe and of the boot: blacklists, alias, install and softdep lines, modules loaded at boot.
+"""Settings of modprobe and of modules loaded at boot, and what the errors of modprobe mean.
 
 Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5)) and systemd
 (modules-load.d(5)) do it.
@@ -7,6 +7,7 @@ Files are found and read in the same way as kmod (libkmod-config.c, modprobe.d(5
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
@@ -129,22 +130,13 @@ def loaded_by(command: str) -> str | None:
 
 def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
     """Read the rules in force, and which files could not be read."""
-    blacklist: dict[str, str] = {}
-    install: list[InstallLine] = []
-    aliases: list[tuple[str, str]] = []
-    softdeps: dict[str, str] = {}
+    configs: list[ModprobeConfig] = []
     unread: list[str] = []
     for path, text in _files(host, MODPROBE_DIRECTORIES):
         if isinstance(text, Unknown):
             unread.append(printable(path))
-            continue
-        config = parse_modprobe(text, printable(path))
-        for module, where in config.blacklist.items():
-            blacklist.setdefault(module, where)
-        install.extend(config.install)
-        aliases.extend(config.aliases)
-        for module, where in config.softdeps.items():
-            softdeps.setdefault(module, where)
+        else:
+            configs.append(parse_modprobe(text, printable(path)))
     boot = BootBlacklist() if isinstance(cmdline, Unknown) else parse_cmdline(cmdline)
     at_boot: dict[str, str] = {}
     for path, text in _load_files(host):
@@ -153,8 +145,13 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
             continue
         for module in parse_load_list(text):
             at_boot.setdefault(module, printable(path))
-    lines = ModprobeConfig(blacklist, tuple(install), tuple(aliases), softdeps)
-    return LoadingRules(lines, boot, at_boot, tuple(unread))
+    config = ModprobeConfig(
+        dict(ChainMap(*(each.blacklist for each in configs))),  # the first line about a module counts
+        tuple(line for each in configs for line in each.install),
+        tuple(alias for each in configs for alias in each.aliases),
+        dict(ChainMap(*(each.softdeps for each in configs))),
+    )
+    return LoadingRules(config, boot, at_boot, tuple(unread))
 
 
 def parse_modprobe(text: str, path: str) -> ModprobeConfig:

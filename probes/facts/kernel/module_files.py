@@ -1,4 +1,4 @@
-"""The module files on disk, and the RDMA stack that a module would be built against.
+"""The module files on disk, what DKMS has built, and the RDMA stack that a module would be built against.
 
 modinfo(8) reads the file that modprobe would load, compressed or not. Compared with the loaded module
 (modules.py), it shows a file replaced since boot (version, srcversion), the kernel that it was built for

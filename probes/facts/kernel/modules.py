@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, because, known, map_known
 from probes.facts.kernel.depmod import (
     ModuleTree,
     find_module,
@@ -44,6 +44,7 @@ EFA_PEERMEM = "efa_nv_peermem"
 PROC_MODULES = "/proc/modules"
 PROC_MODULES_LIMIT_BYTES = 1024 * 1024
 MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
+_NO_MODULES = "this kernel has no modules, or /proc is hidden"
 
 
 class ModuleState(Enum):
@@ -156,10 +157,7 @@ USUAL_NEEDS: dict[str, tuple[str, ...]] = {
 LADDER = tuple(USUAL_NEEDS)
 """All modules in load order: a module comes after those it needs."""
 COMPANIONS = tuple(name for name in LADDER if name not in CORE_LADDER)
-_FAMILY_OF = {
-    **{name: family for family in LADDER_FAMILIES for name in family.modules},
-    EFA_PEERMEM: EFA,
-}
+_FAMILY_OF = {**{name: family for family in LADDER_FAMILIES for name in family.modules}, EFA_PEERMEM: EFA}
 
 _WHY = {
     "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
@@ -209,7 +207,8 @@ def probe(host: Host) -> ModuleFacts:
     release = read_release(host)
     rules = read_rules(host, read_cmdline(host))
     tree = read_tree(host, release, rules.file_names(LADDER))
-    loaded = _loaded(host)
+    listed = because(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), _NO_MODULES)
+    loaded = map_known(listed, parse_proc_modules)
     modules = {name: _module(host, name, loaded, tree, rules) for name in LADDER}
     peers = host.names("/sys/kernel/mm/memory_peers")
     return ModuleFacts(
@@ -275,15 +274,6 @@ def parse_proc_modules(text: str, names: tuple[str, ...] = LADDER) -> dict[str, 
     """
     rows = (line.split() for line in text.split("\n"))
     return {words[0]: _loaded_module(words) for words in rows if words and words[0] in names}
-
-
-def _loaded(host: Host) -> Maybe[dict[str, LoadedModule]]:
-    text = host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES)
-    if not isinstance(text, Unknown):
-        return parse_proc_modules(text)
-    if text.reason is Reason.NOT_THERE:
-        return Unknown(Reason.NOT_THERE, PROC_MODULES, "this kernel has no modules, or /proc is hidden")
-    return text
 
 
 def _loaded_module(words: list[str]) -> LoadedModule:

@@ -7,7 +7,7 @@ import zlib
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, because, first_known, map_known, parse_known
 from probes.host.protocol import Host
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -18,6 +18,8 @@ _RELEASE = re.compile(r"[0-9][A-Za-z0-9._+~:@-]{0,200}")
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})(?![0-9])")
 _CHOSEN = re.compile(r"\[([a-z_]{1,40})\]")
 _NOT_READ = Unknown(Reason.NOT_RECORDED, "kernel config")
+_NO_SECURE_BOOT = "booted without UEFI, or /sys/firmware is hidden"
+_NOT_FOUND = Unknown(Reason.NOT_THERE, "/proc/config.gz", "this kernel's config was not found")
 DMABUF_OPTION = "CONFIG_DMA_SHARED_BUFFER"
 # mlx5 needs both for DMA-BUF (mlx5/mr.c).
 MLX5_DMABUF_OPTIONS = ("CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING")
@@ -47,7 +49,7 @@ def probe(host: Host) -> KernelFacts:
         release=release,
         version=parse_version(release),
         cmdline=read_cmdline(host),
-        secure_boot=_secure_boot(host),
+        secure_boot=map_known(because(host.read_bytes(SECURE_BOOT), _NO_SECURE_BOOT), parse_secure_boot),
         lockdown=map_known(host.read("/sys/kernel/security/lockdown"), parse_lockdown),
         signatures_enforced=read_signatures_enforced(host),
         modules_disabled=read_modules_disabled(host),
@@ -96,12 +98,12 @@ def parse_banner(banner: str) -> str:
 
 def parse_version(release: Maybe[str]) -> Maybe[tuple[int, int]]:
     """Return major and minor number of a release: "6.8.0-45-generic" is (6, 8)."""
-    if isinstance(release, Unknown):
-        return release
-    match = _VERSION.match(release)
-    if match is None:
-        return Unknown(Reason.MALFORMED, "kernel release", printable(release, 80))
-    return int(match[1]), int(match[2])
+
+    def numbers(text: str) -> tuple[int, int] | None:
+        match = _VERSION.match(text)
+        return (int(match[1]), int(match[2])) if match else None
+
+    return parse_known(release, numbers, "kernel release")
 
 
 def read_cmdline(host: Host) -> Maybe[str]:
@@ -115,14 +117,14 @@ def parse_lockdown(text: str) -> Maybe[str]:
     return match[1] if match else Unknown(Reason.MALFORMED, "lockdown", "no word in brackets")
 
 
-def parse_switch(text: str) -> Maybe[bool]:
+def parse_switch(text: str, source: str = "") -> Maybe[bool]:
     """Parse a kernel switch: Y or 1, N or 0."""
     word = text.strip()
     if word in ("Y", "y", "1"):
         return True
     if word in ("N", "n", "0"):
         return False
-    return Unknown(Reason.MALFORMED, "", f"neither yes nor no: {printable(word, 40)}")
+    return Unknown(Reason.MALFORMED, source, f"neither yes nor no: {printable(word, 40)}")
 
 
 def parse_secure_boot(variable: bytes) -> Maybe[bool]:
@@ -153,21 +155,8 @@ def unpack(packed: bytes, limit: int = CONFIG_LIMIT_BYTES) -> bytes:
     return content if stream.eof else b""
 
 
-def _secure_boot(host: Host) -> Maybe[bool]:
-    variable = host.read_bytes(SECURE_BOOT)
-    if not isinstance(variable, Unknown):
-        return parse_secure_boot(variable)
-    if variable.reason is Reason.NOT_THERE:
-        return Unknown(Reason.NOT_THERE, SECURE_BOOT, "booted without UEFI, or /sys/firmware is hidden")
-    return variable
-
-
 def _switch(host: Host, path: str) -> Maybe[bool]:
-    text = host.read(path)
-    if isinstance(text, Unknown):
-        return text
-    value = parse_switch(text)
-    return Unknown(value.reason, path, value.detail) if isinstance(value, Unknown) else value
+    return map_known(host.read(path), lambda text: parse_switch(text, path))
 
 
 def all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
@@ -178,18 +167,17 @@ def all_set(config: Maybe[bytes], *options: str) -> Maybe[bool]:
     return next((answer for answer in answers if isinstance(answer, Unknown) or not answer), True)
 
 
+def read_config(host: Host, release: str) -> Maybe[bytes]:
+    """Read the config file of a kernel on disk."""
+    paths = (f"/boot/config-{release}", f"/lib/modules/{release}/config")
+    return first_known((host.read_bytes(path, CONFIG_LIMIT_BYTES) for path in paths), paths[0])
+
+
 def _config(host: Host, release: Maybe[str]) -> Maybe[bytes]:
-    refused: Unknown | None = None
-    if not isinstance(release, Unknown):
-        for path in (f"/boot/config-{release}", f"/lib/modules/{release}/config"):
-            config = host.read_bytes(path, CONFIG_LIMIT_BYTES)
-            if not isinstance(config, Unknown):
-                return config
-            if config.reason is not Reason.NOT_THERE:
-                refused = config
-    packed = host.read_bytes("/proc/config.gz", CONFIG_LIMIT_BYTES)
-    if not isinstance(packed, Unknown):
-        return unpack(packed)
-    if refused is not None:
-        return refused
-    return Unknown(Reason.NOT_THERE, "/proc/config.gz", "this kernel's config was not found")
+    file = _NOT_FOUND if isinstance(release, Unknown) else read_config(host, release)
+    if not isinstance(file, Unknown):
+        return file
+    packed = map_known(host.read_bytes("/proc/config.gz", CONFIG_LIMIT_BYTES), unpack)
+    if isinstance(packed, Unknown):
+        return _NOT_FOUND if file.reason is Reason.NOT_THERE else file
+    return packed

@@ -1,4 +1,4 @@
-"""What depends on the node's network: SSH sessions, the default routes, a network root file system.
+"""What depends on the node's network: SSH sessions, default routes, network file systems, also the root's.
 
 Each is mapped to the netdevs that carry it, through bonds, bridges and VLANs. This is read when an action is
 prepared that takes netdevs down. It is never recorded, because it contains addresses of admins. Sockets and

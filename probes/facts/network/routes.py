@@ -1,4 +1,4 @@
-"""Routes, addresses and interfaces of this network namespace, and the netdevs that carry a connection.
+"""Routes, interfaces and listening ports of this network namespace, and which netdev carries a connection.
 
 Formats: proc(5), /proc/net/{route,if_inet6}; /proc/net/ipv6_route, Linux net/ipv6/route.c, rt6_info_dump.
 Policy routing is not followed: the netdev of the local address is named in addition to that of the route to
@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.protocol import Host
 
 NET = "/sys/class/net"
@@ -69,7 +69,7 @@ def carriers(
 
 def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -> list[str]:
     """Return the netdevs of the routes with the longest prefix and, of those, the lowest metric."""
-    wide = _wide(address)
+    wide = address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
     matching = [route for route in routes if wide in route.network]
     if not matching:
         return []
@@ -77,10 +77,6 @@ def _best(address: Address, routes: Iterable[Route], any_metric: bool = False) -
     matching = [route for route in matching if route.network.prefixlen == longest]
     lowest = min(route.metric for route in matching)
     return [route.netdev for route in matching if any_metric or route.metric == lowest]
-
-
-def _wide(address: Address) -> IPv6Address:
-    return address if isinstance(address, IPv6Address) else IPv6Address(f"::ffff:{address}")
 
 
 def _is_default(route: Route) -> bool:
@@ -200,10 +196,6 @@ def listening(host: Host) -> Maybe[dict[int, str]]:
 
 def free_port(host: Host, first: int, most: int = 100) -> Maybe[int]:
     """Return the first port without a listener, among `most` ports from `first` on."""
-    taken = listening(host)
-    if isinstance(taken, Unknown):
-        return taken
-    for port in range(first, first + most):
-        if port not in taken:
-            return port
-    return Unknown(Reason.NOT_THERE, TABLES[0], f"all ports from {first} to {first + most - 1} are in use")
+    ports = range(first, first + most)
+    none = Unknown(Reason.NOT_THERE, TABLES[0], f"all ports from {first} to {ports[-1]} are in use")
+    return map_known(listening(host), lambda taken: next((port for port in ports if port not in taken), none))

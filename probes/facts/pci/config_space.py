@@ -1,4 +1,4 @@
-"""PCI configuration space of selected functions: facts that only capabilities show, such as ACS above a NIC.
+"""PCI configuration space of selected functions, for what only capabilities show, and their error counts.
 
 Every user can read 64 bytes of the file `config`; the rest needs CAP_SYS_ADMIN (drivers/pci/pci-sysfs.c,
 pci_read_config). Reading 4096 bytes takes about a millisecond, so it is not done every second.

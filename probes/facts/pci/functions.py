@@ -1,22 +1,35 @@
-"""PCI functions and bridges, from sysfs."""
+"""PCI functions and bridges, from sysfs, and the bandwidth of their links."""
 
 from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable
 from dataclasses import field, replace
 from enum import Enum
 from functools import cached_property
+from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import BDF, plural, printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known, not_found
+from probes.base.unknown import (
+    Maybe,
+    Reason,
+    Unknown,
+    first_unread,
+    is_there,
+    known,
+    map_known,
+    not_found,
+    parse_known,
+)
 from probes.facts.pci.names import names_of
 from probes.facts.system import numa
 from probes.host.protocol import Host
 from probes.host.values import is_without_numa_node, read_numa_node
 
+T = TypeVar("T")
 DEVICES = "/sys/bus/pci/devices"
 _ASLEEP = (("power/runtime_status", ("suspended", "suspending")), ("power_state", ("D3cold",)))
 
@@ -192,6 +205,11 @@ def parse_speed(text: str) -> float | None:
     return (float(match.group(1)) or None) if match else None
 
 
+def parse_width(text: str) -> int | None:
+    """Parse a number of lanes; None for 0 and 255: there is no link, or the device is gone."""
+    return int(text) if re.fullmatch(r"[0-9]{1,3}", text) and int(text) in range(1, 65) else None
+
+
 def parse_resource(text: str) -> tuple[PciBar, ...]:
     """Parse a `resource` file: lines of start, end and flags in hex, of which the first six are BARs."""
     bars = []
@@ -205,53 +223,20 @@ def parse_resource(text: str) -> tuple[PciBar, ...]:
     return tuple(bars)
 
 
-def _hex(text: Maybe[str], path: str) -> Maybe[int]:
-    if isinstance(text, Unknown):
-        return text
-    # A class has 24 bits, an ID 16; uevent writes the class without leading zeros.
-    if not _HEX.fullmatch(text):
-        return Unknown(Reason.MALFORMED, path, printable(text, 40))
-    return int(text, 16)
-
-
 def _link(host: Host, path: str, bdf: str) -> PciLink:
     sleeps = asleep(host, bdf)
     if sleeps is not None:
         return PciLink(sleeps, sleeps, sleeps, sleeps)
 
-    def speed(name: str) -> Maybe[float]:
-        text = host.read(f"{path}/{name}")
-        if isinstance(text, Unknown):
-            return text
-        value = parse_speed(text)
-        return Unknown(Reason.NOT_THERE, f"{path}/{name}", printable(text, 40)) if value is None else value
-
-    def width(name: str) -> Maybe[int]:
-        text = host.read(f"{path}/{name}")
-        if isinstance(text, Unknown):
-            return text
-        # 0 and 255 mean that there is no link, or that the device is gone.
-        if not re.fullmatch(r"[0-9]{1,3}", text) or int(text) not in range(1, 65):
-            return Unknown(Reason.NOT_THERE, f"{path}/{name}", printable(text, 40))
-        return int(text)
+    def value(name: str, parse: Callable[[str], T | None]) -> Maybe[T]:
+        return parse_known(host.read(f"{path}/{name}"), parse, f"{path}/{name}", Reason.NOT_THERE)
 
     return PciLink(
-        speed("current_link_speed"),
-        width("current_link_width"),
-        speed("max_link_speed"),
-        width("max_link_width"),
+        value("current_link_speed", parse_speed),
+        value("current_link_width", parse_width),
+        value("max_link_speed", parse_speed),
+        value("max_link_width", parse_width),
     )
-
-
-def _near_cpus(host: Host, path: str) -> Maybe[str]:
-    text = host.read(f"{path}/local_cpulist")
-    if isinstance(text, Unknown):
-        cpumap = host.read(f"{path}/local_cpus")
-        cpulist = None if isinstance(cpumap, Unknown) else numa.list_from_map(cpumap)
-        return text if cpulist is None else cpulist
-    if numa.parse_list(text) is None:
-        return Unknown(Reason.MALFORMED, f"{path}/local_cpulist", printable(text, 40))
-    return text
 
 
 def _iommu(host: Host, path: str) -> tuple[Maybe[int], Maybe[str]]:
@@ -283,7 +268,10 @@ def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
     sub_vendor, _, sub_device = event.get("PCI_SUBSYS_ID", "").partition(":")
 
     def number(from_event: str, name: str) -> Maybe[int]:
-        return _hex(from_event or host.read(f"{path}/{name}"), f"{path}/{name}")
+        # A class has 24 bits, an ID 16; uevent writes the class without leading zeros.
+        file = f"{path}/{name}"
+        match = parse_known(from_event or host.read(file), _HEX.fullmatch, file)
+        return map_known(match, lambda found: int(found[0], 16))
 
     class_code, vendor_id = number(event.get("PCI_CLASS", ""), "class"), number(vendor, "vendor")
     if isinstance(text, Unknown):  # without uevent, the other files must say what it is
@@ -320,7 +308,11 @@ def _function(host: Host, bdf: str) -> Maybe[PciFunction]:
         subsystem_device_id=number(sub_device, "subsystem_device"),
         driver=driver,
         numa_node=numa_node,
-        local_cpulist=_near_cpus(host, path) if isinstance(numa_node, Unknown) else _NUMA_KNOWN,
+        local_cpulist=(
+            numa.read_cpus(host, f"{path}/local_cpulist", f"{path}/local_cpus")
+            if isinstance(numa_node, Unknown)
+            else _NUMA_KNOWN
+        ),
         link=_link(host, path, bdf) if shown else _NO_LINK,
         bars=map_known(bars, parse_resource),
         iommu_group=group,
@@ -442,9 +434,12 @@ def most_of(lower: PciLink, upper: PciLink | None) -> tuple[Maybe[float], Maybe[
 
 def capacity(lower: PciLink, upper: PciLink | None) -> Maybe[float]:
     """Return the highest bandwidth per direction, in Gb/s (10^9 bits), that a link supports."""
-    speed, width = most_of(lower, upper)
+    return _gbps(*most_of(lower, upper), "max_link_speed")
+
+
+def _gbps(speed: Maybe[float], width: Maybe[float], source: str) -> Maybe[float]:
     if isinstance(speed, Unknown) or isinstance(width, Unknown):
-        return Unknown(Reason.NOT_THERE, "max_link_speed", "the link's speed or width is unknown")
+        return Unknown(Reason.NOT_THERE, source, "the link's speed or width is unknown")
     return link_gbps(speed, int(width))
 
 
@@ -463,12 +458,8 @@ def now_of(lower: PciLink, upper: PciLink | None, idles: bool) -> tuple[Maybe[fl
 
 def carried(lower: PciLink, upper: PciLink | None, idles: bool) -> Maybe[float]:
     """Return the current bandwidth per direction in Gb/s (10^9 bits), or the highest if that is unknown."""
-    speed, width = (
-        _most(now, best) for now, best in zip(now_of(lower, upper, idles), most_of(lower, upper), strict=True)
-    )
-    if isinstance(speed, Unknown) or isinstance(width, Unknown):
-        return Unknown(Reason.NOT_THERE, "current_link_speed", "the link's speed or width is unknown")
-    return link_gbps(speed, int(width))
+    speed, width = map(_most, now_of(lower, upper, idles), most_of(lower, upper))
+    return _gbps(speed, width, "current_link_speed")
 
 
 def words(speed: Maybe[float], width: Maybe[float]) -> str:

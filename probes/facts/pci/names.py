@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
+from pkgutil import get_data
 
 from probes.base.text import printable
-from probes.base.unknown import Unknown
+from probes.base.unknown import first_known, known
 from probes.host.protocol import Host
 
 _PCI_IDS = ("/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids")
@@ -21,67 +23,6 @@ _VENDORS = {
     0x1D0F: "Amazon",
     0x8086: "Intel",
 }
-_DEVICES = {
-    (0x10DE, 0x1DB1): "V100-SXM2 16GB",
-    (0x10DE, 0x1DB4): "V100-PCIe 16GB",
-    (0x10DE, 0x1DB5): "V100-SXM2 32GB",
-    (0x10DE, 0x1DB6): "V100-PCIe 32GB",
-    (0x10DE, 0x1DB8): "V100-SXM3 32GB",
-    (0x10DE, 0x20B0): "A100-SXM4 40GB",
-    (0x10DE, 0x20B1): "A100-PCIe 40GB",
-    (0x10DE, 0x20B2): "A100-SXM4 80GB",
-    (0x10DE, 0x20B3): "A100-SXM 64GB",
-    (0x10DE, 0x20B5): "A100-PCIe 80GB",
-    (0x10DE, 0x20F1): "A100-PCIe 40GB",
-    (0x10DE, 0x2236): "A10",
-    (0x10DE, 0x26B1): "RTX 6000 Ada Generation",
-    (0x10DE, 0x26B5): "L40",
-    (0x10DE, 0x26B9): "L40S",
-    (0x10DE, 0x27B8): "L4",
-    (0x10DE, 0x2230): "RTX A6000",
-    (0x10DE, 0x2330): "H100 SXM5 80GB",
-    (0x10DE, 0x2331): "H100 PCIe",
-    (0x10DE, 0x2324): "H800",
-    (0x10DE, 0x2329): "H20",
-    (0x10DE, 0x2335): "H200 SXM 141GB",
-    (0x10DE, 0x233B): "H200 NVL",
-    (0x10DE, 0x2342): "GH200 480GB",
-    (0x10DE, 0x2901): "B200",
-    (0x10DE, 0x2941): "GB200",
-    (0x10DE, 0x3182): "B300 SXM6 AC",
-    (0x10DE, 0x31C2): "GB300",
-    (0x10DE, 0x2BB5): "RTX PRO 6000 Blackwell Server Edition",
-    (0x10DE, 0x1AF1): "NVSwitch (A100)",
-    (0x10DE, 0x22A3): "NVSwitch (H100)",
-    (0x15B3, 0x1013): "ConnectX-4",
-    (0x15B3, 0x1015): "ConnectX-4 Lx",
-    (0x15B3, 0x1017): "ConnectX-5",
-    (0x15B3, 0x1018): "ConnectX-5 virtual function",
-    (0x15B3, 0x1019): "ConnectX-5 Ex",
-    (0x15B3, 0x101B): "ConnectX-6",
-    (0x15B3, 0x101C): "ConnectX-6 virtual function",
-    (0x15B3, 0x101D): "ConnectX-6 Dx",
-    (0x15B3, 0x101E): "ConnectX virtual function",
-    (0x15B3, 0x101F): "ConnectX-6 Lx",
-    (0x15B3, 0x1021): "ConnectX-7",
-    (0x15B3, 0x1023): "ConnectX-8",
-    (0x15B3, 0x1025): "ConnectX-9",
-    (0x15B3, 0x1027): "ConnectX-10",
-    (0x15B3, 0xA2D6): "BlueField-2",
-    (0x15B3, 0xA2DC): "BlueField-3",
-    (0x15B3, 0x1979): "ConnectX-7 PCIe bridge",
-    (0x17DB, 0x0501): "Cassini 1 [Slingshot 200Gb]",
-    (0x1D0F, 0x0200): "PCIe bridge",
-    **{(0x1D0F, 0xEFA0 + version): "Elastic Fabric Adapter [EFA]" for version in range(4)},
-    (0x1000, 0xC010): "PEX880xx Gen4 switch",
-    (0x1000, 0xC012): "PEX880xx Gen4 switch",
-    (0x1000, 0xC030): "PEX890xx Gen5 switch",
-    (0x1000, 0xC034): "PEX890xx Gen5 switch",
-    (0x11F8, 0x4000): "Switchtec PFX 100xG4 switch",
-    (0x11F8, 0x4100): "Switchtec PSX 100xG4 switch",
-    (0x11F8, 0x4128): "Switchtec PSX 28xG4 switch",
-    (0x11F8, 0x8536): "Switchtec PFX 96xG3 switch",
-}
 
 
 def names_of(host: Host, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
@@ -89,21 +30,21 @@ def names_of(host: Host, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, i
     wanted = set(wanted)
     if not wanted:
         return {}
-    found: dict[tuple[int, int], str] = {}
-    for path in _PCI_IDS:
-        content = host.read_bytes(path, _PCI_IDS_LIMIT)
-        if not isinstance(content, Unknown):
-            found = search(content, wanted)
-            break
-    for vendor, device in wanted:
-        found.setdefault((vendor, device), built_in_name(vendor, device))
-    return found
+    content = known(first_known((host.read_bytes(path, _PCI_IDS_LIMIT) for path in _PCI_IDS), ""), b"")
+    found = search(content, wanted)
+    return {pair: found.get(pair) or built_in_name(*pair) for pair in wanted}
 
 
 def built_in_name(vendor: int, device: int) -> str:
-    """Return the name from the built-in table; an unknown device is named by its numbers."""
+    """Return the name from pci.ids beside this file; an unknown device is named by its numbers."""
     maker = _VENDORS.get(vendor, f"{vendor:04x}")
-    return f"{maker} {_DEVICES.get((vendor, device), f'device {device:04x}')}"
+    named = search(_built_in_names(), ((vendor, device),))
+    return named.get((vendor, device), f"{maker} device {device:04x}")
+
+
+@cache
+def _built_in_names() -> bytes:
+    return get_data(__package__, "pci.ids") or b""  # importlib.resources takes longer to import
 
 
 def search(content: bytes, wanted: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:

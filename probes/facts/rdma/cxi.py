@@ -10,7 +10,7 @@ import re
 from dataclasses import replace
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known, not_found
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found, parse_known
 from probes.facts.network.routes import NET
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import SLINGSHOT, cards_of
@@ -97,7 +97,12 @@ def _port(host: Host, below: str, no_verbs: Unknown, telemetry: Maybe[tuple[str,
     no_netdev = Unknown(Reason.NOT_THERE, f"{below}/net", "no netdev")
     names = host.names(f"{below}/net")
     netdev = map_known(names, lambda found: printable(found[0], 64) if found else no_netdev)
-    rate = map_known(netdev, lambda name: _rate(host, f"{NET}/{name}/speed"))
+    # A link that is down has no speed, or -1.
+    speed = map_known(netdev, lambda name: host.read(f"{NET}/{name}/speed", 64))
+    file = f"{NET}/{known(netdev, '')}/speed"
+    rate = parse_known(
+        speed, lambda text: int(text) / 1000 if _MBPS.fullmatch(text) else None, file, Reason.NOT_THERE
+    )
     return RdmaPort(
         number=1,
         state=link_state(host, netdev),
@@ -112,13 +117,3 @@ def _port(host: Host, below: str, no_verbs: Unknown, telemetry: Maybe[tuple[str,
         hw_counters=no_verbs,
         telemetry=telemetry,
     )
-
-
-def _rate(host: Host, path: str) -> Maybe[float]:
-    """Read a netdev's speed; a link that is down has none, or -1."""
-    text = host.read(path, 64)
-    if isinstance(text, Unknown):
-        return text
-    if not _MBPS.fullmatch(text):
-        return Unknown(Reason.NOT_THERE, path, printable(text, 40))
-    return int(text) / 1000

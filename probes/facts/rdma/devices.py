@@ -8,7 +8,17 @@ from dataclasses import field, replace
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF, printable
-from probes.base.unknown import UNREAD, Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.base.unknown import (
+    UNREAD,
+    Maybe,
+    Reason,
+    Unknown,
+    first_unread,
+    is_there,
+    known,
+    map_known,
+    parse_known,
+)
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import SOFTWARE
 from probes.facts.rdma.bonds import Bond, read_bond
@@ -177,18 +187,12 @@ def shows_unknown_speed(rate_text: Maybe[str], hca_type: Maybe[str]) -> bool:
 
 def _word(host: Host, path: str) -> Maybe[str]:
     text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    return printable(text, 80) if text else Unknown(Reason.NOT_THERE, path, "empty")
+    return parse_known(text, lambda word: printable(word, 80) or None, path, Reason.NOT_THERE, "empty")
 
 
 def read_numbered(host: Host, path: str) -> Maybe[str]:
     """Read a file with a number and a word, "4: ACTIVE"; return the word."""
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    word = parse_numbered(text)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if word is None else printable(word)
+    return map_known(parse_known(host.read(path, 4096), parse_numbered, path), printable)
 
 
 def _gid_netdev(host: Host, path: str) -> Maybe[str]:
@@ -257,13 +261,10 @@ def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
 def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str]) -> RdmaPort:
     port = f"{device}/ports/{number}"
 
-    def malformed(file: str, text: str) -> Unknown:
-        return Unknown(Reason.MALFORMED, f"{port}/{file}", printable(text, 40))
-
-    rate_text, lid_text = host.read(f"{port}/rate", 4096), _word(host, f"{port}/lid")
-    parsed = map_known(rate_text, lambda text: parse_rate(text) or malformed("rate", text))
+    parsed = parse_known(host.read(f"{port}/rate", 4096), parse_rate, f"{port}/rate")
     rate = map_known(parsed, lambda found: found[0])
     is_lid = re.compile(r"0x[0-9a-fA-F]{1,8}").fullmatch
+    lid = f"{port}/lid"
     gids = _gids(host, port)
     layer, netdev = _word(host, f"{port}/link_layer"), _netdev(host, parent, number, gids)
     bond = read_bond(host, device.rpartition("/")[2], netdev) if layer == "Ethernet" else None
@@ -280,7 +281,7 @@ def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str
         rate_gbps=rate,
         rate_text=map_known(parsed, lambda found: printable(found[1])),
         link_layer=layer,
-        lid=map_known(lid_text, lambda text: int(text, 16) if is_lid(text) else malformed("lid", text)),
+        lid=parse_known(_word(host, lid), lambda text: int(text, 16) if is_lid(text) else None, lid),
         netdev=netdev,
         gids=gids,
         counters=_names(host, f"{port}/counters"),
@@ -302,12 +303,12 @@ def pci_function(path: str) -> str | None:
 
 
 def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
+    def parse(text: str) -> tuple[int, int] | None:
+        match = _NUMBER.fullmatch(text)
+        return (int(match[1]), int(match[2])) if match else None
+
     path = f"{VERBS}/{name}/dev"
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    match = _NUMBER.fullmatch(text)
-    return (int(match[1]), int(match[2])) if match else Unknown(Reason.MALFORMED, path, printable(text, 40))
+    return parse_known(host.read(path, 4096), parse, path)
 
 
 def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) -> RdmaDevice:
@@ -392,20 +393,14 @@ def _devices_elsewhere(host: Host, devices: tuple[RdmaDevice, ...]) -> tuple[str
 
     The auxiliary bus is the same in every namespace (Linux 5.11, and OFED on older kernels).
     """
-    names = host.names(_AUXILIARY)
     here = {device.bdf for device in devices if not isinstance(device.bdf, Unknown)}
     found: list[str] = []
-    for name in () if isinstance(names, Unknown) else names:
-        if not _AUXILIARY_RDMA.fullmatch(name):
-            continue
-        path = host.resolve(f"{_AUXILIARY}/{name}")
-        parent = "" if isinstance(path, Unknown) else path.rpartition("/")[0]
+    for name in filter(_AUXILIARY_RDMA.fullmatch, known(host.names(_AUXILIARY), ())):
+        parent = known(host.resolve(f"{_AUXILIARY}/{name}"), "").rpartition("/")[0]
         bdf = parent.rpartition("/")[2]  # a subfunction's RDMA device is below the subfunction instead
-        if not BDF.fullmatch(bdf) or bdf in here:
-            continue
-        driver = host.link(f"{_AUXILIARY}/{name}/driver")
-        if not isinstance(driver, Unknown) and driver.rpartition("/")[2] == _AUXILIARY_DRIVER:
-            found.append(bdf)
+        if BDF.fullmatch(bdf) and bdf not in here:
+            driver = known(host.link(f"{_AUXILIARY}/{name}/driver"), "").rpartition("/")[2]
+            found += [bdf] if driver == _AUXILIARY_DRIVER else []
     return tuple(sorted(found))
 
 

@@ -9,17 +9,11 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.kernel.module_files import (
-    OFED_PACKAGES,
-    PEER_MEMORY_SYMBOL,
-    DkmsFacts,
-    ModuleFile,
-    installed_for,
-)
+from probes.facts.kernel.module_files import OFED_PACKAGES, DkmsFacts, ModuleFile, installed_for
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.pci.nic_families import CONNECTX, EFA, OTHER_DKMS, SLINGSHOT
 from probes.facts.system.kubernetes import DriverContainerFacts
-from probes.facts.system.packages import Package, owner_of
+from probes.facts.system.packages import owner_of_module
 from probes.host.protocol import Host
 
 
@@ -83,11 +77,14 @@ def probe(host: Host, traces: NicTraces) -> Maybe[NicDriver]:
 
     NOT_THERE: no RDMA driver has a module for this kernel.
     """
-    file = _rdma_file(traces.files)
+    absent = Unknown(Reason.NOT_THERE, f"modinfo {_NVIDIA_MODULES[0]}", "no RDMA driver for this kernel")
+    file: Maybe[ModuleFile] = map_known(
+        traces.files, lambda files: next((files[name] for name in _NVIDIA_MODULES if name in files), absent)
+    )
     stack = _stack(host, traces, file)
     if isinstance(stack, Unknown):
         return stack
-    package = _package(host, file)
+    package = owner_of_module(host, map_known(file, lambda found: found.path), _OFED_INFO)
     names = _DKMS_PACKAGES.get(stack, OFED_PACKAGES)
     is_built_here = stack in (NicStack.MLNX_OFED, NicStack.DOCA_OFED, *_DKMS_PACKAGES)
     return NicDriver(
@@ -97,14 +94,6 @@ def probe(host: Host, traces: NicTraces) -> Maybe[NicDriver]:
         by_dkms=installed_for(traces.dkms, names, traces.release) if is_built_here else False,
         exports_peer_memory=map_known(traces.modules, _exports_peer_memory),
     )
-
-
-def _rdma_file(files: Maybe[Mapping[str, ModuleFile]]) -> Maybe[ModuleFile]:
-    """Return the file of the first module that such a stack has; NOT_THERE: it has none."""
-    if isinstance(files, Unknown):
-        return files
-    absent = Unknown(Reason.NOT_THERE, f"modinfo {_NVIDIA_MODULES[0]}", "no RDMA driver for this kernel")
-    return next((files[name] for name in _NVIDIA_MODULES if name in files), absent)
 
 
 def _stack(host: Host, traces: NicTraces, file: Maybe[ModuleFile]) -> Maybe[NicStack]:
@@ -172,13 +161,6 @@ def _version(host: Host, stack: NicStack, ofed: Maybe[str], file: Maybe[ModuleFi
     return map_known(file, lambda found: found.version)
 
 
-def _package(host: Host, file: Maybe[ModuleFile]) -> Maybe[Package]:
-    """Return the owner of the module's file, else of ofed_info: DKMS's files belong to no package."""
-    paths = [] if isinstance(file, Unknown) or not file.path.startswith("/") else [file.path]
-    paths += [] if isinstance(host.size(_OFED_INFO), Unknown) else [_OFED_INFO]
-    return owner_of(host, paths)
-
-
 def _exports_peer_memory(modules: ModuleFacts) -> Maybe[bool]:
-    provider = next((row.provider for row in modules.symbols if row.symbol == PEER_MEMORY_SYMBOL), None)
-    return Unknown(Reason.NOT_RECORDED, "modules.symbols") if provider is None else is_there(provider)
+    symbol = modules.peer_memory
+    return Unknown(Reason.NOT_RECORDED, "modules.symbols") if symbol is None else is_there(symbol.provider)

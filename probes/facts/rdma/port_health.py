@@ -1,4 +1,4 @@
-"""The health of each RDMA port: error counters, subnet manager, MTU, and the netdev that RoCE depends on.
+"""The counters of RDMA ports and what they mean, and each port's subnet manager, MTU and netdev.
 
 Documentation/ABI/stable/sysfs-class-infiniband and drivers/infiniband/core/sysfs.c. State, rate and GIDs are
 in devices.py, bytes in rates.py. Only the difference between two readings of a counter is meaningful: the
@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 from probes.host.values import NO_PMA, read_integer
@@ -87,33 +86,9 @@ class PortCounter:
     is_expected: bool = False  # every sample has it, with a reason where the NIC has none of that name
 
 
-def _standard(
-    name: str,
-    bits: int,
-    column: CounterColumn | None = None,
-    rise: Rise | None = None,
-    is_expected: bool = False,
-    is_sampled: bool = True,
-) -> PortCounter:
-    return PortCounter(name, Place.STANDARD, column, rise, bits, is_sampled, is_expected)
-
-
-def _mlx5(
-    name: str, column: CounterColumn, rise: Rise | None = None, is_expected: bool = True
-) -> PortCounter:
-    return PortCounter(name, Place.HARDWARE, column, rise, is_expected=is_expected)
-
-
-def _other(name: str, rise: Rise | None = None, column: CounterColumn | None = None) -> PortCounter:
-    return PortCounter(name, Place.HARDWARE, column, rise)
-
-
-def _ethtool(name: str, column: CounterColumn | None = None, rise: Rise | None = None) -> PortCounter:
-    return PortCounter(name, Place.ETHTOOL, column, rise)
-
-
-def _telemetry(name: str, column: CounterColumn | None = None) -> PortCounter:
-    return PortCounter(name, Place.TELEMETRY, column)
+_standard, _other = (partial(PortCounter, place=place) for place in (Place.STANDARD, Place.HARDWARE))
+_ethtool, _telemetry = (partial(PortCounter, place=place) for place in (Place.ETHTOOL, Place.TELEMETRY))
+_mlx5 = partial(_other, is_expected=True)
 
 
 # Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
@@ -148,62 +123,64 @@ PORT_DATA = SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 OCTETS_A_UNIT = 4
 PORT_COUNTERS = (
     # Widths: drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR.
-    _standard("symbol_error", 16, _ERRORS, _SIGNAL_ERRORS, is_expected=True),
-    _standard("link_error_recovery", 8, _ERRORS, _RECOVERIES),
-    _standard("link_downed", 8, _ERRORS, _LINK_LOST, is_expected=True),
-    _standard("port_rcv_errors", 16, _ERRORS, _DAMAGED, is_expected=True),
-    _standard("port_rcv_remote_physical_errors", 16, is_sampled=False),
-    _standard("port_rcv_switch_relay_errors", 16, is_sampled=False),
-    _standard("port_xmit_discards", 16, _DISCARDS, _DISCARDED, is_expected=True),
-    _standard("port_xmit_constraint_errors", 8, is_sampled=False),
-    _standard("port_rcv_constraint_errors", 8, is_sampled=False),
-    _standard("local_link_integrity_errors", 4, _ERRORS, _INTEGRITY),
-    _standard("excessive_buffer_overrun_errors", 4, _ERRORS, _OVERRUNS),
-    _standard("VL15_dropped", 16, is_sampled=False),
-    _standard("port_xmit_wait", 32, CounterColumn.WAIT, _NO_CREDITS, is_expected=True),  # ticks
+    _standard("symbol_error", bits=16, column=_ERRORS, rise=_SIGNAL_ERRORS, is_expected=True),
+    _standard("link_error_recovery", bits=8, column=_ERRORS, rise=_RECOVERIES),
+    _standard("link_downed", bits=8, column=_ERRORS, rise=_LINK_LOST, is_expected=True),
+    _standard("port_rcv_errors", bits=16, column=_ERRORS, rise=_DAMAGED, is_expected=True),
+    _standard("port_rcv_remote_physical_errors", bits=16, is_sampled=False),
+    _standard("port_rcv_switch_relay_errors", bits=16, is_sampled=False),
+    _standard("port_xmit_discards", bits=16, column=_DISCARDS, rise=_DISCARDED, is_expected=True),
+    _standard("port_xmit_constraint_errors", bits=8, is_sampled=False),
+    _standard("port_rcv_constraint_errors", bits=8, is_sampled=False),
+    _standard("local_link_integrity_errors", bits=4, column=_ERRORS, rise=_INTEGRITY),
+    _standard("excessive_buffer_overrun_errors", bits=4, column=_ERRORS, rise=_OVERRUNS),
+    _standard("VL15_dropped", bits=16, is_sampled=False),
+    _standard(
+        "port_xmit_wait", bits=32, column=CounterColumn.WAIT, rise=_NO_CREDITS, is_expected=True
+    ),  # ticks
     # hw/mlx5/counters.c; most of them are 32 bits wide.
-    _mlx5("np_cnp_sent", _CNP, _CONGESTED),
-    _mlx5("rp_cnp_handled", _CNP, _SLOWED),
-    _mlx5("rp_cnp_ignored", _CNP, is_expected=False),
-    _mlx5("np_ecn_marked_roce_packets", _CNP),
-    _mlx5("packet_seq_err", _RETRANS, _LOST_AND_RESENT),
-    _mlx5("implied_nak_seq_err", _RETRANS, _RESENT, is_expected=False),
-    _mlx5("out_of_sequence", _RETRANS, _OUT_OF_ORDER),
-    _mlx5("local_ack_timeout_err", _RETRANS, _LOST_ACKS),
-    _mlx5("roce_adp_retrans", _RETRANS, _LOST_AND_RESENT),
-    _mlx5("roce_slow_restart", _RETRANS, _SLOW_RESTARTS),
-    _mlx5("rnr_nak_retry_err", _RNR, _WAITS_FOR_RECEIVERS),
-    _mlx5("out_of_buffer", _RNR, _NO_BUFFERS),
-    _mlx5("rx_icrc_encapsulated", _ERRORS, _CORRUPT),
-    _mlx5("req_transport_retries_exceeded", _ERRORS, _GIVEN_UP, is_expected=False),
+    _mlx5("np_cnp_sent", column=_CNP, rise=_CONGESTED),
+    _mlx5("rp_cnp_handled", column=_CNP, rise=_SLOWED),
+    _mlx5("rp_cnp_ignored", column=_CNP, is_expected=False),
+    _mlx5("np_ecn_marked_roce_packets", column=_CNP),
+    _mlx5("packet_seq_err", column=_RETRANS, rise=_LOST_AND_RESENT),
+    _mlx5("implied_nak_seq_err", column=_RETRANS, rise=_RESENT, is_expected=False),
+    _mlx5("out_of_sequence", column=_RETRANS, rise=_OUT_OF_ORDER),
+    _mlx5("local_ack_timeout_err", column=_RETRANS, rise=_LOST_ACKS),
+    _mlx5("roce_adp_retrans", column=_RETRANS, rise=_LOST_AND_RESENT),
+    _mlx5("roce_slow_restart", column=_RETRANS, rise=_SLOW_RESTARTS),
+    _mlx5("rnr_nak_retry_err", column=_RNR, rise=_WAITS_FOR_RECEIVERS),
+    _mlx5("out_of_buffer", column=_RNR, rise=_NO_BUFFERS),
+    _mlx5("rx_icrc_encapsulated", column=_ERRORS, rise=_CORRUPT),
+    _mlx5("req_transport_retries_exceeded", column=_ERRORS, rise=_GIVEN_UP, is_expected=False),
     # sw/rxe/rxe_hw_counters.c
-    _other("out_of_seq_request", _OUT_OF_ORDER),
-    _other("rcvd_seq_err", _LOST_AND_RESENT),
-    _other("rcvd_rnr_err", _WAITS_FOR_RECEIVERS),
-    _other("retry_exceeded_err", _GIVEN_UP),
-    _other("link_downed", _LINK_LOST, _ERRORS),
+    _other("out_of_seq_request", rise=_OUT_OF_ORDER),
+    _other("rcvd_seq_err", rise=_LOST_AND_RESENT),
+    _other("rcvd_rnr_err", rise=_WAITS_FOR_RECEIVERS),
+    _other("retry_exceeded_err", rise=_GIVEN_UP),
+    _other("link_downed", rise=_LINK_LOST, column=_ERRORS),
     # hw/bnxt_re/hw_counters.c
-    _other("to_retransmits", _RESENT),
-    _other("seq_err_naks_rcvd", _RESENT),
-    _other("rnr_naks_rcvd", _WAITS_FOR_RECEIVERS),
-    _other("max_retry_exceeded", _GIVEN_UP),
+    _other("to_retransmits", rise=_RESENT),
+    _other("seq_err_naks_rcvd", rise=_RESENT),
+    _other("rnr_naks_rcvd", rise=_WAITS_FOR_RECEIVERS),
+    _other("max_retry_exceeded", rise=_GIVEN_UP),
     _other("rx_ecn_marked_pkts"),
-    _other("tx_cnp_pkts", _CONGESTED),
-    _other("rx_cnp_pkts", _SLOWED),
+    _other("tx_cnp_pkts", rise=_CONGESTED),
+    _other("rx_cnp_pkts", rise=_SLOWED),
     # hw/efa/efa_verbs.c
-    _other("retrans_pkts", _RESENT),
-    _other("retrans_timeout_events", _ACK_TIMEOUTS),
+    _other("retrans_pkts", rise=_RESENT),
+    _other("retrans_timeout_events", rise=_ACK_TIMEOUTS),
     _other("unresponsive_remote_events"),
     _other("impaired_remote_conn_events"),
     _other("rx_drops"),
     # Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst
-    _ethtool("rx_discards_phy", _DISCARDS, _DISCARDED_RECEIVED),
-    _ethtool("tx_discards_phy", _DISCARDS),
-    _ethtool("link_down_events_phy", _ERRORS, _LINK_LOST),
+    _ethtool("rx_discards_phy", column=_DISCARDS, rise=_DISCARDED_RECEIVED),
+    _ethtool("tx_discards_phy", column=_DISCARDS),
+    _ethtool("link_down_events_phy", column=_ERRORS, rise=_LINK_LOST),
     _ethtool("outbound_pci_buffer_overflow"),
     # HPE's texts in open-mpi/ompi, ompi/runtime/ompi_hwpc_cxi_constants.c, which has no limits.
-    _telemetry("hni_pcs_uncorrected_cw", _ERRORS),
-    _telemetry("pct_retry_srb_requests", _RETRANS),
+    _telemetry("hni_pcs_uncorrected_cw", column=_ERRORS),
+    _telemetry("pct_retry_srb_requests", column=_RETRANS),
     _telemetry("pct_sct_timeouts"),
     _telemetry("pct_spt_timeouts"),
     _telemetry("pct_no_tct_nacks"),
@@ -390,12 +367,9 @@ def _errors(
 
 
 def _counter(text: Maybe[str], path: str, bits: int) -> Maybe[ErrorCounter]:
-    if isinstance(text, Unknown):
-        return text
     if text == NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, text)
-    counter = parse_counter(text, bits)
-    return Unknown(Reason.MALFORMED, path, printable(text, 40)) if counter is None else counter
+        return Unknown(Reason.NOT_THERE, path, NO_PMA)
+    return parse_known(text, lambda number: parse_counter(number, bits), path)
 
 
 def _hw_errors(
@@ -426,8 +400,6 @@ def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:
 
 def _traffic_class(host: Host, path: str) -> Maybe[int]:
     """Read OFED's tc/PORT/traffic_class: "Global tclass=106", or empty if none is set."""
-    text = host.read(path, 4096)
-    if isinstance(text, Unknown):
-        return text
-    match = re.search(r"Global tclass=([0-9]{1,3})\b", text)
-    return int(match[1]) if match else Unknown(Reason.NOT_THERE, path, "no traffic class is set")
+    matches = map_known(host.read(path, 4096), re.compile(r"Global tclass=([0-9]{1,3})\b").findall)
+    absent = Unknown(Reason.NOT_THERE, path, "no traffic class is set")
+    return map_known(matches, lambda found: int(found[0]) if found else absent)

@@ -8,7 +8,7 @@ through the port (0,PORT), and `perfquery LID PORT` without -r and -R.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from probes.base.frozen import frozen
@@ -58,7 +58,8 @@ def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Mayb
     found: dict[tuple[str, int], Maybe[SwitchPort]] = {}
     silent: Unknown | None = None
     until = host.monotonic() + _MOST_SECONDS
-    for number, (device, port) in enumerate(_ports(rdma)):
+    ports = ((device.name, port) for device in rdma.devices for port in device.ports)
+    for number, (device, port) in enumerate(ports):
         if silent is None and number >= _MOST_PORTS:
             silent = Unknown(Reason.NOT_THERE, device, f"not asked: only the first {_MOST_PORTS} ports are")
         elif silent is None and host.monotonic() > until:
@@ -69,12 +70,6 @@ def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Mayb
             silent = Unknown(Reason.TIMED_OUT, answer.source, "not asked: the query before had no answer")
         found[device, port.number] = answer
     return found
-
-
-def _ports(rdma: RdmaFacts) -> Iterator[tuple[str, RdmaPort]]:
-    for device in rdma.devices:
-        for port in device.ports:
-            yield device.name, port
 
 
 def _ask(host: Host, device: str, port: RdmaPort) -> Maybe[SwitchPort]:
@@ -111,10 +106,8 @@ def query(host: Host, argv: tuple[str, ...]) -> Maybe[dict[str, str]]:
     """Run a query of infiniband-diags; return its fields, `Name:....value`."""
     output = host.run(argv, _SECONDS)
     if isinstance(output, Unknown):
-        is_missing = output.detail == "not installed"
-        return (
-            replace(output, detail=f"{argv[0]} (infiniband-diags) is not installed") if is_missing else output
-        )
+        missing = f"{argv[0]} (infiniband-diags) is not installed"
+        return replace(output, detail=missing) if output.detail == "not installed" else output
     if output.exit_status != 0:
         return query_failure(host, argv[0], output.stderr or output.stdout)
     return {match[1]: printable(match[2], 60).strip() for match in _FIELD.finditer(output.stdout)}

@@ -36,16 +36,8 @@ _DRIVER = {
 # Every field that is read, in all objects: the others, such as variables with passwords, are dropped at once.
 _FIELDS: dict[str, Any] = {
     "metadata": {"name": None, "namespace": None, "labels": LABELS},
-    "spec": {
-        **_DRIVER,
-        "driver": _DRIVER,
-        "ofedDriver": {"version": None, "image": None},
-    },
-    "status": {
-        "state": None,
-        "containerStatuses": [_CONTAINER],
-        "initContainerStatuses": [_CONTAINER],
-    },
+    "spec": {**_DRIVER, "driver": _DRIVER, "ofedDriver": {"version": None, "image": None}},
+    "status": {"state": None, "containerStatuses": [_CONTAINER], "initContainerStatuses": [_CONTAINER]},
 }
 
 

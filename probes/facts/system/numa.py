@@ -1,4 +1,4 @@
-"""NUMA nodes: their CPUs, memory and distances, and which CPUs and nodes this process may use."""
+"""NUMA nodes: CPUs, memory, distances; which of them this process may use; and the CPU's model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.facts.system.platform import CPUINFO_LIMIT_BYTES
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
+from probes.facts.system.platform import CPUINFO, first_processor, read_cpuinfo
 from probes.host.protocol import Host
 from probes.host.usage import cpu_list
 
@@ -65,17 +65,13 @@ def list_from_map(text: str) -> str | None:
     return cpu_list(number for number in range(bits.bit_length()) if bits >> number & 1)
 
 
-def _cpulist(host: Host, path: str) -> Maybe[str]:
-    text = host.read(f"{path}/cpulist")
+def read_cpus(host: Host, list_path: str, map_path: str) -> Maybe[str]:
+    """Read CPUs as a kernel list; where it is missing, from the file with the same CPUs as a map."""
+    text = host.read(list_path)
     if not isinstance(text, Unknown):
-        if parse_list(text) is None:
-            return Unknown(Reason.MALFORMED, f"{path}/cpulist", printable(text, 40))
-        return text
-    cpumap = host.read(f"{path}/cpumap")
-    if isinstance(cpumap, Unknown):
-        return text
-    cpus = list_from_map(cpumap)
-    return Unknown(Reason.MALFORMED, f"{path}/cpumap", printable(cpumap, 40)) if cpus is None else cpus
+        return parse_known(text, lambda cpus: None if parse_list(cpus) is None else cpus, list_path)
+    cpumap = host.read(map_path)
+    return text if isinstance(cpumap, Unknown) else parse_known(cpumap, list_from_map, map_path)
 
 
 def _memory(host: Host, path: str) -> Maybe[int]:
@@ -112,7 +108,8 @@ def probe(host: Host) -> Maybe[NumaFacts]:
     for number in ordered:
         path = f"{_NODES}/node{number}"
         distances = _distances(host, path, ordered)
-        nodes.append(NumaNode(number, _cpulist(host, path), _memory(host, path), distances))
+        cpus = read_cpus(host, f"{path}/cpulist", f"{path}/cpumap")
+        nodes.append(NumaNode(number, cpus, _memory(host, path), distances))
     return NumaFacts(tuple(nodes))
 
 
@@ -141,16 +138,10 @@ def _status_list(text: str, name: str) -> Maybe[str]:
     match = re.search(rf"^{name}:[ \t]*([^\n]{{0,4096}})$", text, re.M)
     if match is None:
         return Unknown(Reason.MALFORMED, STATUS, f"no “{name}” line")
-    numbers = match[1].strip()
-    if parse_list(numbers) is None:
-        return Unknown(Reason.MALFORMED, STATUS, printable(numbers, 40))
-    return numbers
+    return parse_known(match[1].strip(), lambda cpus: None if parse_list(cpus) is None else cpus, STATUS)
 
 
 # The CPU's vendor, family and model, from /proc/cpuinfo: UCX chooses its defaults by them.
-
-CPUINFO = "/proc/cpuinfo"
-_FIRST_BYTES = 64 * 1024
 
 
 @frozen
@@ -164,17 +155,12 @@ class CpuModel:
 
 def probe_cpu_model(host: Host) -> Maybe[CpuModel]:
     """Read /proc/cpuinfo, which is slow on nodes with many CPUs."""
-    text = map_known(host.read_bytes(CPUINFO, CPUINFO_LIMIT_BYTES), lambda content: content[:_FIRST_BYTES])
-    return map_known(text, lambda content: parse_cpu_model(content.decode("utf-8", "replace")))
+    return map_known(read_cpuinfo(host), parse_cpu_model)
 
 
 def parse_cpu_model(text: str) -> Maybe[CpuModel]:
     """Parse the first processor; Arm has other fields, which UCX does not use for this."""
-    fields: dict[str, str] = {}
-    for line in text.lstrip("\n").partition("\n\n")[0].split("\n"):
-        key, colon, value = line.partition(":")
-        if colon:
-            fields.setdefault(key.strip(), value.strip())
+    fields = first_processor(text)
     numbers = [fields.get(name, "") for name in ("cpu family", "model")]
     if "vendor_id" not in fields:
         return Unknown(Reason.NOT_THERE, CPUINFO, "no vendor_id, as on Arm")

@@ -1,4 +1,4 @@
-"""The package that a program belongs to, and its version, from the databases of dpkg and rpm.
+"""The distribution, and the package that a file belongs to, from the databases of dpkg and rpm.
 
 dpkg-query(1): --search prints "PACKAGE[:ARCH][, …]: FILE" for the files that it knows. rpm(8): --query --file
 prints a line for each owner in the order of the files, or "… is not owned by any package". Both exit with a
@@ -58,6 +58,12 @@ def owner_of(host: Host, paths: Sequence[str]) -> Maybe[Package]:
         return Unknown(Reason.NOT_THERE, "dpkg-query, rpm", "no file to look up")
     answers = list(packages_of(host, asked).values())
     return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
+
+
+def owner_of_module(host: Host, file: Maybe[str], program: str) -> Maybe[Package]:
+    """Return the package of a module's file, else of its program: DKMS's files belong to no package."""
+    paths = [file] if isinstance(file, str) and file.startswith("/") else []
+    return owner_of(host, paths if isinstance(host.size(program), Unknown) else [*paths, program])
 
 
 def _dpkg(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:

@@ -1,4 +1,4 @@
-"""The platform: bare metal, virtual machine, container or Kubernetes pod; and whether gdrtop runs as root."""
+"""The platform: bare metal, virtual machine, container, pod, cloud; and whether gdrtop runs as root."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, not_found, parse_known
 from probes.host.protocol import Host
 
+CPUINFO = "/proc/cpuinfo"
 CPUINFO_LIMIT_BYTES = 8 * 1024 * 1024  # about 1.5 KB for each CPU
 DMI = "/sys/class/dmi/id"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -101,7 +102,8 @@ def probe(host: Host) -> PlatformFacts:
     processor: Processor | None = None
     unread = first_unread((vendor, name))
     if isinstance(architecture, Unknown) or not machine or unread is not None:
-        processor = _processor(host)
+        cpuinfo = read_cpuinfo(host)
+        processor = Processor(cpuinfo, cpuinfo) if isinstance(cpuinfo, Unknown) else parse_cpuinfo(cpuinfo)
         if isinstance(architecture, Unknown):
             architecture = processor.architecture
     guest = _guest(host, machine, unread, processor)
@@ -145,13 +147,25 @@ def hypervisor_of(machine: str) -> str | None:
     return None
 
 
-def parse_cpuinfo(text: str) -> Processor:
-    """Parse architecture and hypervisor bit of the first processor in /proc/cpuinfo."""
+def read_cpuinfo(host: Host) -> Maybe[str]:
+    """Return the beginning of /proc/cpuinfo, which has the first processor."""
+    content = host.read_bytes(CPUINFO, CPUINFO_LIMIT_BYTES)
+    return map_known(content, lambda found: found[: 64 * 1024].decode("utf-8", errors="replace"))
+
+
+def first_processor(text: str) -> dict[str, str]:
+    """Parse the fields of the first processor in /proc/cpuinfo."""
+    rows = (line.partition(":") for line in text.lstrip("\n").partition("\n\n")[0].split("\n"))
     fields: dict[str, str] = {}
-    for line in text.lstrip("\n").split("\n\n", 1)[0].split("\n"):
-        key, colon, value = line.partition(":")
+    for key, colon, value in rows:
         if colon:
             fields.setdefault(key.strip(), value.strip())
+    return fields
+
+
+def parse_cpuinfo(text: str) -> Processor:
+    """Parse architecture and hypervisor bit of the first processor in /proc/cpuinfo."""
+    fields = first_processor(text)
     flags = fields.get("flags", "").split()
     if flags and "vendor_id" in fields:
         return Processor("x86_64" if "lm" in flags else "i686", "hypervisor" in flags)
@@ -202,13 +216,9 @@ def _unquoted(value: str) -> str:
 
 def _dmi(host: Host, attribute: str) -> Maybe[str]:
     path = f"{DMI}/{attribute}"
-    text = host.read(path)
-    if isinstance(text, Unknown):
-        return text
-    text = printable(text, 128)
-    if _PLACEHOLDER.fullmatch(text):
-        return Unknown(Reason.NOT_THERE, path, "the vendor left it blank")
-    return text
+    absent = Unknown(Reason.NOT_THERE, path, "the vendor left it blank")
+    text = map_known(host.read(path), lambda found: printable(found, 128))
+    return map_known(text, lambda found: absent if _PLACEHOLDER.fullmatch(found) else found)
 
 
 def _product(vendor: Maybe[str], name: Maybe[str]) -> Maybe[str]:
@@ -220,17 +230,8 @@ def _product(vendor: Maybe[str], name: Maybe[str]) -> Maybe[str]:
 
 
 def _architecture(host: Host) -> Maybe[str]:
-    text = host.read("/proc/sys/kernel/arch")  # since Linux 6.1
-    if isinstance(text, Unknown):
-        return text
-    return printable(text, 32) if text else Unknown(Reason.MALFORMED, "/proc/sys/kernel/arch", "empty")
-
-
-def _processor(host: Host) -> Processor:
-    text = host.read_bytes("/proc/cpuinfo", CPUINFO_LIMIT_BYTES)
-    if isinstance(text, Unknown):
-        return Processor(text, text)
-    return parse_cpuinfo(text[: 64 * 1024].decode("utf-8", errors="replace"))
+    path = "/proc/sys/kernel/arch"  # since Linux 6.1
+    return parse_known(host.read(path), lambda text: printable(text, 32) or None, path, detail="empty")
 
 
 def _guest(host: Host, machine: str, unread: Unknown | None, processor: Processor | None) -> Guest:
@@ -275,13 +276,11 @@ def _environment(host: Host, is_guest: Maybe[bool]) -> Maybe[Environment]:
 
 
 def _hostname(host: Host) -> Maybe[str]:
-    name = host.read("/proc/sys/kernel/hostname")
-    if isinstance(name, Unknown):
-        name = host.read("/etc/hostname")
-    if isinstance(name, Unknown):
-        return name
-    name = printable(name.partition("\n")[0].strip(), 253)
-    return name if name else Unknown(Reason.MALFORMED, "/etc/hostname", "empty")
+    text = host.read("/proc/sys/kernel/hostname")
+    if isinstance(text, Unknown):
+        text = host.read("/etc/hostname")
+    first_line = map_known(text, lambda found: printable(found.partition("\n")[0].strip(), 253))
+    return parse_known(first_line, lambda name: name or None, "/etc/hostname", detail="empty")
 
 
 # The cloud that a node belongs to, from DMI.

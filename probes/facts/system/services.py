@@ -1,4 +1,4 @@
-"""The services of GPUs and RDMA: installed, started at boot, running, failed.
+"""systemd's units, and the services of GPUs and RDMA: installed, started at boot, running, failed.
 
 Unit files and processes answer most questions. systemctl runs once, for installed services without a process:
 a oneshot service (openibd) is active without one, and only systemd knows about failures.
@@ -306,7 +306,8 @@ def probe(host: Host) -> ServiceFacts:
         name: _service(host, name, unit, running, not_running)
         for name, unit in zip(SERVICES, units, strict=True)
     }
-    idle = [name for name, service in services.items() if _may_ask_systemd(service)]
+    unread = [service for service in services.values() if isinstance(service.state, Unknown)]
+    idle = [service.name for service in unread if not isinstance(service.path, Unknown)]
     if idle:
         states = _ask_systemd(host, idle)
         for name in idle:
@@ -328,10 +329,6 @@ def _service(host: Host, name: str, unit: UnitFile, running: frozenset[str], not
     if name in running:
         state = ServiceState.ACTIVE
     return Service(name, SERVICES[name], path, unit.masked, enabled, state)
-
-
-def _may_ask_systemd(service: Service) -> bool:
-    return isinstance(service.state, Unknown) and not isinstance(service.path, Unknown)
 
 
 def _with_state(service: Service, state: Maybe[ServiceState]) -> Service:

@@ -6,7 +6,7 @@ import re
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, first_known, first_unread, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, first_unread, map_known, parse_known
 from probes.facts.system.packages import packages_of
 from probes.facts.system.services import unit_setting
 from probes.host.protocol import Host
@@ -99,8 +99,5 @@ def parse_settings(text: str, name: str) -> Maybe[tuple[str, ...]]:
 
 
 def _version(host: Host) -> Maybe[str]:
-    package = packages_of(host, [_PROGRAM])[_PROGRAM]
-    if isinstance(package, Unknown):
-        return package
-    match = _RELEASE.match(package.version)
-    return match[1] if match else Unknown(Reason.MALFORMED, package.name, package.version)
+    version = map_known(packages_of(host, [_PROGRAM])[_PROGRAM], lambda package: package.version)
+    return map_known(parse_known(version, _RELEASE.match, _PROGRAM), lambda match: match[1])

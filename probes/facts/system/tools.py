@@ -1,4 +1,4 @@
-"""The installed tools, and whether perftest can use GPU memory.
+"""The installed tools and libraries, and whether perftest can use GPU memory.
 
 A tool counts as installed if it is in a trusted directory, from which it can be run. No tool that contacts a
 driver is started (nvidia-smi would load it). perftest's features are read from the bytes of its program,
@@ -51,6 +51,7 @@ TOOLS = {
 """Name → what it is for, one line for the admin."""
 
 _NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "the program file cannot be read")
+_OPTIONS = ("use_cuda_bus_id", "ipv6-addr", "use_data_direct")
 
 
 @frozen
@@ -106,33 +107,22 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     if not installed:
         return not_found((paths[name] for name in PERFTEST), PERFTEST[0], "perftest is not installed")
     name, path = installed[0], paths[installed[0]]
-    cuda: Maybe[bool]
-    dmabuf: Maybe[bool]
-    opens: Maybe[bool] = _NO_PROGRAM
-    bus_id: Maybe[bool] = _NO_PROGRAM
-    ipv6: Maybe[bool] = _NO_PROGRAM
-    direct: Maybe[bool] = _NO_PROGRAM
-    program = path if isinstance(path, Unknown) else host.read_bytes(path, _PROGRAM_LIMIT_BYTES)
-    if isinstance(program, Unknown) or not program.startswith(b"\x7fELF"):
-        evidence = f"{name} --help"
-        usage = host.run((name, "--help"), _SECONDS)
-        if isinstance(usage, Unknown):
-            cuda = dmabuf = usage
-        else:
-            text = usage.stdout + usage.stderr
-            cuda, dmabuf = parse_usage(text)
-            bus_id = cuda if isinstance(cuda, Unknown) else "--use_cuda_bus_id" in text
-            ipv6 = cuda if isinstance(cuda, Unknown) else "--ipv6-addr" in text
-            direct = cuda if isinstance(cuda, Unknown) else "--use_data_direct" in text
-    else:
-        evidence = printable(f"{path}", 256)
-        cuda, dmabuf = cuda_in_program(program)
-        opens = b"libcuda.so\0" in program
-        bus_id = cuda and b"use_cuda_bus_id\0" in program
-        ipv6 = b"ipv6-addr\0" in program
-        direct = b"use_data_direct\0" in program
     version = _version(host, paths, (name, "--version"), parse_version)
-    return Perftest(installed, version, cuda, dmabuf, evidence, opens, bus_id, ipv6, direct)
+    program = map_known(path, lambda file: host.read_bytes(file, _PROGRAM_LIMIT_BYTES))
+    if not isinstance(program, Unknown) and program.startswith(b"\x7fELF"):
+        cuda, dmabuf = cuda_in_program(program)
+        bus_id, ipv6, direct = (f"{option}\0".encode() in program for option in _OPTIONS)
+        opens, evidence = b"libcuda.so\0" in program, printable(f"{path}", 256)
+        return Perftest(installed, version, cuda, dmabuf, evidence, opens, cuda and bus_id, ipv6, direct)
+    evidence = f"{name} --help"
+    usage = host.run((name, "--help"), _SECONDS)
+    if isinstance(usage, Unknown):
+        return Perftest(installed, version, usage, usage, evidence)
+    text = usage.stdout + usage.stderr
+    shown_cuda, shown_dmabuf = parse_usage(text)
+    shown = (f"--{option}" in text for option in _OPTIONS)
+    options = [shown_cuda if isinstance(shown_cuda, Unknown) else is_shown for is_shown in shown]
+    return Perftest(installed, version, shown_cuda, shown_dmabuf, evidence, _NO_PROGRAM, *options)
 
 
 def cuda_in_program(program: bytes) -> tuple[bool, bool]:

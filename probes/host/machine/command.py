@@ -1,4 +1,4 @@
-"""Run a read-only command: argv, trusted path, time and output limits.
+"""Run a read-only command: argv, trusted path, time and output limits, and what clusters' clients need.
 
 No process stays behind: probes/host/machine/command_server.py kills what a command has started when the
 command ends or times out, and when gdrtop itself dies.

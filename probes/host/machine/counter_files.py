@@ -1,4 +1,4 @@
-"""Counters of devices in sysfs, which are read every second and stay open: one system call instead of three.
+"""Counters of devices in sysfs: files that stay open, at one system call a read, and samplers of them.
 
 A file that is open delays neither the removal of its device nor the unloading of its driver: it then reads
 ENODEV (fs/kernfs/file.c). Names move from one device to another (`rdma dev set`, udev), so a file is used

@@ -1,7 +1,7 @@
 """What libibverbs and libmlx5 report about RDMA devices, and libcuda about GPUs, as NCCL asks them.
 
-A library may take seconds, print, hang or crash: child processes run verbs_child.py, which forks once per
-device, and cuda_child.py. The latter creates no context and uses no GPU memory. Attribute numbers: cuda.h,
+A library may take seconds, print, hang or crash: a child process runs library_child.py, which forks once per
+RDMA device. It creates no context in libcuda and uses no GPU memory. Attribute numbers: cuda.h,
 CUdevice_attribute.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.machine import cuda_child, verbs_child
+from probes.host.machine import library_child
 from probes.host.machine.command import run_program
 from probes.host.nvml import bdf_of
 from probes.host.protocol import DMABUF_SUPPORTED, RDMA_SUPPORTED, CommandOutput, CudaGpu
@@ -53,7 +53,7 @@ def probe_dmabuf(
     EOPNOTSUPP and EPROTONOSUPPORT: kernel or driver do not support it; anything else, normally EBADF: they do
     (NCCL src/transport/net_ib/gdr.cc).
     """
-    return _probe_verbs(verbs_child.DMABUF, devices, (library, MLX5_LIBRARY), int, child)
+    return _probe_verbs(library_child.DMABUF, devices, (library, MLX5_LIBRARY), int, child)
 
 
 def probe_data_direct(
@@ -66,7 +66,7 @@ def probe_data_direct(
     NOT_THERE: libmlx5 is older than rdma-core 54, or the driver does not know of such functions
     (mlx5dv_get_data_direct_sysfs_path(3); NCCL src/transport/net_ib/init.cc).
     """
-    return _probe_verbs(verbs_child.DATA_DIRECT, devices, libraries, str, child)
+    return _probe_verbs(library_child.DATA_DIRECT, devices, libraries, str, child)
 
 
 def _probe_verbs(
@@ -81,7 +81,7 @@ def _probe_verbs(
     if not valid:
         return results
     arguments = (question, *libraries, *valid)
-    output = child(verbs_child.__file__, arguments, CHILD_SECONDS, (question, *valid))
+    output = child(library_child.__file__, arguments, CHILD_SECONDS, (question, *valid))
     if isinstance(output, Unknown):
         return {**results, **dict.fromkeys(valid, output)}
     try:
@@ -102,14 +102,15 @@ def _verbs(question: str, device: str, answer: Mapping[str, Any], kind: type[T])
 def probe_cuda(library: str = CUDA_LIBRARY, child: Child = run_child) -> Maybe[tuple[CudaGpu, ...]]:
     """Ask libcuda about every GPU that it lists; the driver must be loaded."""
     attributes = (str(RDMA_SUPPORTED), str(DMABUF_SUPPORTED))
-    output = child(cuda_child.__file__, (library, *attributes), CHILD_SECONDS, ("libcuda",))
+    arguments = (library_child.CUDA, library, *attributes)
+    output = child(library_child.__file__, arguments, CHILD_SECONDS, ("libcuda",))
     if isinstance(output, Unknown):
         return output
     try:
         answer = literal_eval(output.stdout)
         if "reason" in answer:
             return Unknown(Reason(answer["reason"]), CUDA_LIBRARY, str(answer["detail"])[:200])
-        return tuple(_cuda_gpu(gpu) for gpu in answer["gpus"][: cuda_child.MAX_GPUS])
+        return tuple(_cuda_gpu(gpu) for gpu in answer["gpus"][: library_child.MAX_GPUS])
     except _BROKEN_ANSWERS:
         return Unknown(Reason.IO_ERROR, CUDA_LIBRARY, f"the probe exited with status {output.exit_status}")
 

@@ -20,6 +20,7 @@ from probes.host.host_base import HostBase
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
 from probes.host.machine.kernel_log_reader import KERNEL_LOG, KernelLogReader
+from probes.host.machine.library_child import DATA_DIRECT, DMABUF
 from probes.host.machine.library_probes import (
     CHILD_SECONDS,
     CUDA_NEEDS,
@@ -28,7 +29,6 @@ from probes.host.machine.library_probes import (
     probe_dmabuf,
 )
 from probes.host.machine.nvml_library import NvmlLibrary
-from probes.host.machine.verbs_child import DATA_DIRECT, DMABUF
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
 from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, KernelMessage
@@ -252,11 +252,9 @@ class LocalHost(LocalFiles):
         if sampler is None:
             while len(self._samplers) >= _MOST_SAMPLERS:  # the thread of a forgotten one ends by itself
                 del self._samplers[next(iter(self._samplers))]
-            sampler = self._samplers[tuple(paths)] = CounterSampler(self._read_counter, paths)
+            read = partial(self.read_bytes, limit=_COUNTER_BYTES)
+            sampler = self._samplers[tuple(paths)] = CounterSampler(read, paths)
         return sampler.readings(interval)
-
-    def _read_counter(self, path: str) -> Maybe[bytes]:
-        return self.read_bytes(path, _COUNTER_BYTES)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

@@ -43,26 +43,9 @@ class Command(IntEnum):
 
 
 # enum rdma_nldev_attr
-_DEV_INDEX = 1
-_DEV_NAME = 2
-_PORT_INDEX = 3
-_LQPN = 21
-_RQPN = 22
-_RQ_PSN = 23
-_SQ_PSN = 24
-_TYPE = 26
-_STATE = 27
-_PID = 28
-_KERN_NAME = 29
-_MRLEN = 45
-_DRIVER = 52
-_DRIVER_ENTRY = 53
-_DRIVER_STRING = 54
-_PDN = 60
-_CQN = 61
-_MRN = 62
-_CTXN = 64
-_NETNS_MODE = 66
+_DEV_INDEX, _DEV_NAME, _PORT_INDEX, _NETNS_MODE = 1, 2, 3, 66
+_LQPN, _RQPN, _RQ_PSN, _SQ_PSN, _TYPE, _STATE, _PID, _KERN_NAME = 21, 22, 23, 24, 26, 27, 28, 29
+_MRLEN, _DRIVER, _DRIVER_ENTRY, _DRIVER_STRING, _PDN, _CQN, _MRN, _CTXN = 45, 52, 53, 54, 60, 61, 62, 64
 # The table of objects in an answer, and an entry of the table.
 _TABLES = {
     Command.RES_QP_GET: (19, 20),

@@ -114,41 +114,37 @@ class ResourceReader:
     """
 
     def __init__(
-        self,
-        connect: Callable[[float], Connection] = _Connection,
-        namespaces: RdmaNamespaces | None = None,
+        self, connect: Callable[[float], Connection] = _Connection, namespaces: RdmaNamespaces | None = None
     ) -> None:
         self._connect = connect
         self._namespaces = namespaces
         self._parser = ResourceParser()
 
-    def read(self, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
-        """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits."""
-        return self._connected(self._read, seconds)
+    def read(self, seconds: float = SECONDS, kernel: Kernel | None = None) -> Maybe[rdma.RdmaResources]:
+        """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits.
 
-    def read_packets(self, seconds: float = SECONDS) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
-        """Return the packet numbers of all connected queue pairs; late as `read`."""
-        return self._connected(self._read_packets, seconds)
+        `kernel`: the one to ask, which is not closed; None: this machine's.
+        """
+        return self._answered(self._read, seconds, kernel)
 
-    def _connected(self, read: Callable[[Kernel], Maybe[T]], seconds: float) -> Maybe[T]:
+    def read_packets(
+        self, seconds: float = SECONDS, kernel: Kernel | None = None
+    ) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
+        """Return the packet numbers of all connected queue pairs; late, and of which kernel, as `read`."""
+        return self._answered(self._read_packets, seconds, kernel)
+
+    def _answered(
+        self, read: Callable[[Kernel], Maybe[T]], seconds: float, kernel: Kernel | None
+    ) -> Maybe[T]:
         try:
-            connection = self._connect(seconds)
+            if kernel is not None:
+                return read(kernel)
+            with closing(self._connect(seconds)) as connection:
+                return read(connection)
+        except TimeoutError:
+            return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
         except OSError as error:
             return _unknown(error.errno or 0, error.strerror)
-        try:
-            return _answered(read, connection, seconds)
-        finally:
-            connection.close()
-
-    def read_from(self, connection: Kernel, seconds: float = SECONDS) -> Maybe[rdma.RdmaResources]:
-        """Return the resources that this kernel lists; `seconds`: its time limit."""
-        return _answered(self._read, connection, seconds)
-
-    def read_packets_from(
-        self, connection: Kernel, seconds: float = SECONDS
-    ) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
-        """Return the packet numbers of the queue pairs that this kernel lists."""
-        return _answered(self._read_packets, connection, seconds)
 
     def _read(self, connection: Kernel) -> Maybe[rdma.RdmaResources]:
         listed = connection.ask(Command.GET)
@@ -234,15 +230,6 @@ def _packets(kernel: Kernel, devices: list[tuple[int, str]]) -> Maybe[tuple[rdma
             return _unknown(answer.errno or errno.EAGAIN)
         found += islice(packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
     return tuple(found)
-
-
-def _answered(read: Callable[[Kernel], Maybe[T]], connection: Kernel, seconds: float) -> Maybe[T]:
-    try:
-        return read(connection)
-    except TimeoutError:
-        return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {seconds:g} s")
-    except OSError as error:
-        return _unknown(error.errno or 0, error.strerror)
 
 
 def _unknown(number: int, detail: str | None = None) -> Unknown:

@@ -246,7 +246,7 @@ class CollectedHost(HostBase):
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         kernel = _Kernel(self)
-        answer = self._resources.read_from(kernel)
+        answer = self._resources.read(kernel=kernel)
         if kernel.is_unasked:
             return NOT_ASKED_YET
         if is_final(answer):
@@ -256,7 +256,7 @@ class CollectedHost(HostBase):
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         kernel = _Kernel(self)
-        answer = self._resources.read_packets_from(kernel)
+        answer = self._resources.read_packets(kernel=kernel)
         return NOT_ASKED_YET if kernel.is_unasked else answer
 
     def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:

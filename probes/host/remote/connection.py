@@ -1,4 +1,4 @@
-"""An open connection to one node, by the messages of the collector there."""
+"""An open connection to one node: the process of its transport, and the messages of the collector there."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 from xml.etree import ElementTree
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known, parse_known
 from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of
 
 T = TypeVar("T")
@@ -175,11 +175,8 @@ def _text(element: ElementTree.Element, path: str) -> Maybe[str]:
 
 
 def _matched(element: ElementTree.Element, path: str, pattern: str) -> Maybe[str]:
-    def matched(text: str) -> Maybe[str]:
-        match = re.fullmatch(pattern, text)
-        return match[1] if match else Unknown(Reason.MALFORMED, SOURCE, printable(text, 40))
-
-    return map_known(_text(element, path), matched)
+    matched = parse_known(_text(element, path), re.compile(pattern).fullmatch, SOURCE)
+    return map_known(matched, lambda match: match[1])
 
 
 def _number(element: ElementTree.Element, path: str) -> Maybe[int]:
@@ -187,15 +184,8 @@ def _number(element: ElementTree.Element, path: str) -> Maybe[int]:
 
 
 def _bytes(element: ElementTree.Element, path: str) -> Maybe[int]:
-    def in_bytes(text: str) -> Maybe[int]:
-        match = re.fullmatch(r"([0-9]{1,12}) (B|KiB|MiB|GiB)", text)
-        return (
-            int(match[1]) * _UNITS[match[2]]
-            if match
-            else Unknown(Reason.MALFORMED, SOURCE, printable(text, 40))
-        )
-
-    return map_known(_text(element, path), in_bytes)
+    size = _matched(element, path, r"([0-9]{1,12} (?:B|KiB|MiB|GiB))")
+    return map_known(size, lambda text: int(text.split()[0]) * _UNITS[text.split()[1]])
 
 
 def _rate(element: ElementTree.Element, path: str) -> Maybe[float]:
@@ -204,10 +194,7 @@ def _rate(element: ElementTree.Element, path: str) -> Maybe[float]:
 
 
 def _switch(element: ElementTree.Element, path: str) -> Maybe[bool]:
-    words = {"Enabled": True, "Disabled": False}
-    return map_known(
-        _text(element, path), lambda text: words.get(text, Unknown(Reason.MALFORMED, SOURCE, text))
-    )
+    return parse_known(_text(element, path), {"Enabled": True, "Disabled": False}.get, SOURCE)
 
 
 def _is_vgpu(gpu: ElementTree.Element) -> Maybe[bool]:

@@ -1,4 +1,4 @@
-"""A node over an open connection.
+"""A node over an open connection, and one whose answers have all come before.
 
 A round trip takes as long as thousands of local reads, so questions go in rounds. `read_ahead` finds out
 which questions a reading has, and asks them together. Later, a question that was answered before is asked

@@ -71,10 +71,7 @@ _FAILURES = (
     ("a terminal is required", _SUDO),
     ("is not in the sudoers file", "sudo is not allowed there; allow `sudo -n`, or connect as root"),
     ("sudo: not found", "sudo is not installed there; connect as root"),
-    (
-        _NO_PYTHON,
-        "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /",
-    ),
+    (_NO_PYTHON, "it has no Python 3.6 or newer; install python3 there, or use --root with a copy of /"),
     ("is too old for gdrtop", "its Python is older than 3.6; install a newer python3 there"),
 )
 _WIDE = re.compile(rb"\\u(?!00)")
@@ -104,7 +101,12 @@ class Target:
 
     def python(self, program_bytes: int) -> list[str]:
         """Return the command that starts a program of `program`, which comes on standard input."""
-        return self.command(["sh", "-c", _remote_command(self.is_sudo, program_bytes)])
+        start = (
+            "import sys;"
+            "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
+            f"import zlib;exec(zlib.decompress(sys.stdin.buffer.read({program_bytes})))"
+        )
+        return self.command(["sh", "-c", _with_python(start, self.is_sudo)])
 
     def root_command(self, argv: Sequence[str]) -> list[str]:
         """Return what starts a program of the trusted path as root.
@@ -122,16 +124,6 @@ class Target:
         is_ssh = any(os.path.basename(word) == "ssh" for word in self.transport)
         started = [shlex.join(argv)] if is_ssh else list(argv)
         return [word.replace("{host}", self.host) for word in self.transport] + started
-
-
-def _remote_command(is_sudo: bool, source_bytes: int) -> str:
-    """Return the shell command that starts a program, whose source comes on standard input."""
-    start = (
-        "import sys;"
-        "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
-        f"import zlib;exec(zlib.decompress(sys.stdin.buffer.read({source_bytes})))"
-    )
-    return _with_python(start, is_sudo)
 
 
 def _with_python(start: str, is_sudo: bool) -> str:

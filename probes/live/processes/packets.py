@@ -13,7 +13,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
-from probes.facts.rdma.qos import MLX5
+from probes.facts.rdma.roce import MLX5
 from probes.host.protocol import Host
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.processes.ownership import find_processes

@@ -16,12 +16,11 @@ from probes.facts.system.kubernetes import known_phrases
 from probes.facts.system.kubernetes_objects import kept_fields, objects
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, Mark
-from probes.host.log_findings import LogFinding
-from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage
+from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.config_files import symbol_lines
 from probes.recording.redaction.kernel_files import thread_name
-from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, SERIAL, Tokens
+from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, RAS_WORDS, SERIAL, Tokens
 
 _STRINGS = (
     *(b"libcuda.so\0", b"libcuda.so", b"cuMemGetHandleForAddressRange", b"use_cuda_bus_id\0", b"use_cuda\0"),
@@ -119,20 +118,6 @@ def _replaced(tokens: Tokens, value: Any) -> Any:
 
 
 T = TypeVar("T")
-_RAS_TEXT = """
-    job summary communicators group comms nodes ranks processes gpus total per process in status errors node
-    running process rank gpu managing managed by on nvml has have launched up to operation operations counts
-    not any different communicator collective missing data from the outlier incomplete dead error mismatch
-    timeout warnings nocomm init finalize abort unknown ok considered unreachable via ras network is are
-    encountered communication timeouts while gathering initialization asynchronous reported unhandled cuda
-    system internal invalid argument usage remote nccl version compiled with runtime driver information found
-    could find no collected comm broadcast reduce allgather reducescatter allreduce peer responding for
-    keepalive warning connection established successfully terminating handshake completion timed out after
-    outgoing incoming closed current during receive send connect peer_new peer_dead peer_connecting
-    peer_connected peer_disconnected peer_unresponsive peer_retry peer_send_stuck peer_init_timeout
-    peer_keepalive_timeout peer_recovered peer_timeout_dead ranks/node ranks/comm
-    """
-_RAS_WORDS = frozenset(_RAS_TEXT.split())
 _COLLECTIVE = re.compile("AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|AlltoAll|Gather|Scatter")
 _SIZE = re.compile(r"[0-9]{1,6}(?:-[0-9]{1,6})?[KMGT]?B")
 _TEXTS = ("device", "kind", "state", "kernel_name")
@@ -243,7 +228,7 @@ def ras_text(tokens: Tokens, text: str) -> str:
 
 def _ras_word(tokens: Tokens, word: str) -> str:
     bare = word.strip("()[]#:,.=").lower()
-    if not bare or all(part in _RAS_WORDS for part in bare.split(",")):
+    if not bare or all(part in RAS_WORDS for part in bare.split(",")):
         return word
     try:  # as a word of its own, part of an address may look like a PCI address
         return tokens.address(ipaddress.ip_address(word))

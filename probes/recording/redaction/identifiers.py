@@ -1,6 +1,6 @@
 """Identifiers in the answers of a node: counted and, on request, replaced by tokens.
 
-Redaction is an allowlist: of each source, only what table.py names is kept, and of texts only known words. A
+Redaction is an allowlist: of each source, only what FILES names is kept, and of texts only known words. A
 value gets the same token everywhere, in questions and in answers, and a token has the shape of its value, so
 that probes read the recording like the node.
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
-from probes.facts.system.memlock import CGROUPS
+from probes.facts.system.limits import CGROUPS
 from probes.facts.system.platform import AZURE_TAG, ORACLE_TAG
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
 from probes.host.protocol import CommandOutput
@@ -41,7 +41,7 @@ from probes.recording.redaction.tokens import PROGRAMS, USER, Tokens
 
 
 class Row(NamedTuple):
-    """Paths (`*`: one part, `**`: any number of parts) and the rule for files there."""
+    """Paths (`*`: one part, `**`: any number of parts, `|`: or) and the rule for files there."""
 
     paths: str
     rule: Rule | None  # None: only existence, size and link target, no content
@@ -60,45 +60,30 @@ FILES: Sequence[Row] = (
     Row("/proc/config.gz", config_files.packed_kernel_config),
     Row("/proc/driver/nvidia/**", _WORDS),
     Row("/proc/version", of_lines("Linux version", lambda t, line: t.text(" ".join(line.split()[:3])))),
-    Row("/proc/sys/kernel/hostname", of_text(kernel_files.host_name_file)),
+    Row("/proc/sys/kernel/hostname|/etc/hostname", of_text(kernel_files.host_name_file)),
     Row("/proc/sys/**", _WORDS),
-    Row("/proc/net/tcp", of_text(kernel_files.listening_sockets)),
-    Row("/proc/net/tcp6", of_text(kernel_files.listening_sockets)),
-    Row("/proc/net/route", of_text(kernel_files.routes)),
-    Row("/proc/net/ipv6_route", of_text(kernel_files.ipv6_routes)),
-    Row("/proc/*/net/route", of_text(kernel_files.routes)),
-    Row("/proc/*/net/ipv6_route", of_text(kernel_files.ipv6_routes)),
-    Row("/proc/*/comm", of_text(kernel_files.process_name)),
-    Row("/proc/*/task/*/comm", of_text(kernel_files.process_name)),
+    Row("/proc/net/tcp|/proc/net/tcp6", of_text(kernel_files.listening_sockets)),
+    Row("/proc/net/route|/proc/*/net/route", of_text(kernel_files.routes)),
+    Row("/proc/net/ipv6_route|/proc/*/net/ipv6_route", of_text(kernel_files.ipv6_routes)),
+    Row("/proc/*/comm|/proc/*/task/*/comm", of_text(kernel_files.process_name)),
     Row("/proc/*/status", of_text(kernel_files.status)),
     Row("/proc/*/stat", of_text(kernel_files.stat)),
     Row("/proc/*/limits", of_lines("Limit |Max (?:locked memory|stack size) ", figures)),
     Row("/proc/*/environ", kernel_files.environment),
     Row("/proc/*/cmdline", kernel_files.command_line),
     Row("/proc/*/maps", of_text(kernel_files.maps)),
-    Row("/proc/*/cgroup", of_text(kernel_files.cgroup)),
-    Row("/proc/*/cpuset", of_text(kernel_files.cgroup)),
-    Row("/proc/*/mounts", _WORDS),
-    Row("/proc/*/mountinfo", _WORDS),
-    Row("/proc/*/fd/*", None),
-    Row("/proc/*/fdinfo/*", None),
-    Row("/proc/*/fd", None),
-    Row("/proc/*/root/**.conf", config_files.NCCL_CONF),
-    Row("/proc/*/cwd/**.conf", config_files.NCCL_CONF),
+    Row("/proc/*/cgroup|/proc/*/cpuset", of_text(kernel_files.cgroup)),
+    Row("/proc/*/mounts|/proc/*/mountinfo", _WORDS),
+    Row("/proc/*/fd/*|/proc/*/fdinfo/*|/proc/*/fd", None),
+    Row("/proc/*/root/**.conf|/proc/*/cwd/**.conf", config_files.NCCL_CONF),
     Row("/proc/*/root/dev/**", None),
     Row("/proc/*/root/**/pkgconfig/ucx.pc", of_lines(r"Version: ?[0-9]{1,2}(?:\.[0-9]{1,3}){2}$")),
-    Row("/proc/*/root/**", config_files.TOPOLOGY),
-    Row("/proc/*/cwd/**", config_files.TOPOLOGY),
+    Row("/proc/*/root/**|/proc/*/cwd/**", config_files.TOPOLOGY),
     Row("/proc/*/*", None),
-    Row("/proc/mounts", _WORDS),
-    Row("/proc/modules", _WORDS),
-    Row("/proc/filesystems", _WORDS),
-    Row("/proc/meminfo", _FIGURES),
-    Row("/proc/uptime", _FIGURES),
-    Row("/proc/devices", _WORDS),
-    Row("/proc/xen/*", _WORDS),
-    Row("/proc/*", None),
-    Row("/proc", None),
+    Row("/proc/mounts|/proc/modules|/proc/filesystems", _WORDS),
+    Row("/proc/meminfo|/proc/uptime", _FIGURES),
+    Row("/proc/devices|/proc/xen/*", _WORDS),
+    Row("/proc/*|/proc", None),
     Row("/sys/module/*/srcversion", kept_where(r"[0-9A-F]{24,33}\s*")),
     Row(
         "/sys/class/infiniband/*/board_id",
@@ -107,8 +92,7 @@ FILES: Sequence[Row] = (
     Row("/sys/**/config", kernel_files.pci_config),
     Row("/sys/**/vpd", kernel_files.vital_product_data),
     Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
-    Row("/sys/**/local_cpus", kept_where(_CPU_MASK)),
-    Row("/sys/**/cpumap", kept_where(_CPU_MASK)),
+    Row("/sys/**/local_cpus|/sys/**/cpumap", kept_where(_CPU_MASK)),
     Row("/sys/class/dmi/id/chassis_asset_tag", kept_where(rf"{AZURE_TAG}\s*|{re.escape(ORACLE_TAG)}\s*")),
     Row("/sys/class/dmi/id/bios_version", kept_where(r"[A-Z]{0,4}[0-9][0-9A-Za-z.]{0,15}\s*")),
     Row("/sys/firmware/efi/efivars/Loader*", config_files.boot_variable),
@@ -117,40 +101,28 @@ FILES: Sequence[Row] = (
     Row("/sys/**/telemetry/*", kept_where(r"[0-9]{1,20}@[0-9]{1,20}\.[0-9]{9}\s*")),
     Row("/sys/kernel/debug/dma_buf/bufinfo", of_text(kernel_files.dma_buffers)),
     Row("/sys/**", _WORDS),
-    Row("/etc/hostname", of_text(kernel_files.host_name_file)),
     Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
     Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
     Row("/etc/passwd", of_text(config_files.passwd)),
     Row("/etc/nccl.conf", config_files.NCCL_CONF),
     Row("/etc/security/limits**.conf", of_text(config_files.limits_conf)),
     Row("**/systemd/**", of_lines(r"\s*(?:\[\w+\]|LimitMEMLOCK|DefaultLimitMEMLOCK)", figures)),
-    Row("**/modprobe.d/*", of_text(config_files.without_comments)),
-    Row("**/modules-load.d/*", of_text(config_files.without_comments)),
-    Row("/etc/modules", of_text(config_files.without_comments)),
+    Row("**/modprobe.d/*|**/modules-load.d/*|/etc/modules", of_text(config_files.without_comments)),
     Row("/etc/rdma/**", of_text(config_files.without_comments)),
     Row("/etc/default/grub**", of_text(config_files.grub_settings)),
-    Row("/etc/slurm**.conf", _SLURM),
-    Row("/run/slurm/conf/**.conf", _SLURM),
+    Row("/etc/slurm**.conf|/run/slurm/conf/**.conf", _SLURM),
     Row("/etc/dkms/framework.conf**", of_lines(r"\s*mok_certificate=")),
     Row("/etc/**", None),
     Row("/boot/grub*/grubenv", of_text(config_files.grub_settings)),
     Row("/boot/grub*/grub.cfg", of_text(config_files.grub_menu)),
     Row("**/loader/loader.conf", of_lines(r"default\s")),
-    Row("/opt/amazon/efa_installed_packages", None),
-    Row("/opt/nvidia/nvlsm/**", None),
-    Row("/home/kubernetes", None),
-    Row("/efi/**", None),
-    Row("/boot/config-*", config_files.kernel_config),
-    Row("/lib/modules/*/config", config_files.kernel_config),
-    Row("**/modules.dep", config_files.module_lines),
-    Row("**/modules.builtin", config_files.module_lines),
-    Row("**/modules.symbols", config_files.symbol_lines),
-    Row("**/Module.symvers", config_files.symbol_lines),
-    Row("/var/run/nvidia-topologyd/**", config_files.TOPOLOGY),
-    Row("/opt/microsoft/*/topo.xml", config_files.TOPOLOGY),
+    Row("/opt/amazon/efa_installed_packages|/opt/nvidia/nvlsm/**|/home/kubernetes|/efi/**", None),
+    Row("/boot/config-*|/lib/modules/*/config", config_files.kernel_config),
+    Row("**/modules.dep|**/modules.builtin", config_files.module_lines),
+    Row("**/modules.symbols|**/Module.symvers", config_files.symbol_lines),
+    Row("/var/run/nvidia-topologyd/**|/opt/microsoft/*/topo.xml", config_files.TOPOLOGY),
     *(Row(f"{directory}/*", program_strings) for directory in PROGRAM_DIRECTORIES),
-    Row("/dev", None),
-    Row("/dev/**", None),
+    Row("/dev|/dev/**", None),
     *(Row(f"/{top}/**", None) for top in ("boot", "lib", "lib64", "usr", "var", "run")),
     Row("/.dockerenv", None),
 )
@@ -168,8 +140,8 @@ ENVIRONMENT = ("KUBERNETES_SERVICE_HOST", "container", "SSH_CONNECTION", "SSH_CL
 
 
 def _expression(paths: str) -> re.Pattern[str]:
-    pieces = re.split(r"(\*\*|\*)", paths)
-    wildcards = {"**": ".*", "*": "[^/]*"}
+    pieces = re.split(r"(\*\*|\*|\|)", paths)
+    wildcards = {"**": ".*", "*": "[^/]*", "|": "|"}
     return re.compile("".join(wildcards.get(piece, re.escape(piece)) for piece in pieces), re.S)
 
 
@@ -323,7 +295,13 @@ class Identifiers(Tokens):
 
     def _answer(self, question: Question, answer: Maybe[Any]) -> Maybe[Any]:
         if isinstance(answer, bytes):
-            return self._content(question.subject[0], answer)
+            path = question.subject[0]
+            row = row_of(path)
+            if row is None or row.rule is None:
+                return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
+            if answer == NO_COMMAND_LINE:
+                return answer
+            return row.rule(self, answer)
         if isinstance(answer, CommandOutput):
             return self._output(question.subject, answer)
         if isinstance(answer, ProcessUsage) and not isinstance(answer.user, Unknown):
@@ -332,14 +310,6 @@ class Identifiers(Tokens):
             return answer  # a device: other open files are not recorded
         rule = None if isinstance(answer, Unknown) else _RULES.get(question.kind)
         return self._value(answer) if rule is None else rule(self, answer)
-
-    def _content(self, path: str, content: bytes) -> Maybe[bytes]:
-        row = row_of(path)
-        if row is None or row.rule is None:
-            return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
-        if content == NO_COMMAND_LINE:
-            return content
-        return row.rule(self, content)
 
     def _output(self, argv: tuple[str, ...], output: CommandOutput) -> CommandOutput:
         rule = rules.help_text if "--help" in argv else COMMANDS.get(argv[0], Tokens.text)

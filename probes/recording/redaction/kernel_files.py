@@ -1,4 +1,4 @@
-"""Rules for what the kernel shows: CPUs, PCI configuration space, DMA buffers, host names, routes."""
+"""Rules for files of the kernel: CPUs, PCI configuration space, DMA buffers, host names, processes."""
 
 from __future__ import annotations
 

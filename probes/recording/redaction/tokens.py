@@ -39,6 +39,8 @@ def _read_sections() -> dict[str, frozenset[str]]:
 
 _SECTIONS = _read_sections()
 PROGRAMS = _SECTIONS["programs"] | frozenset(TOOLS)
+RAS_WORDS = _SECTIONS.pop("ras")
+"""Words of the reports and events of NCCL's RAS service, which are plain English."""
 SYMBOLS = _SECTIONS["symbols"]
 """Symbols of kernel modules whose providers matter."""
 VARIABLES = _SECTIONS["variables"]
@@ -118,19 +120,8 @@ VERSION = re.compile(r"v?\d{1,8}(?:\.\d{1,8})+")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|[01]?\d?\d)"
 IPV4 = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)")
 _SUFFIXES = (
-    *(
-        ".conf",
-        ".service",
-        ".target",
-        ".socket",
-        ".timer",
-        ".mount",
-        ".slice",
-        ".scope",
-        ".wants",
-        ".requires",
-    ),
-    *(".d", ".rules", ".ko", ".ko.gz", ".ko.xz", ".ko.zst", ".so", ".xml", ".log"),
+    *(".conf", ".service", ".target", ".socket", ".timer", ".mount", ".slice", ".scope", ".wants"),
+    *(".requires", ".d", ".rules", ".ko", ".ko.gz", ".ko.xz", ".ko.zst", ".so", ".xml", ".log"),
 )
 
 
@@ -421,21 +412,7 @@ class Tokens:
 
 # Names that do not identify anyone.
 NOBODY = frozenset(
-    (
-        "",
-        *[
-            "root",
-            "localhost",
-            "localdomain",
-            "localhost.localdomain",
-            "(none)",
-            "none",
-            "nobody",
-            "?",
-            "-",
-            "*",
-        ],
-    )
+    ("", "root", "nobody", "localhost", "localdomain", "localhost.localdomain", "(none)", "none", *"?-*")
 )
 
 

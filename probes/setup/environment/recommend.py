@@ -11,7 +11,7 @@ from probes.checks.nccl.network import HCA
 from probes.checks.nic.port_rates import QUEUE_PAIRS
 from probes.facts.network.routes import Interface
 from probes.facts.rdma.devices import Gid, RdmaPort
-from probes.facts.rdma.qos import netdevs_of
+from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version

@@ -9,7 +9,7 @@ from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.port_health import PORT_DATA
-from probes.facts.rdma.qos import CONF
+from probes.facts.rdma.roce import CONF
 from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,

@@ -9,7 +9,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import NOT_LISTED, GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
-from probes.facts.system.memlock import RdmaCgroupFacts, RdmaLimit
+from probes.facts.system.limits import RdmaCgroupFacts, RdmaLimit
 from probes.facts.system.numa import CpusetFacts
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.queries.usable_here import usable_here

@@ -229,10 +229,13 @@ def _contents(path: str) -> Iterator[bytes]:
 _SOME = itertools.cycle([MARKERS[at : at + 8] for at in range(0, len(MARKERS), 8)])
 
 
-def _paths(pattern: str) -> Iterator[str]:
+def _paths(paths: str) -> Iterator[str]:
     """Return paths that match the row: with markers, and with names that other questions have."""
-    for secret in ("4242", "mlx5_0", *(marker.replace("/", "_") for marker in next(_SOME))):
-        yield pattern.replace("**", f"{secret}/x" if pattern.endswith("**") else secret).replace("*", secret)
+    for pattern in paths.split("|"):
+        for secret in ("4242", "mlx5_0", *(marker.replace("/", "_") for marker in next(_SOME))):
+            yield pattern.replace("**", f"{secret}/x" if pattern.endswith("**") else secret).replace(
+                "*", secret
+            )
 
 
 def questions() -> dict[Question, object]:

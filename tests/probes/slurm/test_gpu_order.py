@@ -12,7 +12,7 @@ from probes.base.site import ClusterPlaces, set_cluster_places
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.simulation.host import SimulatedHost
-from probes.slurm.drain import (
+from probes.slurm.slurm_node import (
     GpuOrder,
     devices_of,
     gpus_meant,

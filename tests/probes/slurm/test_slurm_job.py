@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.checks.new_jobs import rows_against_jobs, rows_for
-from probes.slurm.drain import devices_of, parse_job
+from probes.slurm.slurm_node import devices_of, parse_job
 from tests.support.doctor import examination_of
 
 NO_FILE = Unknown(Reason.NOT_THERE, "gres.conf")

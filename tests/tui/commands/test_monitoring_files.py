@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from probes.metrics.alert_rules import RULES
-from probes.metrics.dashboard import dashboard
+from probes.metrics.dashboard import alert_rules, dashboard
 from probes.snapshot.verdict import State
 from tests.support.command_line import printed
 from tests.support.observed_metrics import METRICS, families_of
@@ -26,7 +25,7 @@ METRIC = re.compile(r"gdrtop_\w+")
 
 
 def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load(RULES)["groups"]
+    (group,) = yaml.safe_load(alert_rules())["groups"]
     assert group["name"] == "gdrtop"
     return list(group["rules"])
 
@@ -147,7 +146,7 @@ def test_systemd_accepts_the_units(textfile: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
-    (tmp_path / "rules.yml").write_text(RULES, encoding="utf-8")
+    (tmp_path / "rules.yml").write_text(alert_rules(), encoding="utf-8")
     done = subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yml")], capture_output=True)
     assert done.returncode == 0, done.stderr
     test = tmp_path / "test.yml"

@@ -25,7 +25,7 @@ from probes.fleet.job_counters import (
 )
 from probes.host.protocol import Host
 from probes.host.values import HOSTNAME
-from probes.slurm.drain import parse_job
+from probes.slurm.slurm_node import parse_job
 from tui.commands.slurm.session import Session, add_common_options
 from tui.files.job_file import MOST_DIFFERENCES, JobFile, JobFileError, differences_directory, save_difference
 from tui.files.new_file import shown_path

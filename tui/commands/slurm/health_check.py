@@ -9,7 +9,7 @@ from typing import TextIO
 from probes.checks.judgment import judge
 from probes.checks.new_jobs import findings_in, rows_against_jobs
 from probes.queries.jobs import without_jobs
-from probes.slurm.drain import drain_plan, resume_plan
+from probes.slurm.slurm_node import drain_plan, resume_plan
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tui.commands.consumers.contracts import slurm_reason

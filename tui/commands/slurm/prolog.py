@@ -12,7 +12,7 @@ from probes.base.text import plural
 from probes.checks.judgment import Judgment, judge
 from probes.checks.new_jobs import findings_in, rows_against_jobs, rows_for
 from probes.queries.jobs import without_jobs
-from probes.slurm.drain import JobDevices, devices_of, drain_plan, parse_job, read_gpu_order
+from probes.slurm.slurm_node import JobDevices, devices_of, drain_plan, parse_job, read_gpu_order
 from probes.snapshot.examination import Examination, examine
 from tui.commands.consumers.contracts import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described

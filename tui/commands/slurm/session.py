@@ -23,7 +23,7 @@ from probes.base.unknown import Unknown
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.queries.finding import Finding
-from probes.slurm.drain import LEADER, PROLOG_ERROR, SlurmNode, is_node_name, read_node
+from probes.slurm.slurm_node import LEADER, PROLOG_ERROR, SlurmNode, is_node_name, read_node
 from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome

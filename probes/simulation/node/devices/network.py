@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from ipaddress import IPv4Interface, IPv4Network
 
-from probes.facts.rdma.qos import CONF, RULES
+from probes.facts.rdma.roce import CONF, RULES
 from probes.simulation.node.devices.pci import second_function
 from probes.simulation.node.devices.ports import few_bytes, netdev_of
 from probes.simulation.node.model.description import QosDescription

@@ -11,7 +11,7 @@ from probes.bandwidth.model.rating import Rating, rate
 from probes.bandwidth.model.samples import Sample
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
-from probes.facts.rdma.qos import CONF
+from probes.facts.rdma.roce import CONF
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import set_policy_routing

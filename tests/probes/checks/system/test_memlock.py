@@ -12,7 +12,7 @@ from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
-from probes.facts.system.memlock import LimitsLine, MemlockFacts, MemlockLimit
+from probes.facts.system.limits import LimitsLine, MemlockFacts, MemlockLimit
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.services import UnitSetting
 from probes.queries.finding import Finding, Severity, Status

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.memlock import RdmaCgroupFacts, RdmaLimit
+from probes.facts.system.limits import RdmaCgroupFacts, RdmaLimit
 from probes.queries.finding import Finding, Severity, Status
 from tests.support.changed_facts import said
 from tests.support.doctor import examination_of, findings_on

@@ -22,7 +22,7 @@ from probes.facts.jobs.process_files import (
     parse_status,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, names_of, probe
-from probes.facts.system.memlock import MemlockLimit
+from probes.facts.system.limits import MemlockLimit
 from probes.host.machine.local import LocalHost
 from probes.host.usage import ProcessUsage
 from probes.simulation.host import SimulatedHost

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
-from probes.facts.rdma.qos import CONF, RailNetworkFacts, parse_source_tables, parse_table_netdevs
+from probes.facts.rdma.roce import CONF, RailNetworkFacts, parse_source_tables, parse_table_netdevs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import set_policy_routing
 from probes.snapshot.examination import examine

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system.memlock import (
+from probes.facts.system.limits import (
     RdmaCgroupFacts,
     RdmaLimit,
     parse_group,

@@ -255,7 +255,7 @@ def test_a_kernel_that_waits_for_a_dead_nic_does_not_stop_gdrtop(
 
     monkeypatch.setattr("probes.host.machine.local.RDMA_CLASS", "/")
     monkeypatch.setattr("probes.host.machine.rdma_reader.SECONDS", 0.02)
-    monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0,))
+    monkeypatch.setattr(ResourceReader.read, "__defaults__", (60.0, None))
     monkeypatch.setattr(kernel, "recvmsg", wait)
     host = LocalHost()
     for _ in range(2):  # the second question waits for the same answer

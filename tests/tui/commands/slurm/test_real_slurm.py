@@ -14,7 +14,7 @@ import pytest
 from probes.base.unknown import Unknown
 from probes.fleet.node_set import partition_nodes
 from probes.host.machine.local import LocalHost
-from probes.slurm.drain import SlurmNode, read_node
+from probes.slurm.slurm_node import SlurmNode, read_node
 from tests.support.process_families import wait_for
 from tests.tui.commands.slurm.cluster import Cluster, cluster, complaint
 from tui.cli import main

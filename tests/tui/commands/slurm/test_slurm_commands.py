@@ -21,7 +21,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, conclude
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
-from probes.slurm.drain import read_node
+from probes.slurm.slurm_node import read_node
 from probes.snapshot.examination import examine
 from tests.support.command_line import ROOT
 from tests.support.pilot import SteppedClock

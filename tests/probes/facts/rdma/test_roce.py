@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.rdma.qos import QosFacts, parse_dscp_priorities, parse_mlnx_qos, parse_pfc
+from probes.facts.rdma.roce import QosFacts, parse_dscp_priorities, parse_mlnx_qos, parse_pfc
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 

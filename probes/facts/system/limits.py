@@ -1,4 +1,4 @@
-"""How much memory a process may lock (RLIMIT_MEMLOCK), and what sets the limit for logins and services.
+"""How much memory a process may lock (RLIMIT_MEMLOCK), and how many RDMA objects it may have.
 
 Registered memory counts toward the limit. Without CAP_IPC_LOCK, registering more fails with ENOMEM
 (drivers/infiniband/core/umem.c, ib_umem_get).

@@ -1,4 +1,4 @@
-"""Whether to drain a node of Slurm, with which reason, and whether the present reason may be replaced.
+"""A node of Slurm: whether to drain it, with which reason, and the devices of a job on it.
 
 `scontrol update` replaces the reason of another program or admin without asking, and a failed Prolog sets
 Slurm's own only where there is none (src/slurmctld/node_mgr.c). So the present one is read first, and the
@@ -14,7 +14,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.site import cluster_places
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.new_jobs import nics_near
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import parse_list
@@ -159,10 +159,8 @@ def read_gpu_order(host: Host, node: str) -> Maybe[GpuOrder]:
     """Read gres.conf, which is beside slurm.conf."""
     named = known(host.environment("SLURM_CONF"), "") or cluster_places().slurm_conf
     path = named if named.startswith("/") else config_path(host)
-    if isinstance(path, Unknown):
-        return path
-    text = read_with_includes(host, f"{path.rpartition('/')[0]}/gres.conf")
-    return text if isinstance(text, Unknown) else parse_gpu_order(text, node)
+    text = map_known(path, lambda found: read_with_includes(host, f"{found.rpartition('/')[0]}/gres.conf"))
+    return map_known(text, lambda found: parse_gpu_order(found, node))
 
 
 def parse_gpu_order(text: str, node: str) -> Maybe[GpuOrder]:

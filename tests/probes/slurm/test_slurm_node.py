@@ -11,7 +11,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import with_severity
 from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
-from probes.slurm.drain import (
+from probes.slurm.slurm_node import (
     SlurmNode,
     drain_plan,
     parse_scontrol,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.system.memlock import (
+from probes.facts.system.limits import (
     LimitsLine,
     MemlockLimit,
     parse_limits,

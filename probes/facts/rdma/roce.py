@@ -1,4 +1,4 @@
-"""Priorities of RoCE packets on each netdev: trust mode, DSCP to priority, priority flow control (PFC).
+"""RoCE on each netdev: priorities of packets, and the IPv4 networks that netdevs share.
 
 `dcb` of iproute2 (dcb-pfc(8), dcb-app(8)) or, where it is missing, OFED's `mlnx_qos`. mlx5 trusts DSCP while
 it has DSCP entries in the APP table (mlx5/core/en_dcbnl.c, mlx5e_dcbnl_ieee_setapp).
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known, parse_known
 from probes.facts.network.routes import InterfaceFacts
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
 from probes.host.protocol import CommandOutput, Host
@@ -117,14 +117,18 @@ def _from_mlnx_qos(host: Host, netdev: str) -> NetdevQos:
     return replace(found, sources=(" ".join(argv),))
 
 
-def _parsed(answer: Maybe[CommandOutput], argv: Sequence[str], parse: Callable[[str], T | None]) -> Maybe[T]:
+def _parsed(
+    answer: Maybe[CommandOutput],
+    argv: Sequence[str],
+    parse: Callable[[str], T | None],
+    otherwise: str = "unexpected output",
+) -> Maybe[T]:
     if isinstance(answer, Unknown):
         return answer
     if answer.exit_status:
         detail = printable(answer.stderr.strip(), 80) or f"exit status {answer.exit_status}"
         return Unknown(Reason.IO_ERROR, " ".join(argv), detail)
-    found = parse(answer.stdout)
-    return Unknown(Reason.MALFORMED, " ".join(argv), "unexpected output") if found is None else found
+    return parse_known(answer.stdout, parse, " ".join(argv), detail=otherwise)
 
 
 def parse_pfc(text: str) -> tuple[int, ...] | None:
@@ -186,6 +190,7 @@ ROUTES = ("ip", "-4", "-j", "route", "show", "table", "all")
 _NOT_ASKED = Unknown(Reason.NOT_THERE, " ".join(RULES), "not queried: no two RoCE netdevs share a network")
 _MOST_ENTRIES = 4096
 _EVERYONE = ("all", "0.0.0.0/0")
+_SETTINGS = ("rp_filter", "arp_ignore", "arp_announce", "arp_filter")
 
 
 @frozen
@@ -223,7 +228,8 @@ def probe_rails(host: Host, rdma: RdmaFacts, interfaces: Maybe[InterfaceFacts]) 
         return interfaces
     networks = {interface.name: interface.networks for interface in interfaces.interfaces}
     names = dict.fromkeys(name for name in _roce_netdevs(rdma) if name in networks)
-    facts = RailNetworkFacts(tuple(_netdev(host, name, networks[name]) for name in names))
+    settings = {name: tuple(_in_effect(host, name, key) for key in _SETTINGS) for name in names}
+    facts = RailNetworkFacts(tuple(RailNetdev(name, networks[name], *settings[name]) for name in names))
     if not facts.shared:
         return facts
     return RailNetworkFacts(facts.netdevs, _routed_by_source(host))
@@ -238,31 +244,18 @@ def _roce_netdevs(rdma: RdmaFacts) -> Iterator[str]:
                 yield from (netdev for netdev in netdevs if not isinstance(netdev, Unknown))
 
 
-def _netdev(host: Host, name: str, networks: tuple[str, ...]) -> RailNetdev:
-    keys = ("rp_filter", "arp_ignore", "arp_announce", "arp_filter")
-    return RailNetdev(name, networks, *(_in_effect(host, name, key) for key in keys))
-
-
 def _in_effect(host: Host, name: str, key: str) -> Maybe[int]:
     of_all, own = (read_integer(host, f"{CONF}/{part}/{key}") for part in ("all", name))
-    if isinstance(of_all, Unknown) or isinstance(own, Unknown):
-        return of_all if isinstance(of_all, Unknown) else own
-    return max(of_all, own)
+    return map_known(of_all, lambda general: map_known(own, lambda special: max(general, special)))
 
 
 def _routed_by_source(host: Host) -> Maybe[frozenset[str]]:
-    answers = [host.run(argv) for argv in (RULES, ROUTES)]
-    for answer, argv in zip(answers, (RULES, ROUTES), strict=True):
-        if isinstance(answer, Unknown):
-            return answer
-        if answer.exit_status:
-            detail = printable(answer.stderr.strip(), 80)
-            return Unknown(Reason.IO_ERROR, " ".join(argv), detail or f"exit status {answer.exit_status}")
-    rules, routes = (answer.stdout for answer in answers if not isinstance(answer, Unknown))
-    tables = parse_source_tables(rules)
-    over = None if tables is None else parse_table_netdevs(routes)
-    if tables is None or over is None:
-        return Unknown(Reason.MALFORMED, " ".join(RULES if tables is None else ROUTES), "not a JSON list")
+    tables = _parsed(host.run(RULES), RULES, parse_source_tables, "not a JSON list")
+    over = _parsed(host.run(ROUTES), ROUTES, parse_table_netdevs, "not a JSON list")
+    if isinstance(tables, Unknown):
+        return tables
+    if isinstance(over, Unknown):
+        return over
     return frozenset(netdev for table in tables for netdev in over.get(table, ()))
 
 
