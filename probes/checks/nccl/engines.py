@@ -148,7 +148,7 @@ def nixl_ucx_without_cuda(examination: Examination) -> Outcome:
         and not excludes_cuda(settings.get("UCX_TLS") or "")
     ]
     directories = dict.fromkeys(
-        _module_directory(library)
+        f"{posixpath.dirname(library.path)}/ucx"
         for settings in wrong
         if settings.process is not None
         for library in known(settings.process.libraries, ())
@@ -182,10 +182,6 @@ def _lacks_cuda(process: Process, now: float) -> bool:
         return True
     started = process.usage if isinstance(process.usage, Unknown) else process.usage.started_at
     return not isinstance(started, Unknown) and now - started > SETTLED_SECONDS
-
-
-def _module_directory(library: MappedLibrary) -> str:
-    return f"{posixpath.dirname(library.path)}/ucx"
 
 
 # Jobs with NVSHMEM: the kernel module and the driver options that its transports need.
