@@ -12,6 +12,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.origin import Source
@@ -22,7 +23,7 @@ from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.statements import PathStatement, path_statements
 from probes.facts.system.platform import PlatformFacts
 from probes.host.log_findings import LogFinding
-from probes.queries.finding import Check, Evidence, Finding, Outcome, Severity, Status, found
+from probes.queries.finding import Check, Finding, Outcome, Status, found
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.snapshot.gdr_use import joined_sentences

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.system.device_nodes import INFINIBAND
 from probes.plans.load_modules import blocker_of, load_plan
-from probes.queries.finding import join_limited
 from probes.queries.modules import is_present, module_of
 from probes.snapshot.examination import Examination
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from probes.base.evidence import Evidence as Evidence  # checks import it with the rest
-from probes.base.evidence import Severity as Severity
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.site import Silence
@@ -347,9 +346,8 @@ def concerns(finding: Finding, topology: Topology, ends: Collection[str]) -> boo
     return not places or not places.isdisjoint(ends)
 
 
-# Limited lists of names and evidence, and the words that several checks share.
+# Words that several checks share.
 
-SHOWN = 8
 RDMA_DEVICES = "the RDMA devices"
 KERNEL_LOG = "the kernel log"
 PCI_FUNCTIONS = "the PCI functions"
@@ -359,24 +357,3 @@ STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
 )
 """The impact of a node without GPUDirect RDMA."""
-
-
-def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
-    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
-    each = tuple(dict.fromkeys(words))
-    more = f" and {len(each) - most} more" if len(each) > most else ""
-    return ", ".join(each[:most]) + more
-
-
-def first_distinct(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
-    """Return the first distinct evidence; the rest is counted under the source of the first one left out."""
-    each = tuple(dict.fromkeys(evidence))
-    left = each[SHOWN:]
-    return (*each[:SHOWN], Evidence(left[0].source, f"and {len(left)} {more}")) if left else each
-
-
-def first_n(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Return the first evidence with its repetitions; the rest is counted under the first source."""
-    every = tuple(evidence)
-    left = every[SHOWN:]
-    return (*every[:SHOWN], Evidence(every[0].source, f"and {len(left)} more")) if left else every

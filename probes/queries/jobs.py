@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
@@ -16,17 +17,7 @@ from probes.facts.node import Node
 from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import (
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_distinct,
-    found,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Outcome, end_with, found, needs, passed, unknown
 from probes.queries.kernel_log import is_dmabuf_refused
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination

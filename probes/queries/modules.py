@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from probes.base.evidence import Evidence
+from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.gpudirect import hardware_of, parse_driver_version
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -22,7 +24,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, is_for_guests
 from probes.facts.pci.nic_families import MELLANOX, PLUGIN_DRIVERS, PLUGIN_ONLY, NicFamily, cards_of
 from probes.facts.system.services import ServiceFacts
-from probes.queries.finding import SHOWN, CheckEnded, Evidence, Outcome, need, passed, unknown
+from probes.queries.finding import CheckEnded, Outcome, need, passed, unknown
 from probes.snapshot.examination import Examination
 
 # Documents that checks of modules and drivers cite.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from probes.base.evidence import Evidence
+from probes.base.evidence import Evidence, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -21,7 +21,6 @@ from probes.queries.finding import (
     CheckEnded,
     Outcome,
     end_with,
-    first_distinct,
     found,
     is_bdf,
     need,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
-from probes.queries.finding import RDMA_DEVICES, Evidence, Severity, join_limited, need
+from probes.queries.finding import RDMA_DEVICES, need
 from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down

@@ -5,6 +5,7 @@ Each part is read by one file of probes/facts; this is the whole that setup, man
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu import driver_package
@@ -19,7 +20,6 @@ from probes.facts.system.platform import Cloud
 from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
-from probes.queries.finding import Evidence
 from probes.queries.jobs import usable_paths
 from probes.queries.module_need import dmabuf_comes_first, needless_loaders
 from probes.queries.modules import no_gpu_or_rdma_device

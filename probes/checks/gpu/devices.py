@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -17,19 +18,7 @@ from probes.live.events.gpus import OFF_THE_BUS
 from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_step
 from probes.plans.load_modules import bind_steps
-from probes.queries.finding import (
-    KERNEL_LOG,
-    Area,
-    Outcome,
-    end_with,
-    first_n,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.modules import DRIVER_README
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination

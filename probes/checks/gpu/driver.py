@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Plan, instruction, make_plan, plan_or_none
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import (
     GSP_TIMEOUT,
@@ -24,20 +26,7 @@ from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
 from probes.host.nvml import NvmlGpu
 from probes.plans.driver import PERSISTENCE_DAEMON, persistence_on
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown
 from probes.queries.kernel_log import (
     GSP,
     LOST,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
@@ -21,19 +22,7 @@ from probes.facts.system.platform import in_container
 from probes.facts.system.services import ServiceState
 from probes.plans.common import modprobe_step, service_step
 from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, Scope, end_with, found, need, passed, unknown
 from probes.queries.jobs import conclude, jobs_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import instruction, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.checks.path.dmabuf import GDR_MANUAL
@@ -21,18 +23,7 @@ from probes.facts.gpu.gpus import (
 from probes.nccl.settings import parse_level
 from probes.plans.boot import driver_option_plan
 from probes.plans.driver import mig_off
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Step, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
@@ -14,20 +15,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import service_step, start_at_boot_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
 from probes.plans.services import start_imex
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, Scope, end_with, found, need, passed, unknown
 from probes.queries.jobs import has_pods
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination

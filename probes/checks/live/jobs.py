@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, instruction, make_plan
+from probes.base.text import join_limited
 from probes.checks.live.ports import conditions_of, report_conditions
-from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, join_limited, passed
+from probes.queries.finding import Area, Outcome, Scope, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT

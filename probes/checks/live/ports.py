@@ -5,24 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from probes.base.evidence import Evidence
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction
-from probes.base.text import capitalized
+from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
 from probes.host.protocol import TREE_ONLY
 from probes.live.reliability import day_text, past_by_device
-from probes.queries.finding import (
-    Area,
-    Outcome,
-    Severity,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-    unknown_without,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
 from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import (

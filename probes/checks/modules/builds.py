@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.kernel.modules import PEERMEM
@@ -11,19 +13,7 @@ from probes.facts.system.platform import in_container
 from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     GPU_MODULES,
     architecture_differs,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TypeAlias
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
@@ -16,19 +18,7 @@ from probes.plans.boot import command_line_steps, initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
     DRIVER_GUIDE,

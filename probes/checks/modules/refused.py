@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.boot import enroll_key_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import rebuild_plan
-from probes.queries.finding import KERNEL_LOG, SHOWN, Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, found, need, passed
 from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
 from probes.queries.modules import FILES, MODULES, RELEASE, file_of, message_evidence, module_messages
 from probes.snapshot.examination import Examination

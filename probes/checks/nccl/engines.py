@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import posixpath
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
-from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
+from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.qos import MLX5
 from probes.nccl.settings import parse_number
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step
-from probes.queries.finding import RDMA_DEVICES, Area, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed
 from probes.queries.jobs import (
     GDR_PATHS,
     PEERMEM_VARIABLE,

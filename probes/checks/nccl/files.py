@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import NCCL_VARIABLES, affected, conclude, conclude_values, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Unknown
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, selected_ports, used_devices
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed, unknown
 from probes.queries.jobs import (
     NCCL_VARIABLES,
     STAGED,

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.log.verdict import FIRST_WITH_DMABUF
 from probes.nccl.settings import parse_number
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    need,
-    passed,
-    pid_name,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed, pid_name, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,

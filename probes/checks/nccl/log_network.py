@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from probes.base.evidence import Evidence, Severity
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown
 from probes.checks.nccl.library import DMABUF_SETTING, versions_of
 from probes.checks.nccl.network import HCA, nearest_left_out
 from probes.facts.kernel.modules import PEERMEM
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
+from probes.queries.finding import Area, Outcome
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from probes.base.text import capitalized
+from probes.base.evidence import Evidence, Severity
+from probes.base.text import capitalized, join_limited
 from probes.base.unknown import known, map_known
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
+from probes.queries.finding import Area, Outcome
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,

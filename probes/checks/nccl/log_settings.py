@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.base.text import plural
+from probes.base.evidence import Evidence, Severity
+from probes.base.text import join_limited, plural
 from probes.nccl.settings import parse_level, parse_number
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited, unknown
+from probes.queries.finding import Area, Outcome, unknown
 from probes.queries.job_logs import conclude_logs, environment_is_read, readings_of, settings_of
 from probes.queries.jobs import NCCL_VARIABLES, job_plan, jobs_of
 from probes.snapshot.condition import OVER_TCP, STAGED

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
+from probes.base.evidence import Evidence, Severity
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.finding import (
-    NAMESPACE_OF_DEVICES,
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    join_limited,
-    need,
-    pid_name,
-    unknown,
-)
+from probes.queries.finding import NAMESPACE_OF_DEVICES, RDMA_DEVICES, Area, Outcome, need, pid_name, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,

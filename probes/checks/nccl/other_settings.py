@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import instruction
+from probes.base.text import SHOWN
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.generations import HOPPER, is_before
@@ -12,18 +14,7 @@ from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.system.numa import CPUINFO
 from probes.facts.system.platform import Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,

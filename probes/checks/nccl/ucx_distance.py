@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Reason, Unknown, known
-from probes.queries.finding import Area, Evidence, Outcome, Severity, needs, passed, unknown
+from probes.queries.finding import Area, Outcome, needs, passed, unknown
 from probes.queries.jobs import conclude, gpus_of, job_plan, jobs_of, maps
 from probes.snapshot.examination import Examination
 

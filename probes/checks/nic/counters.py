@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
@@ -17,7 +18,7 @@ from probes.facts.rdma.port_health import (
     PortHealth,
 )
 from probes.plans.ports import zero_counters
-from probes.queries.finding import Area, Evidence, Outcome, Severity, first_n, found, passed, unknown_without
+from probes.queries.finding import Area, Outcome, found, passed, unknown_without
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Step, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -14,12 +16,8 @@ from probes.queries.finding import (
     NAMESPACE_OF_DEVICES,
     PCI_FUNCTIONS,
     Area,
-    Evidence,
     Outcome,
-    Severity,
-    first_n,
     found,
-    join_limited,
     need,
     passed,
     unknown,

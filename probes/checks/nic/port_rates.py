@@ -5,25 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Step, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice, shows_unknown_speed
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, jobs_of
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Plan, Step, make_plan, sentences
+from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    PairGain,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-)
+from probes.queries.finding import Area, Outcome, PairGain, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
     Port,

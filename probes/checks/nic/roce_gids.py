@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gdr_level import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
 from probes.facts.rdma.qos import CONF, RailNetdev, RailNetworkFacts
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
 from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports, port_names
 from probes.snapshot.examination import Examination

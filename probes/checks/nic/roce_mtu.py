@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import gains_of_ports
+from probes.base.evidence import Evidence, Severity, first_distinct, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
@@ -15,22 +17,7 @@ from probes.facts.rdma.port_health import roce_mtu
 from probes.facts.rdma.qos import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
 from probes.plans.ports import look_at_congestion_control
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    first_n,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-    unknown_without,
-)
+from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
@@ -11,21 +13,7 @@ from probes.facts.pci.nic_families import NO_DMABUF
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, STAGED, Area, Outcome, Scope, found, need, passed, unknown
 from probes.queries.module_need import PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,

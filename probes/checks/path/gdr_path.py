@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from probes.bandwidth.model.gains import gains_of_gdr
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Plan, make_plan, plan_or_none
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import UNREAD, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.plans.load_modules import load_peermem, refused_before
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
 from probes.queries.modules import (
     nics_of,

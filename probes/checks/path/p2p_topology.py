@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import SHOWN, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, parse_driver_version
@@ -12,20 +13,7 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
 from probes.plans.boot import driver_option_plan, initramfs_command
 from probes.plans.common import reboot_plan
-from probes.queries.finding import (
-    KERNEL_LOG,
-    SHOWN,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, found, need, needs, passed, unknown
 from probes.queries.kernel_log import IMPORTER, age_of, importer_refutes, is_in_use, nic_drivers
 from probes.queries.module_need import NCCL_SEES_PEERMEM, loaded_peermem
 from probes.queries.modules import DMABUF, message_evidence, module_messages

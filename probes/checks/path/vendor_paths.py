@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.gpus import Flavor
@@ -23,14 +24,10 @@ from probes.queries.finding import (
     RDMA_DEVICES,
     STAGED,
     Area,
-    Evidence,
     Outcome,
     Scope,
-    Severity,
     end_with,
-    first_distinct,
     found,
-    join_limited,
     need,
     passed,
     unknown,

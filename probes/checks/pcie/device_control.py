@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -14,7 +15,7 @@ from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
 from probes.plans.ports import look_at_ordering
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.finding import Area, Outcome, passed
 from probes.queries.pcie_paths import (
     Tally,
     express_of,

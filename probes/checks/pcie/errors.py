@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
@@ -11,7 +12,7 @@ from probes.checks.nic.counters import NEXT_CHECK
 from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.config_space import ErrorCounts, PcieErrorFacts
 from probes.facts.pci.functions import DEVICES
-from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
+from probes.queries.finding import Area, Outcome, Status, end_with, passed, unknown
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     OUT_OF_SERVICE,

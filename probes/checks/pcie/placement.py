@@ -4,26 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from probes.base.evidence import Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.pci.functions import DEVICES, PciKind
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_distinct,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.finding import LIKE_THESE, Area, Outcome, end_with, found, need, passed
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     Tally,

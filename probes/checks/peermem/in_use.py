@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import names_of
@@ -16,9 +17,7 @@ from probes.queries.finding import (
     STAGED,
     Area,
     CheckEnded,
-    Evidence,
     Outcome,
-    Severity,
     end_with,
     found,
     need,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, instruction, make_plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
@@ -11,7 +13,7 @@ from probes.plans.common import POD_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.finding import SHOWN, STAGED, Area, CheckEnded, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import STAGED, Area, CheckEnded, Outcome, need, passed
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (

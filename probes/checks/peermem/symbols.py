@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect_requirements import IB_EXPORTERS
@@ -14,18 +15,7 @@ from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.packages import in_driver_container, ofed_steps
 from probes.plans.services import restart_openibd
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-)
+from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, end_with, found, need, passed
 from probes.queries.module_need import (
     NOT_NEEDED_HERE,
     Need,

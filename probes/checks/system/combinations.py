@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, components, site_combinations
@@ -22,7 +23,7 @@ from probes.facts.jobs.process_files import WORLD_SIZES
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
 from probes.nccl.settings import parse_hca_list, parse_number
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown_without
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
 from probes.queries.jobs import JobSettings, jobs_of
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of

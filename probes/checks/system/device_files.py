@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown, is_there, map_known
 from probes.facts.jobs.processes import Process
@@ -10,19 +11,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.device_nodes import INFINIBAND, DeviceNode
 from probes.facts.system.platform import in_container
 from probes.plans.device_files import CONTROL, UNIFIED, nvidia_files, verbs_files
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, Scope, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
@@ -12,7 +13,7 @@ from probes.facts.system.kubernetes import (
     MOFED_READY,
     DriverContainerFacts,
 )
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.queries.modules import ofed_of
 from probes.snapshot.examination import Examination

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan
 from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
@@ -13,18 +14,7 @@ from probes.facts.system.platform import in_container
 from probes.facts.system.tools import LIBRARY_DIRECTORIES, InstalledLibrary
 from probes.plans.common import modprobe_step
 from probes.plans.packages import verbs_steps
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
 from probes.queries.modules import MODULES
 from probes.snapshot.examination import Examination

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.memlock import (
@@ -20,19 +21,7 @@ from probes.facts.system.memlock import (
 )
 from probes.facts.system.services import UnitSetting
 from probes.plans.services import lift_memlock
-from probes.queries.finding import (
-    Area,
-    CheckEnded,
-    Outcome,
-    end_with,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
 from probes.snapshot.examination import Examination
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.boot import NextBootFacts, words_that_matter
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.plans.boot import initramfs_step, settings_steps
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.snapshot.examination import Examination
 
 AREA = Area("system")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.tools import PERFTEST_BUILD, Perftest
 from probes.plans.packages import is_immutable, perftest_steps
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import usable_paths
 from probes.queries.modules import no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from probes.base.evidence import Evidence
 from probes.base.site import SiteCombination, VersionRange
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.rdma.devices import RdmaDevice
-from probes.queries.finding import Evidence
 from probes.queries.jobs import jobs_of
 from probes.snapshot.examination import Examination
 

@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.base.evidence import Evidence, Severity
 from probes.checks import registry
 from probes.checks.registry import CHECKS, findings, findings_of, run_checks
 from probes.host.machine.local import LocalHost
 from probes.live.job_examination import examine_with_jobs
-from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
+from probes.queries.finding import Area, Check, Finding, Outcome, Status, found, passed
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from tests.support.doctor import examination_of, findings_on
