@@ -10,14 +10,7 @@ from probes.base.text import capitalized, plural
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, degrading
 from probes.checks.statements import Health, jobs_with_rdma, members_of, rank_health
-from probes.live.model.sample import (
-    GDR_WORDS,
-    LiveSample,
-    PathJudgment,
-    PathWord,
-    path_phrase,
-    program_of,
-)
+from probes.live.model.sample import GDR_WORDS, LiveSample, PathJudgment, PathWord, path_phrase, program_of
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict

@@ -19,28 +19,17 @@ from probes.checks.nccl import (
     files,
     gdr_level,
     library,
-    log_network,
+    log_contents,
     log_path,
-    log_settings,
     network,
     other_settings,
-    ucx_distance,
 )
 from probes.checks.nic import counters, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, p2p_topology, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk, symbols
-from probes.checks.system import (
-    combinations,
-    device_files,
-    hung_tasks,
-    kubernetes,
-    libraries,
-    memlock,
-    next_boot,
-    perftest,
-)
+from probes.checks.system import combinations, device_files, hung_tasks, kubernetes, memlock, next_boot, tools
 from probes.queries.finding import (
     Area,
     Check,
@@ -65,8 +54,8 @@ _FILES: tuple[ModuleType, ...] = (
     *(nic_devices, port_state, port_rates, roce_gids, roce_mtu),
     *(counters, gpu_devices, driver, modes, nvlink, fabric),
     *(hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
-    *(engines, ucx_distance, log_network, log_settings, log_path),
-    *(live_jobs, live_ports, next_boot, perftest, libraries),
+    *(engines, log_contents, log_path),
+    *(live_jobs, live_ports, next_boot, tools),
 )
 
 

@@ -13,12 +13,7 @@ from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
-from probes.queries.modules import (
-    nics_of,
-    no_gpu_or_nic,
-    no_gpu_or_rdma_device,
-    peer_nics,
-)
+from probes.queries.modules import nics_of, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
 from probes.queries.ports import PORT_DOWN, ports_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State

@@ -6,13 +6,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.system.kubernetes import (
-    DRIVER,
-    DRIVER_MODULES,
-    MOFED,
-    MOFED_READY,
-    DriverContainerFacts,
-)
+from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY, DriverContainerFacts
 from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.queries.modules import ofed_of

@@ -1,25 +1,185 @@
-"""Checks of the RDMA libraries that programs load, and of GDRCopy."""
+"""Checks of perftest, the RDMA libraries that programs load, and GDRCopy."""
 
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_distinct
-from probes.base.plan import instruction, make_plan
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.text import version_numbers
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import needs_version
-from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.nic_families import PROVIDER_OF
 from probes.facts.system.platform import in_container
-from probes.facts.system.tools import LIBRARY_DIRECTORIES, InstalledLibrary
+from probes.facts.system.tools import LIBRARY_DIRECTORIES, PERFTEST_BUILD, InstalledLibrary, Perftest
 from probes.plans.common import modprobe_step
-from probes.plans.packages import verbs_steps
+from probes.plans.packages import is_immutable, perftest_steps, verbs_steps
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
-from probes.queries.modules import MODULES
+from probes.queries.modules import MODULES, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
-AREA = Area("tools")
+AREA = Area("tools", requires=(no_gpu_or_rdma_device,))
+_LIBRARIES = "the installed libraries"
+_PERFTEST = "https://github.com/linux-rdma/perftest"
+_BUILD = make_plan(
+    "Build perftest with CUDA",
+    "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)",
+    Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
+    instruction("In the perftest directory, run", to_copy=PERFTEST_BUILD),
+    note="DOCA, HPC-X and NVIDIA's containers include a perftest built with CUDA.",
+)
+_IN_CONTAINER = make_plan(
+    "Run perftest in a container",
+    "Run perftest in a container: no package can be installed on this system.",
+    needs_root=False,
+    note=_BUILD.note,
+)
+
+
+def _perftest(examination: Examination) -> Maybe[Perftest]:
+    return map_known(examination.tools, lambda tools: tools.perftest)
+
+
+def _need_perftest(examination: Examination) -> Perftest:
+    """Return the installed perftest; end the check without one, which perftest-missing reports."""
+    absent = Evidence("command -v ib_write_bw", "not installed")
+    return need(_perftest(examination), "perftest", absent=absent)
+
+
+@AREA.check(
+    "perftest-missing",
+    Severity.NOTE,
+    "perftest is not installed",
+    _PERFTEST,
+    ok="perftest is installed",
+    impact="You cannot measure the bandwidth between NICs and GPUs here.",
+)
+def perftest_missing(examination: Examination) -> Outcome:
+    """Look for ib_write_bw and the other programs of perftest."""
+    perftest = _perftest(examination)
+    if not isinstance(perftest, Unknown):
+        return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
+    if perftest.reason is not Reason.NOT_THERE:
+        need(perftest, "perftest")
+    packages = perftest_steps(examination)
+    otherwise = _IN_CONTAINER if is_immutable(examination) else _BUILD
+    return found(
+        "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
+        Evidence("command -v ib_write_bw", "not found"),
+        fix=make_plan("Install perftest", *packages) if packages else otherwise,
+    )
+
+
+@AREA.check(
+    "perftest-without-cuda",
+    Severity.WARNING,
+    "perftest is built without CUDA",
+    _PERFTEST,
+    ok="perftest is built with CUDA, or is not installed",
+    impact="perftest refuses --use_cuda. Old versions ignore it and measure host memory.",
+)
+def perftest_without_cuda(examination: Examination) -> Outcome:
+    """Search the program for libcuda."""
+    perftest = _need_perftest(examination)
+    if need(perftest.cuda, "perftest"):
+        return passed(Evidence(perftest.evidence, "built with CUDA"))
+    return found(
+        "Distribution packages are built without CUDA.",
+        Evidence(perftest.evidence, "does not contain libcuda"),
+        fix=_BUILD,
+    )
+
+
+@AREA.check(
+    "perftest-without-dmabuf",
+    Severity.NOTE,
+    "perftest is built without DMA-BUF",
+    _PERFTEST,
+    ok="perftest is built with DMA-BUF, or without CUDA",
+    impact="A test with --use_cuda measures nvidia-peermem only.",
+)
+def perftest_without_dmabuf(examination: Examination) -> Outcome:
+    """Search the program for --use_cuda_dmabuf; a warning if DMA-BUF is the only path."""
+    perftest = _need_perftest(examination)
+    with_cuda = need(perftest.cuda, "perftest")
+    with_dmabuf = need(perftest.dmabuf, "perftest")
+    if not with_cuda or with_dmabuf:  # perftest-without-cuda reports the first
+        build = "built with DMA-BUF" if with_dmabuf else "built without CUDA"
+        return passed(Evidence(perftest.evidence, build))
+    dmabuf, peermem = usable_paths(examination)
+    only = dmabuf is True and peermem is False
+    fails = "A test with --use_cuda fails with errno 14, because nvidia-peermem is not usable here."
+    return found(
+        "This perftest has no --use_cuda_dmabuf option.",
+        Evidence(perftest.evidence, "does not contain cuMemGetHandleForAddressRange"),
+        fix=_BUILD,
+        severity=Severity.WARNING if only else None,
+        impact=fails if only else "",
+    )
+
+
+@AREA.check(
+    "libcuda-link-missing",
+    Severity.WARNING,
+    "The libcuda.so link is missing",
+    f"{_PERFTEST}, src/cuda_loader.c",
+    ok="perftest finds libcuda",
+    impact="perftest stops with “Failed to load CUDA library dynamically”.",
+)
+def libcuda_link_missing(examination: Examination) -> Outcome:
+    """Look for the link that development packages bring and perftest of 2025 and later opens."""
+    perftest = _need_perftest(examination)
+    libraries = need(examination.libraries, _LIBRARIES)
+    if not need(perftest.opens_libcuda, "perftest"):
+        return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
+    driver = need(libraries.installed("libcuda.so.1"), _LIBRARIES)
+    if not driver or need(libraries.installed("libcuda.so"), _LIBRARIES):
+        return passed(Evidence("libcuda.so", "found" if driver else "no CUDA driver library"))
+    place = driver[0].path.rpartition("/")[0]
+    return found(
+        "perftest opens libcuda.so, and only libcuda.so.1 is installed.",
+        Evidence(f"{place}/libcuda.so", "not found"),
+        Evidence(f"{place}/libcuda.so.1", driver[0].path),
+        fix=make_plan(
+            "Create the link",
+            Step(
+                "Create the link, as the driver's development package does",
+                ("ln", "-s", "libcuda.so.1", f"{place}/libcuda.so"),
+                undo=("rm", f"{place}/libcuda.so"),
+            ),
+        ),
+    )
+
+
+@AREA.check(
+    "perftest-port-in-use",
+    Severity.NOTE,
+    "perftest's port 18515 is in use",
+    f"{_PERFTEST}, README",
+    ok="perftest's port 18515 is free",
+    impact="A new perftest server stops with “Couldn't listen to port 18515”.",
+)
+def perftest_port_in_use(examination: Examination) -> Outcome:
+    """Look for TCP sockets that listen on port 18515."""
+    tools = need(examination.tools, "the installed tools")
+    socket_file = need(tools.perftest_listens, "/proc/net/tcp")
+    if socket_file is None:
+        return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
+    return found(
+        "A perftest server is waiting for a client, or was left over from an earlier test.",
+        Evidence(socket_file, "a socket listens on port 18515 (hex 4853)"),
+        fix=make_plan(
+            "Use another port",
+            Step("Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")),
+            "Run both sides with --port=18516 (the running test may be another user's)",
+            needs_root=False,
+        ),
+    )
+
+
+# The RDMA libraries that programs load, and GDRCopy.
+
+LIBRARY_AREA = Area("tools")
 _GDRCOPY = "https://github.com/NVIDIA/gdrcopy"
 _VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS_1.12"
 _FIRST_ABI_WITH_DMABUF = (1, 12)
@@ -27,7 +187,7 @@ _GDRDRV = "/dev/gdrdrv"
 
 
 def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary, ...]:
-    return need(need(examination.libraries, LIBRARIES).installed(soname), LIBRARIES)
+    return need(need(examination.libraries, _LIBRARIES).installed(soname), _LIBRARIES)
 
 
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
@@ -37,7 +197,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     return version_numbers(library.version)
 
 
-@AREA.check(
+@LIBRARY_AREA.check(
     "rdma-core-without-dmabuf",
     Severity.WARNING,
     "This node's libibverbs is too old for DMA-BUF",
@@ -73,7 +233,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     return passed(*first_distinct(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
 
 
-@AREA.check(
+@LIBRARY_AREA.check(
     "old-userspace-abi",
     Severity.WARNING,
     "A job's libibverbs is too old for DMA-BUF",
@@ -108,7 +268,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@LIBRARY_AREA.check(
     "libibverbs-missing",
     Severity.NOTE,
     "libibverbs or its provider for these NICs is not installed",
@@ -128,7 +288,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         return passed(no_rdma)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if "mlx5_core" in drivers else [])]
     missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
-    plugins = need(examination.libraries, LIBRARIES).verbs_providers
+    plugins = need(examination.libraries, _LIBRARIES).verbs_providers
     for driver, plugin in PROVIDER_OF.items() if not isinstance(plugins, Unknown) else ():
         if driver in drivers and not any(name.startswith(f"lib{plugin}-") for name in known(plugins, ())):
             missing.append(f"libibverbs/lib{plugin}-rdmav*.so")
@@ -153,7 +313,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@LIBRARY_AREA.check(
     "gdrdrv-missing",
     Severity.NOTE,
     "GDRCopy is installed, but its driver gdrdrv is not loaded",
@@ -180,7 +340,7 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@LIBRARY_AREA.check(
     "gdrdrv-device-missing",
     Severity.NOTE,
     "gdrdrv is loaded, but /dev/gdrdrv is not usable",
