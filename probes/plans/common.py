@@ -145,12 +145,7 @@ def affects_jobs(step: Step) -> bool | None:
 def reboot_plan(title: str, *steps: Step | str, needs_root: bool = True, note: str = "") -> Plan:
     """Return a plan with a reboot, which ends every job on the node; its texts are manual steps."""
     return make_plan(
-        title,
-        *steps,
-        needs_root=needs_root,
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
-        note=note,
+        title, *steps, needs_root=needs_root, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS, note=note
     )
 
 

@@ -121,10 +121,7 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or could not initialize it.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=make_plan(
-            "Let the driver bind to the GPU",
-            *bind_steps(examination, "nvidia", bdfs_of(chosen)),
-        ),
+        fix=make_plan("Let the driver bind to the GPU", *bind_steps(examination, "nvidia", bdfs_of(chosen))),
         devices=bdfs_of(chosen),
     )
 

@@ -322,10 +322,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
     return tally.outcome(
         cause,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
-        reboot_plan(
-            "Enlarge BAR1",
-            *filter(None, steps),
-        ),
+        reboot_plan("Enlarge BAR1", *filter(None, steps)),
     )
 
 

@@ -204,9 +204,5 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
         "nvidia_peermem has been part of the driver since 470.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
-        fix=make_plan(
-            "Install a newer driver",
-            *open_driver_steps(examination),
-            disturbs=SWAP_ENDS_JOBS,
-        ),
+        fix=make_plan("Install a newer driver", *open_driver_steps(examination), disturbs=SWAP_ENDS_JOBS),
     )

@@ -302,10 +302,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
             Evidence(f"/usr/lib/*/{soname}", "not found, nor in the loader's other default directories")
             for soname in missing
         ),
-        fix=make_plan(
-            "Install rdma-core",
-            *verbs_steps(examination),
-        ),
+        fix=make_plan("Install rdma-core", *verbs_steps(examination)),
         severity=Severity.CRITICAL if inside else None,
         impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",
         data_path=inside,
