@@ -44,9 +44,7 @@ class Scope(Enum):
 
     DEVICES = "devices"  # the devices that it names
     JOB = "job"  # a job or its settings; the devices are those that it uses
-    NODE = (
-        "node"  # software or a setting of the node, so it may be the cause of what is wrong with any device
-    )
+    NODE = "node"  # software or a setting of the node: it may be what is wrong with any device
 
 
 DETOUR = Unknown(Reason.NOT_THERE, "", "the traffic uses the CPU, and no source says how fast that is")
@@ -138,9 +136,7 @@ class Finding:
     pids: frozenset[int] = frozenset()  # as in Outcome, with those of findings with this cause
     since: float | None = None  # when it began, in seconds as in Outcome; None: unknown
     silence: Silence | None = None  # of the configuration, or that of its cause
-    gains: tuple[  # what the fix should bring, or that of findings with this cause
-        PairGain, ...
-    ] = ()  # what the fix should bring; without any, those of findings with this cause
+    gains: tuple[PairGain, ...] = ()  # what the fix should bring, or that of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
     check_title: str = ""  # where the title is an effect on a job
     part_jobs: tuple[str, ...] = ()  # jobs of findings with this cause

@@ -165,7 +165,6 @@ def conclude(
     severity: Severity | None = None,
     devices: tuple[str, ...] = (),
     impact: str = "",
-    data_path: bool | None = None,
     part_of: tuple[str, ...] = (),
     subjects: tuple[frozenset[str], ...] | None = None,
 ) -> Outcome:
@@ -180,7 +179,6 @@ def conclude(
         severity=severity,
         devices=devices,
         impact=impact,
-        data_path=data_path,
         part_of=part_of,
         pids=frozenset(pid for pid in map(pid_in, seen) if pid is not None),
         subjects=subjects,

@@ -110,11 +110,6 @@ def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
     return boards
 
 
-def card_of(port: Port) -> str:
-    """Return the PCI address of the port's card without the function, "0000:41:00", or ""."""
-    return known(port.device.bdf, "").rpartition(".")[0]
-
-
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
     """Return how severe it is that these ports carry no traffic."""
     devices = {port.device.name for port in lost}
@@ -153,7 +148,7 @@ def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
 
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
     """Say whether the port seems unused: the card's other port works, or no port of this board does."""
-    card = card_of(port)
+    card = known(port.device.bdf, "").rpartition(".")[0]
     board = port.device.board_id
     equals = [
         device

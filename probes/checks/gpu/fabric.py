@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
 from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches, service_of
 from probes.facts.gpu.fabric import (
@@ -231,8 +231,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
         return passed(Evidence("/proc/*/comm", "nvlsm is running"))
     if not isinstance(facts.nvlsm_program, Unknown):
         return passed(Evidence(facts.nvlsm_program, "installed"))
-    if facts.nvlsm_program.reason is not Reason.NOT_THERE:
-        need(facts.nvlsm_program, "the installed programs")
+    need(first_unread((facts.nvlsm_program,)), "the installed programs")
     if in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
     return _missing(

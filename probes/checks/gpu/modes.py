@@ -6,7 +6,7 @@ import re
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import instruction, make_plan
-from probes.base.text import join_limited
+from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.checks.path.dmabuf import GDR_MANUAL
@@ -231,10 +231,10 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
             need_nvml(gpu, gpu.c2c_links)
         return passed(Evidence("NVML", "no GPU has C2C links"))
     versions = _nccl_versions(examination)
-    old = [nccl for nccl in versions if _version(nccl.value) < _C2C_SINCE]
+    old = [nccl for nccl in versions if version_numbers(nccl.value) < _C2C_SINCE]
     if old:
         # NCCL_NET_GDR_C2C came with 2.26 (default 0; 1 since 2.27.3); before, the level alone decides.
-        has_variable = {_version(nccl.value) >= _C2C_VARIABLE for nccl in old}
+        has_variable = {version_numbers(nccl.value) >= _C2C_VARIABLE for nccl in old}
         until_then = [
             instruction(f"Until then, set {setting} in jobs with NCCL {which}", False)
             for condition, setting, which in (
@@ -283,10 +283,6 @@ def _nccl_versions(examination: Examination) -> list[Evidence]:
             if mapped.name == "libnccl" and not isinstance(mapped.version, Unknown):
                 found_here.append(Evidence(f"/proc/{process.pid}/maps: {mapped.path}"[:200], mapped.version))
     return found_here
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
 
 
 @AREA.check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Step, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Reason, Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
 from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
@@ -42,10 +42,6 @@ def need_switches(examination: Examination) -> NvSwitches:
     return switches
 
 
-def _driver_version(examination: Examination) -> Maybe[str]:
-    return map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
-
-
 def service_of(examination: Examination, name: str) -> Service:
     """Return a service, or end the check as unknown."""
     return need(examination.services, SERVICES).services[name]
@@ -69,8 +65,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = need_switches(examination)
     service = service_of(examination, FABRIC_MANAGER)
-    is_absent = isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE
-    if is_absent and isinstance(service.path, Unknown):
+    if is_there(service.state) is False and isinstance(service.path, Unknown):
         return passed(state_of(FABRIC_MANAGER, "not installed (see fabric-manager-down-absent)"))
     state = need(service.state, SERVICES)
     if state is ServiceState.ACTIVE:
@@ -101,18 +96,18 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     service = service_of(examination, FABRIC_MANAGER)
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
         return passed(Evidence(known(service.path, "a Fabric Manager process"), "installed"))
-    if service.path.reason is not Reason.NOT_THERE:
-        need(service.path, SERVICES)
+    need(first_unread((service.path,)), SERVICES)
     if in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
     subnet_manager = is_there(map_known(examination.fabric_services, lambda facts: facts.nvlsm_program))
     needed = nvlsm_steps(examination) if switches.needs_nvlsm and subnet_manager is False else ()
+    version = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
         Evidence(service.path.source, "not there, nor in systemd's other directories"),
         fix=make_plan(
             "Install Fabric Manager",
-            *fabric_manager_steps(examination, _driver_version(examination)),
+            *fabric_manager_steps(examination, version),
             *needed,  # Fabric Manager does not start without it
             _START_MANAGER,
         ),
@@ -247,7 +242,7 @@ def imex_down(examination: Examination) -> Outcome:
     elsewhere = _started_elsewhere(examination, service)
     if elsewhere is not None:
         return passed(elsewhere)
-    if isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE:
+    if is_there(service.state) is False:
         if in_container(examination.node.platform):
             return unknown(NEEDS_HOST)
         state = "not installed"

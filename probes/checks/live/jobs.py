@@ -101,9 +101,9 @@ def job_over_tcp(examination: Examination) -> Outcome:
 
 _CONTRADICTED_FIX = make_plan(
     "Find out which of both is true",
-    instruction("Run gdrtop as root, which sees the NICs that are attached to GPU memory"),
-    instruction("Run gdrtop prove, which registers GPU memory for a moment and shows what refuses it"),
-    instruction("Compare the evidence of the requirement with the node, and report what gdrtop misreads"),
+    "Run gdrtop as root, which sees the NICs that are attached to GPU memory",
+    "Run gdrtop prove, which registers GPU memory for a moment and shows what refuses it",
+    "Compare the evidence of the requirement with the node, and report what gdrtop misreads",
 )
 
 
@@ -146,14 +146,11 @@ def rank_stopped(examination: Examination) -> Outcome:
     return report_conditions(examination, STOPPED, _resume)
 
 
-_RANK_ENDED_FIX = Plan(
+_RANK_ENDED_FIX = make_plan(
     "Restart the job",
-    (
-        instruction(
-            "Read the end of the rank's log, which shows the error that ended the rank", needs_root=False
-        ),
-        instruction("End the job and start it again", needs_root=False),
-    ),
+    "Read the end of the rank's log, which shows the error that ended the rank",
+    "End the job and start it again",
+    needs_root=False,
     disturbs=RESTARTS,
 )
 
@@ -173,15 +170,11 @@ def rank_ended(examination: Examination) -> Outcome:
     return report_conditions(examination, RANK_ENDED, _RANK_ENDED_FIX, 10.0)
 
 
-_RAS_PROBLEM_FIX = Plan(
+_RAS_PROBLEM_FIX = make_plan(
     "Look at the rank in the RAS report",
-    (
-        instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
-        instruction(
-            "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
-            False,
-        ),
-    ),
+    "Look at the process in the RAS report: log, stacks (py-spy dump), node",
+    "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
+    needs_root=False,
 )
 
 
@@ -200,13 +193,11 @@ def ras_problem(examination: Examination) -> Outcome:
     return report_conditions(examination, RAS_PROBLEM, _RAS_PROBLEM_FIX)
 
 
-_SLOW_NIC_FIX = Plan(
+_SLOW_NIC_FIX = make_plan(
     "Find out what slows the NIC",
-    (
-        instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
-        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", False),
-        instruction("Check the NIC's cable and switch port, and the settings of its rail"),
-    ),
+    instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
+    instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", needs_root=False),
+    "Check the NIC's cable and switch port, and the settings of its rail",
 )
 
 
@@ -226,18 +217,14 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
     return report_conditions(examination, SLOW_NIC, _SLOW_NIC_FIX, 13.0)
 
 
-_SILENT_FIX = Plan(
+_SILENT_FIX = make_plan(
     "Find the rank that does not arrive",
-    (
-        instruction(
-            "Run gdrtop hang: it compares the ranks by RAS, flight-recorder dumps, threads and packet "
-            "numbers, and names the one that differs"
-        ),
-        instruction(
-            "Look at the job's log: while one rank writes a checkpoint, compiles or loads data for minutes, "
-            "the others wait in the same way, and it ends by itself",
-            needs_root=False,
-        ),
+    "Run gdrtop hang: it compares the ranks by RAS, flight-recorder dumps, threads and packet "
+    "numbers, and names the one that differs",
+    instruction(
+        "Look at the job's log: while one rank writes a checkpoint, compiles or loads data for minutes, "
+        "the others wait in the same way, and it ends by itself",
+        needs_root=False,
     ),
 )
 
@@ -259,13 +246,12 @@ def job_silent(examination: Examination) -> Outcome:
     return report_conditions(examination, SILENT, _SILENT_FIX, 90.0)
 
 
-_TRAFFIC_FELL_FIX = Plan(
+_TRAFFIC_FELL_FIX = make_plan(
     "Find out what the job waits for",
-    (
-        instruction("Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live", False),
-        instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
-        instruction("Look for pauses, retransmits and ports that went down in Live", False),
-    ),
+    "Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live",
+    "Look at the job's log and the peers: a rank on another node may have exited",
+    "Look for pauses, retransmits and ports that went down in Live",
+    needs_root=False,
 )
 
 
@@ -314,12 +300,11 @@ def job_step_longer(examination: Examination) -> Outcome:
     return report_conditions(examination, STEP_LONGER, _find_part)
 
 
-_ODD_RANK_FIX = Plan(
+_ODD_RANK_FIX = make_plan(
     "Make the ranks alike",
-    (
-        instruction("Compare the rank's NICs, CPUs and environment with another rank's in Live", False),
-        instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
-    ),
+    "Compare the rank's NICs, CPUs and environment with another rank's in Live",
+    "Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job",
+    needs_root=False,
     disturbs=RESTARTS,
 )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, Step, instruction
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
@@ -140,12 +140,10 @@ BANDWIDTH = Area("path", is_moving=True)
 _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
 
 
-_FLAPPING_FIX = Plan(
+_FLAPPING_FIX = make_plan(
     "Repair the link",
-    (
-        instruction("Read the link's quality: mlxlink -d BDF -m -c -e"),
-        instruction("Clean, reseat or replace cable and optic; try another switch port"),
-    ),
+    "Read the link's quality: mlxlink -d BDF -m -c -e",
+    "Clean, reseat or replace cable and optic; try another switch port",
     disturbs="jobs on this port",
 )
 
@@ -164,13 +162,11 @@ def port_flapping(examination: Examination) -> Outcome:
     return report_conditions(examination, FLAPPING, _FLAPPING_FIX, 30.0, False)
 
 
-_ERRORS_RISING_FIX = Plan(
+_ERRORS_RISING_FIX = make_plan(
     "Find out where packets are lost",
-    (
-        instruction("Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable"),
-        instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
-        instruction("Timeouts: check the job's peers first"),
-    ),
+    "Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable",
+    "Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops",
+    "Timeouts: check the job's peers first",
 )
 
 
@@ -183,11 +179,7 @@ _ERRORS_RISING_FIX = Plan(
     impact="Packets are lost or damaged and sent again, which costs bandwidth.",
     data_path=True,
     part_of=(
-        *LINK_CAUSES,
-        "link-flaps",
-        "symbol-errors-rising",
-        "out-of-sequence-rising",
-        "local-ack-timeout",
+        *(*LINK_CAUSES, "link-flaps", "symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout"),
     ),
 )
 def port_errors_rising(examination: Examination) -> Outcome:
@@ -195,12 +187,10 @@ def port_errors_rising(examination: Examination) -> Outcome:
     return report_conditions(examination, ERRORS_RISING, _ERRORS_RISING_FIX, 10.0, False)
 
 
-_PAUSED_FIX = Plan(
+_PAUSED_FIX = make_plan(
     "Find the congested receiver",
-    (
-        instruction("Find the switch port that sends pause frames, and the receiver behind it"),
-        instruction("Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare"),
-    ),
+    "Find the switch port that sends pause frames, and the receiver behind it",
+    "Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare",
 )
 
 
@@ -219,13 +209,11 @@ def port_paused(examination: Examination) -> Outcome:
     return report_conditions(examination, PAUSED, _PAUSED_FIX, 5.0, False)
 
 
-_CONGESTED_FIX = Plan(
+_CONGESTED_FIX = make_plan(
     "Find the network's bottleneck",
-    (
-        instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
-        instruction("Compare ECN and PFC on switches and hosts, and enable adaptive routing"),
-        Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
-    ),
+    instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
+    "Compare ECN and PFC on switches and hosts, and enable adaptive routing",
+    Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
 )
 
 
@@ -243,12 +231,10 @@ def network_congested(examination: Examination) -> Outcome:
     return report_conditions(examination, CONGESTED, _CONGESTED_FIX, 90.0)
 
 
-_THROTTLED_FIX = Plan(
+_THROTTLED_FIX = make_plan(
     "Check cooling and power",
-    (
-        Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
-        instruction("Check the node's cooling and power"),
-    ),
+    Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
+    "Check the node's cooling and power",
 )
 
 
@@ -276,13 +262,12 @@ _REASONS = (
 )
 
 
-_BELOW_LIMIT_FIX = Plan(
+_BELOW_LIMIT_FIX = make_plan(
     "Find out what slows the path",
-    (
-        Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
-        Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
-        instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
-    ),
+    Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
+    Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
+    "If host memory is as slow, check the NIC, cable, network and peer",
+    needs_root=False,
     disturbs="jobs that use these GPUs and NICs",
 )
 

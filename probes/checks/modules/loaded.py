@@ -58,17 +58,18 @@ class _Module:
 
     name: str
     families: tuple[NicFamily, ...]  # whose cards need it; (): the GPUs do
-    why: str  # the cause where nothing is known to block the module
+    why: str  # the cause where nothing is known to block the module; {}: its name
     impact: str
     reference: str
     package: str = _OFED_PACKAGE
     part_of: tuple[str, ...] = ()
     severity: Severity = Severity.CRITICAL
     title: str = "{} is not loaded"
-    ok: str = "{} is loaded"
+    ok: str = "{} is loaded, or no card needs it"
 
 
-_CARD_MODULE = "{} is loaded, or no card needs it"
+_BY_UDEV = "udev loads {} for these cards unless something prevents it."
+_LOADED = "{} is loaded"
 _MODULES = (
     _Module(
         "ib_core",
@@ -77,14 +78,14 @@ _MODULES = (
         "RDMA does not work: this node has no RDMA device and no port.",
         _RDMA_MANUAL,
         part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+        ok=_LOADED,
     ),
     _Module(
         "mlx5_core",  # ConnectX-4 and newer, Connect-IB and BlueField
         (CONNECTX,),
-        "udev loads mlx5_core for these cards unless something prevents it.",
+        _BY_UDEV,
         "ConnectX and BlueField cards do not work at all: no network interface and no RDMA device.",
         _MLX5_MANUAL,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "mlx5_ib",
@@ -93,15 +94,13 @@ _MODULES = (
         "The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
         _MLX5_MANUAL,
         part_of=("mlx5-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
-        ok=_CARD_MODULE,
     ),
     _Module(
         "mlx4_core",
         (CONNECTX_3,),
-        "udev loads mlx4_core for these cards unless something prevents it.",
+        _BY_UDEV,
         "ConnectX-3 and older cards do not work at all: no network interface and no RDMA device.",
         _MLX4_MANUAL,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "mlx4_ib",
@@ -110,7 +109,6 @@ _MODULES = (
         "ConnectX-3 cards have no RDMA device: neither verbs nor GPUDirect RDMA works with them.",
         _MLX4_MANUAL,
         part_of=("mlx4-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
-        ok=_CARD_MODULE,
     ),
     _Module(
         "ib_uverbs",  # DMA-BUF and nvidia_peermem both need it
@@ -119,24 +117,23 @@ _MODULES = (
         "No program can use RDMA: /dev/infiniband/uverbsN is missing.",
         _RDMA_MANUAL,
         part_of=("ib-core-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+        ok=_LOADED,
     ),
     _Module(
         "efa",
         (EFA,),
-        "udev loads efa for these cards unless something prevents it.",
+        _BY_UDEV,
         "EFA does not work: this node has no EFA device, and NCCL uses TCP.",
         _EFA_MANUAL,
         _EFA_PACKAGE,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "cxi_ss1",
         (SLINGSHOT,),
-        "udev loads cxi_ss1 for these cards unless something prevents it.",
+        _BY_UDEV,
         "Slingshot NICs do not work at all: no network interface and no device for libfabric.",
         _CXI_MANUAL,
         _CXI_PACKAGE,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "cxi_user",
@@ -146,7 +143,6 @@ _MODULES = (
         _CXI_MANUAL,
         _CXI_PACKAGE,
         ("cxi-ss1-not-loaded",),
-        ok=_CARD_MODULE,
     ),
     _Module(
         "nvidia",
@@ -168,6 +164,7 @@ _MODULES = (
         _DRIVER_PACKAGE,
         ("nvidia-not-loaded",),
         Severity.WARNING,
+        ok=_LOADED,
     ),
 )
 
@@ -188,7 +185,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
     is_explained = bool(blocker) and not blocker.startswith("on disk")
     return found(
-        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why,
+        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why.format(row.name),
         state,
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_load_or_install(examination, module, row.package),

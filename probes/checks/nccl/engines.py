@@ -74,7 +74,7 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
     dmabuf, peermem = usable_paths(examination)
     if need(peermem, GDR_PATHS):
         return passed(Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is usable"))
-    affected = [settings for settings in users if _uses_peermem(settings)]
+    affected = [each for each in users if mooncake_uses_peermem(_version(each), each.get(_PEERMEM))]
     sure = all(_is_certain(settings) for settings in affected)
     steps = [
         modprobe_step(
@@ -97,10 +97,6 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
 def _version(settings: JobSettings) -> tuple[int, ...] | None:
     assert settings.process is not None
     return next((numbers for _, numbers in versions_of(settings.process, _ENGINE)), None)
-
-
-def _uses_peermem(settings: JobSettings) -> bool:
-    return mooncake_uses_peermem(_version(settings), settings.get(_PEERMEM))
 
 
 def _is_certain(settings: JobSettings) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, first_unread, is_there
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
 from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
@@ -28,9 +28,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     missing = [
         Evidence(file.path, "not found" if file.pid is not None else "not found, but nccl.conf refers to it")
         for file in facts.files
-        if (file.pid is not None or file.path != VIRTUAL)
-        and isinstance(file.endpoints, Unknown)
-        and file.endpoints.reason is Reason.NOT_THERE
+        if (file.pid is not None or file.path != VIRTUAL) and is_there(file.endpoints) is False
     ]
     return conclude(
         jobs_of(examination),
@@ -131,8 +129,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             ),
         )
     jobs = jobs_of(examination)
-    if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        need(facts.nccl_conf, NCCL_CONF)
+    need(first_unread((facts.nccl_conf,)), NCCL_CONF)
     if jobs.unseen:
         return unknown(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)

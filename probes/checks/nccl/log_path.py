@@ -168,18 +168,15 @@ def job_log_staged(examination: Examination) -> Outcome:
     )
     severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
+    # NCCL says that a NIC is too far from a GPU: it had a path, whatever the node has now.
+    is_too_far = any(not pair.is_enabled for reading in affected for pair in reading.facts.distances)
     return conclude_logs(
         *(examination, affected, cause, evidence, fix, severity),
-        part_of=_CAUSES_OF_DISTANCE if any(map(_is_too_far, affected)) else _CAUSES_OF_STAGING,
+        part_of=_CAUSES_OF_DISTANCE if is_too_far else _CAUSES_OF_STAGING,
         devices=ends,
         ranks=whom,
         subjects=tuple(subjects),
     )
-
-
-def _is_too_far(reading: JobLogReading) -> bool:
-    """Return whether NCCL says that a NIC is too far from a GPU: it had a path, whatever the node has now."""
-    return any(not pair.is_enabled for pair in reading.facts.distances)
 
 
 def _says_why(reading: JobLogReading) -> bool:

@@ -195,18 +195,14 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
         missing = [entry for entry in entries if entry not in ports]
         return f"no such port: {', '.join(missing[:SHOWN])}" if missing else None
 
+    near = [f"{nic}:1" for nic in examination.topology.nics_near_gpus][:2]
     return conclude_values(
         examination,
         name,
         wrong,
         "UCX warns about a missing port and ignores it.",
-        f"or list ports on this node, such as {', '.join(_near_ports(examination))}",
+        f"or list ports on this node, such as {', '.join(near or ['NAME:PORT'])}",
     )
-
-
-def _near_ports(examination: Examination) -> list[str]:
-    """Return ports that carry the node's GPU traffic, as UCX names them."""
-    return [f"{nic}:1" for nic in examination.topology.nics_near_gpus][:2] or ["NAME:PORT"]
 
 
 @AREA.check(

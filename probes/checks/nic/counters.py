@@ -25,8 +25,6 @@ from probes.snapshot.examination import Examination
 # Error counters of ports, now and at the check before.
 
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
-
-
 NEXT_CHECK = "The next check shows whether the count still rises."
 
 
@@ -39,11 +37,6 @@ class CounterReading:
     value: int
     rise: int | None  # None: there was no check before, or the counter was reset
     seconds: float | None = None  # since the check before
-
-    @property
-    def rises(self) -> bool:
-        """Whether the counter has risen since the check before."""
-        return bool(self.rise)
 
     @property
     def is_full(self) -> bool:
@@ -68,9 +61,9 @@ class CounterReading:
         return 0.0 if not self.rise else self.rise * 3600 / max(self.seconds or 0.0, _SHORTEST_SECONDS)
 
 
-def rise_of(value: int, before: int | None) -> int | None:
+def rise_of(value: int, before: Maybe[int] | None) -> int | None:
     """Return how much a counter has risen; None if it was reset or not read before."""
-    return None if before is None or before > value else value - before
+    return None if before is None or isinstance(before, Unknown) or before > value else value - before
 
 
 def read_counters(
@@ -91,7 +84,8 @@ def read_counters(
             if counters.reason is not Reason.NOT_THERE:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
-        before = _counters_before(examination, port, hardware)
+        earlier = health_before(examination, port)
+        before = {} if earlier is None else known(_counters(earlier, hardware), {})
         for name in names:
             value = counters.get(name)
             if isinstance(value, Unknown):
@@ -120,12 +114,6 @@ def health_before(examination: Examination, port: Port) -> PortHealth | None:
     if facts is None or isinstance(facts, Unknown):
         return None
     return facts.ports.get((port.device.name, port.facts.number))
-
-
-def _counters_before(examination: Examination, port: Port, hardware: bool) -> dict[str, int]:
-    health = health_before(examination, port)
-    counters = {} if health is None else known(_counters(health, hardware), {})
-    return {name: value for name, value in counters.items() if not isinstance(value, Unknown)}
 
 
 def all_fine(readings: Sequence[CounterReading]) -> Outcome:
@@ -183,7 +171,7 @@ class _Counters:
     def judge(self, examination: Examination) -> Outcome:
         """Report rising counters, or with a note counters that are above 0."""
         readings, missing = read_counters(examination, self.names, self.hardware)
-        risen = [reading for reading in readings if reading.rises]
+        risen = [reading for reading in readings if reading.rise]
         above = [reading for reading in readings if reading.value]
         limits = self.per_hour
         fast = [reading for reading in risen if limits is None or reading.per_hour > limits[reading.name]]
@@ -288,10 +276,9 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
             continue
         earlier = health_before(examination, port)
         before = None if earlier is None else earlier.carrier_changes
-        before = None if isinstance(before, Unknown) else before
         source = f"/sys/class/net/{known(port.facts.netdev, '?')}/carrier_changes"
         readings.append(CounterReading(port, source, changes, rise_of(changes, before)))
-    risen = [reading for reading in readings if reading.rises]
+    risen = [reading for reading in readings if reading.rise]
     if risen:
         title = "A NIC's network interface lost its link since the last check"
         return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, title)
@@ -317,7 +304,7 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
 def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
     timeouts, _ = read_counters(examination, _TIMEOUTS, True)
-    lossy = any(reading.rises for reading in timeouts)
+    lossy = any(reading.rise for reading in timeouts)
     counters = _Counters(
         _REORDERED,
         hardware=True,
@@ -403,7 +390,7 @@ def port_discards_rising(examination: Examination) -> Outcome:
     for is_rising in (True, False):
         for kind in _DISCARDS:
             of_kind = [reading for reading in readings if reading.name == kind.counter]
-            bad = [reading for reading in of_kind if (reading.rises if is_rising else reading.value)]
+            bad = [reading for reading in of_kind if (reading.rise if is_rising else reading.value)]
             if bad:
                 return _found(
                     bad,
@@ -451,29 +438,17 @@ def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
 )
 def error_counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""
-    ports = need_ports(examination)
-    full: list[tuple[Port, str, int]] = []
-    missing: Outcome | None = None
-    for port in ports:
-        errors = _errors(port)
-        if isinstance(errors, Unknown):
-            if errors.reason is not Reason.NOT_THERE:
-                missing = unknown_without("the port counters", errors)
-            continue
-        for name, counter in errors.items():
-            if isinstance(counter, Unknown):
-                missing = unknown_without("the port counters", counter)
-            elif counter.is_full:
-                full.append((port, name, counter.value))
+    readings, missing = read_counters(examination, tuple(ERROR_COUNTER_BITS), hardware=False)
+    full = [reading for reading in readings if reading.is_full]
     if full:
-        chosen = list({port.name: port for port, _, _ in full}.values())
+        chosen = list({reading.port.name: reading.port for reading in full}.values())
         return found(
             f"{port_names(chosen)}: the counter reached its maximum after the last reset.",
-            *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
+            *first_n(Evidence(reading.source, str(reading.value)) for reading in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
         )
-    none = first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports)
+    none = first_n(Evidence(f"{port.path}/counters", "none is full") for port in need_ports(examination))
     return missing or passed(*none or (NO_PORTS,))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Step, make_plan
 from probes.base.text import join_limited
-from probes.base.unknown import Reason, Unknown, is_there, known
+from probes.base.unknown import Unknown, first_unread, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
@@ -206,9 +206,7 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
             ),
             devices=tuple(device.name for device in odd),
         )
-    for device in devices:
-        if isinstance(device.firmware, Unknown) and device.firmware.reason is not Reason.NOT_THERE:
-            need(device.firmware, "the NICs' firmware versions")
+    need(first_unread(device.firmware for device in devices), "the NICs' firmware versions")
     return passed(*first_n(_firmware(device) for device in devices) or (NO_PORTS,))
 
 

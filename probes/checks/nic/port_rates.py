@@ -57,10 +57,6 @@ def _shows_sdr(port: Port) -> bool:
     return shows_unknown_speed(port.facts.rate_text, port.device.hca_type)
 
 
-def _is_one_lane(port: Port) -> bool:
-    return port.facts.link_layer == "InfiniBand" and known(port.facts.rate_text, "").startswith("1X ")
-
-
 def _with_four_lanes(port: Port) -> Port:
     rate = map_known(port.facts.rate_gbps, lambda gbps: 4 * gbps)
     return replace(port, facts=replace(port.facts, rate_gbps=rate))
@@ -138,7 +134,7 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = need_ports(examination)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
-    narrow = [port for port in active if _is_one_lane(port)]
+    narrow = [port for port in active if known(port.facts.rate_text, "").startswith("1X ")]
     if narrow:
         return found(
             f"{port_names(narrow)}: three of the four lanes are down. The cable, a connector or the optics "

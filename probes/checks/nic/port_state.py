@@ -37,10 +37,6 @@ def _physical_state(port: Port) -> Evidence:
     return Evidence(f"{port.path}/phys_state", known(port.facts.physical_state, "unknown"))
 
 
-def _netdev_flags(port: Port) -> Evidence:
-    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
-
-
 def _link_layer(port: Port) -> Evidence:
     return Evidence(f"{port.path}/link_layer", str(port.facts.link_layer))
 
@@ -175,7 +171,9 @@ _add_check(
     ok="The netdev of every RoCE port is up",
     problem=PortProblem.NETDEV_DOWN,
     cause="a RoCE port follows its netdev, and the netdev is set down.",
-    evidence=_netdev_flags,
+    evidence=lambda port: Evidence(
+        f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set"
+    ),
     fix=lambda ports: Plan("Set the netdev up", netdev_steps(ports), note=sentences(KEEP)),
 )
 _add_check(

@@ -144,22 +144,18 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
     small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
     if small:
         least = min(mtus[port.name] for port in small)
+        lost = round(100 * _HEADER_BYTES / (least + _HEADER_BYTES))  # of the wire rate
         return found(
             f"{port_names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} "
             "bytes.",
             *first_n(_mtu_evidence(port) for port in small),
             fix=_raise_mtu(examination, small, ports),
             devices=devices_of(small),
-            impact=f"RDMA sends {least} instead of 4096 bytes per packet: {_share_lost(least)} % of the "
+            impact=f"RDMA sends {least} instead of 4096 bytes per packet: {lost} % of the "
             "rate goes to headers instead of 2 %.",
             gains=gains_of_ports(examination, map(_with_full_mtu, small)),
         )
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
-
-
-def _share_lost(payload_bytes: int) -> int:
-    """Return the percentage of the wire rate that RoCE v2 headers and framing use."""
-    return round(100 * _HEADER_BYTES / (payload_bytes + _HEADER_BYTES))
 
 
 @AREA.check(

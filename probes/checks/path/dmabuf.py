@@ -267,11 +267,8 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
     """Return the interim step that uses nvidia_peermem, where the node has a NIC that it can serve."""
-    return (
-        ()
-        if peer_nics(examination.node) == ()
-        else (instruction("Until then, use nvidia_peermem with OFED"),)
-    )
+    step = instruction("Until then, use nvidia_peermem with OFED")
+    return () if peer_nics(examination.node) == () else (step,)
 
 
 @AREA.check(

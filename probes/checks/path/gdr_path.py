@@ -58,19 +58,18 @@ def no_gdr_path(examination: Examination) -> Outcome:
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
     states: tuple[PathState, ...] = (direct.dmabuf, direct.peermem)
+    has_no_peer = direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ()
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
         states = (direct.peermem,)
-    elif direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ():
+    elif has_no_peer:
         states = (direct.dmabuf,)  # no NIC here could use nvidia_peermem
     ways = " or ".join(state.path.value for state in states)
     usable = [state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
-    if (
-        direct.peermem.path is GdrPath.PEERMEM
-        and peer_nics(examination.node) == ()
-        and _is_slingshot(examination)
-    ):
+    # Slingshot NICs are the only RDMA cards; without their driver they have no device.
+    is_slingshot = known(nics_of(examination, SLINGSHOT), ()) and not known(nics_of(examination, EFA), ())
+    if has_no_peer and is_slingshot:
         return found(
             "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, but there are none.",
             Evidence("/sys/class/cxi", "no device"),
@@ -177,11 +176,6 @@ def _near_ports_down(examination: Examination) -> list[str]:
     named = {word for why in examination.usability.unserved.values() for word in why.split()}
     ports = known(ports_of(examination), ())
     return [port.name for port in ports if port.device.name in named and not port.is_active]
-
-
-def _is_slingshot(examination: Examination) -> bool:
-    """Return whether Slingshot NICs are the only RDMA cards; without their driver they have no device."""
-    return bool(known(nics_of(examination, SLINGSHOT), ())) and not known(nics_of(examination, EFA), ())
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.text import SHOWN, plural
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.text import SHOWN, plural, version_numbers
+from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, parse_driver_version
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
@@ -206,13 +207,6 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     return _refused(examination, IMPORTER, cause, plan, refutes=refutes, of_nics=True)
 
 
-def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
-    if isinstance(version, Unknown):
-        return None
-    parts = version.split(".")
-    return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() for part in parts) else None
-
-
 @AREA.check(
     "memory-peers-missing-old-nccl",
     Severity.CRITICAL,
@@ -258,8 +252,8 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
     old = []
     if not isinstance(libraries, Unknown):
         for library in libraries.found.get("libnccl.so.2", ()):
-            numbers = _numbers(library.version)
-            if numbers is not None and numbers < NCCL_SEES_PEERMEM:
+            # A version without numbers, (), says nothing.
+            if () < version_numbers(known(library.version, "")) < NCCL_SEES_PEERMEM:
                 old.append(Evidence(library.path, f"NCCL {library.version}"))
     if isinstance(processes, Unknown):
         return old, "" if processes.reason is Reason.NOT_THERE else needs(_LIBRARIES, processes)
@@ -268,8 +262,7 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
         if isinstance(process.libraries, Unknown):
             not_read = not_read or needs(_LIBRARIES, process.libraries)
             continue
-        for mapped in process.libraries:
-            numbers = _numbers(mapped.version)
-            if mapped.name == "libnccl" and numbers is not None and numbers < NCCL_SEES_PEERMEM:
+        for mapped, version in versions_of(process, "libnccl"):
+            if () < version < NCCL_SEES_PEERMEM:
                 old.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {mapped.version}"))
     return old, not_read

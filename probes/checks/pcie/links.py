@@ -326,8 +326,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         link = links.get(ends.get(device.name, known(device.bdf, "")))
         if link is None:
             continue
-        upper = None if link.upper is None else link.upper.link
-        carries, rate = capacity(link.lower.link, upper), port_gbps(device)
+        carries, rate = _capacity(link), port_gbps(device)
         if not isinstance(carries, Unknown) and 0 < carries < rate:
             text = f"{device.name}: {words(*link.best)} supports {carries:.0f} Gb/s, the port {rate:g}"
             tally.fault(Evidence(f"{link.source}/max_link_width", text), device.name, link.lower.bdf)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from probes.base.evidence import Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
@@ -71,17 +69,13 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     for gpu in topology.gpus:
         if gpu.id not in here:
             continue
-        ordered = sorted(nics, key=_places(topology.best_nics.get(gpu.id, ())))
+        best = list(topology.best_nics.get(gpu.id, ()))
+        ordered = sorted(nics, key=lambda nic: best.index(nic) if nic in best else len(best))
         words = {nic: topology.paths.nccl.over_pcie(gpu.id, nic) for nic in ordered}
         ranks = {nic: ORDER[word] for nic, word in words.items() if not isinstance(word, Unknown)}
         if ranks:  # of equal ones that which the matrix marks
             nearest[gpu.id] = topology.paths[gpu.id, min(ranks, key=ranks.__getitem__)]
     return nearest
-
-
-def _places(order: Sequence[str]) -> Callable[[str], int]:
-    places = {nic: place for place, nic in enumerate(order)}
-    return lambda nic: places.get(nic, len(places))
 
 
 def _far(examination: Examination, word: Nccl, good: str) -> Outcome:

@@ -127,14 +127,12 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
         if differ is True:
             said = known(module_messages(examination, (LogKind.SYMBOL_VERSION,), modules=(PEERMEM,)), ())
             log = message_evidence(examination, tuple(filter(is_about_version, said))) if said else ()
-            return peermem_fault(examination, _cause(examination), *evidence, *log, fix=_rebuild(examination))
+            will = "will refuse the module after the next boot"
+            if is_refused_now(examination) is True:
+                will = "refuses the module with `Invalid argument`"
+            cause = f"{_OTHER_OFED} The kernel {will}."
+            return peermem_fault(examination, cause, *evidence, *log, fix=_rebuild(examination))
     return _symbols(examination, LogKind.SYMBOL_VERSION, _OTHER_OFED, _REBUILD)
-
-
-def _cause(examination: Examination) -> str:
-    if is_refused_now(examination) is True:
-        return f"{_OTHER_OFED} The kernel refuses the module with `Invalid argument`."
-    return f"{_OTHER_OFED} The kernel will refuse the module after the next boot."
 
 
 def _refused_at_next_boot(examination: Examination, evidence: tuple[Evidence, ...]) -> Outcome:

@@ -13,7 +13,6 @@ from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, na
 from probes.facts.system.memlock import (
     CGROUPS,
     LIMITS,
-    LimitsLine,
     MemlockFacts,
     MemlockLimit,
     RdmaLimit,
@@ -209,9 +208,14 @@ def memlock_login(examination: Examination) -> Outcome:
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
     if groups and line is None:
-        shown = (Evidence(group.where, f"{group.domain} memlock unlimited") for group in groups)
-        return passed(*first_distinct(shown))
-    evidence = _small_default(facts) if line is None else Evidence(line.where, _written(line))
+        return passed(
+            *first_distinct(Evidence(group.where, f"{group.domain} memlock unlimited") for group in groups)
+        )
+    if line is None:
+        evidence = _small_default(facts)
+    else:  # as it is in the file, in KiB, with the amount
+        shown = f"{line.domain} {line.kind} memlock {line.value_bytes / 1024:.0f}"
+        evidence = Evidence(line.where, f"{shown} ({_amount(line.value_bytes)})")
     return found(
         "Everything started over SSH inherits this limit.",
         evidence,
@@ -244,12 +248,6 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     if math.isinf(limit.soft_bytes):
         end_with(passed(evidence))
     return Evidence(LIMITS, f"no memlock line; {evidence.value}")
-
-
-def _written(line: LimitsLine) -> str:
-    """Return the line as it is in the file, in KiB, with the amount."""
-    kib = line.value_bytes / 1024
-    return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
 
 
 @AREA.check(

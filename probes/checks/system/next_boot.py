@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import make_plan
-from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.boot import NextBootFacts, words_that_matter
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.plans.boot import initramfs_step, settings_steps
@@ -60,8 +59,6 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
 def boot_image_older_than_settings(examination: Examination) -> Outcome:
     """Compare the age of the initial RAM disk with the files of modprobe.d that it contains."""
     facts = _facts(examination)
-    if isinstance(facts.newer, Unknown) and facts.newer.reason is not Reason.NOT_THERE:
-        need(facts.newer, "the age of the boot image")
     none = Evidence("/boot", "no initial RAM disk under the usual names, or its age is not shown")
     newer = need(facts.newer, "the age of the boot image", absent=none)
     image = need(facts.image, "the boot image", absent=none)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Step, instruction, make_plan
 from probes.base.text import version_numbers
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Unknown, first_unread, known, map_known
 from probes.checks.nccl.library import needs_version
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.nic_families import PROVIDER_OF
@@ -59,8 +59,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     perftest = _perftest(examination)
     if not isinstance(perftest, Unknown):
         return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
-    if perftest.reason is not Reason.NOT_THERE:
-        need(perftest, "perftest")
+    need(first_unread((perftest,)), "perftest")
     packages = perftest_steps(examination)
     otherwise = _IN_CONTAINER if is_immutable(examination) else _BUILD
     return found(
