@@ -8,6 +8,8 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import SHOWN
 
+LIKE_THESE = "more like these"  # counted by `first_distinct`
+
 
 class Severity(Enum):
     """What a finding costs, the most severe first."""

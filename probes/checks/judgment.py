@@ -102,7 +102,10 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
     findings of these.
     """
     by_id: dict[str, list[Silence]] = {}
-    names = (*_names_of(examination), called) if silences() else ()
+    node = examination.node
+    own = known(node.platform.hostname, "") if isinstance(node.platform, PlatformFacts) else ""
+    reached = node.origin.label if node.origin.source is Source.REMOTE else ""
+    names = (*filter(None, (own, reached)), called)
     for silence in silences():
         if silence.covers_node(names):
             by_id.setdefault(silence.id, []).append(silence)
@@ -115,14 +118,6 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
         (check, _with_silence(check, outcome, by_id.get(check.id, []), bdfs, examination.taken_at))
         for check, outcome in outcomes
     )
-
-
-def _names_of(examination: Examination) -> tuple[str, ...]:
-    """Return the node's own name, and the one by which it was reached."""
-    node = examination.node
-    name = known(node.platform.hostname, "") if isinstance(node.platform, PlatformFacts) else ""
-    reached = node.origin.label if node.origin.source is Source.REMOTE else ""
-    return tuple(filter(None, (name, reached)))
 
 
 def _with_silence(

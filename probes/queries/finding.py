@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -292,9 +291,9 @@ class Area:
         conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            texts = (name, self.name, severity, title, reference)
-            added = Check(*texts, judge, ok, impact, data_path, part_of, conditions, self.is_moving)
-            self.checks.append(replace(added, scope=scope or self.scope, explains=self.explains))
+            texts = (name, self.name, severity, title, reference, judge, ok, impact, data_path, part_of)
+            about = (conditions, self.is_moving, scope or self.scope, self.explains)
+            self.checks.append(Check(*texts, *about))
             return judge
 
         return add
@@ -347,8 +346,7 @@ def concerns(finding: Finding, topology: Topology, ends: Collection[str]) -> boo
 RDMA_DEVICES = "the RDMA devices"
 KERNEL_LOG = "the kernel log"
 PCI_FUNCTIONS = "the PCI functions"
-NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, for example a pod's"
-LIKE_THESE = "more like these"
+NEEDS_NAMESPACE = "needs the network namespace that the RDMA devices are in, for example a pod's"
 STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
 )

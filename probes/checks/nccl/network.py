@@ -10,7 +10,7 @@ from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.finding import NAMESPACE_OF_DEVICES, RDMA_DEVICES, Area, Outcome, need, pid_name, unknown
+from probes.queries.finding import NEEDS_NAMESPACE, RDMA_DEVICES, Area, Outcome, need, pid_name, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     FEWER_RAILS,
@@ -116,7 +116,7 @@ def _conclude_lists(
     if any(True for _ in _lists(examination)):
         rdma = need(examination.node.rdma, RDMA_DEVICES)
         if rdma.devices_elsewhere:
-            return unknown(NAMESPACE_OF_DEVICES)
+            return unknown(NEEDS_NAMESPACE)
     jobs = jobs_of(examination)
     plan = without_variable(HCA, fix)
     return conclude(jobs, evidence, cause, fix=plan, part_of=part_of, subjects=subjects)

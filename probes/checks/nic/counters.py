@@ -9,14 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.port_health import (
-    ERROR_COUNTER_BITS,
-    PORT_COUNTERS,
-    ErrorCounter,
-    Harm,
-    Place,
-    PortHealth,
-)
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
 from probes.queries.finding import Area, Outcome, found, passed, unknown_without
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
@@ -100,12 +93,9 @@ def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Mayb
     if hardware:
         return map_known(health, lambda facts: facts.hw_errors)
     errors = map_known(health, lambda facts: facts.errors)
-    return map_known(
-        errors,
-        lambda counters: {
-            name: map_known(counter, lambda read: read.value) for name, counter in counters.items()
-        },
-    )
+    if isinstance(errors, Unknown):
+        return errors
+    return {name: map_known(counter, lambda read: read.value) for name, counter in errors.items()}
 
 
 def health_before(examination: Examination, port: Port) -> PortHealth | None:
@@ -424,10 +414,6 @@ AREA.check(
 # Checks of error counters that are full or missing.
 
 
-def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
-    return map_known(port.health, lambda health: health.errors)
-
-
 @AREA.check(
     "error-counter-full",
     Severity.NOTE,
@@ -470,7 +456,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
-        errors = _errors(port)
+        errors = _counters(port.health, hardware=False)
         if not isinstance(errors, Unknown):
             refused = [counter for counter in errors.values() if isinstance(counter, Unknown)]
             if not errors:
@@ -492,6 +478,6 @@ def port_counters_missing(examination: Examination) -> Outcome:
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    counts = [(f"{port.path}/counters", len(known(_errors(port), {}))) for port in ports]
+    counts = [(f"{port.path}/counters", len(known(_counters(port.health, False), {}))) for port in ports]
     shown = first_n(Evidence(path, f"{count} error counters") for path, count in counts)
     return other or passed(*shown or (NO_PORTS,))

@@ -12,16 +12,7 @@ from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, RDMA_MODULE_OF
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
-from probes.queries.finding import (
-    NAMESPACE_OF_DEVICES,
-    PCI_FUNCTIONS,
-    Area,
-    Outcome,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
 from probes.queries.modules import nics_of
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, gpus_without_nic, need_devices
@@ -163,7 +154,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
         )
     if moved and not isinstance(rdma, Unknown):
         return unknown(
-            NAMESPACE_OF_DEVICES,
+            NEEDS_NAMESPACE,
             *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
             Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
         )

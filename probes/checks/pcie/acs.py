@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum
 
 from probes.bandwidth.model.gains import gains_of_straight_paths
-from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
@@ -18,7 +18,7 @@ from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, ats_steps, fix_redirects, pass_through, redirects_option
-from probes.queries.finding import LIKE_THESE, Area, Outcome, found, passed, unknown
+from probes.queries.finding import Area, Outcome, found, passed, unknown
 from probes.queries.kernel_log import messages_about
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
@@ -13,7 +13,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
-from probes.queries.finding import KERNEL_LOG, LIKE_THESE, Area, Outcome, Scope, end_with, found, need, passed
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     GROUPS,

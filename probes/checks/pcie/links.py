@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import gains_of_links
-from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, make_plan
 from probes.base.text import plural
@@ -14,7 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import LIKE_THESE, Area, Outcome, found, passed
+from probes.queries.finding import Area, Outcome, found, passed
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     OUT_OF_SERVICE,

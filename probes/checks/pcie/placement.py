@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, Severity, first_distinct, first_n
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.pci.functions import DEVICES, PciKind
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
-from probes.queries.finding import LIKE_THESE, Area, Outcome, end_with, found, need, passed
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     Tally,

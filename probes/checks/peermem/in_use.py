@@ -12,18 +12,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    CheckEnded,
-    Outcome,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -171,7 +160,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
     parameters = loaded_peermem(examination).parameters
     path = f"/sys/module/nvidia_peermem/parameters/{name}"
     if name not in parameters:
-        raise CheckEnded(passed(Evidence(path, "not found: this driver has no such parameter")))
+        end_with(passed(Evidence(path, "not found: this driver has no such parameter")))
     value = need(parameters[name], path)
     return value, Evidence(path, value)
 
