@@ -34,7 +34,6 @@ GDR_PATHS = "the GPUDirect RDMA paths of this node"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
 STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with high CPU load."
-FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "These GPUs use a more distant NIC, or copy through host memory."
 # Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
 STAGING_SETTINGS = (

@@ -32,7 +32,7 @@ from probes.queries.jobs import (
     no_fault,
     usable_paths,
 )
-from probes.queries.modules import MODULES
+from probes.queries.modules import MODULES, module_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -246,7 +246,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     users = _ibgda_users(jobs)
     if not users:
-        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+        return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if drivers and MLX5 not in drivers:
         return passed(
@@ -258,8 +258,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     missing = _missing_options(parameters)
     if not missing:
         return passed(Evidence(DRIVER_PARAMETERS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
-    with_gdrcopy = _is_live(examination, "gdrdrv")
-    has_gdrcopy = with_gdrcopy is True
+    has_gdrcopy = _is_live(examination, "gdrdrv") is True
     evidence = [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)]
     return conclude(
         jobs,
@@ -289,7 +288,7 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     users = _ibgda_users(jobs, with_cpu=True)
     if not users:
-        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+        return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if not drivers or MLX5 in drivers:
         named = ", ".join(drivers)
@@ -364,13 +363,7 @@ def _set_options(examination: Examination, has_gdrcopy: bool) -> Plan:
 
 
 def _is_live(examination: Examination, name: str) -> Maybe[bool]:
-    modules = examination.node.modules
-    if isinstance(modules, Unknown):
-        return modules
-    module = modules.modules.get(name)
-    if module is None:
-        return False
-    return map_known(module.state, lambda state: state is ModuleState.LIVE)
+    return map_known(module_of(examination, name), lambda module: module.state is ModuleState.LIVE)
 
 
 # UCX on a GPU whose NUMA node has no NIC: it assumes the bandwidth between NUMA nodes.

@@ -13,7 +13,6 @@ from probes.nccl.settings import HcaList, parse_hca_list, parse_number
 from probes.queries.finding import NEEDS_NAMESPACE, RDMA_DEVICES, Area, Outcome, need, pid_name, unknown
 from probes.queries.jobs import (
     FAR_NIC,
-    FEWER_RAILS,
     NCCL_VARIABLES,
     OVER_TCP,
     JobSettings,
@@ -31,6 +30,7 @@ from probes.topology.paths import Topology
 
 AREA = Area("nccl")
 HCA = "NCCL_IB_HCA"
+_FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
 _EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
@@ -154,7 +154,7 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     "NCCL_IB_HCA lists NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every name in NCCL_IB_HCA is a NIC on this node",
-    impact=FEWER_RAILS,
+    impact=_FEWER_RAILS,
     data_path=True,
     part_of=("nic-without-driver", "nic-without-rdma-device"),
 )
@@ -210,7 +210,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     "NCCL_IB_HCA selects a port that is not ACTIVE",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every port in NCCL_IB_HCA is ACTIVE",
-    impact=FEWER_RAILS,
+    impact=_FEWER_RAILS,
     data_path=True,
 )
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:

@@ -8,7 +8,7 @@ from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GpuDirectFacts, parse_driver_version
 from probes.facts.pci.nic_families import NO_DMABUF
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
@@ -19,7 +19,6 @@ from probes.queries.modules import (
     DMABUF,
     DRIVER_VERSION,
     RELEASE,
-    driver_version,
     has_efa_only,
     module_of,
     no_gpu_or_rdma_device,
@@ -48,6 +47,7 @@ _OPEN_MANUAL = (
 )
 _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL = (515, 43, 4), (5, 12)
+_NOT_LOADED = Evidence(DRIVER_VERSION, "not found: the driver is not loaded")
 _EVERY_PROGRAM = "every RDMA program"
 _CONFIG, _GPUS = "the kernel config", "the GPUs' compute capability"
 
@@ -91,9 +91,8 @@ def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """Check the flavor of the loaded driver."""
-    not_loaded = Evidence(DRIVER_VERSION, "not found: the driver is not loaded")
-    gpus = need(examination.node.gpus, DRIVER_VERSION, absent=not_loaded)
-    flavor = need(gpus.driver.flavor, DRIVER_VERSION, absent=not_loaded)
+    gpus = need(examination.node.gpus, DRIVER_VERSION, absent=_NOT_LOADED)
+    flavor = need(gpus.driver.flavor, DRIVER_VERSION, absent=_NOT_LOADED)
     evidence = Evidence(DRIVER_VERSION, f"{flavor.value} kernel modules")
     if flavor is Flavor.OPEN:
         return passed(evidence)
@@ -169,7 +168,11 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     """Check the version of the loaded driver; DMA-BUF came with 515.43.04."""
-    version, numbers = driver_version(examination)
+    driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    version = need(driver, "the driver's version", absent=_NOT_LOADED)
+    numbers = parse_driver_version(version)
+    if numbers is None:
+        return unknown(f"needs the driver's version (malformed: {version})")
     if numbers >= _FIRST_OPEN_DRIVER:
         return passed(Evidence(DRIVER_VERSION, version))
     return found(

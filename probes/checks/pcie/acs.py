@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import replace
 from enum import Enum
@@ -251,11 +252,7 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
     for gpu in functions.values():
         if gpu.kind is not PciKind.GPU or gpu.root != dma.root:
             continue
-        shared = 0
-        for dma_port, gpu_port in zip(dma.chain, gpu.chain, strict=False):
-            if dma_port != gpu_port:
-                break
-            shared += 1
+        shared = len(posixpath.commonprefix((dma.chain, gpu.chain)))
         if 2 <= shared < min(len(dma.chain), len(gpu.chain)) - 1:
             top = functions.get(dma.chain[0])
             root_port = _VERA_ROOT_PORT if top is not None and is_vera_root_port(top) else _ROOT_PORT

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect_requirements import IB_EXPORTERS
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED, SymbolVersions
 from probes.plans.boot import initramfs_step
 from probes.plans.common import POD_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.driver import rebuild_steps
@@ -43,9 +44,7 @@ from probes.queries.modules import (
     modules_dep,
     no_peermem_pair,
     ofed_of,
-    other_build,
     state_evidence,
-    version_evidence,
     versions_differ,
 )
 from probes.snapshot.examination import Examination
@@ -117,7 +116,7 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
     end_with(no_peermem_pair(examination))
     module, versions = need(module_of(examination, PEERMEM), MODULES), examination.symbol_versions
     differ = versions_differ(examination)
-    evidence = () if isinstance(versions, Unknown) else version_evidence(versions)
+    evidence = () if isinstance(versions, Unknown) else _both_versions(versions)
     if is_present(module) and differ is True:
         return _refused_at_next_boot(examination, evidence)
     if not is_present(module):
@@ -133,6 +132,18 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
             cause = f"{_OTHER_OFED} The kernel {will}."
             return peermem_fault(examination, cause, *evidence, *log, fix=_rebuild(examination))
     return _symbols(examination, LogKind.SYMBOL_VERSION, _OTHER_OFED, _REBUILD)
+
+
+def _both_versions(versions: SymbolVersions) -> tuple[Evidence, ...]:
+    rows = (
+        (NEEDED, versions.importer_path, versions.expected),
+        (EXPORTED, versions.exporter_path, versions.exported),
+    )
+    return tuple(
+        Evidence(f"modprobe {option} {path}", f"0x{version:08x} {PEER_MEMORY_SYMBOL}")
+        for option, path, version in rows
+        if not isinstance(version, Unknown)
+    )
 
 
 def _refused_at_next_boot(examination: Examination, evidence: tuple[Evidence, ...]) -> Outcome:
@@ -154,11 +165,15 @@ def _refused_at_next_boot(examination: Examination, evidence: tuple[Evidence, ..
 def _rebuild(examination: Examination) -> Plan:
     """Rebuild the driver's modules; first repair what they would be built against."""
     ends_jobs = POD_ENDS_JOBS if in_driver_container(examination) else ""
-    other = other_build(examination)
-    first = () if other is None else (instruction(
-        f"Reinstall OFED's kernel headers: {other.path} is from another build than the installed modules "
-        f"(0x{other.crc:08x}), so a rebuild with it does not help"
-    ),)  # fmt: skip
+    facts, versions = examination.module_files, examination.symbol_versions
+    first: list[Step] = []
+    exported = versions if isinstance(versions, Unknown) else versions.exported
+    if not isinstance(facts, Unknown) and not isinstance(exported, Unknown):
+        used = next(iter(facts.peer_memory), None)  # the Module.symvers that a rebuild uses
+        if used is not None and used.crc != exported:
+            reinstall = f"Reinstall OFED's kernel headers: {used.path} is from another build than the"
+            again = f"installed modules (0x{used.crc:08x}), so a rebuild with it does not help"
+            first = [instruction(f"{reinstall} {again}")]
     steps = rebuild_steps(examination)
     if is_refused_now(examination) is not True:  # the running kernel has another ib_core than its file
         steps = tuple(step for step in steps if step.argv[:1] != ("modprobe",))

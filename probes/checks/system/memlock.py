@@ -18,7 +18,6 @@ from probes.facts.system.memlock import (
     RdmaLimit,
     parse_unit_limit,
 )
-from probes.facts.system.services import UnitSetting
 from probes.plans.services import lift_memlock
 from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
@@ -104,25 +103,16 @@ def _least(limited: Sequence[tuple[Process, float]]) -> float:
 
 def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
     """Return the limit that a service sets for what it starts, and the evidence."""
-    setting = facts.services[name]
-    if not isinstance(setting, Unknown):
-        return _parsed(setting, "LimitMEMLOCK")
-    if setting.reason is not Reason.NOT_THERE:
-        return setting
-    default = facts.manager_default
-    if not isinstance(default, Unknown):
-        return _parsed(default, "DefaultLimitMEMLOCK")
-    if default.reason is not Reason.NOT_THERE:
-        return default
+    own = facts.services[name]
+    for setting, key in ((own, "LimitMEMLOCK"), (facts.manager_default, "DefaultLimitMEMLOCK")):
+        if not isinstance(setting, Unknown):
+            limit = parse_unit_limit(setting.value)
+            evidence = Evidence(setting.where, f"{key}={setting.value}")
+            return limit if isinstance(limit, Unknown) else (limit, evidence)
+        if setting.reason is not Reason.NOT_THERE:
+            return setting
     shown = f"LimitMEMLOCK is not set; systemd's default is {_amount(_SYSTEMD_DEFAULT.soft_bytes)}"
-    return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
-
-
-def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
-    limit = parse_unit_limit(setting.value)
-    if isinstance(limit, Unknown):
-        return limit
-    return limit, Evidence(setting.where, f"{key}={setting.value}")
+    return _SYSTEMD_DEFAULT, Evidence(own.source if isinstance(own, Unknown) and own.source else name, shown)
 
 
 def _services(
