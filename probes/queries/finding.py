@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from probes.base.evidence import Evidence, Severity
@@ -256,7 +257,8 @@ class Area:
 
     A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
     what changes with every reading, so they are run again each second; all others run in an examination.
-    `explains` is as in Check.
+    `explains` is as in Check. `critical`, `warning` and `note` register a function over an Examination as a
+    check of this severity.
     """
 
     def __init__(
@@ -272,11 +274,14 @@ class Area:
         self.scope = Scope.JOB if name in AREAS_OF_JOBS else Scope.DEVICES
         self.explains = explains
         self.checks: list[Check] = []
+        self.critical = partial(self.check, Severity.CRITICAL)
+        self.warning = partial(self.check, Severity.WARNING)
+        self.note = partial(self.check, Severity.NOTE)
 
     def check(
         self,
-        name: str,
         severity: Severity,
+        name: str,
         title: str,
         reference: str,
         *,
@@ -287,7 +292,7 @@ class Area:
         requires: tuple[Precondition, ...] | None = None,
         scope: Scope | None = None,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
-        """Register a function over an Examination as the area's check with this id."""
+        """Register a function over an Examination as the area's check with this severity and id."""
         conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:

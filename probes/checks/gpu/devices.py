@@ -106,9 +106,8 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     return chosen
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-without-driver",
-    Severity.CRITICAL,
     "A GPU has no driver",
     DRIVER_README,
     ok="Every GPU has a driver",
@@ -126,9 +125,8 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-without-driver-nouveau",
-    Severity.CRITICAL,
     "A GPU uses nouveau instead of the NVIDIA driver",
     DRIVER_README,
     ok="No GPU uses nouveau",
@@ -153,9 +151,8 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "gpu-without-driver-passed-through",
-    Severity.NOTE,
     "A GPU is reserved for a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
     ok="No GPU is reserved for a virtual machine",
@@ -171,9 +168,8 @@ def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     LOST_GPU,
-    Severity.CRITICAL,
     "A GPU has fallen off the bus",
     XID_DOCUMENT,
     ok="No GPU has fallen off the bus",
@@ -227,9 +223,8 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-missing-from-nvml",
-    Severity.CRITICAL,
     "A GPU with a driver is missing from NVML",
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
     ok="NVML lists every GPU that has a driver",
@@ -283,9 +278,8 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[Nccl] | Maybe[Smi]]:
     }
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-without-near-nic",
-    Severity.WARNING,
     "Some GPUs have no NIC below their PCIe switch",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
     ok="All GPUs are equally close to a NIC",

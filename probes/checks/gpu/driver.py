@@ -49,9 +49,8 @@ _PERSISTENCE = "NVIDIA driver persistence, https://docs.nvidia.com/deploy/driver
 _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU settings are lost."
 
 
-@AREA.check(
+@AREA.critical(
     "driver-library-mismatch",
-    Severity.CRITICAL,
     "The driver's libraries and the loaded kernel driver have different versions",
     "NVIDIA Management Library, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "
     "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
@@ -92,9 +91,8 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
     return passed(loaded, *first_n(shown))
 
 
-@AREA.check(
+@AREA.critical(
     "driver-library-missing",
-    Severity.CRITICAL,
     "The GPU driver's libraries are not installed",
     DRIVER_README + "installedcomponents.html",
     ok="The GPU driver's libraries are installed",
@@ -135,9 +133,8 @@ def driver_library_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "gsp-firmware-missing",
-    Severity.CRITICAL,
     "The GPU driver's firmware is not installed",
     DRIVER_README + "gsp.html",
     ok="The GPU driver's firmware is installed",
@@ -176,9 +173,8 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-driver-start-failed",
-    Severity.CRITICAL,
     "The driver could not initialize a GPU",
     DRIVER_README + "commonproblems.html",
     ok="The driver has initialized every GPU",
@@ -233,9 +229,8 @@ def _found_off(examination: Examination, gpus: list[Gpu], cause: str, daemon: st
     )
 
 
-@AREA.check(
+@AREA.note(
     "persistence-off",
-    Severity.NOTE,
     "Persistence mode is disabled",
     _PERSISTENCE,
     ok="The driver keeps idle GPUs initialized",
@@ -250,9 +245,8 @@ def persistence_off(examination: Examination) -> Outcome:
     return _found_off(examination, gpus, cause, "inactive")
 
 
-@AREA.check(
+@AREA.note(
     "persistence-off-daemon-runs",
-    Severity.NOTE,
     "nvidia-persistenced is running without persistence mode",
     _PERSISTENCE,
     ok="nvidia-persistenced has enabled persistence mode, or is not running",
@@ -289,9 +283,8 @@ def _reset(bdfs: Sequence[str]) -> str:
     return f"{_RESET} -i {','.join(bdfs)}" if bdfs else _RESET
 
 
-@AREA.check(
+@AREA.critical(
     GSP_TIMEOUT,
-    Severity.CRITICAL,
     "A GPU's system processor (GSP) timed out",
     XID_DOCUMENT,
     ok="No GSP timeout in the kernel log",
@@ -316,9 +309,8 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     return replace(outcome, takes=outcome.devices)
 
 
-@AREA.check(
+@AREA.warning(
     "xid-memory-error",
-    Severity.WARNING,
     "A GPU has memory errors",
     XID_DOCUMENT,
     ok="No GPU memory error in the kernel log",
@@ -338,9 +330,8 @@ def xid_memory_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.warning(
     "xid-nvlink-error",
-    Severity.WARNING,
     "An NVLink has errors",
     XID_DOCUMENT,
     ok="No NVLink error in the kernel log",
@@ -359,9 +350,8 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the driver reported errors on an NVLink.", fix)
 
 
-@AREA.check(
+@AREA.note(
     "xid-of-a-program",
-    Severity.NOTE,
     "A program failed on a GPU",
     XID_DOCUMENT,
     ok="No program error in the kernel log",
@@ -401,9 +391,8 @@ _STEPS = {
 }
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-recovery-action",
-    Severity.WARNING,
     "A GPU needs a reset or a reboot before it can be used again",
     f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {XID_DOCUMENT}",
     ok="No GPU needs a reset or a reboot",
@@ -440,9 +429,8 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     return replace(outcome, takes=lost)
 
 
-@AREA.check(
+@AREA.warning(
     "xid-other",
-    Severity.WARNING,
     "The driver reported a GPU error",
     XID_DOCUMENT,
     ok="No other GPU error in the kernel log",
@@ -460,9 +448,8 @@ def xid_other(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.warning(
     "sxid",
-    Severity.WARNING,
     "An NVSwitch reported errors",
     _FABRIC,
     ok="No NVSwitch error in the kernel log",

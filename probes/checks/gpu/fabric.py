@@ -60,9 +60,8 @@ def _in_fabric(examination: Examination) -> list[Gpu]:
     return taking_part
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-fabric-not-registered",
-    Severity.CRITICAL,
     "GPUs are not registered with the NVLink fabric",
     FABRIC_GUIDE,
     ok="All GPUs are registered with the NVLink fabric, or there is none",
@@ -101,9 +100,8 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-fabric-unhealthy",
-    Severity.WARNING,
     "The NVLink fabric reports a problem with a GPU",
     _API,
     ok="The NVLink fabric reports no problem",
@@ -133,9 +131,8 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-fabric-differs",
-    Severity.WARNING,
     "GPUs on this node are in different NVLink cliques",
     _API,
     ok="All GPUs are in one NVLink clique, or there is none",
@@ -168,9 +165,8 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     return need(examination.fabric_services, _SERVICES)
 
 
-@AREA.check(
+@AREA.critical(
     "nvlsm-down",
-    Severity.CRITICAL,
     "NVLSM, the NVLink subnet manager, is not running",
     FABRIC_GUIDE,
     ok="NVLSM is running, or no NVSwitch needs it",
@@ -214,9 +210,8 @@ def _missing(
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nvlsm-missing",
-    Severity.CRITICAL,
     "NVLSM is not installed",
     FABRIC_GUIDE,
     ok="NVLSM is installed, or no NVSwitch needs it",
@@ -245,9 +240,8 @@ def nvlsm_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "ib-umad-missing",
-    Severity.CRITICAL,
     "ib_umad is not loaded",
     "spectrocloud/CanvOS pull request 700, https://github.com/spectrocloud/CanvOS/pull/700, and "
     + FABRIC_GUIDE,
@@ -280,9 +274,8 @@ def ib_umad_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "fabric-manager-restarted-under-jobs",
-    Severity.WARNING,
     "Fabric Manager was restarted while jobs were using the GPUs",
     f"https://github.com/NVIDIA/nccl/issues/976; {FABRIC_GUIDE}",
     ok="No job is older than Fabric Manager, or there is none",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.evidence import Evidence, first_n
 from probes.base.plan import instruction, make_plan
 from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Unknown, known
@@ -36,9 +36,8 @@ def _name(gpu: Gpu) -> Evidence:
     return Evidence(f"nvidia-smi -L, GPU{gpu.index}", gpu.name)
 
 
-@AREA.check(
+@AREA.note(
     "mig-with-gdr",
-    Severity.NOTE,
     "MIG is enabled",
     "NVIDIA MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
     ok="MIG is disabled",
@@ -55,9 +54,8 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "vgpu-without-gdr",
-    Severity.NOTE,
     "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
     "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
     ok="No vGPU, or it supports GPUDirect RDMA",
@@ -94,9 +92,8 @@ def _has_support(examination: Examination, gpu: Gpu) -> bool:
 _STAGES = "Jobs copy through host memory. No setting changes that."
 
 
-@AREA.check(
+@AREA.note(
     "geforce-no-gdr",
-    Severity.NOTE,
     "GeForce GPUs do not support GPUDirect RDMA",
     GDR_MANUAL,
     ok="No GeForce GPU, or it supports GPUDirect RDMA",
@@ -128,9 +125,8 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     return passed(*first_n(_capability(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-too-old-for-gdr",
-    Severity.CRITICAL,
     "A GPU is too old for GPUDirect RDMA",
     GDR_MANUAL,
     ok="Every GPU is new enough for GPUDirect RDMA",
@@ -149,9 +145,8 @@ def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     return _new_enough(gpus)
 
 
-@AREA.check(
+@AREA.note(
     "gdr-read-off-on-old-gpus",
-    Severity.NOTE,
     "NCCL sends from host memory on pre-Ampere GPUs without NVLink",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
     ok="NCCL sends directly from GPU memory",
@@ -179,9 +174,8 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     return _new_enough(gpus)
 
 
-@AREA.check(
+@AREA.note(
     "confidential-computing-on",
-    Severity.NOTE,
     "Confidential computing is enabled, which rules out GPUDirect RDMA",
     "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
     ok="Confidential computing is disabled",
@@ -208,9 +202,8 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "c2c-grace-specifics",
-    Severity.WARNING,
     "NCCL is too old to use GPUDirect RDMA over C2C",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_C2C",
     ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
@@ -285,9 +278,8 @@ def _nccl_versions(examination: Examination) -> list[Evidence]:
     return found_here
 
 
-@AREA.check(
+@AREA.note(
     "c2c-grace-specifics-gb10",
-    Severity.NOTE,
     "GB10 (DGX Spark) does not support GPUDirect RDMA",
     "NVIDIA DGX Spark porting guide, https://docs.nvidia.com/dgx/dgx-spark-porting-guide/",
     ok="No GB10 GPU, or it supports GPUDirect RDMA",
@@ -312,9 +304,8 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check(
+@AREA.note(
     "gpu-memory-in-kubernetes",
-    Severity.NOTE,
     "Linux manages GPU memory on a Kubernetes node",
     "NVIDIA, Understanding Memory Management on Hardware-Coherent Platforms, "
     "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "

@@ -52,9 +52,8 @@ def state_of(name: str, value: str) -> Evidence:
     return Evidence(f"systemctl is-active {name}", value)
 
 
-@AREA.check(
+@AREA.critical(
     "fabric-manager-down",
-    Severity.CRITICAL,
     "Fabric Manager is not running",
     FABRIC_GUIDE,
     ok="Fabric Manager is running, or there is no NVSwitch",
@@ -81,9 +80,8 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "fabric-manager-down-absent",
-    Severity.CRITICAL,
     "Fabric Manager is not installed",
     FABRIC_GUIDE,
     ok="Fabric Manager is installed, or there is no NVSwitch",
@@ -115,9 +113,8 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "fabric-manager-down-version",
-    Severity.CRITICAL,
     "Fabric Manager and the driver have different versions",
     FABRIC_GUIDE,
     ok="Fabric Manager matches the driver's version, or there is no NVSwitch",
@@ -153,9 +150,8 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nvlink-down",
-    Severity.WARNING,
     "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
     ok="GPUs of the same model have the same number of NVLinks",
@@ -225,9 +221,8 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
-@AREA.check(
+@AREA.warning(
     "imex-down",
-    Severity.WARNING,
     "IMEX is not running, so there is no NVLink to other nodes",
     _GUIDE,
     ok="IMEX is running, or something else starts it for jobs",
@@ -258,9 +253,8 @@ def imex_down(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "imex-channels-missing",
-    Severity.WARNING,
     "IMEX is running, but there is no IMEX channel",
     "NVIDIA IMEX guide, IMEX Channels, "
     "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited
 from probes.checks.live.ports import conditions_of, report_conditions
@@ -58,9 +58,8 @@ def _end_by_design(examination: Examination) -> None:
 _STAGED_FIX = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
 
 
-@AREA.check(
+@AREA.warning(
     STAGED,
-    Severity.WARNING,
     "A running job copies GPU memory through host memory",
     NCCL_VARIABLES,
     ok="No running job copies GPU memory through host memory",
@@ -83,9 +82,8 @@ _OVER_TCP_FIX = job_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     OVER_TCP,
-    Severity.WARNING,
     "A running job uses TCP instead of RDMA",
     NCCL_VARIABLES + "#nccl-net",
     ok="No running job uses TCP instead of RDMA",
@@ -107,9 +105,8 @@ _CONTRADICTED_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     CONTRADICTED,
-    Severity.WARNING,
     "A running job seems to use a path that this node cannot have",
     "Linux, RDMA netlink and proc_pid_status(5), VmPin; gdrtop help verdict",
     ok="No running job uses a path that this node cannot have",
@@ -132,9 +129,8 @@ def _resume(examination: Examination) -> Plan:
     return make_plan("Resume the process", *steps)
 
 
-@AREA.check(
+@AREA.warning(
     STOPPED,
-    Severity.WARNING,
     "A process of a running job is stopped",
     "signal(7), SIGSTOP; proc_pid_stat(5), state T",
     ok="No process of a running job is stopped",
@@ -155,9 +151,8 @@ _RANK_ENDED_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     RANK_ENDED,
-    Severity.WARNING,
     "A rank of a running job has exited",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="No rank of a running job has exited",
@@ -178,9 +173,8 @@ _RAS_PROBLEM_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     RAS_PROBLEM,
-    Severity.WARNING,
     "NCCL's RAS service reports a problem with a job",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="NCCL's RAS service has reported no problem, or was not queried",
@@ -201,9 +195,8 @@ _SLOW_NIC_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     SLOW_NIC,
-    Severity.WARNING,
     "One NIC carries far less traffic than its job's other NICs",
     "NVIDIA/nccl issue 1149, a slow rail slows the whole collective",
     ok="The NICs of each running job carry similar traffic",
@@ -229,9 +222,8 @@ _SILENT_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     SILENT,
-    Severity.WARNING,
     "A running job moves no data while its ranks wait",
     "NVIDIA/nccl issue 968 (a hang: GPUs at 100 %, little power); NCCL user guide, RAS, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
@@ -255,9 +247,8 @@ _TRAFFIC_FELL_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     TRAFFIC_FELL,
-    Severity.WARNING,
     "A running job moves far less data than before",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="Running jobs move as much data as in recent minutes",
@@ -286,9 +277,8 @@ def _find_part(examination: Examination) -> Plan:
     return make_plan("Find out why it grew", *steps)
 
 
-@AREA.check(
+@AREA.warning(
     STEP_LONGER,
-    Severity.WARNING,
     "A step of a running job takes longer than before",
     "FALCON, https://arxiv.org/abs/2410.12588 (the step by the period of its communication)",
     ok="No step of a running job is known to take longer than before",
@@ -309,9 +299,8 @@ _ODD_RANK_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     ODD_RANK,
-    Severity.WARNING,
     "A rank or NIC of a running job differs from the others",
     NCCL_VARIABLES,
     ok="No rank or NIC of a running job stands out",

@@ -148,9 +148,8 @@ _FLAPPING_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     FLAPPING,
-    Severity.WARNING,
     "A port's link is flapping",
     "NVIDIA NVSentinel, NIC health monitor",
     ok="No port's link is flapping",
@@ -170,9 +169,8 @@ _ERRORS_RISING_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     ERRORS_RISING,
-    Severity.WARNING,
     "A port's error counters are rising now",
     _COUNTERS,
     ok="No port error counter is rising faster than normal",
@@ -194,9 +192,8 @@ _PAUSED_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     PAUSED,
-    Severity.WARNING,
     "A port is paused by PFC",
     _COUNTERS,
     ok="No port is paused by PFC for more than 5 % of the time",
@@ -217,9 +214,8 @@ _CONGESTED_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     CONGESTED,
-    Severity.WARNING,
     "Congestion in the network costs a job bandwidth",
     _COUNTERS,
     ok="No running job loses bandwidth to congestion",
@@ -238,9 +234,8 @@ _THROTTLED_FIX = make_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     THROTTLED,
-    Severity.WARNING,
     "A GPU is throttled",
     "nvidia-smi(1), Clocks Event Reasons",
     ok="No GPU is throttled",
@@ -272,9 +267,8 @@ _BELOW_LIMIT_FIX = make_plan(
 )
 
 
-@BANDWIDTH.check(
+@BANDWIDTH.warning(
     BELOW_LIMIT,
-    Severity.WARNING,
     "A bandwidth test was slow",
     "NVIDIA GPUDirect RDMA documentation; linux-rdma perftest, https://github.com/linux-rdma/perftest",
     ok="No bandwidth test since boot was slow",

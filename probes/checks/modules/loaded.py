@@ -211,8 +211,8 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
 
 for _row in _MODULES:
     AREA.check(
-        f"{_row.name.replace('_', '-')}-not-loaded",
         _row.severity,
+        f"{_row.name.replace('_', '-')}-not-loaded",
         _row.title.format(_row.name),
         _row.reference,
         ok=_row.ok.format(_row.name),
@@ -274,9 +274,8 @@ def _unblock_steps(examination: Examination, what: str, modules: _Blocked) -> tu
     )
 
 
-@AREA.check(
+@AREA.warning(
     "module-blacklisted",
-    Severity.WARNING,
     "modprobe.d blacklists a GPUDirect RDMA module",
     "modprobe.d(5), BLACKLIST",
     ok="No GPUDirect RDMA module is blacklisted in modprobe.d",
@@ -294,9 +293,8 @@ def module_blacklisted(examination: Examination) -> Outcome:
     return _blocked(examination, listed, cause, plan, Severity.WARNING)
 
 
-@AREA.check(
+@AREA.warning(
     "module-blacklisted-install",
-    Severity.WARNING,
     "An install line in modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
     ok="No install line blocks a GPUDirect RDMA module",
@@ -315,9 +313,8 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     return _blocked(examination, replaced, cause, plan, Severity.CRITICAL)
 
 
-@AREA.check(
+@AREA.warning(
     "module-blacklisted-cmdline",
-    Severity.WARNING,
     "module_blacklist= on the kernel command line blocks a GPUDirect RDMA module",
     "Linux Documentation/admin-guide/kernel-parameters.txt, module_blacklist",
     ok="No GPUDirect RDMA module is blocked on the kernel command line",

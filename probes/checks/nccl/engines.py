@@ -44,9 +44,8 @@ _OTHER_MODULES = ("libuct_ib", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
 _MODULES = "UCX_MODULE_DIR"
 
 
-@AREA.check(
+@AREA.warning(
     "mooncake-needs-peermem",
-    Severity.WARNING,
     "A job's Mooncake registers GPU memory with nvidia_peermem, which is not usable",
     "https://github.com/kvcache-ai/Mooncake, docs/source/getting_started/build.md; "
     "mooncake-common/src/environ.cpp",
@@ -119,9 +118,8 @@ def _evidence(settings: JobSettings) -> list[Evidence]:
     return [*lines, Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is not usable")]
 
 
-@AREA.check(
+@AREA.warning(
     "nixl-ucx-without-cuda",
-    Severity.WARNING,
     "A job's NIXL uses UCX without its CUDA module",
     "https://github.com/ai-dynamo/nixl/issues/1628; src/plugins/ucx/ucx_utils.cpp",
     ok="No job's NIXL uses UCX without its CUDA module",
@@ -189,9 +187,8 @@ _HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
 _NEWEST_NVSHMEM = (3, 4, 5)
 
 
-@AREA.check(
+@AREA.note(
     "nvshmem-needs-peermem",
-    Severity.NOTE,
     "A job uses NVSHMEM without nvidia_peermem, which older versions need",
     "https://github.com/NVIDIA/nvshmem/issues/23",
     ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
@@ -228,9 +225,8 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
 
 
-@AREA.check(
+@AREA.warning(
     "nvshmem-ibgda-driver-options",
-    Severity.WARNING,
     "A job uses NVSHMEM's IBGDA, but the driver options for it are not set",
     "https://github.com/deepseek-ai/DeepEP, third-party/README.md, Enable NVSHMEM IBGDA support; "
     "https://docs.nvidia.com/nvshmem/release-notes-install-guide/install-guide/",
@@ -272,9 +268,8 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nvshmem-ibgda-without-mlx5",
-    Severity.WARNING,
     "A job uses NVSHMEM's IBGDA, and this node has no mlx5 NIC",
     "https://github.com/NVIDIA/nvshmem, src/modules/transport/ibgda/ibgda.cpp; "
     "https://github.com/deepseek-ai/DeepEP/issues/759",
@@ -374,9 +369,8 @@ _VENDORS = ("GenuineIntel", "AuthenticAMD")  # config/ucx.conf has other values 
 _NUMA = "/sys/bus/pci/devices/*/numa_node"
 
 
-@UCX.check(
+@UCX.note(
     "ucx-far-nic",
-    Severity.NOTE,
     "A job's UCX assumes a low bandwidth between its GPU and the nearest NIC",
     "https://github.com/openucx/ucx/issues/11121; openucx/ucx src/ucs/sys/topo/base/topo.c, config/ucx.conf",
     ok="Every job with UCX has a NIC on the NUMA node of its GPU, or sets UCX_DISTANCE_BW",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.evidence import Evidence, first_distinct
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Reason, Unknown, first_unread, is_there
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
@@ -14,9 +14,8 @@ from probes.snapshot.examination import Examination
 AREA = Area("nccl")
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-topo-file-missing",
-    Severity.WARNING,
     "NCCL_TOPO_FILE points to a missing file",
     NCCL_VARIABLES + "#nccl-topo-file",
     ok="Every NCCL_TOPO_FILE exists",
@@ -38,9 +37,8 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-topo-file-stale",
-    Severity.WARNING,
     "NCCL's topology file describes another machine",
     NCCL_VARIABLES + "#nccl-topo-file",
     ok="NCCL's topology file matches this machine, or there is none",
@@ -82,9 +80,8 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not found"))
 
 
-@AREA.check(
+@AREA.note(
     "nccl-graph-file-left",
-    Severity.NOTE,
     "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
     NCCL_VARIABLES,
     ok="No job sets NCCL_GRAPH_FILE",
@@ -100,9 +97,8 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-conf-ignored-lines",
-    Severity.WARNING,
     "NCCL ignores lines in nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
     ok="Every line of nccl.conf sets a variable",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
 from probes.checks.nccl.library import DMABUF_SETTING, versions_of
@@ -38,9 +38,8 @@ _FEW = 3
 _NOT_LOADED = ("Could not find", "No plugin found")
 
 
-@AREA.check(
+@AREA.warning(
     "job-log-gdr-disabled",
-    Severity.WARNING,
     "A job's NCCL log shows GPUDirect RDMA disabled, but this node supports it",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
     ok="No job's NCCL log shows GPUDirect RDMA disabled on a capable NIC",
@@ -117,9 +116,8 @@ def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[st
     yield "Use versions of NCCL, CUDA and rdma-core that support DMA-BUF in the job's image or environment"
 
 
-@AREA.check(
+@AREA.warning(
     "job-log-other-nics",
-    Severity.WARNING,
     "A job does not use the NIC nearest to a GPU, according to its NCCL log",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="According to the NCCL logs, every job uses the NIC nearest to each GPU",
@@ -174,9 +172,8 @@ def nic_names(facts: LogFacts) -> set[str]:
     return names
 
 
-@AREA.check(
+@AREA.warning(
     "job-log-plugin-missing",
-    Severity.WARNING,
     "A job's NCCL log shows that its network plugin was not found",
     NCCL_VARIABLES + "#nccl-net-plugin",
     ok="No job's NCCL log reports a missing network plugin",
@@ -226,9 +223,8 @@ def _wanted(examination: Examination, reading: JobLogReading) -> str:
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 
 
-@AREA.check(
+@AREA.note(
     "job-log-other-setting",
-    Severity.NOTE,
     "A job's NCCL log shows a setting that its environment does not have",
     NCCL_VARIABLES,
     ok="The settings in jobs' NCCL logs match their environment",
@@ -296,9 +292,8 @@ _SERIOUS = frozenset(
 )
 
 
-@AREA.check(
+@AREA.warning(
     "job-log-errors",
-    Severity.WARNING,
     "A job's NCCL log has errors",
     "NCCL troubleshooting, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     ok="The jobs' NCCL logs show no errors",

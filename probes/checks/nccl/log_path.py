@@ -77,9 +77,8 @@ def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:
         yield Evidence(line_of(reason.places, reading), reason.text)
 
 
-@AREA.check(
+@AREA.critical(
     "job-log-tcp",
-    Severity.CRITICAL,
     "A job's NCCL log shows TCP instead of RDMA",
     NCCL_VARIABLES + "#nccl-net",
     ok="No job's NCCL log shows TCP",
@@ -122,9 +121,8 @@ def job_log_tcp(examination: Examination) -> Outcome:
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
-@AREA.check(
+@AREA.critical(
     "job-log-staged",
-    Severity.CRITICAL,
     "A job's NCCL log shows channels without GPUDirect RDMA",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
     ok="No job's NCCL log shows RDMA channels without GPUDirect RDMA",
@@ -204,9 +202,8 @@ def _ranks_sentence(examination: Examination, reading: JobLogReading, ranks: lis
     return capitalized(f"{join_limited(named, 3)} {verb} channels without GPUDirect RDMA. ")
 
 
-@AREA.check(
+@AREA.warning(
     "job-log-differs",
-    Severity.WARNING,
     "A job's NCCL log contradicts what this node shows",
     NCCL_VARIABLES + "#nccl-debug",
     ok="Jobs' NCCL logs agree with the node's state",

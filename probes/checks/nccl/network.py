@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
@@ -35,9 +35,8 @@ _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are n
 _EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-ib-disabled",
-    Severity.CRITICAL,
     "NCCL_IB_DISABLE=1 makes a job use TCP",
     NCCL_VARIABLES + "#nccl-ib-disable",
     ok="No job disables RDMA in NCCL",
@@ -55,9 +54,8 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-net-socket",
-    Severity.CRITICAL,
     "NCCL_NET=Socket makes a job use TCP",
     NCCL_VARIABLES + "#nccl-net",
     ok="No job forces NCCL to use TCP",
@@ -122,9 +120,8 @@ def _conclude_lists(
     return conclude(jobs, evidence, cause, fix=plan, part_of=part_of, subjects=subjects)
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-ib-hca-mismatch",
-    Severity.CRITICAL,
     "NCCL_IB_HCA matches no NIC on this node",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every NCCL_IB_HCA selects a NIC",
@@ -148,9 +145,8 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-entry-without-device",
-    Severity.WARNING,
     "NCCL_IB_HCA lists NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every name in NCCL_IB_HCA is a NIC on this node",
@@ -175,9 +171,8 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or correct the names {_EXACT}", subjects=())
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-prefix",
-    Severity.WARNING,
     "NCCL_IB_HCA selects more NICs than it lists",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects only the NICs it lists",
@@ -204,9 +199,8 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or use exact names {_EXACT}")
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-port-down",
-    Severity.WARNING,
     "NCCL_IB_HCA selects a port that is not ACTIVE",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every port in NCCL_IB_HCA is ACTIVE",
@@ -233,9 +227,8 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, "or bring the port up", part_of, ports)
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-mixed-layers",
-    Severity.WARNING,
     "NCCL_IB_HCA selects InfiniBand and Ethernet ports",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects ports of one network",
@@ -256,9 +249,8 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or list only the NICs of one network {_EXACT}")
 
 
-@AREA.check(
+@AREA.note(
     "nccl-ib-hca-mixed-rates",
-    Severity.NOTE,
     "NCCL_IB_HCA selects ports of different rates",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects ports of one rate",
@@ -320,9 +312,8 @@ def nearest_left_out(
     return found
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-leaves-out-nearest",
-    Severity.WARNING,
     "NCCL_IB_HCA excludes the NIC nearest to a GPU",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects each GPU's nearest NIC",

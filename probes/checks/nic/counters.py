@@ -203,9 +203,8 @@ def _found(
     )
 
 
-AREA.check(
+AREA.warning(
     "symbol-errors-rising",
-    Severity.WARNING,
     "A port has signal errors",
     COUNTERS_ABI,
     ok="No signal errors on the ports",
@@ -222,9 +221,8 @@ AREA.check(
         per_hour=_SIGNAL_PER_HOUR,
     ).judge
 )
-AREA.check(
+AREA.warning(
     "link-flaps",
-    Severity.WARNING,
     "A port's link has gone down",
     COUNTERS_ABI,
     ok="No link has gone down since the last counter reset",
@@ -243,9 +241,8 @@ AREA.check(
 )
 
 
-@AREA.check(
+@AREA.warning(
     "link-flaps-carrier",
-    Severity.WARNING,
     "A NIC's network interface has lost its link many times since boot",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
     ok="No NIC's network interface has lost its link many times",
@@ -281,9 +278,8 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     return missing or all_fine(readings)
 
 
-@AREA.check(
+@AREA.warning(
     "out-of-sequence-rising",
-    Severity.WARNING,
     "Packets arrive out of order",
     _HW_REFERENCE,
     ok="No packets arrive out of order",
@@ -308,9 +304,8 @@ def out_of_sequence_rising(examination: Examination) -> Outcome:
     return counters.judge(examination)
 
 
-AREA.check(
+AREA.warning(
     "local-ack-timeout",
-    Severity.WARNING,
     "A peer stopped responding (ACK timeouts)",
     _HW_REFERENCE,
     ok="No ACK timeouts",
@@ -364,9 +359,8 @@ _DISCARDS = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "port-discards-rising",
-    Severity.WARNING,
     "A port discards packets",
     COUNTERS_ABI,
     ok="No port discards packets",
@@ -392,9 +386,8 @@ def port_discards_rising(examination: Examination) -> Outcome:
     return missing or all_fine(readings)
 
 
-AREA.check(
+AREA.note(
     "receiver-not-ready-rising",
-    Severity.NOTE,
     "A receiver had no buffer ready (RNR)",
     _HW_REFERENCE,
     ok="Every receiver had buffers ready",
@@ -414,9 +407,8 @@ AREA.check(
 # Checks of error counters that are full or missing.
 
 
-@AREA.check(
+@AREA.note(
     "error-counter-full",
-    Severity.NOTE,
     "An error counter is full",
     COUNTERS_ABI,
     ok="No error counter is full",
@@ -438,9 +430,8 @@ def error_counter_full(examination: Examination) -> Outcome:
     return missing or passed(*none or (NO_PORTS,))
 
 
-@AREA.check(
+@AREA.note(
     "port-counters-missing",
-    Severity.NOTE,
     "A port has no error counters",
     COUNTERS_ABI,
     ok="Every port has error counters",

@@ -48,9 +48,8 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     return Evidence(f"/sys/bus/pci/devices/{function.bdf}/driver", known(function.driver, "none"))
 
 
-@AREA.check(
+@AREA.warning(
     "nic-without-driver",
-    Severity.WARNING,
     "A NIC has no driver",
     DRIVER_DOCUMENT,
     ok="Every NIC has a driver",
@@ -83,9 +82,8 @@ def nic_without_driver(examination: Examination) -> Outcome:
     return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
-@AREA.check(
+@AREA.note(
     "nic-without-driver-passed-through",
-    Severity.NOTE,
     "A NIC is passed through to a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
     ok="No NIC is passed through to a virtual machine",
@@ -105,9 +103,8 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
-@AREA.check(
+@AREA.warning(
     "nic-without-rdma-device",
-    Severity.WARNING,
     "A NIC has no RDMA device",
     "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
     ok="Every NIC has an RDMA device",
@@ -162,9 +159,8 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
     return passed(*first_n(Evidence("/sys/class/infiniband", text) for text in shown) or (_NO_NIC,))
 
 
-@AREA.check(
+@AREA.warning(
     "nic-firmware-mismatch",
-    Severity.WARNING,
     "NICs of the same model run different firmware",
     "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
     ok="NICs of the same model run the same firmware",
@@ -213,9 +209,8 @@ _REFUSED_REGISTER = "ACCESS_REG"
 _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
 
 
-@AREA.check(
+@AREA.warning(
     "nic-health-errors",
-    Severity.WARNING,
     "A NIC reported health errors",
     _HEALTH,
     ok="No NIC health errors in the kernel log",
@@ -236,9 +231,8 @@ def nic_health_errors(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
 
-@AREA.check(
+@AREA.warning(
     "nic-power-or-heat",
-    Severity.WARNING,
     "A NIC has too little power or is too hot",
     DRIVER_DOCUMENT,
     ok="No NIC power or temperature alarm in the kernel log",
@@ -255,9 +249,8 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.note(
     "link-flaps-log",
-    Severity.NOTE,
     "The kernel log reports links or optics going down",
     DRIVER_DOCUMENT,
     ok="The kernel log shows no link or optics going down",
@@ -285,9 +278,8 @@ def _is_about(*phrases: str) -> Filter:
     return lambda message: any(words in message.text for words in phrases)
 
 
-@AREA.check(
+@AREA.note(
     "monitor-causes-log-flood",
-    Severity.NOTE,
     "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
     ok="No flood of refused counter reads in the kernel log",
@@ -305,9 +297,8 @@ def monitor_causes_log_flood(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.warning(
     "fw-resources-exhausted",
-    Severity.WARNING,
     "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
     ok="No NIC ran out of resources for memory regions",
@@ -324,9 +315,8 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
 
 
-@AREA.check(
+@AREA.warning(
     "nic-firmware-command-failed",
-    Severity.WARNING,
     "A NIC's firmware failed or timed out on a command",
     _HEALTH,
     ok="No failed firmware commands in the kernel log",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
-from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.evidence import Evidence, first_n
 from probes.base.plan import Step, make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
@@ -24,9 +24,8 @@ QUEUE_PAIRS = "NCCL_IB_QPS_PER_CONNECTION"
 _NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device uses a bond")
 
 
-@AREA.check(
+@AREA.note(
     "rate-shown-as-sdr",
-    Severity.NOTE,
     "The kernel misreports a link's speed as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
@@ -72,9 +71,8 @@ def _rate(port: Port) -> Evidence:
     return Evidence(f"{port.path}/rate", shown)
 
 
-@AREA.check(
+@AREA.warning(
     "single-rail-or-half-rate",
-    Severity.WARNING,
     "A port is slower than other ports of the same NIC model",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
     ok="Ports of the same NIC model run at the same rate",
@@ -121,9 +119,8 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
-@AREA.check(
+@AREA.warning(
     "single-rail-or-half-rate-one-lane",
-    Severity.WARNING,
     "An InfiniBand link runs on one of four lanes",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
     ok="No InfiniBand link runs on only one lane",
@@ -176,9 +173,8 @@ def lost_members(device: RdmaDevice) -> list[BondMember]:
     return [member for bond in bonds for member in bond.members if member not in bond.up]
 
 
-@AREA.check(
+@AREA.warning(
     "roce-bond-port-down",
-    Severity.WARNING,
     "A port of a bonded NIC is down",
     "Linux, Documentation/networking/bonding.rst",
     ok="Every port of the bonded NICs is up",
@@ -216,9 +212,8 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
     return passed(*up or (_NO_BOND,))
 
 
-@AREA.check(
+@AREA.note(
     "single-rail-or-half-rate-bond",
-    Severity.NOTE,
     "A job may use only one port of a bonded NIC",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION; NVIDIA/nccl pull request 2150",
     ok="No RDMA device is a bond, or jobs use all ports of the bonds",

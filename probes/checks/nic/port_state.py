@@ -86,9 +86,7 @@ def _add_check(
     """Add a check that finds ports with a problem; its severity depends on the GPUs that need them."""
     part_of = ("link-layer-wrong", FLAPPING) if problem is PortProblem.NO_SIGNAL else (FLAPPING,)
 
-    @AREA.check(
-        name, Severity.CRITICAL, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of
-    )
+    @AREA.critical(name, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of)
     def judge(examination: Examination) -> Outcome:
         ports = _ports_in(examination, problem)
         severity = cost_of_loss(examination, ports)
@@ -198,9 +196,8 @@ _add_check(
 )
 
 
-@AREA.check(
+@AREA.critical(
     "link-layer-wrong",
-    Severity.CRITICAL,
     "A port has a different link layer than other ports of the same NIC model",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",

@@ -65,9 +65,8 @@ def _address(port: Port) -> Plan:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "roce-gid-wrong",
-    Severity.CRITICAL,
     "NCCL_IB_GID_INDEX selects a GID that peers may not reach",
     _GID_ABI,
     ok="NCCL_IB_GID_INDEX is unset or selects a routable RoCE v2 GID",
@@ -108,9 +107,8 @@ def _is_unroutable(gid: Gid | None) -> bool:
     return gid is not None and (is_v1(gid) or _is_link_local(gid))
 
 
-@AREA.check(
+@AREA.critical(
     "roce-gid-wrong-namespace",
-    Severity.CRITICAL,
     "A RoCE port has no GID: its netdev is in another network namespace",
     "rdma-system(8) of iproute2",
     ok="Every active RoCE port has GIDs",
@@ -138,9 +136,8 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     return _all_have_gids(ports)
 
 
-@AREA.check(
+@AREA.critical(
     "roce-gid-wrong-no-v2",
-    Severity.CRITICAL,
     "A RoCE port has no RoCE v2 GID",
     _GID_ABI,
     ok="Every active RoCE port has a RoCE v2 GID",
@@ -188,9 +185,8 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     return any(port.device.name in used for port in ports)
 
 
-@AREA.check(
+@AREA.warning(
     "roce-gid-wrong-link-local",
-    Severity.WARNING,
     "A RoCE port has no routable address",
     _GID_ABI,
     ok="Every active RoCE port has a routable address",
@@ -267,9 +263,8 @@ def _sysctl(netdevs: Sequence[RailNetdev], key: str, value: int, why: str) -> St
 _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they are lost at the next boot")
 
 
-@AREA.check(
+@AREA.warning(
     "roce-rails-one-subnet",
-    Severity.WARNING,
     "RoCE NICs in the same subnet answer each other's ARP requests",
     f"{_SYSCTL}, arp_ignore and arp_announce; NVIDIA/nccl issues 1269 and 2158",
     ok="No RoCE NIC answers ARP requests for another NIC",
@@ -317,9 +312,8 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "roce-rp-filter-strict",
-    Severity.WARNING,
     "Strict reverse path filtering drops packets on RoCE NICs in the same subnet",
     f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",
     ok="Reverse path filtering does not drop RoCE traffic",

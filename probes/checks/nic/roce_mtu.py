@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import gains_of_ports
-from probes.base.evidence import Evidence, Severity, first_distinct, first_n
+from probes.base.evidence import Evidence, first_distinct, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import SHOWN, join_limited
@@ -89,9 +89,8 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     )
 
 
-@AREA.check(
+@AREA.warning(
     "mtu-mismatch",
-    Severity.WARNING,
     "RoCE ports of the same NIC model have different MTUs",
     _MTU_REFERENCE,
     ok="RoCE ports of the same NIC model have the same MTU",
@@ -126,9 +125,8 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     return smaller, compared
 
 
-@AREA.check(
+@AREA.warning(
     "mtu-mismatch-small",
-    Severity.WARNING,
     "A RoCE port sends less than 4096 bytes per packet",
     _MTU_REFERENCE,
     ok="RoCE ports send 4096 bytes per packet",
@@ -158,9 +156,8 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 
 
-@AREA.check(
+@AREA.warning(
     "roce-lossless-off",
-    Severity.WARNING,
     "Congestion control (ECN) is disabled on a RoCE port",
     "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
     "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
@@ -309,9 +306,8 @@ def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evid
     return Evidence(qos.sources[-1], f"{netdev}: {text}")
 
 
-@AREA.check(
+@AREA.warning(
     "roce-class-not-lossless",
-    Severity.WARNING,
     "RoCE traffic is in a priority without flow control",
     _MANUAL,
     ok="RoCE traffic is in a lossless priority, or none is configured",
@@ -403,9 +399,8 @@ def _found(
     )
 
 
-@AREA.check(
+@AREA.note(
     "roce-class-overridden",
-    Severity.NOTE,
     "The driver overrides the traffic class that a job requests",
     f"mlnx-ofa_kernel, drivers/infiniband/hw/mlx5, tclass_get_tclass; {NCCL_VARIABLES}#nccl-ib-tc",
     ok="No driver setting overrides a job's traffic class",

@@ -81,9 +81,8 @@ def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
     return first if dmabuf_comes_first(examination) else (*first, *PEERMEM_MISSING)
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-needs-open-module",
-    Severity.WARNING,
     "The proprietary NVIDIA kernel modules do not support DMA-BUF",
     _OPEN_MANUAL,
     ok="No proprietary NVIDIA kernel modules block DMA-BUF",
@@ -131,9 +130,8 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
     return tuple(old)
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-gpu-too-old",
-    Severity.WARNING,
     "A GPU is too old for DMA-BUF",
     _OPEN_MANUAL,
     ok="Every GPU is new enough for DMA-BUF",
@@ -158,9 +156,8 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-driver-too-old",
-    Severity.WARNING,
     "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
     ok="The NVIDIA driver is new enough for DMA-BUF, or not loaded",
@@ -204,9 +201,8 @@ def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
     return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{answer} on {join_limited(nics)}")
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-kernel-too-old",
-    Severity.WARNING,
     "The kernel is too old for DMA-BUF",
     GDR_MANUAL,
     ok="The kernel is new enough for DMA-BUF, or OFED adds it",
@@ -239,9 +235,8 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-kernel-config",
-    Severity.WARNING,
     "The kernel was built without CONFIG_DMA_SHARED_BUFFER",
     "Linux Documentation/driver-api/dma-buf.rst",
     ok="The kernel was built with DMA-BUF",
@@ -274,9 +269,8 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
     return () if peer_nics(examination.node) == () else (step,)
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-nic-driver-lacks-support",
-    Severity.WARNING,
     "A NIC does not support DMA-BUF",
     _PROBE,
     ok="No NIC driver is missing DMA-BUF support",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.bandwidth.model.gains import gains_of_gdr
-from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.evidence import Evidence, first_n
 from probes.base.plan import Plan, make_plan, plan_or_none
 from probes.base.text import join_limited, plural
 from probes.base.unknown import UNREAD, Reason, Unknown, known
@@ -31,9 +31,8 @@ def _unmet(state: PathState) -> list[Evidence]:
     ]
 
 
-@AREA.check(
+@AREA.critical(
     "no-gdr-path",
-    Severity.CRITICAL,
     "No path between NICs and GPU memory is usable",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/",
     ok="A path between NICs and GPU memory is usable",
@@ -84,9 +83,8 @@ def no_gdr_path(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "cuda-fails-to-start",
-    Severity.CRITICAL,
     "CUDA programs fail to start",
     "CUDA driver API, cuInit, errors 802 and 803",
     ok="CUDA programs can start",
@@ -113,9 +111,8 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     )
 
 
-@GPUS.check(
+@GPUS.warning(
     "gpu-not-served",
-    Severity.WARNING,
     "A GPU cannot use GPUDirect RDMA",
     "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
     ok="Every GPU can use GPUDirect RDMA",

@@ -33,9 +33,8 @@ _FAILS = (
 _LIBRARIES = "the libraries of all processes"
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused-override",
-    Severity.CRITICAL,
     "A driver option denies every NIC access to GPU memory",
     f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No driver option denies GPU memory to NICs",
@@ -112,9 +111,8 @@ def _refused(
     return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused",
-    Severity.CRITICAL,
     "The driver denies a NIC access to GPU memory because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No NIC was denied GPU memory because of the chipset",
@@ -149,9 +147,8 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     return _refused(examination, "PCI topology not supported", cause, plan, far, refutes)
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused-force-pcie",
-    Severity.CRITICAL,
     "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
     f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
     ok="The driver did not refuse a direct PCIe path",
@@ -180,9 +177,8 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     return _refused(examination, "FORCE_PCIE", cause, plan)
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused-old-importer",
-    Severity.CRITICAL,
     "The NIC driver does not support peer-to-peer DMA-BUF",
     f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
     ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
@@ -207,9 +203,8 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     return _refused(examination, IMPORTER, cause, plan, refutes=refutes, of_nics=True)
 
 
-@AREA.check(
+@AREA.critical(
     "memory-peers-missing-old-nccl",
-    Severity.CRITICAL,
     "NCCL is too old to see nvidia_peermem on this kernel",
     "https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4",
     ok="NCCL can see nvidia_peermem, or does not need it",

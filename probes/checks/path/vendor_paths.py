@@ -94,9 +94,8 @@ def _by_dmabuf(
     return (Severity.WARNING, _PLUGIN_WITHOUT) if is_old else (Severity.NOTE, _SPARE)
 
 
-@AREA.check(
+@AREA.critical(
     "efa-peermem-unusable",
-    Severity.CRITICAL,
     "EFA finds no NVIDIA peer memory",
     _EFA_SOURCE,
     ok="EFA finds NVIDIA peer memory, or there is no EFA",
@@ -172,9 +171,8 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     return cause, Plan(f"Load {EFA_PEERMEM}", steps), (state_evidence(module),)
 
 
-@AREA.check(
+@AREA.warning(
     "efa-peermem-symbol-mismatch",
-    Severity.WARNING,
     "efa_nv_peermem was built for another NVIDIA driver",
     "https://github.com/awslabs/amazon-eks-ami/issues/2672",
     ok="efa_nv_peermem matches the NVIDIA driver, or is not used",
@@ -204,9 +202,8 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "cxi-without-gpu-support",
-    Severity.CRITICAL,
     "The Slingshot driver cannot reach GPU memory",
     _CXI_SOURCE,
     ok="The Slingshot driver, if any, can reach GPU memory",
@@ -262,9 +259,8 @@ _THROUGH_CPU = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "data-direct-unavailable",
-    Severity.WARNING,
     "A ConnectX NIC cannot use its Data Direct function",
     f"{_GUIDE}Linux drivers/infiniband/hw/mlx5/data_direct.c; mlx5dv_get_data_direct_sysfs_path(3)",
     ok="NICs use their Data Direct functions, or have none",
@@ -368,9 +364,8 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     )
 
 
-@AREA.check(
+@AREA.warning(
     "data-direct-off-in-job",
-    Severity.WARNING,
     "A job does not use the NICs' Data Direct functions",
     f"{_GUIDE}NVIDIA/nccl src/transport/net_ib/init.cc, NCCL_IB_DATA_DIRECT; NVIDIA/nccl issue 1866",
     ok="Jobs use the NICs' Data Direct functions, or NICs have none",

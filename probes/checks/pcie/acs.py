@@ -63,9 +63,8 @@ _ROOT_PORT = (0x1C, 0x01)  # xx111x0
 _VERA_ROOT_PORT = (0x14, 0x01)  # xx1x1x0
 
 
-@AREA.check(
+@AREA.critical(
     "acs-redirect-enabled",
-    Severity.CRITICAL,
     "ACS redirect is enabled between GPU and NIC",
     _MANUAL,
     ok="No ACS redirect between GPU and NIC",
@@ -126,9 +125,8 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "acs-direct-translated-without-ats",
-    Severity.WARNING,
     "ATS is disabled on a NIC whose switch port relies on it",
     "NVIDIA ConnectX firmware, ATS_ENABLED; Linux drivers/pci/ats.c; "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
@@ -170,9 +168,8 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "acs-option-ignored",
-    Severity.NOTE,
     "The kernel ignores pci=noacs on its command line",
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
     ok="No unknown ACS option on the kernel command line",
@@ -201,9 +198,8 @@ def _replace_noacs(examination: Examination, word: str) -> Plan:
     return reboot_plan("Replace pci=noacs", *steps, CHECK_CMDLINE, note=note)
 
 
-@AREA.check(
+@AREA.warning(
     "acs-direct-nic",
-    Severity.WARNING,
     "ACS is not set the way ConnectX needs on this platform",
     "rdma-core, kernel-boot/rdma_topo, "
     "https://github.com/linux-rdma/rdma-core/blob/master/kernel-boot/rdma_topo",
@@ -315,9 +311,8 @@ _FORWARDS = (0x2030, 0x2031, 0x2032, 0x2033, 0x2020, 0x09A2)
 _FORWARDS_WITHIN = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
 
 
-@AREA.check(
+@AREA.note(
     "p2p-host-bridge-unlisted",
-    Severity.NOTE,
     "The kernel does not list this CPU's host bridge as able to forward GPU traffic to the NIC",
     "Linux drivers/pci/p2pdma.c, pci_p2pdma_whitelist; NVIDIA/open-gpu-kernel-modules issue 1253",
     ok="No GPU needs an unlisted host bridge to reach its NIC",

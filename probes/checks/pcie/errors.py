@@ -56,9 +56,8 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
     return need_read(examination.pcie_errors)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-aer-uncorrectable",
-    Severity.WARNING,
     "Uncorrectable PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No uncorrectable PCIe errors since boot",
@@ -101,9 +100,8 @@ def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> No
             tally.fault(Evidence(log.source, message.text), message.bdf)
 
 
-@AREA.check(
+@AREA.note(
     "pcie-aer-correctable",
-    Severity.NOTE,
     "Corrected PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No corrected PCIe errors since boot",
@@ -150,9 +148,8 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
-@AREA.check(
+@AREA.note(
     "pcie-error-unreported",
-    Severity.NOTE,
     "A device recorded a fatal PCIe error that the kernel did not count",
     "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
     ok="No unreported fatal PCIe error",
@@ -185,9 +182,8 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "pcie-config-unreachable",
-    Severity.NOTE,
     "Extended PCI configuration space is not readable, even by root",
     "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
     ok="Extended PCI configuration space is readable",
@@ -219,9 +215,8 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "pcie-function-gone",
-    Severity.CRITICAL,
     "A GPU or NIC, or a PCIe port above it, does not respond",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",

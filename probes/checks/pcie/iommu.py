@@ -44,9 +44,8 @@ _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host'
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
-@AREA.check(
+@AREA.warning(
     "iommu-translated",
-    Severity.WARNING,
     "The IOMMU translates the DMA of GPUs or NICs",
     "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups; NCCL user guide, troubleshooting, IO "
     "virtualization, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
@@ -108,9 +107,8 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "iommu-fault",
-    Severity.WARNING,
     "The IOMMU refused DMA from a GPU or a NIC",
     "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
     "NVIDIA/open-gpu-kernel-modules issue 1324",
@@ -149,9 +147,8 @@ def iommu_fault(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peer-mmio-not-remapped",
-    Severity.CRITICAL,
     "A driver option hides GPU memory from the IOMMU that translates NICs",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-reg.h, NVreg_DmaRemapPeerMmio",
     ok="The NVIDIA driver maps GPU memory in a translating IOMMU",
@@ -199,9 +196,8 @@ def _end_unless_tree_is_hidden(examination: Examination) -> None:
         end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
 
 
-@AREA.check(
+@AREA.note(
     "vm-without-p2p",
-    Severity.NOTE,
     "This virtual machine shows no PCIe switch between GPUs and NICs",
     "NCCL user guide, environment variables, NCCL_TOPO_FILE, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
@@ -237,9 +233,8 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "vm-without-p2p-ats",
-    Severity.WARNING,
     "ATS is disabled on a NIC in this virtual machine",
     "NVIDIA AI Enterprise, optimizing VM configuration for AI inference, ATS; NVIDIA/nccl-tests issue 380",
     ok="ATS is enabled on the NICs, or this is not a virtual machine",
@@ -286,9 +281,8 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "nic-ats-on-bare-metal",
-    Severity.NOTE,
     "ATS is enabled on a NIC in a bare-metal node",
     "NVIDIA Network Operator, NIC Configuration Operator, Configuration Details, gpuDirectOptimized, "
     "https://docs.nvidia.com/networking/display/kubernetes2670/nic-conf-operator/configuration-details.html",

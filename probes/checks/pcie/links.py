@@ -157,9 +157,8 @@ def _compared(
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH, LogKind.AER)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-degraded-width",
-    Severity.WARNING,
     "A PCIe link runs with fewer lanes than both ends support",
     _ABI,
     ok="PCIe links run with all their lanes",
@@ -180,9 +179,8 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-degraded-speed",
-    Severity.WARNING,
     "A PCIe link of a NIC or switch runs below the speed that both ends support",
     _ABI,
     ok="PCIe links of NICs and switches run at full speed",
@@ -204,9 +202,8 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-degraded-gpu-speed",
-    Severity.WARNING,
     "A GPU's PCIe link stays slow under load",
     "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
     "when the GPU is idle",
@@ -270,9 +267,8 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
     return generation(speed) or Unknown(Reason.MALFORMED, "current_link_speed", f"{speed:g} GT/s")
 
 
-@AREA.check(
+@AREA.note(
     "pcie-link-limited-by-slot",
-    Severity.NOTE,
     "A GPU or NIC is in a slot that limits its PCIe link",
     _ABI.replace("current", "max"),
     ok="No slot limits the PCIe link of a GPU or NIC",
@@ -303,9 +299,8 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-below-port-rate",
-    Severity.WARNING,
     "A NIC's PCIe link is slower than its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",

@@ -153,9 +153,8 @@ def _nearer(word: Nccl) -> Plan:
 
 
 # Not data_path: a lost near NIC degrades the verdict by itself; otherwise the machine is built like this.
-@AREA.check(
+@AREA.warning(
     "gpu-nic-cross-socket",
-    Severity.WARNING,
     "A GPU's nearest NIC is on another socket (SYS)",
     _LEVELS,
     ok="No GPU's nearest NIC is on another socket",
@@ -167,9 +166,8 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     return _far(examination, Nccl.SYS, "no GPU's nearest NIC is on another socket")
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-nic-through-cpu",
-    Severity.WARNING,
     "A GPU's nearest NIC is behind the CPU's host bridge (PHB)",
     _LEVELS,
     ok="No GPU's nearest NIC is behind the host bridge",
@@ -181,9 +179,8 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     return _far(examination, Nccl.PHB, "no GPU's nearest NIC is behind the host bridge")
 
 
-@AREA.check(
+@AREA.note(
     "gpu-nic-shared",
-    Severity.NOTE,
     "More than two GPUs share a NIC below their PCIe switch",
     _LEVELS,
     ok="At most two GPUs share a NIC",
@@ -213,9 +210,8 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "numa-node-unknown",
-    Severity.WARNING,
     "The firmware does not report the NUMA node of a GPU or NIC",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node; NVIDIA/nccl issues 1843 and 1519",
     ok="The NUMA node of every GPU and NIC is known",
@@ -263,9 +259,8 @@ def _without_numa(examination: Examination) -> str:
     return "All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
 
 
-@AREA.check(
+@AREA.warning(
     "bar1-too-small",
-    Severity.WARNING,
     "A GPU's BAR1 is smaller than its memory",
     "NVIDIA GPUDirect RDMA, BAR sizes, https://docs.nvidia.com/cuda/gpudirect-rdma/; Mellanox/nv_peer_memory "
     "issue 27",
@@ -331,9 +326,8 @@ def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bo
 # GPUs and NICs that are passed to a virtual machine, and look adjacent there.
 
 
-@AREA.check(
+@AREA.warning(
     "vm-pair-unproven",
-    Severity.WARNING,
     "A short path between GPU and NIC proves nothing in this virtual machine",
     "https://github.com/ai-dynamo/dynamo/issues/12463; NVIDIA AI Enterprise, VM configuration, ATS and ACS",
     ok="Direct transfers between GPU and NIC do not depend on a hypervisor, or ATS is enabled",

@@ -55,9 +55,8 @@ _OTHER_OFED = "OFED was installed or updated after the driver was built, so the 
 _REBUILD = "Build the driver's modules against the installed OFED"
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-built-without-symbols",
-    Severity.CRITICAL,
     "nvidia_peermem was built without peer-memory symbols",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
@@ -100,9 +99,8 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     return peermem_fault(examination, cause, depends, exporter, fix=plan)
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-symbol-version-mismatch",
-    Severity.CRITICAL,
     "nvidia_peermem was built against another OFED version",
     "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
     ok="nvidia_peermem was built against the installed OFED, or is not needed",
@@ -202,9 +200,8 @@ def _symbols(
     return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-symbol-version-mismatch-nvidia",
-    Severity.CRITICAL,
     "nvidia_peermem on disk is from another driver version",
     PEERMEM_MANUAL,
     ok="nvidia_peermem on disk matches the loaded driver, or is not needed",
@@ -238,9 +235,8 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-unknown-symbol-inbox-core",
-    Severity.CRITICAL,
     "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
     ok="No symbol that nvidia_peermem needs is missing from ib_core",
@@ -258,9 +254,8 @@ def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "inbox-core-beside-ofed",
-    Severity.WARNING,
     "OFED is installed, but modprobe uses the distribution's ib_core",
     "https://github.com/Mellanox/nv_peer_memory/issues/84; modprobe.d(5), depmod.d(5)",
     ok="modprobe uses the ib_core of the installed RDMA stack",

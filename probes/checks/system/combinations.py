@@ -372,9 +372,8 @@ COMBINATIONS = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "known-bad-combination",
-    Severity.WARNING,
     "Versions on this node are known not to work together",
     "gdrtop help versions; the evidence names the source of each",
     ok="No versions on this node are known not to work together",

@@ -58,9 +58,8 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
     return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA)
 
 
-@AREA.check(
+@AREA.critical(
     "dev-infiniband-missing",
-    Severity.CRITICAL,
     "The RDMA device files are missing",
     _VERBS,
     ok="The RDMA device files exist",
@@ -96,9 +95,8 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-incomplete",
-    Severity.WARNING,
     "Some RDMA devices have no device file",
     _VERBS,
     ok="Every RDMA device has a device file",
@@ -128,9 +126,8 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-denied",
-    Severity.WARNING,
     "This user cannot open the RDMA device files",
     _VERBS,
     ok="This user can open the RDMA device files",
@@ -163,9 +160,8 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-not-in-container",
-    Severity.WARNING,
     "A job's container has no RDMA device files",
     "https://github.com/NVIDIA/nccl/issues/451",
     ok="Every job sees the RDMA device files",
@@ -199,9 +195,8 @@ def _no_verbs(process: Process) -> bool:
     return not any(name.startswith("uverbs") for name in nodes)
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-near-nic-missing",
-    Severity.WARNING,
     "A job's container is missing the device file of the NIC nearest to its GPU",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
     ok="Every job sees the NIC nearest to its GPU",
@@ -240,9 +235,8 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dev-nvidia-missing",
-    Severity.WARNING,
     "GPU device files are missing",
     "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
     ok="All GPU device files exist",

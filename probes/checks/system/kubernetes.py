@@ -20,9 +20,8 @@ def _containers(examination: Examination) -> DriverContainerFacts:
     return need(examination.driver_container, DRIVER)
 
 
-@AREA.check(
+@AREA.warning(
     "k8s-rdma-not-enabled",
-    Severity.WARNING,
     "The driver container does not load nvidia-peermem, and DMA-BUF is not usable",
     _OPERATOR,
     ok="The driver container allows GPUDirect RDMA, or there is none",
@@ -51,9 +50,8 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "k8s-waiting-for-mofed",
-    Severity.CRITICAL,
     "The MOFED container is not ready",
     "https://github.com/NVIDIA/gpu-operator/issues/448",
     ok="The MOFED container is ready, or there is none",
@@ -96,9 +94,8 @@ def _with_ofed_of_host(examination: Examination) -> list[str]:
     return [f"To use the host's OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy: {here}"]
 
 
-@AREA.check(
+@AREA.warning(
     "k8s-mofed-storage-modules",
-    Severity.WARNING,
     "Storage modules keep the MOFED container from loading its drivers",
     "https://github.com/NVIDIA/gpu-operator/issues/588",
     ok="No storage module blocks the MOFED container",
@@ -128,9 +125,8 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "k8s-peermem-ctr-crashloop",
-    Severity.CRITICAL,
     "The driver container has no module files, so nvidia-peermem cannot be loaded",
     "https://github.com/NVIDIA/gpu-operator/issues/2619",
     ok="The driver container has its module files, or there is none",

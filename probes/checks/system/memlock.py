@@ -56,9 +56,8 @@ def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
     return limited
 
 
-@AREA.check(
+@AREA.critical(
     _JOB_LIMIT,
-    Severity.CRITICAL,
     "A job cannot lock enough memory for RDMA",
     _VERBS,
     ok="No job with RDMA devices has a memlock limit",
@@ -141,9 +140,8 @@ def _services(
     return missing or passed(*unlimited)
 
 
-@AREA.check(
+@AREA.warning(
     "memlock-scheduler",
-    Severity.WARNING,
     "The batch system limits how much memory jobs can lock",
     _UNIT,
     ok="The batch system does not limit locked memory",
@@ -162,9 +160,8 @@ def memlock_scheduler(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "memlock-container-runtime",
-    Severity.NOTE,
     "The container runtime limits how much memory a job can lock",
     _UNIT,
     ok="No container runtime limits a job's locked memory",
@@ -179,9 +176,8 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     return _services(examination, _RUNTIMES, cause, part_of=(_JOB_LIMIT,))
 
 
-@AREA.check(
+@AREA.warning(
     "memlock-login",
-    Severity.WARNING,
     "Login sessions cannot lock enough memory for RDMA",
     "limits.conf(5), pam_limits(8)",
     ok="Login sessions can lock enough memory",
@@ -240,9 +236,8 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     return Evidence(LIMITS, f"no memlock line; {evidence.value}")
 
 
-@AREA.check(
+@AREA.note(
     "memlock-shell",
-    Severity.NOTE,
     "This shell cannot lock enough memory for RDMA tests",
     _VERBS,
     ok="This shell can lock enough memory",
@@ -272,9 +267,8 @@ def memlock_shell(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "pid-namespace-hides-users",
-    Severity.NOTE,
     "Some processes that use GPUs are not visible here",
     "pid_namespaces(7)",
     ok="Every process that uses a GPU is visible",
@@ -307,9 +301,8 @@ _TIGHT = 0.9
 _WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
 
 
-@AREA.check(
+@AREA.warning(
     "rdma-cgroup-limit",
-    Severity.WARNING,
     "A control group limits a job's RDMA resources",
     "Linux Documentation/admin-guide/cgroup-v2.rst, RDMA Interface Files; kernel/cgroup/rdma.c",
     ok="No control group limits a job's RDMA resources",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence
 from probes.base.plan import make_plan
 from probes.facts.kernel.boot import NextBootFacts, words_that_matter
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
@@ -22,9 +22,8 @@ def _facts(examination: Examination) -> NextBootFacts:
     return examination.next_boot
 
 
-@AREA.check(
+@AREA.warning(
     "boot-settings-not-written",
-    Severity.WARNING,
     "Kernel options are set in GRUB's settings, but not in its configuration",
     "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
     ok="GRUB's configuration has every kernel option from its settings",
@@ -48,9 +47,8 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "boot-image-older-than-settings",
-    Severity.WARNING,
     "The boot image is older than GPU or RDMA module settings",
     "initramfs-tools(7), dracut(8)",
     ok="The boot image is newer than the GPU and RDMA module settings",

@@ -46,9 +46,8 @@ def _need_perftest(examination: Examination) -> Perftest:
     return need(_perftest(examination), "perftest", absent=absent)
 
 
-@AREA.check(
+@AREA.note(
     "perftest-missing",
-    Severity.NOTE,
     "perftest is not installed",
     _PERFTEST,
     ok="perftest is installed",
@@ -69,9 +68,8 @@ def perftest_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "perftest-without-cuda",
-    Severity.WARNING,
     "perftest is built without CUDA",
     _PERFTEST,
     ok="perftest is built with CUDA, or is not installed",
@@ -89,9 +87,8 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "perftest-without-dmabuf",
-    Severity.NOTE,
     "perftest is built without DMA-BUF",
     _PERFTEST,
     ok="perftest is built with DMA-BUF, or without CUDA",
@@ -117,9 +114,8 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "libcuda-link-missing",
-    Severity.WARNING,
     "The libcuda.so link is missing",
     f"{_PERFTEST}, src/cuda_loader.c",
     ok="perftest finds libcuda",
@@ -150,9 +146,8 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "perftest-port-in-use",
-    Severity.NOTE,
     "perftest's port 18515 is in use",
     f"{_PERFTEST}, README",
     ok="perftest's port 18515 is free",
@@ -196,9 +191,8 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     return version_numbers(library.version)
 
 
-@LIBRARY_AREA.check(
+@LIBRARY_AREA.warning(
     "rdma-core-without-dmabuf",
-    Severity.WARNING,
     "This node's libibverbs is too old for DMA-BUF",
     _VERBS,
     ok="libibverbs supports DMA-BUF",
@@ -232,9 +226,8 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     return passed(*first_distinct(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
 
 
-@LIBRARY_AREA.check(
+@LIBRARY_AREA.warning(
     "old-userspace-abi",
-    Severity.WARNING,
     "A job's libibverbs is too old for DMA-BUF",
     _VERBS,
     ok="Every job's libibverbs supports DMA-BUF",
@@ -267,9 +260,8 @@ def old_userspace_abi(examination: Examination) -> Outcome:
     )
 
 
-@LIBRARY_AREA.check(
+@LIBRARY_AREA.note(
     "libibverbs-missing",
-    Severity.NOTE,
     "libibverbs or its provider for these NICs is not installed",
     "rdma-core, https://github.com/linux-rdma/rdma-core",
     ok="libibverbs and its provider are installed",
@@ -309,9 +301,8 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     )
 
 
-@LIBRARY_AREA.check(
+@LIBRARY_AREA.note(
     "gdrdrv-missing",
-    Severity.NOTE,
     "GDRCopy is installed, but its driver gdrdrv is not loaded",
     _GDRCOPY,
     ok="gdrdrv is loaded, or GDRCopy is not installed",
@@ -336,9 +327,8 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     )
 
 
-@LIBRARY_AREA.check(
+@LIBRARY_AREA.note(
     "gdrdrv-device-missing",
-    Severity.NOTE,
     "gdrdrv is loaded, but /dev/gdrdrv is not usable",
     _GDRCOPY,
     ok="/dev/gdrdrv is usable, or gdrdrv is not loaded",
