@@ -16,7 +16,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.origin import Source
-from probes.base.plan import make_plan
+from probes.base.plan import user_plan
 from probes.base.site import Silence, silences
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
@@ -79,9 +79,7 @@ def _with_recorded(outcome: Outcome, recorded: LogFinding | None) -> Outcome:
     return found(
         _CAUSE,
         Evidence("the NCCL logs of the jobs", "found while the node was recorded"),
-        fix=make_plan(
-            "Check the node itself", f"On the node, run gdrtop check {recorded.id}", needs_root=False
-        ),
+        fix=user_plan("Check the node itself", f"On the node, run gdrtop check {recorded.id}"),
         severity=recorded.severity,
         devices=recorded.devices,
         data_path=recorded.data_path,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, user_plan
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -245,7 +245,7 @@ SET_IN = f"the job script, the image or {NCCL_CONF}"
 
 def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
     """Return a plan of steps in a job's files, after which the job is restarted; no text needs root."""
-    return make_plan(title, *steps, _RESTART, needs_root=False, disturbs=RESTARTS, note=note)
+    return user_plan(title, *steps, _RESTART, disturbs=RESTARTS, note=note)
 
 
 def without_variable(name: str, instead: str = "") -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import make_plan
+from probes.base.plan import make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
@@ -16,7 +16,7 @@ from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.live.events.gpus import OFF_THE_BUS
 from probes.plans.boot import initramfs_step
-from probes.plans.common import reboot_step
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import bind_steps
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.modules import DRIVER_README
@@ -138,14 +138,12 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nouveau was loaded before the NVIDIA driver.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=make_plan(
+        fix=reboot_plan(
             "Blacklist nouveau",
             "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
             " /etc/modprobe.d",
             initramfs_step(examination),
             reboot_step(),
-            needs_reboot=True,
-            disturbs="every job on this node",
         ),
         devices=bdfs_of(chosen),
     )
@@ -206,12 +204,10 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It responds again." if back else ""),
             *first_n(evidence),
-            fix=make_plan(
+            fix=reboot_plan(
                 "Power-cycle the node",
                 "Drain the node and power-cycle it (a reboot is often not enough)",
                 "Reseat the GPU, riser and cables, and replace the GPU if it happens again",
-                needs_reboot=True,
-                disturbs="every job on this node",
             ),
             severity=Severity.WARNING if back else None,
             impact="Jobs that ran on this GPU are dead." if back else "",
@@ -314,11 +310,10 @@ def gpu_without_near_nic(examination: Examination) -> Outcome:
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
             "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
-            fix=make_plan(
+            fix=user_plan(
                 "Give these GPUs a nearby NIC",
                 "Move a NIC below the GPU's switch if the chassis allows it",
                 "Or set NCCL_NET_GDR_LEVEL=PHB in the job, then measure",
-                needs_root=False,
             ),
             devices=tuple(gpu for gpu, _ in far),
         )

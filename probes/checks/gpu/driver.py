@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import IntEnum
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Plan, instruction, make_plan, plan_or_none
+from probes.base.plan import Plan, instruction, make_plan, plan_or_none, user_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import (
@@ -25,6 +25,7 @@ from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
 from probes.host.nvml import NvmlGpu
+from probes.plans.common import reboot_plan
 from probes.plans.driver import PERSISTENCE_DAEMON, persistence_on
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown
 from probes.queries.kernel_log import (
@@ -73,12 +74,10 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
-            fix=make_plan(
+            fix=reboot_plan(
                 "Load the installed driver",
                 "Drain the node and reboot",
                 "Or stop everything that uses the GPUs, and reload the modules",
-                needs_reboot=True,
-                disturbs="every job on this node",
                 note="Hold the driver packages (apt-mark hold) and update only in a maintenance window.",
             ),
             devices=("nvidia",),
@@ -441,7 +440,7 @@ def xid_other(examination: Examination) -> Outcome:
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     numbers = sorted({message.number for message in messages if message.number is not None})
-    fix = make_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number", needs_root=False)
+    fix = user_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number")
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     meanings = [f"Xid {number}: {OTHERS[number]}" for number in numbers[:SHOWN] if number in OTHERS]
     cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:_EXPLAINED]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from probes.base.evidence import Evidence, first_n
-from probes.base.plan import instruction, make_plan
+from probes.base.plan import instruction, user_plan
 from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
@@ -22,6 +22,7 @@ from probes.facts.gpu.gpus import (
 )
 from probes.nccl.settings import parse_level
 from probes.plans.boot import driver_option_plan
+from probes.plans.common import reboot_plan
 from probes.plans.driver import mig_off
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
@@ -69,10 +70,9 @@ def vgpu_without_gdr(examination: Examination) -> Outcome:
         return found(
             f"{names_of(chosen)}: the hypervisor shares this GPU. Support depends on its vGPU profile.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=make_plan(
+            fix=user_plan(
                 "Ask the hypervisor's admin for another profile",
                 "Pass the whole GPU through, or use a profile with GPUDirect RDMA",
-                needs_root=False,
                 disturbs="the virtual machine, which must be restarted",
             ),
             devices=bdfs_of(chosen),
@@ -161,10 +161,9 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
         return found(
             f"{names_of(unlinked)}: by design. In NCCL's log only the receiving side shows /GDRDMA.",
             *first_n(_capability(gpu) for gpu in unlinked),
-            fix=make_plan(
+            fix=user_plan(
                 "Measure whether GPUDirect RDMA is faster for sending",
                 "Set NCCL_NET_GDR_READ=1 in the job, and compare",
-                needs_root=False,
                 disturbs=RESTARTS,
             ),
             devices=bdfs_of(unlinked),
@@ -192,11 +191,9 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
-        fix=make_plan(
+        fix=reboot_plan(
             "Disable confidential computing if your security requirements allow it",
             "Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs",
-            needs_reboot=True,
-            disturbs="every job on this node",
         ),
         devices=bdfs_of(facts.gpus),
     )
@@ -243,11 +240,10 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
-            fix=make_plan(
+            fix=user_plan(
                 "Use NCCL 2.27 or later",
                 "Use an image or package with NCCL 2.27 or later",
                 *until_then,
-                needs_root=False,
                 disturbs=RESTARTS,
                 note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
@@ -294,10 +290,9 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
         return found(
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=make_plan(
+            fix=user_plan(
                 "Register host memory instead",
                 "Allocate with cudaHostAlloc and register that memory",
-                needs_root=False,
             ),
             devices=bdfs_of(chosen),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.checks.live.ports import conditions_of, report_conditions
 from probes.queries.finding import Area, Outcome, Scope, end_with, passed
@@ -142,11 +142,10 @@ def rank_stopped(examination: Examination) -> Outcome:
     return report_conditions(examination, STOPPED, _resume)
 
 
-_RANK_ENDED_FIX = make_plan(
+_RANK_ENDED_FIX = user_plan(
     "Restart the job",
     "Read the end of the rank's log, which shows the error that ended the rank",
     "End the job and start it again",
-    needs_root=False,
     disturbs=RESTARTS,
 )
 
@@ -165,11 +164,10 @@ def rank_ended(examination: Examination) -> Outcome:
     return report_conditions(examination, RANK_ENDED, _RANK_ENDED_FIX, 10.0)
 
 
-_RAS_PROBLEM_FIX = make_plan(
+_RAS_PROBLEM_FIX = user_plan(
     "Look at the rank in the RAS report",
     "Look at the process in the RAS report: log, stacks (py-spy dump), node",
     "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
-    needs_root=False,
 )
 
 
@@ -238,12 +236,11 @@ def job_silent(examination: Examination) -> Outcome:
     return report_conditions(examination, SILENT, _SILENT_FIX, 90.0)
 
 
-_TRAFFIC_FELL_FIX = make_plan(
+_TRAFFIC_FELL_FIX = user_plan(
     "Find out what the job waits for",
     "Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live",
     "Look at the job's log and the peers: a rank on another node may have exited",
     "Look for pauses, retransmits and ports that went down in Live",
-    needs_root=False,
 )
 
 
@@ -290,11 +287,10 @@ def job_step_longer(examination: Examination) -> Outcome:
     return report_conditions(examination, STEP_LONGER, _find_part)
 
 
-_ODD_RANK_FIX = make_plan(
+_ODD_RANK_FIX = user_plan(
     "Make the ranks alike",
     "Compare the rank's NICs, CPUs and environment with another rank's in Live",
     "Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job",
-    needs_root=False,
     disturbs=RESTARTS,
 )
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
@@ -257,12 +257,11 @@ _REASONS = (
 )
 
 
-_BELOW_LIMIT_FIX = make_plan(
+_BELOW_LIMIT_FIX = user_plan(
     "Find out what slows the path",
     Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
     Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
     "If host memory is as slow, check the NIC, cable, network and peer",
-    needs_root=False,
     disturbs="jobs that use these GPUs and NICs",
 )
 

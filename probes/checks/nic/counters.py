@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
@@ -138,11 +138,10 @@ _LOSS = make_plan(
     instruction("Check drops and pause frames at each switch port on the path", False),
     "Compare ECN, PFC and traffic class on hosts and switches: mlnx_qos -i NETDEV",
 )
-_PEER = make_plan(
+_PEER = user_plan(
     "Check the peer first",
     "Look for Xids, reboots or link-down events on the remote nodes at that time",
     "NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing",
-    needs_root=False,
 )
 
 

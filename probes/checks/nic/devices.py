@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Step, make_plan
+from probes.base.plan import Step, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, is_there, known
 from probes.checks.nic.port_rates import is_bond
@@ -288,10 +288,9 @@ def _is_about(*phrases: str) -> Filter:
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
     """Find registers that the firmware denies, as a reader of counters asks for them."""
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(_REFUSED_REGISTER))
-    fix = make_plan(
+    fix = user_plan(
         "Exclude this NIC from monitoring",
         "Exclude the device in the exporter that reads its counters (its PID is in the log line)",
-        needs_root=False,
     )
     cause = "the firmware denies this host access to some registers. Nothing else is wrong."
     return found_in_log(examination, messages, cause, fix)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
 from probes.base.evidence import Evidence, first_n
-from probes.base.plan import Step, make_plan
+from probes.base.plan import Step, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
@@ -99,7 +99,7 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
         return found(
             f"{port_names(slow)}: another port of this NIC model runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
-            fix=make_plan(
+            fix=user_plan(
                 "Find what limits the link",
                 *(
                     Step(f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf))
@@ -107,7 +107,6 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
                     if not isinstance(port.device.bdf, Unknown)
                 ),
                 "Compare cable, optics and switch port speed with the other ports",
-                needs_root=False,
             ),
             devices=devices_of(slow),
             impact=f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest "
@@ -137,7 +136,7 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
             f"{port_names(narrow)}: three of the four lanes are down. The cable, a connector or the optics "
             "are bad.",
             *first_n(_rate(port) for port in narrow),
-            fix=make_plan(
+            fix=user_plan(
                 "Repair the link",
                 *(
                     Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
@@ -145,7 +144,6 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
                     if not isinstance(port.device.bdf, Unknown)
                 ),
                 "Clean, reseat or replace the cable and optics",
-                needs_root=False,
                 disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
@@ -195,7 +193,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                 Evidence(f"/sys/class/net/{member.netdev}/operstate", known(member.state, "unknown"))
                 for member in members
             ),
-            fix=make_plan(
+            fix=user_plan(
                 "Bring the port up",
                 *(
                     Step(f"Show the link of {member.netdev}", ("ethtool", member.netdev), False)
@@ -203,7 +201,6 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                 ),
                 "Set the netdev up if it is disabled. Otherwise check cable, optics and the switch port, "
                 "including its LACP state.",
-                needs_root=False,
             ),
             devices=tuple(broken),
         )
@@ -253,10 +250,9 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
             for bond in shown
         )
         or first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
-        fix=make_plan(
+        fix=user_plan(
             "Let NCCL use both ports",
             f"Set {QUEUE_PAIRS}=2 (or 4) in the job, then measure",
-            needs_root=False,
             disturbs=RESTARTS,
             note="With NCCL_IB_SPLIT_DATA_ON_QPS=1 each message uses all queue pairs. With 0, the default "
             "since NCCL 2.20, they take turns. Test a bond with ib_write_bw -q 2 or more.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Plan, Step, make_plan, sentences
+from probes.base.plan import Plan, Step, sentences, user_plan
 from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
@@ -124,11 +124,10 @@ def _check_cable(ports: list[Port]) -> Plan:
         for port in ports
         if not isinstance(port.device.bdf, Unknown)
     ]
-    return make_plan(
+    return user_plan(
         "Bring the link up",
         *steps[:2],
         "Reseat or replace the cable, and check the switch port",
-        needs_root=False,
         note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
     )
 
@@ -138,7 +137,7 @@ def _check_subnet_manager(ports: list[Port]) -> Plan:
     query = ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
     ask = Step("Query the fabric's subnet manager", query)
     start = "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node"
-    return make_plan("Have the subnet manager configure the port", ask, start, needs_root=False)
+    return user_plan("Have the subnet manager configure the port", ask, start)
 
 
 _add_check(

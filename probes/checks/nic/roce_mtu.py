@@ -8,7 +8,7 @@ from dataclasses import replace
 from probes.bandwidth.model.gains import gains_of_ports
 from probes.base.evidence import Evidence, first_distinct, first_n
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
@@ -428,10 +428,9 @@ def roce_class_overridden(examination: Examination) -> Outcome:
     return found(
         about(affected(jobs, evidence), "its queue pairs get the class that is set for the whole port."),
         *first_distinct(evidence),
-        fix=make_plan(
+        fix=user_plan(
             "Set the class in one place",
             f"Set {CLASS} to the port's class, or remove it. To let jobs choose, clear the port's class.",
-            needs_root=False,
             disturbs=RESTARTS,
         ),
         devices=devices_of(ports),

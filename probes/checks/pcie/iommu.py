@@ -333,12 +333,10 @@ def _is_relied_on(examination: Examination, nic: PciFunction) -> bool:
 
 def _disable(nics: list[str]) -> Plan:
     look = f"Look at the firmware setting first: `mlxconfig -d {nics[0]} q ATS_ENABLED`"
-    return make_plan(
+    return reboot_plan(
         "Disable ATS on the NICs",
         f"{look}. False(0) is the default.",
         *ats_steps(nics, enable=False),
         "Reboot the host: the firmware applies the setting at power-on.",
-        needs_reboot=True,
-        disturbs="every job on this node",
         note="Keep ATS if this node also runs virtual machines with these NICs.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from probes.base.evidence import Evidence, Severity, first_distinct
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
 from probes.facts.jobs.processes import Process
@@ -262,11 +262,10 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
         *first_distinct(Evidence(path, "not found") for path in missing),
-        fix=make_plan(
+        fix=user_plan(
             "Pass the GPUs into the container",
             "Docker: add --gpus all",
             "Pod: request nvidia.com/gpu",
-            needs_root=False,
         )
         if inside
         else _nvidia_files(missing, minors, gpus.driver.parameters),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Step, instruction, make_plan
+from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY, DriverContainerFacts
@@ -72,11 +72,10 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
         "The MOFED pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia"
         " drivers to be installed”.",
         Evidence(MOFED_READY, "not found"),
-        fix=make_plan(
+        fix=user_plan(
             "Check the MOFED pod",
             Step("Show the pod and its state", show, needs_root=False),
             *_with_ofed_of_host(examination),
-            needs_root=False,
             disturbs="driver pods, which restart",
         ),
         severity=Severity.NOTE if dmabuf is True else None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from probes.base.evidence import Evidence, Severity, first_distinct
-from probes.base.plan import instruction, make_plan
+from probes.base.plan import instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
@@ -256,12 +256,11 @@ def memlock_shell(examination: Examination) -> Outcome:
     return found(
         "The tests register their buffers, which count against this limit.",
         evidence,
-        fix=make_plan(
+        fix=user_plan(
             "Raise the limit for this shell",
             "Run “ulimit -l unlimited”"
             if math.isinf(limit.hard_bytes)
             else f"Fix memlock-login and log in again: the hard limit is {_amount(limit.hard_bytes)}",
-            needs_root=False,
         ),
         part_of=("memlock-login",),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_distinct
-from probes.base.plan import Step, instruction, make_plan
+from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Unknown, first_unread, known, map_known
 from probes.checks.nccl.library import needs_version
@@ -28,10 +28,9 @@ _BUILD = make_plan(
     instruction("In the perftest directory, run", to_copy=PERFTEST_BUILD),
     note="DOCA, HPC-X and NVIDIA's containers include a perftest built with CUDA.",
 )
-_IN_CONTAINER = make_plan(
+_IN_CONTAINER = user_plan(
     "Run perftest in a container",
     "Run perftest in a container: no package can be installed on this system.",
-    needs_root=False,
     note=_BUILD.note,
 )
 
@@ -162,11 +161,10 @@ def perftest_port_in_use(examination: Examination) -> Outcome:
     return found(
         "A perftest server is waiting for a client, or was left over from an earlier test.",
         Evidence(socket_file, "a socket listens on port 18515 (hex 4853)"),
-        fix=make_plan(
+        fix=user_plan(
             "Use another port",
             Step("Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")),
             "Run both sides with --port=18516 (the running test may be another user's)",
-            needs_root=False,
         ),
     )
 
