@@ -1,4 +1,4 @@
-"""NCCL's topology files: XML that NCCL reads instead of the PCI tree in sysfs.
+"""NCCL's topology files, read and written: XML that NCCL reads instead of the PCI tree in sysfs.
 
 NCCL_TOPO_FILE (of a process, ~/.nccl.conf or /etc/nccl.conf), else
 /var/run/nvidia-topologyd/virtualTopology.xml (NCCL src/graph/topo.cc, ncclTopoGetSystem; src/misc/param.cc).

@@ -1,4 +1,4 @@
-"""What steps do: change something that can be undone, end jobs, cut the network, or only read."""
+"""Steps that many plans share, and what a step does: undone, ends jobs, cuts the network, only reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Swap the loaded NVIDIA driver for the one on disk without a reboot, and rebuild modules with DKMS."""
+"""Swap or rebuild the NVIDIA driver's modules, turn GPU persistence on, and MIG off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of a node: processes with a GPU, and the settings they run with."""
+"""The jobs of a node: processes with a GPU, the settings they run with, and findings about those."""
 
 from __future__ import annotations
 

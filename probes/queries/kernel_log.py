@@ -1,4 +1,4 @@
-"""Kernel messages of one kind, as checks of NICs and GPUs report them."""
+"""Kernel messages of one kind as checks report them, refusals of the GPU driver, and groups of Xids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the PCIe checks share: functions, the paths between GPUs and near NICs, and outcomes."""
+"""What the PCIe checks share: functions, the paths between GPUs and near NICs, IOMMU, ACS and outcomes."""
 
 from __future__ import annotations
 

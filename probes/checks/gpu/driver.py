@@ -1,4 +1,4 @@
-"""Checks of the GPU driver: its libraries, its start, its persistence."""
+"""Checks of the GPU driver: its libraries, its start, persistence, and its Xids in the kernel log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what NVLink needs on this node: Fabric Manager, and all of its links."""
+"""Checks of what NVLink needs on this node: Fabric Manager, all of its links, and IMEX to other nodes."""
 
 from __future__ import annotations
 

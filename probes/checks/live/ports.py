@@ -1,4 +1,4 @@
-"""Ports and GPUs under load: links that flap, pauses, rising errors, congestion, throttled GPUs."""
+"""Ports and GPUs under load: what watching shows of links, pauses, errors, congestion and throttling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NCCL variables that disable GPUDirect RDMA for a job, or limit it."""
+"""NCCL variables that disable or limit GPUDirect RDMA for a job, and the RoCE GID that a job sets."""
 
 from __future__ import annotations
 

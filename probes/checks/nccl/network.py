@@ -1,4 +1,4 @@
-"""NCCL variables that choose the network: which transport, which NICs, which GID."""
+"""NCCL variables that choose the network: which transport, which NICs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other variables of jobs: what NCCL may use inside the node, and UCX."""
+"""Other variables of jobs: what NCCL may use inside the node, UCX, and expandable segments of PyTorch."""
 
 from __future__ import annotations
 

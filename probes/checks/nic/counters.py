@@ -1,4 +1,4 @@
-"""Checks of ports' error counters: a warning if one rises fast enough, a note otherwise."""
+"""Checks of ports' error counters: rising, above 0, full or missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of NICs as devices: driver, RDMA device, firmware."""
+"""Checks of NICs as devices: driver, RDMA device, firmware, and what the kernel log says of them."""
 
 from __future__ import annotations
 

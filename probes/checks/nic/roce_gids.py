@@ -1,4 +1,4 @@
-"""Checks of RoCE ports' GIDs."""
+"""Checks of RoCE ports' GIDs, and of RoCE netdevs that share an IPv4 network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of the MTU and congestion control of RoCE ports."""
+"""Checks of the MTU, the congestion control and the traffic class of RoCE ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paths of AWS EFA and HPE Slingshot, which use neither OFED nor nvidia_peermem."""
+"""The paths of AWS EFA and HPE Slingshot, which use no nvidia_peermem, and Data Direct of ConnectX-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ACS: ports that redirect traffic between GPU and NIC, and where that is correct."""
+"""ACS: ports that redirect traffic between GPU and NIC, and where that is correct; unlisted host bridges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvidia_peermem at work: leaked references, a known deadlock, a flood of log messages."""
+"""nvidia_peermem at work: leaked references, a known deadlock, a flood of messages, its parameters."""
 
 from __future__ import annotations
 

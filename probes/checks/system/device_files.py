@@ -1,4 +1,4 @@
-"""Checks of the device files of NICs and GPUs, on the node and in the containers of jobs."""
+"""Checks of the device files of NICs and GPUs, on the node and in containers, and their restoration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of how much memory processes may lock, and of processes that are not visible here."""
+"""Checks of limits: memory that processes may lock, RDMA resources, processes that are not visible here."""
 
 from __future__ import annotations
 
