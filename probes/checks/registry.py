@@ -17,7 +17,7 @@ from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     engines,
     files,
-    gdr_level,
+    gdr_settings,
     library,
     log_contents,
     log_path,
@@ -45,7 +45,7 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-_OF_VARIABLES = (gdr_level, network, library, files, other_settings)
+_OF_VARIABLES = (gdr_settings, network, library, files, other_settings)
 # Add a new file of checks here. Findings with the same severity are listed in this order.
 _FILES: tuple[ModuleType, ...] = (
     *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons

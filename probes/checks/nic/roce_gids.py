@@ -8,7 +8,7 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, known
-from probes.checks.nccl.gdr_level import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
+from probes.checks.nccl.gdr_settings import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
 from probes.facts.rdma.qos import CONF, RailNetdev, RailNetworkFacts

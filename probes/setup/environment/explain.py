@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, printable
 from probes.base.unknown import Unknown, known
-from probes.checks.nccl.gdr_level import INDEX
+from probes.checks.nccl.gdr_settings import INDEX
 from probes.checks.nccl.network import HCA
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE

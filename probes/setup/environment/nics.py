@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown
-from probes.checks.nccl.gdr_level import C2C_LEVEL, LEVEL
+from probes.checks.nccl.gdr_settings import C2C_LEVEL, LEVEL
 from probes.checks.nccl.network import HCA
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort

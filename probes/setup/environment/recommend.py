@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from probes.base.evidence import Severity
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.nccl.gdr_level import INDEX
+from probes.checks.nccl.gdr_settings import INDEX
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA
 from probes.checks.nic.port_rates import QUEUE_PAIRS
