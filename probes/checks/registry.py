@@ -72,8 +72,6 @@ FAILED_BY_A_BUG = "this check failed because of a bug in gdrtop"
 """The cause of a check that could not run because it raised an exception."""
 _STATUSES = (Status.FOUND, Status.SILENCED, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
-
-
 Outcomes: TypeAlias = "Sequence[tuple[Check, Outcome]]"
 
 
@@ -85,9 +83,8 @@ def run_checks(examination: Examination, checks: Iterable[Check]) -> Outcomes:
 def findings_of(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
     """Return found, unknown and passed findings, in the order in which every list shows them."""
     names = DeviceNames(examination)
-    grouped = _group_by_cause(
-        [_finding(check, outcome, names) for check, outcome in outcomes], outcomes, names
-    )
+    made = [_finding(check, outcome, names) for check, outcome in outcomes]
+    grouped = _group_by_cause(made, outcomes, names)
     return tuple(sorted(grouped, key=_rank))
 
 

@@ -57,8 +57,6 @@ _WATCHERS = frozenset(
         *("nvtop", "Xorg", "ibacm", "srp_daemon"),
     )
 )
-
-
 _RESTART = instruction("Restart the job", needs_root=False)
 RESTARTS = "the job, which must be restarted"
 

@@ -138,8 +138,6 @@ def _title(conditions: list[Condition]) -> str:
 AREA = Area("nic", is_moving=True)
 BANDWIDTH = Area("path", is_moving=True)
 _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
-
-
 _FLAPPING_FIX = make_plan(
     "Repair the link",
     "Read the link's quality: mlxlink -d BDF -m -c -e",
@@ -255,8 +253,6 @@ _REASONS = (
     *("symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
     *("mtu-mismatch", "mtu-mismatch-small", "port-discards-rising", CONGESTED, PAUSED, THROTTLED),
 )
-
-
 _BELOW_LIMIT_FIX = user_plan(
     "Find out what slows the path",
     Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),

@@ -34,8 +34,6 @@ AREA = Area("nccl")
 LEVEL = "NCCL_NET_GDR_LEVEL"
 _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"
 C2C_LEVEL = "NCCL_NET_GDR_C2C"
-
-
 _LOST_C2C = (
     " From 2.29 on, NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
 )

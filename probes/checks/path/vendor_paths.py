@@ -16,7 +16,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.rdma.data_direct import DATA_DIRECT_FUNCTION
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
+from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.finding import (
@@ -234,12 +234,7 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
         _evidence(row),
         Evidence("/proc/driver/nvidia/version", "proprietary kernel modules"),
         *(message_evidence(examination, logged) if logged else ()),
-        fix=Plan(
-            "Give the Slingshot driver access to GPU memory",
-            steps,
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
-        ),
+        fix=reboot_plan("Give the Slingshot driver access to GPU memory", *steps),
         devices=nics,
     )
 
@@ -332,12 +327,11 @@ def _none_here(examination: Examination) -> Outcome:
 
 
 def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Outcome:
-    release = examination.node.kernel_release
     return found(
         "No driver is bound to the DMA function. mlx5_ib supports it in Linux 6.12 or newer and in "
         "DOCA-OFED.",
         *first_distinct(Evidence(f"{DEVICES}/{function.bdf}/driver", "no driver") for function in unbound),
-        Evidence("uname -r", known(release, "unknown")),
+        Evidence("uname -r", known(examination.node.kernel_release, "unknown")),
         fix=reboot_plan(
             "Install a driver with Data Direct",
             "Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED",
