@@ -142,9 +142,9 @@ def affects_jobs(step: Step) -> bool | None:
     return False if is_harmless else None
 
 
-def reboot_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
+def reboot_plan(title: str, *steps: Step | str, disturbs: str = REBOOT_ENDS_JOBS, note: str = "") -> Plan:
     """Return a plan with a reboot, which ends every job on the node; its texts are manual steps."""
-    return make_plan(title, *steps, needs_reboot=True, disturbs=REBOOT_ENDS_JOBS, note=note)
+    return make_plan(title, *steps, needs_reboot=True, disturbs=disturbs, note=note)
 
 
 def may_take_down_netdevs(argv: Sequence[str]) -> bool:

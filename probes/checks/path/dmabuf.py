@@ -102,11 +102,10 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     return found(
         f"Only the open kernel modules can export CUDA memory as DMA-BUF.{_peermem_note(examination)}",
         evidence,
-        fix=make_plan(
+        fix=reboot_plan(
             "Install the open kernel modules",
             *open_driver_steps(examination),
             reboot_step("Reboot, or reload the modules when no process uses a GPU"),
-            needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         ),
         severity=_severity(examination),
@@ -175,12 +174,7 @@ def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     return found(
         f"DMA-BUF needs driver 515.43.04 or newer; {version} is loaded.{_peermem_note(examination)}",
         Evidence(DRIVER_VERSION, version),
-        fix=Plan(
-            "Install a newer driver",
-            open_driver_steps(examination),
-            needs_reboot=True,
-            disturbs=SWAP_ENDS_JOBS,
-        ),
+        fix=reboot_plan("Install a newer driver", *open_driver_steps(examination), disturbs=SWAP_ENDS_JOBS),
         severity=_severity(examination),
         impact=_impact(examination),
         part_of=_causes(examination, "peermem-not-on-disk-old-driver"),

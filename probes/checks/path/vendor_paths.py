@@ -144,10 +144,9 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     if flavor is Flavor.PROPRIETARY:
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
-        plan = make_plan(
+        plan = reboot_plan(
             "Install the open kernel modules",
             *open_driver_steps(examination),
-            needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         )
         return cause, plan, (evidence,)

@@ -158,11 +158,10 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
         "traffic goes through the IOMMU.",
         Evidence("lspci -vvv", good if relying else "no switch port between GPU and NIC relies on ATS"),
-        make_plan(
+        reboot_plan(
             "Enable ATS on the NICs",
             *ats_steps(list(dict.fromkeys(tally.devices)), enable=True),
             "Reboot the host: the firmware applies the setting at power-on.",
-            needs_reboot=True,
             disturbs="every job and virtual machine on this node",
         ),
     )

@@ -12,6 +12,7 @@ from probes.checks.nic.counters import NEXT_CHECK
 from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.config_space import ErrorCounts, PcieErrorFacts
 from probes.facts.pci.functions import DEVICES
+from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, Status, end_with, passed, unknown
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
@@ -31,11 +32,10 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none, or the firmware keeps them (BMC log)"
-_FIND_LINK = make_plan(
+_FIND_LINK = reboot_plan(
     "Find the link with the errors",
     "Read the AER lines of these devices in the kernel log: journalctl -k --grep AER.",
     "With the power off, reseat the card, its riser and cables. Swap them with good ones.",
-    needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
 
@@ -239,11 +239,10 @@ def pcie_function_gone(examination: Examination) -> Outcome:
     outcome = tally.outcome(
         "The device lost its link or power, or is hung.",
         Evidence(f"{DEVICES}/*/config", f"{read} read, none returned all ones"),
-        make_plan(
+        reboot_plan(
             "Bring the device back",
             "Look in the kernel log for Xid 79, 'link down' and AER lines of this device.",
             "Power-cycle the node. If that does not help, reseat or replace the card.",
-            needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
     )

@@ -8,12 +8,13 @@ from dataclasses import replace
 from probes.bandwidth.model.gains import gains_of_links
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, make_plan
+from probes.base.plan import Plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
+from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, passed
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
@@ -34,18 +35,17 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
-_RESEAT = make_plan(
+_RESEAT = reboot_plan(
     "Find what limits the link",
     "Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log.",
     "With the power off, reseat the card, its riser and cables. Swap them with good ones.",
     "In the BIOS, check the slot's bifurcation and its link speed limit.",
-    needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
 
 
 def _better_slot(step: str) -> Plan:
-    return make_plan("Use a better slot", step, needs_reboot=True, disturbs=OUT_OF_SERVICE)
+    return reboot_plan("Use a better slot", step, disturbs=OUT_OF_SERVICE)
 
 
 @frozen

@@ -138,7 +138,7 @@ _LOSSES = (
 
 
 def _nearer(word: Nccl) -> Plan:
-    return make_plan(
+    return reboot_plan(
         "Give these GPUs a NIC of their own",
         "Move or add a NIC to a slot below the same PCIe switch as these GPUs.",
         # A word, because the variable does not use the numbers of NCCL's log.
@@ -147,7 +147,6 @@ def _nearer(word: Nccl) -> Plan:
             "GPUDirect RDMA on this path. Measure with and without it.",
             needs_root=False,
         ),
-        needs_reboot=True,
         disturbs="every job on this node while a card is moved",
     )
 
