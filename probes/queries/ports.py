@@ -187,9 +187,9 @@ def problem_of(port: Port) -> Maybe[PortProblem]:
         # The physical state of a RoCE port is Disabled even if only the cable is missing (mlx5, main.c).
         is_up = map_known(port.health, lambda health: health.netdev_is_up)
         return map_known(is_up, _ETHERNET.__getitem__)
-    if state in ("INIT", "ARMED"):
-        if state == "ARMED":
-            return PortProblem.STALLED
+    if state == "ARMED":
+        return PortProblem.STALLED
+    if state == "INIT":
         sm_lid = map_known(port.health, lambda health: health.sm_lid)
         return map_known(sm_lid, lambda lid: PortProblem.STALLED if lid else PortProblem.NO_SUBNET_MANAGER)
     physical = port.facts.physical_state

@@ -126,12 +126,8 @@ def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:
         cpus, memory = _numbers(cpuset.cpus), _numbers(cpuset.memory_nodes)
         own = _numbers(node.cpulist)
         if cpus is None or memory is None or own is None:
-            missing = next(
-                fact
-                for fact in (cpuset.cpus, cpuset.memory_nodes, node.cpulist, _MALFORMED)
-                if isinstance(fact, Unknown)
-            )
-            found[node.number] = missing
+            facts = (cpuset.cpus, cpuset.memory_nodes, node.cpulist, _MALFORMED)
+            found[node.number] = next(fact for fact in facts if isinstance(fact, Unknown))
         elif own and own.isdisjoint(cpus):
             found[node.number] = NO_CPU
         elif own and node.number not in memory:

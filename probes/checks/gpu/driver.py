@@ -163,13 +163,10 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
 
 def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     """Return path and version of the installed NVML libraries."""
-    if isinstance(examination.libraries, Unknown):
-        return ()
-    return tuple(
-        (library.path, library.version)
-        for library in examination.libraries.found.get("libnvidia-ml.so.1", ())
-        if not isinstance(library.version, Unknown)
-    )
+    libraries = examination.libraries
+    files = () if isinstance(libraries, Unknown) else libraries.found.get("libnvidia-ml.so.1", ())
+    pairs = ((file.path, file.version) for file in files)
+    return tuple((path, version) for path, version in pairs if not isinstance(version, Unknown))
 
 
 @AREA.critical(

@@ -9,6 +9,7 @@ from probes.base.plan import instruction, user_plan
 from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
+from probes.checks.nccl.library import versions_of
 from probes.checks.path.dmabuf import GDR_MANUAL
 from probes.facts.gpu.generations import AMPERE, KEPLER, is_before
 from probes.facts.gpu.gpus import (
@@ -257,20 +258,18 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
 
 def _nccl_versions(examination: Examination) -> list[Evidence]:
     """Return the NCCL versions on the node, and in jobs whose settings do not allow the C2C path."""
-    found_here: list[Evidence] = []
-    if not isinstance(examination.libraries, Unknown):
-        for library in examination.libraries.found.get("libnccl.so.2", ()):
-            if not isinstance(library.version, Unknown):
-                found_here.append(Evidence(library.path, library.version))
-    processes = () if isinstance(examination.processes, Unknown) else examination.processes.processes
-    for process in processes:
+    libraries, facts = examination.libraries, examination.processes
+    installed = () if isinstance(libraries, Unknown) else libraries.found.get("libnccl.so.2", ())
+    pairs = [(library.path, library.version) for library in installed]
+    found_here = [Evidence(path, version) for path, version in pairs if not isinstance(version, Unknown)]
+    for process in () if isinstance(facts, Unknown) else facts.processes:
         environment = known(process.environment, {})
         level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
         if environment.get("NCCL_NET_GDR_C2C") == "1" or (level and level.rank >= ORDER[Nccl.PHB]):
             continue
-        for mapped in known(process.libraries, ()):
-            if mapped.name == "libnccl" and not isinstance(mapped.version, Unknown):
-                found_here.append(Evidence(f"/proc/{process.pid}/maps: {mapped.path}"[:200], mapped.version))
+        for mapped, _ in versions_of(process, "libnccl"):
+            source = f"/proc/{process.pid}/maps: {mapped.path}"[:200]
+            found_here.append(Evidence(source, str(mapped.version)))
     return found_here
 
 

@@ -124,11 +124,8 @@ def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[st
     impact=FAR_NIC,
     data_path=True,
     part_of=(
-        JOB_STAGED,
-        "nccl-ib-hca-leaves-out-nearest",
-        "nccl-ib-hca-port-down",
-        "nccl-ib-hca-entry-without-device",
-        "job-log-other-setting",
+        *(JOB_STAGED, "nccl-ib-hca-leaves-out-nearest", "nccl-ib-hca-port-down"),
+        *("nccl-ib-hca-entry-without-device", "job-log-other-setting"),
     ),
 )
 def job_log_other_nics(examination: Examination) -> Outcome:

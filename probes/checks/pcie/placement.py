@@ -127,13 +127,8 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
 
 # Findings that explain why a GPU has no near NIC.
 _LOSSES = (
-    "pcie-function-gone",
-    "ib-core-not-loaded",
-    "mlx5-core-not-loaded",
-    "mlx5-ib-not-loaded",
-    "nic-without-driver",
-    "nic-without-rdma-device",
-    *PORT_DOWN,
+    *("pcie-function-gone", "ib-core-not-loaded", "mlx5-core-not-loaded", "mlx5-ib-not-loaded"),
+    *("nic-without-driver", "nic-without-rdma-device", *PORT_DOWN),
 )
 
 
