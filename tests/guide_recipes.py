@@ -61,9 +61,8 @@ CHECK = Recipe(
             "probes/checks/nic/port_state.py",
             '''
 
-@AREA.check(
+@AREA.note(
     "sample-port-without-lid",
-    Severity.NOTE,
     "An InfiniBand port has no LID",
     "opensm(8)",
     ok="Every InfiniBand port has a LID",
@@ -1125,9 +1124,8 @@ CONDITION = Recipe(
 _SAMPLE_FIX = Plan("Load nvidia_peermem", (instruction("Load it"),))
 
 
-@AREA.check(
+@AREA.warning(
     "sample-peermem-gone",
-    Severity.WARNING,
     "A job runs without nvidia_peermem",
     "A sample",
     ok="No job runs without nvidia_peermem",

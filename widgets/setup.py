@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from probes.base.evidence import Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.forecast import Forecast, ImageCheck, ImageKind, KernelForecast
 from probes.setup.situation import situation_rows
 from probes.setup.step import OPEN_STATES, SetupStep, StepState

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from probes.base.frozen import frozen
+from probes.base.text import SHOWN
+
+LIKE_THESE = "more like these"  # counted by `first_distinct`
 
 
 class Severity(Enum):
@@ -21,3 +25,17 @@ class Evidence:
 
     source: str  # a path, or a command as typed
     value: str
+
+
+def first_distinct(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
+    """Return the first distinct evidence; the rest is counted under the source of the first one left out."""
+    each = tuple(dict.fromkeys(evidence))
+    left = each[SHOWN:]
+    return (*each[:SHOWN], Evidence(left[0].source, f"and {len(left)} {more}")) if left else each
+
+
+def first_n(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
+    """Return the first evidence with its repetitions; the rest is counted under the first source."""
+    every = tuple(evidence)
+    left = every[SHOWN:]
+    return (*every[:SHOWN], Evidence(every[0].source, f"and {len(left)} more")) if left else every

@@ -95,6 +95,11 @@ def make_plan(
     return Plan(title, made, needs_reboot, disturbs, note)
 
 
+def user_plan(title: str, *steps: Step | str, disturbs: str = "", note: str = "") -> Plan:
+    """Return a plan of these steps; a text is a manual step that needs no root."""
+    return make_plan(title, *steps, needs_root=False, disturbs=disturbs, note=note)
+
+
 def sentences(*parts: str) -> str:
     """Join the parts that are not empty as "One thing. Another thing."."""
     return " ".join(f"{capitalized(part)}." for part in parts if part)

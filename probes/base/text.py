@@ -12,6 +12,8 @@ BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # of a PCI fu
 _NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
 _BLANKS = string.whitespace + "\0"
 _NUMBER = re.compile(r"[0-9]{1,6}")
+SHOWN = 8
+"""How many names or lines of evidence a limited list has."""
 
 
 def printable(text: str, limit: int = 4096) -> str:
@@ -105,3 +107,10 @@ def did_you_mean(
     close = get_close_matches(word.lower(), by_lower, cutoff=cutoff)
     similar = [prefix + by_lower[name] for name in list(dict.fromkeys([*parts, *close]))[:most]]
     return f"; did you mean {' or '.join(similar)}?" if similar else otherwise
+
+
+def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
+    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
+    each = tuple(dict.fromkeys(words))
+    more = f" and {len(each) - most} more" if len(each) > most else ""
+    return ", ".join(each[:most]) + more

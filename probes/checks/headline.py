@@ -10,14 +10,7 @@ from probes.base.text import capitalized, plural
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, degrading
 from probes.checks.statements import Health, jobs_with_rdma, members_of, rank_health
-from probes.live.model.sample import (
-    GDR_WORDS,
-    LiveSample,
-    PathJudgment,
-    PathWord,
-    path_phrase,
-    program_of,
-)
+from probes.live.model.sample import GDR_WORDS, LiveSample, PathJudgment, PathWord, path_phrase, program_of
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
@@ -41,11 +34,8 @@ class Headline:
         """The whole sentence, without a period: no figure in it changes with each reading."""
         if not self.cause:
             return self.effect
-        article = self.cause.partition(" ")[0]
-        return (
-            f"{self.effect}: {article.lower() if article in _ARTICLES else article}"
-            + self.cause[len(article) :]
-        )
+        article, blank, rest = self.cause.partition(" ")
+        return f"{self.effect}: {article.lower() if article in _ARTICLES else article}{blank}{rest}"
 
 
 def headline(judgment: Judgment, sample: LiveSample | None, labels: Mapping[str, str]) -> Headline:
@@ -105,9 +95,9 @@ def _in_use(sample: LiveSample | None, verdict: Verdict) -> Headline:
     if not uses:
         return Headline(f"{works}; no job uses RDMA now")
     first = uses[0]
-    if first.word in GDR_WORDS or first.health is Health.WARNING:
+    if first.path.word in GDR_WORDS or first.health is Health.WARNING:
         return Headline(_said_of([use for use in uses if use.health is first.health], has_all=True))
-    if first.word is PathWord.UNKNOWN:
+    if first.path.word is PathWord.UNKNOWN:
         return Headline(f"{works}; the path of {first.program} is unknown", first.path.why or verdict.reason)
     return Headline(f"{works}; no job uses it now")
 
@@ -120,10 +110,6 @@ class _Use:
     path: PathJudgment
     health: Health
     where: str  # " on all 8 ranks"
-
-    @property
-    def word(self) -> PathWord:
-        return self.path.word
 
 
 def _uses(sample: LiveSample | None) -> list[_Use]:
@@ -146,7 +132,7 @@ def _said_of(uses: Sequence[_Use], has_all: bool = False) -> str:
     `has_all`: also where it is true of all ranks, how many those are.
     """
     first, of_many = uses[0], len(uses) > 1
-    phrase = path_phrase(first.word, of_many).partition(" (")[0]
+    phrase = path_phrase(first.path.word, of_many).partition(" (")[0]
     where = "" if of_many or (first.where.startswith(" on all ") and not has_all) else first.where
     likely = ", likely" if has_all and any(use.path.is_likely for use in uses) else ""
     return f"{f'{len(uses)} jobs' if of_many else first.program} {phrase}{where}{likely}"

@@ -12,17 +12,18 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.origin import Source
-from probes.base.plan import make_plan
+from probes.base.plan import user_plan
 from probes.base.site import Silence, silences
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.statements import PathStatement, path_statements
 from probes.facts.node import host_name
 from probes.host.protocol import LogFinding
-from probes.queries.finding import Check, Evidence, Finding, Outcome, Severity, Status, found
+from probes.queries.finding import Check, Finding, Outcome, Status, found
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.snapshot.gdr_use import joined_sentences
@@ -78,9 +79,7 @@ def _with_recorded(outcome: Outcome, recorded: LogFinding | None) -> Outcome:
     return found(
         _CAUSE,
         Evidence("the NCCL logs of the jobs", "found while the node was recorded"),
-        fix=make_plan(
-            "Check the node itself", f"On the node, run gdrtop check {recorded.id}", needs_root=False
-        ),
+        fix=user_plan("Check the node itself", f"On the node, run gdrtop check {recorded.id}"),
         severity=recorded.severity,
         devices=recorded.devices,
         data_path=recorded.data_path,
@@ -101,7 +100,10 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
     findings of these.
     """
     by_id: dict[str, list[Silence]] = {}
-    names = (*_names_of(examination), called) if silences() else ()
+    node = examination.node
+    own = known(host_name(node), "")
+    reached = node.origin.label if node.origin.source is Source.REMOTE else ""
+    names = (*filter(None, (own, reached)), called)
     for silence in silences():
         if silence.covers_node(names):
             by_id.setdefault(silence.id, []).append(silence)
@@ -114,14 +116,6 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
         (check, _with_silence(check, outcome, by_id.get(check.id, []), bdfs, examination.taken_at))
         for check, outcome in outcomes
     )
-
-
-def _names_of(examination: Examination) -> tuple[str, ...]:
-    """Return the node's own name, and the one by which it was reached."""
-    node = examination.node
-    name = known(host_name(node), "")
-    reached = node.origin.label if node.origin.source is Source.REMOTE else ""
-    return tuple(filter(None, (name, reached)))
 
 
 def _with_silence(

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.judgment import Judgment
-from probes.queries.finding import Finding, Severity, Status, concerns
+from probes.queries.finding import Finding, Status, concerns
 from probes.snapshot.verdict import State
 from probes.topology.paths import Topology
 

@@ -17,30 +17,19 @@ from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import (
     engines,
     files,
-    gdr_level,
+    gdr_settings,
     library,
-    log_network,
+    log_contents,
     log_path,
-    log_settings,
     network,
     other_settings,
-    ucx_distance,
 )
 from probes.checks.nic import counters, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, p2p_topology, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk, symbols
-from probes.checks.system import (
-    combinations,
-    device_files,
-    hung_tasks,
-    kubernetes,
-    libraries,
-    memlock,
-    next_boot,
-    perftest,
-)
+from probes.checks.system import combinations, device_files, hung_tasks, kubernetes, memlock, next_boot, tools
 from probes.queries.finding import (
     Area,
     Check,
@@ -56,7 +45,7 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-_OF_VARIABLES = (gdr_level, network, library, files, other_settings)
+_OF_VARIABLES = (gdr_settings, network, library, files, other_settings)
 # Add a new file of checks here. Findings with the same severity are listed in this order.
 _FILES: tuple[ModuleType, ...] = (
     *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons
@@ -65,8 +54,8 @@ _FILES: tuple[ModuleType, ...] = (
     *(nic_devices, port_state, port_rates, roce_gids, roce_mtu),
     *(counters, gpu_devices, driver, modes, nvlink, fabric),
     *(hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
-    *(engines, ucx_distance, log_network, log_settings, log_path),
-    *(live_jobs, live_ports, next_boot, perftest, libraries),
+    *(engines, log_contents, log_path),
+    *(live_jobs, live_ports, next_boot, tools),
 )
 
 
@@ -83,8 +72,6 @@ FAILED_BY_A_BUG = "this check failed because of a bug in gdrtop"
 """The cause of a check that could not run because it raised an exception."""
 _STATUSES = (Status.FOUND, Status.SILENCED, Status.UNKNOWN, Status.PASSED)
 _SEVERITIES = tuple(Severity)
-
-
 Outcomes: TypeAlias = "Sequence[tuple[Check, Outcome]]"
 
 
@@ -96,9 +83,8 @@ def run_checks(examination: Examination, checks: Iterable[Check]) -> Outcomes:
 def findings_of(outcomes: Outcomes, examination: Examination) -> tuple[Finding, ...]:
     """Return found, unknown and passed findings, in the order in which every list shows them."""
     names = DeviceNames(examination)
-    grouped = _group_by_cause(
-        [_finding(check, outcome, names) for check, outcome in outcomes], outcomes, names
-    )
+    made = [_finding(check, outcome, names) for check, outcome in outcomes]
+    grouped = _group_by_cause(made, outcomes, names)
     return tuple(sorted(grouped, key=_rank))
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from types import MappingProxyType
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
@@ -25,7 +26,7 @@ from probes.live.model.sample import (
     PathWord,
     Role,
 )
-from probes.queries.finding import Finding, Severity, Status, costs_bandwidth
+from probes.queries.finding import Finding, Status, costs_bandwidth
 from probes.snapshot.path_verdict import PathUsability, State, Usability
 from probes.snapshot.verdict import Verdict
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from probes.base.codec import Bounds, Codec, CodecError
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -24,7 +25,7 @@ from probes.fleet.traits import (
     trait,
     traits_of,
 )
-from probes.queries.finding import Finding, Severity, named_first
+from probes.queries.finding import Finding, named_first
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
@@ -25,7 +26,6 @@ from probes.live.odd_ranks import (
     places_of,
     what_counts,
 )
-from probes.queries.finding import Evidence
 
 WINDOW_SECONDS = 10.0
 _SHARE = 0.5

@@ -8,6 +8,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import TypeVar
 
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
@@ -18,7 +19,6 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
 from probes.live.events.gpus import FULL_SPEED_PERCENT
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
-from probes.queries.finding import Evidence
 
 LEAST = 3  # members; of two, neither is the odd one
 _PART = 4  # at most one in four may be odd

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
@@ -25,7 +26,6 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import LEAST
-from probes.queries.finding import Severity
 
 _NO_GUID = "0000:0000:0000:0000"
 

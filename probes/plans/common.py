@@ -1,4 +1,4 @@
-"""What steps do: change something that can be undone, end jobs, cut the network, or only read."""
+"""Steps that many plans share, and what a step does: undone, ends jobs, cuts the network, only reads."""
 
 from __future__ import annotations
 
@@ -142,16 +142,9 @@ def affects_jobs(step: Step) -> bool | None:
     return False if is_harmless else None
 
 
-def reboot_plan(title: str, *steps: Step | str, needs_root: bool = True, note: str = "") -> Plan:
+def reboot_plan(title: str, *steps: Step | str, disturbs: str = REBOOT_ENDS_JOBS, note: str = "") -> Plan:
     """Return a plan with a reboot, which ends every job on the node; its texts are manual steps."""
-    return make_plan(
-        title,
-        *steps,
-        needs_root=needs_root,
-        needs_reboot=True,
-        disturbs=REBOOT_ENDS_JOBS,
-        note=note,
-    )
+    return make_plan(title, *steps, needs_reboot=True, disturbs=disturbs, note=note)
 
 
 def may_take_down_netdevs(argv: Sequence[str]) -> bool:

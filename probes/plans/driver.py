@@ -1,11 +1,11 @@
-"""Swap the loaded NVIDIA driver for the one on disk without a reboot, and rebuild modules with DKMS."""
+"""Swap or rebuild the NVIDIA driver's modules, turn GPU persistence on, and MIG off."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from probes.base.plan import NothingToDo, Plan, Step, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsModule
@@ -15,7 +15,6 @@ from probes.facts.system.services import Service, ServiceState
 from probes.plans.common import SWAP_ENDS_JOBS, service_step, start_at_boot_step
 from probes.plans.load_modules import load_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, header_step, in_driver_container
-from probes.queries.finding import join_limited
 from probes.queries.modules import module_of
 from probes.snapshot.examination import Examination
 

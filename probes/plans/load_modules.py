@@ -156,8 +156,11 @@ def load_step(examination: Examination, name: str, loaded_before: Collection[str
     ready = [need for need in needs if need in loaded_before]
     before = f" once {', '.join(ready)} {'is' if len(ready) == 1 else 'are'} loaded" if ready else ""
     before += f" (needs {', '.join(pulled_in)})" if pulled_in else ""
+    facts = examination.node.modules
+    rungs = facts.ladder if isinstance(facts, ModuleFacts) else ()
+    purposes = (rung.why for rung in rungs if rung.module == name)
     return Step(
-        f"Load {name}{before}: {_purpose(examination, name)}",
+        f"Load {name}{before}: {next(purposes, 'modprobe loads its dependencies first')}",
         ("modprobe", name, *peermem_options(examination, name)),
         undo=("rmmod", name),
     )
@@ -176,12 +179,6 @@ def bind_steps(examination: Examination, name: str, bdfs: Sequence[str]) -> tupl
         why = f"Load {name}: this does nothing if it is loaded, which is unknown"
         return Step(why, ("modprobe", name)), search
     return (search,)
-
-
-def _purpose(examination: Examination, name: str) -> str:
-    facts = examination.node.modules
-    rungs = facts.ladder if isinstance(facts, ModuleFacts) else ()
-    return next((rung.why for rung in rungs if rung.module == name), "modprobe loads its dependencies first")
 
 
 def peermem_options(examination: Examination, name: str = PEERMEM) -> tuple[str, ...]:
@@ -288,13 +285,7 @@ def persist_modules(examination: Examination) -> Plan | str:
         names = (*names, PEERMEM)
     if not names:
         return "this node has no NVIDIA GPU and no mlx5 NIC"
-    wanted = wants_peermem(examination)
-    question = (
-        f"cannot tell whether nvidia_peermem is needed as well: {wanted.detail or wanted}"
-        if isinstance(wanted, Unknown) and PEERMEM not in names
-        else ""
-    )
-    return _persist(examination, names, question)
+    return _persist(examination, names, _open_question(examination))
 
 
 def persist_peermem(examination: Examination) -> Plan | str:
@@ -307,8 +298,7 @@ def _persist(examination: Examination, names: Sequence[str], note: str) -> Plan 
     facts = examination.node.modules
     if isinstance(facts, Unknown):
         return f"cannot tell which modules load at boot: {facts}"
-    unread = _unread(facts)
-    if unread:
+    if unread := _unread(facts):
         return f"needs root: {unread} cannot be read"
     if in_container(examination.node.platform):
         return _IN_CONTAINER
@@ -351,12 +341,9 @@ def unpersist_modules(examination: Examination) -> Plan | str:
         return _IN_CONTAINER
     named = own_modules(facts)
     if not named:
-        unread = _unread(facts)
-        return (
-            f"needs root: {unread} cannot be read"
-            if unread
-            else NothingToDo(f"{OWN_FILE} does not exist or lists no module")
-        )
+        if unread := _unread(facts):
+            return f"needs root: {unread} cannot be read"
+        return NothingToDo(f"{OWN_FILE} does not exist or lists no module")
     step = Step(f"Stop loading {', '.join(named)} at boot", file=FileChange(OWN_FILE, None))
     note = "Loaded modules stay until the next boot."
     return make_plan("Undo gdrtop's module loading at boot", step, note=note)

@@ -144,10 +144,7 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
         return (epel, add) if release.startswith("rhel") else (add,)
     if family is Family.SUSE and release == "sles15":
         file = "/etc/zypp/repos.d/cuda-sles15.repo"
-        return (
-            Step(why, ("curl", "-fsSL", "-o", file, f"{place}/cuda-sles15.repo")),
-            _REFRESH[family],
-        )
+        return (Step(why, ("curl", "-fsSL", "-o", file, f"{place}/cuda-sles15.repo")), _REFRESH[family])
     if release == "azl3":
         file = "/etc/yum.repos.d/azurelinux-nvidia-prod.repo"
         return (Step(f"{why} of Azure Linux", ("curl", "-fsSL", "-o", file, _AZURE_REPO.format(processor))),)

@@ -31,15 +31,11 @@ CHECK_CMDLINE = instruction(
 )
 USUAL_READ_BYTES = 4096
 _FIELD = 0x7000  # PCI_EXP_DEVCTL_READRQ, include/uapi/linux/pci_regs.h
-
-
 DRAIN = "running jobs that use these NICs (drain the node first)"
 NOT_LASTING = (
     "A reboot or a NIC reset restores the old value. To keep the new one, set it in the BIOS or with "
     "a systemd unit."
 )
-
-
 _LOCKED = ("integrity", "confidentiality")
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import CONNECTX
-from probes.queries.finding import join_limited
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import Port, PortProblem, ports_of, problem_of
 from probes.snapshot.examination import Examination

@@ -1,4 +1,4 @@
-"""Restart the services of GPUs and RDMA, if their units are installed."""
+"""Restart the services of GPUs and RDMA, lift their memlock limits, and start IMEX."""
 
 from __future__ import annotations
 

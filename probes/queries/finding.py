@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from probes.base.evidence import Evidence as Evidence  # checks import it with the rest
-from probes.base.evidence import Severity as Severity
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.site import Silence
@@ -45,9 +44,7 @@ class Scope(Enum):
 
     DEVICES = "devices"  # the devices that it names
     JOB = "job"  # a job or its settings; the devices are those that it uses
-    NODE = (
-        "node"  # software or a setting of the node, so it may be the cause of what is wrong with any device
-    )
+    NODE = "node"  # software or a setting of the node: it may be what is wrong with any device
 
 
 DETOUR = Unknown(Reason.NOT_THERE, "", "the traffic uses the CPU, and no source says how fast that is")
@@ -260,7 +257,8 @@ class Area:
 
     A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
     what changes with every reading, so they are run again each second; all others run in an examination.
-    `explains` is as in Check.
+    `explains` is as in Check. `critical`, `warning` and `note` register a function over an Examination as a
+    check of this severity.
     """
 
     def __init__(
@@ -276,11 +274,14 @@ class Area:
         self.scope = Scope.JOB if name in AREAS_OF_JOBS else Scope.DEVICES
         self.explains = explains
         self.checks: list[Check] = []
+        self.critical = partial(self.check, Severity.CRITICAL)
+        self.warning = partial(self.check, Severity.WARNING)
+        self.note = partial(self.check, Severity.NOTE)
 
     def check(
         self,
-        name: str,
         severity: Severity,
+        name: str,
         title: str,
         reference: str,
         *,
@@ -291,13 +292,13 @@ class Area:
         requires: tuple[Precondition, ...] | None = None,
         scope: Scope | None = None,
     ) -> Callable[[Callable[[Examination], Outcome]], Callable[[Examination], Outcome]]:
-        """Register a function over an Examination as the area's check with this id."""
+        """Register a function over an Examination as the area's check with this severity and id."""
         conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            texts = (name, self.name, severity, title, reference)
-            added = Check(*texts, judge, ok, impact, data_path, part_of, conditions, self.is_moving)
-            self.checks.append(replace(added, scope=scope or self.scope, explains=self.explains))
+            texts = (name, self.name, severity, title, reference, judge, ok, impact, data_path, part_of)
+            about = (conditions, self.is_moving, scope or self.scope, self.explains)
+            self.checks.append(Check(*texts, *about))
             return judge
 
         return add
@@ -345,36 +346,13 @@ def concerns(finding: Finding, topology: Topology, ends: Collection[str]) -> boo
     return not places or not places.isdisjoint(ends)
 
 
-# Limited lists of names and evidence, and the words that several checks share.
+# Words that several checks share.
 
-SHOWN = 8
 RDMA_DEVICES = "the RDMA devices"
 KERNEL_LOG = "the kernel log"
 PCI_FUNCTIONS = "the PCI functions"
-NAMESPACE_OF_DEVICES = "needs the network namespace that the RDMA devices are in, for example a pod's"
-LIKE_THESE = "more like these"
+NEEDS_NAMESPACE = "needs the network namespace that the RDMA devices are in, for example a pod's"
 STAGED = (
     "NCCL copies GPU data through host memory. One report measured 10 instead of 180 GB/s (NVIDIA/nccl#1676)."
 )
 """The impact of a node without GPUDirect RDMA."""
-
-
-def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
-    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
-    each = tuple(dict.fromkeys(words))
-    more = f" and {len(each) - most} more" if len(each) > most else ""
-    return ", ".join(each[:most]) + more
-
-
-def first_distinct(evidence: Iterable[Evidence], more: str = "more") -> tuple[Evidence, ...]:
-    """Return the first distinct evidence; the rest is counted under the source of the first one left out."""
-    each = tuple(dict.fromkeys(evidence))
-    left = each[SHOWN:]
-    return (*each[:SHOWN], Evidence(left[0].source, f"and {len(left)} {more}")) if left else each
-
-
-def first_n(evidence: Iterable[Evidence]) -> tuple[Evidence, ...]:
-    """Return the first evidence with its repetitions; the rest is counted under the first source."""
-    every = tuple(evidence)
-    left = every[SHOWN:]
-    return (*every[:SHOWN], Evidence(every[0].source, f"and {len(left)} more")) if left else every

@@ -5,20 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan
 from probes.base.unknown import ABSENT, Unknown
-from probes.queries.finding import (
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    needs,
-    passed,
-    pid_name,
-    unknown,
-)
+from probes.queries.finding import CheckEnded, Outcome, found, needs, passed, pid_name, unknown
 from probes.queries.jobs import JobSettings, jobs_of, need_all_processes, no_fault
 from probes.snapshot.examination import Examination
 

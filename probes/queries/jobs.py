@@ -1,4 +1,4 @@
-"""The jobs of a node: processes with a GPU, and the settings they run with."""
+"""The jobs of a node: processes with a GPU, the settings they run with, and findings about those."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, user_plan
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -16,17 +17,7 @@ from probes.facts.node import Node
 from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import (
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_distinct,
-    found,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Outcome, end_with, found, needs, passed, unknown
 from probes.queries.kernel_log import is_dmabuf_refused
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
@@ -43,7 +34,6 @@ GDR_PATHS = "the GPUDirect RDMA paths of this node"
 # Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
 STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with high CPU load."
-FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 FAR_NIC = "These GPUs use a more distant NIC, or copy through host memory."
 # Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
 STAGING_SETTINGS = (
@@ -67,8 +57,6 @@ _WATCHERS = frozenset(
         *("nvtop", "Xorg", "ibacm", "srp_daemon"),
     )
 )
-
-
 _RESTART = instruction("Restart the job", needs_root=False)
 RESTARTS = "the job, which must be restarted"
 
@@ -174,7 +162,6 @@ def conclude(
     severity: Severity | None = None,
     devices: tuple[str, ...] = (),
     impact: str = "",
-    data_path: bool | None = None,
     part_of: tuple[str, ...] = (),
     subjects: tuple[frozenset[str], ...] | None = None,
 ) -> Outcome:
@@ -189,7 +176,6 @@ def conclude(
         severity=severity,
         devices=devices,
         impact=impact,
-        data_path=data_path,
         part_of=part_of,
         pids=frozenset(pid for pid in map(pid_in, seen) if pid is not None),
         subjects=subjects,
@@ -257,7 +243,7 @@ SET_IN = f"the job script, the image or {NCCL_CONF}"
 
 def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
     """Return a plan of steps in a job's files, after which the job is restarted; no text needs root."""
-    return make_plan(title, *steps, _RESTART, needs_root=False, disturbs=RESTARTS, note=note)
+    return user_plan(title, *steps, _RESTART, disturbs=RESTARTS, note=note)
 
 
 def without_variable(name: str, instead: str = "") -> Plan:

@@ -1,29 +1,18 @@
-"""Kernel messages of one kind, as checks of NICs and GPUs report them."""
+"""Kernel messages of one kind as checks report them, refusals of the GPU driver, and groups of Xids."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from probes.base.evidence import Evidence, Severity
+from probes.base.evidence import Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
-from probes.queries.finding import (
-    KERNEL_LOG,
-    Outcome,
-    Status,
-    end_with,
-    first_distinct,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, Outcome, Status, end_with, found, need, passed, unknown
 from probes.snapshot.examination import Examination
 
 _BOOT_SECONDS = 60.0

@@ -7,7 +7,7 @@ from enum import Enum
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, sentences
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.jobs.processes import names_of
@@ -198,17 +198,11 @@ def dmabuf_comes_first(examination: Examination) -> bool:
         return False
     if peers == ():
         return True
-    if _has_no_driver(examination):  # the one that will be installed has open modules
-        return True
+    nvidia = module_of(examination, "nvidia")
+    if not isinstance(nvidia, Unknown) and not is_present(nvidia) and is_there(nvidia.on_disk) is False:
+        return True  # the driver that will be installed has open modules
     flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     return flavor is Flavor.OPEN or not has_peer_symbols(examination)
-
-
-def _has_no_driver(examination: Examination) -> bool:
-    nvidia = module_of(examination, "nvidia")
-    if isinstance(nvidia, Unknown) or is_present(nvidia) or not isinstance(nvidia.on_disk, Unknown):
-        return False
-    return nvidia.on_disk.reason is Reason.NOT_THERE
 
 
 def has_peer_symbols(examination: Examination) -> bool:
@@ -238,7 +232,7 @@ def refused_by(examination: Examination, name: str) -> tuple[str, ...]:
     ids += _refused_file(examination, name)
     if module.blacklisted is not None:
         ids.append("module-blacklisted")
-    if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
+    if is_there(module.on_disk) is False:
         ids += _not_built(examination, name)
     elif isinstance(module.on_disk, Unknown):
         ids.append("modules-index-missing")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from probes.base.evidence import Evidence
+from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.gpudirect import hardware_of, parse_driver_version
+from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ExportedSymbol, ModuleFile
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
 from probes.facts.kernel.modules import (
     PEERMEM,
     PRESENT,
@@ -17,12 +19,11 @@ from probes.facts.kernel.modules import (
     ModuleFacts,
     has_ofed_peer_memory,
 )
-from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED, SymbolVersions
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, is_for_guests
 from probes.facts.pci.nic_families import MELLANOX, PLUGIN_DRIVERS, PLUGIN_ONLY, NicFamily, cards_of
 from probes.facts.system.services import ServiceFacts
-from probes.queries.finding import SHOWN, CheckEnded, Evidence, Outcome, need, passed, unknown
+from probes.queries.finding import Outcome, passed
 from probes.snapshot.examination import Examination
 
 # Documents that checks of modules and drivers cite.
@@ -198,19 +199,6 @@ def ofed_numbers(release: str) -> tuple[int, ...] | None:
     return tuple(int(number) for number in match.groups()) if match else None
 
 
-def driver_version(examination: Examination) -> tuple[str, tuple[int, int, int]]:
-    """Return the version of the loaded NVIDIA driver, as written and as numbers, or end the check."""
-    version = need(
-        map_known(examination.node.gpus, lambda gpus: gpus.driver.version),
-        "the driver's version",
-        absent=Evidence(DRIVER_VERSION, "not found: the driver is not loaded"),
-    )
-    numbers = parse_driver_version(version)
-    if numbers is None:
-        raise CheckEnded(unknown(f"needs the driver's version (malformed: {version})"))
-    return version, numbers
-
-
 # NCCL's own code uses ports with the link layers InfiniBand and Ethernet (src/transport/net_ib/init.cc).
 # EFA's is unspecified, and Slingshot has no verbs. A network plugin of NCCL serves both, through libfabric.
 PLUGIN = "aws-ofi-nccl"
@@ -292,25 +280,3 @@ def is_about_version(message: KernelMessage) -> bool:
     """Return whether a message of the kernel is about the version of the peer-memory symbol."""
     is_version = message.kind is LogKind.SYMBOL_VERSION or message.number == _INVALID
     return message.module == PEERMEM and message.symbol == PEER_MEMORY_SYMBOL and is_version
-
-
-def version_evidence(versions: SymbolVersions) -> tuple[Evidence, ...]:
-    """Return both versions with the commands that print them."""
-    rows = (
-        (NEEDED, versions.importer_path, versions.expected),
-        (EXPORTED, versions.exporter_path, versions.exported),
-    )
-    return tuple(
-        Evidence(f"modprobe {option} {path}", f"0x{version:08x} {PEER_MEMORY_SYMBOL}")
-        for option, path, version in rows
-        if not isinstance(version, Unknown)
-    )
-
-
-def other_build(examination: Examination) -> ExportedSymbol | None:
-    """Return the Module.symvers that a rebuild would use, if it is not that of the exporter's file."""
-    facts, versions = examination.module_files, examination.symbol_versions
-    if isinstance(facts, Unknown) or isinstance(versions, Unknown) or isinstance(versions.exported, Unknown):
-        return None
-    first = next(iter(facts.peer_memory), None)
-    return None if first is None or first.crc == versions.exported else first

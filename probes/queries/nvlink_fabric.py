@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import PciKind
-from probes.queries.finding import join_limited
 from probes.queries.pcie_paths import is_guest
 from probes.snapshot.examination import Examination
 

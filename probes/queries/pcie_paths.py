@@ -1,4 +1,4 @@
-"""What the PCIe checks share: functions, the paths between GPUs and near NICs, and outcomes."""
+"""What the PCIe checks share: functions, the paths between GPUs and near NICs, IOMMU, ACS and outcomes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
-from probes.base.evidence import Evidence
+from probes.base.evidence import LIKE_THESE, Evidence, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -16,19 +16,7 @@ from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_gue
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.facts.system import platform
 from probes.host.protocol import TREE_ONLY
-from probes.queries.finding import (
-    LIKE_THESE,
-    CheckEnded,
-    Outcome,
-    end_with,
-    first_distinct,
-    found,
-    is_bdf,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import CheckEnded, Outcome, end_with, found, is_bdf, need, needs, passed, unknown
 from probes.snapshot.examination import Examination
 from probes.topology.graph import BRIDGES
 from probes.topology.paths import Path

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from enum import Enum
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
-from probes.queries.finding import RDMA_DEVICES, Evidence, Severity, join_limited, need
+from probes.queries.finding import RDMA_DEVICES, need
 from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
@@ -108,11 +110,6 @@ def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
     return boards
 
 
-def card_of(port: Port) -> str:
-    """Return the PCI address of the port's card without the function, "0000:41:00", or ""."""
-    return known(port.device.bdf, "").rpartition(".")[0]
-
-
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
     """Return how severe it is that these ports carry no traffic."""
     devices = {port.device.name for port in lost}
@@ -151,7 +148,7 @@ def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
 
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
     """Say whether the port seems unused: the card's other port works, or no port of this board does."""
-    card = card_of(port)
+    card = known(port.device.bdf, "").rpartition(".")[0]
     board = port.device.board_id
     equals = [
         device
@@ -190,9 +187,9 @@ def problem_of(port: Port) -> Maybe[PortProblem]:
         # The physical state of a RoCE port is Disabled even if only the cable is missing (mlx5, main.c).
         is_up = map_known(port.health, lambda health: health.netdev_is_up)
         return map_known(is_up, _ETHERNET.__getitem__)
-    if state in ("INIT", "ARMED"):
-        if state == "ARMED":
-            return PortProblem.STALLED
+    if state == "ARMED":
+        return PortProblem.STALLED
+    if state == "INIT":
         sm_lid = map_known(port.health, lambda health: health.sm_lid)
         return map_known(sm_lid, lambda lid: PortProblem.STALLED if lid else PortProblem.NO_SUBNET_MANAGER)
     physical = port.facts.physical_state

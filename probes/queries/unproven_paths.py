@@ -85,9 +85,5 @@ def guest_pairs(examination: Examination) -> list[tuple[str, str]]:
         for path in near_paths(examination)
         if (nic := ends.get(path.b, "")) in here
         and known(here[nic].vendor_id, CONNECTX.vendor) == CONNECTX.vendor
-        and not _has_ats(examination, nic)
+        and not known(map_known(config_of(examination, nic), lambda space: space.ats_enabled), False)
     ]
-
-
-def _has_ats(examination: Examination, bdf: str) -> bool:
-    return known(map_known(config_of(examination, bdf), lambda space: space.ats_enabled), False)

@@ -57,6 +57,7 @@ def usable_here(examination: Examination) -> UsableHere:
     nics = {device.name: device for device in rdma}
     elsewhere = node.rdma.devices_elsewhere if isinstance(node.rdma, RdmaFacts) else ()
     devices: dict[str, Maybe[str]] = {}
+    functions = functions_of(examination)
     for end in topology.gpus:
         devices[end.id] = _of_gpu(examination, gpus.get(end.id))
     for end in topology.nics:
@@ -64,16 +65,11 @@ def usable_here(examination: Examination) -> UsableHere:
             devices[end.id] = _of_nic(examination, nics[end.id])
         elif end.bdf in elsewhere:
             devices[end.id] = ELSEWHERE
-        elif _is_for_guests(examination, known(end.bdf, "")):
+        elif (function := functions.get(known(end.bdf, ""))) and is_for_guests(function.driver):
             devices[end.id] = FOR_GUESTS
         else:
             devices[end.id] = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
     return UsableHere(devices, _numa_nodes(examination), in_container(node.platform))
-
-
-def _is_for_guests(examination: Examination, bdf: str) -> bool:
-    function = functions_of(examination).get(bdf)
-    return function is not None and is_for_guests(function.driver)
 
 
 def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
@@ -130,12 +126,8 @@ def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:
         cpus, memory = _numbers(cpuset.cpus), _numbers(cpuset.memory_nodes)
         own = _numbers(node.cpulist)
         if cpus is None or memory is None or own is None:
-            missing = next(
-                fact
-                for fact in (cpuset.cpus, cpuset.memory_nodes, node.cpulist, _MALFORMED)
-                if isinstance(fact, Unknown)
-            )
-            found[node.number] = missing
+            facts = (cpuset.cpus, cpuset.memory_nodes, node.cpulist, _MALFORMED)
+            found[node.number] = next(fact for fact in facts if isinstance(fact, Unknown))
         elif own and own.isdisjoint(cpus):
             found[node.number] = NO_CPU
         elif own and node.number not in memory:

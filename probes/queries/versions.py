@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import DriverFacts
 from probes.facts.jobs.processes import ProcessFacts
@@ -9,7 +10,6 @@ from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tools import LibraryFacts, Perftest, ToolFacts
-from probes.queries.finding import join_limited
 from probes.snapshot.examination import Examination
 
 OWN_DRIVERS = "the kernel's own drivers"

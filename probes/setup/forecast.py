@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import make_plan
 from probes.base.text import plural
@@ -19,7 +20,7 @@ from probes.facts.kernel.release import is_release
 from probes.facts.system import packages
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
-from probes.queries.finding import Evidence, Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import start_twin, with_disk
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State, Usability, Verdict

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeVar
 
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -33,7 +34,6 @@ from probes.facts.system.platform import Cloud
 from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.protocol import Host
-from probes.queries.finding import Evidence
 from probes.queries.jobs import usable_paths
 from probes.queries.module_need import dmabuf_comes_first, needless_loaders
 from probes.queries.modules import no_gpu_or_rdma_device

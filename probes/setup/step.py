@@ -9,11 +9,12 @@ from enum import Enum
 
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Result
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe
 from probes.facts.gpudirect import GdrPath
-from probes.queries.finding import Evidence, Finding
+from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation
 from probes.snapshot.examination import Examination
 

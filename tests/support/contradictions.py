@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.checks.judgment import degrading, exit_status, listed
 from probes.live.model.sample import LiveSample, PathWord
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.queries.ports import PORT_DOWN
 from probes.snapshot.verdict import State, Usability, Verdict
 

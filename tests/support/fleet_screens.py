@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 from textual.pilot import Pilot
 
+from probes.base.evidence import Severity
 from probes.base.origin import Origin, Source
 from probes.fleet.compare import Unanswered
 from probes.fleet.summary import NodeSummary
 from probes.host.protocol import Host
-from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State
 from tests.support.pilot import LONGEST_WAIT_SECONDS, until

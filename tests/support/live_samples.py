@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from probes.base.evidence import Evidence
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
@@ -21,7 +22,6 @@ from probes.live.model.sample import (
     PortSample,
     Role,
 )
-from probes.queries.finding import Evidence
 
 BEGAN = 1_700_000_000.0
 FIRST_PID = 4711

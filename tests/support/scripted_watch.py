@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.events.conditions import Conditions
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
-from probes.queries.finding import Severity
 from probes.snapshot.rates import Reading
 
 Scripted = Callable[..., None]

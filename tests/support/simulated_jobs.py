@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveEvent, LiveProcess, LiveSample, Role
 from probes.live.processes.processes import ProcessReader
-from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.node_reader import NodeReader
 

@@ -1,9 +1,9 @@
 """Summaries of nodes, made without an examination."""
 
+from probes.base.evidence import Severity
 from probes.facts.gpudirect import GdrPath
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.fleet.traits import trait
-from probes.queries.finding import Severity
 from probes.snapshot.verdict import State, Verdict
 
 H100 = Role("Supermicro SYS-821GE-TNHR", (("NVIDIA H100 SXM5 80GB", 8),), (("MT4129", 10),))

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import Process
@@ -30,7 +31,6 @@ from probes.live.model.sample import (
     SlowestNic,
 )
 from probes.live.ras.findings import RasEvents
-from probes.queries.finding import Evidence, Severity
 from probes.snapshot.rates import Reading
 
 NEEDS_ROOT = Unknown(Reason.NEEDS_ROOT, "/proc/4711/environ")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 from textual.pilot import Pilot
 
+from probes.base.evidence import Severity
 from probes.checks.judgment import judge, listed
 from probes.checks.registry import CHECKS
 from probes.live.job_examination import examine_with_jobs
 from probes.live.model.activity import WAIT_SECONDS
-from probes.queries.finding import Severity
 from probes.simulation.faults import live
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost

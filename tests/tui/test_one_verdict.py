@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import pytest
 
 from probes.bandwidth.model.limits import limit_of_pair
+from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, conclude, exit_status, judge, with_severity
 from probes.facts.rdma.devices import RdmaFacts
-from probes.queries.finding import Severity
 from probes.simulation.bandwidth.speeds import Place, sustained
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.node.model.names import SIMULATED_NAMES

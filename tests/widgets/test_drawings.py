@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from probes.base.evidence import Severity
 from probes.base.history import History
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
-from probes.queries.finding import Finding, Severity, Status, names_of
+from probes.queries.finding import Finding, Status, names_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import did_you_mean, printable
 from probes.base.unknown import known
@@ -15,7 +16,6 @@ from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.queries.finding import Severity
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.environment.explain import Explanation, explain

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
+from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
@@ -15,7 +16,7 @@ from probes.host.protocol import Host
 from probes.live.explain import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from probes.setup.environment.advice import Advice, Setting
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination

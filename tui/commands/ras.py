@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any, TextIO, TypedDict, TypeVar
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Unknown
@@ -20,7 +21,6 @@ from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasJob, RasUse
 from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
 from probes.nccl.ras import DiagnosticLine, Diagnostics, RasEvent, RasReport, parse_event
-from probes.queries.finding import Severity
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     OutputOptions,

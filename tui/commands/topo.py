@@ -22,8 +22,7 @@ from probes.facts.node import Node, derivation, probe_node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
-from probes.nccl.topology_file import read_system, xml_text
-from probes.nccl.topology_writer import system_of
+from probes.nccl.topology_file import read_system, system_of, xml_text
 from probes.queries.finding import Finding
 from probes.queries.pcie_paths import detours
 from probes.queries.unproven_paths import unproven_pairs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from probes.base.evidence import Severity
 from probes.base.origin import Origin
-from probes.queries.finding import Severity
 from tui.runtime.printing import source_word
 from tui.settings.current import current, is_configured
 from tui.terminal.driver import driver_of

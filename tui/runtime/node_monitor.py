@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from probes.base.evidence import Severity
 from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.text import capitalized
@@ -22,7 +23,7 @@ from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.ras.findings import RasEvents
 from probes.live.reliability import past_by_device
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.snapshot.condition import (
     ERRORS_RISING,
     FLAPPING,

@@ -13,13 +13,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from enum import Enum
 from typing import Any
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import Host
 from probes.host.rdma_resources import RdmaResources
 from probes.live.model.sample import LiveEvent, LiveSample
-from probes.queries.finding import Severity
 from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read_archive
 from probes.recording.format import PackedAnswer, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost

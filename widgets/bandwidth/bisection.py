@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.planning.bisection import LEAST_DIFFERENCE, Cause, Outcome, Trial
-from probes.base.text import plural
-from probes.queries.finding import join_limited
+from probes.base.text import join_limited, plural
 from probes.setup.environment.differences import Difference, Differences
 from widgets.base.figures import gbps, minutes
 from widgets.base.lines import Line, Tone, wrapped

@@ -10,12 +10,13 @@ from types import MappingProxyType
 
 from rich.cells import cell_len
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
-from probes.queries.finding import Evidence, Finding, Severity, Status, named_first
+from probes.queries.finding import Finding, Status, named_first
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from probes.base.evidence import Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered
 from probes.fleet.fleet_watch import WatchedNode
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
-from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import ago, local_time

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from probes.base.text import capitalized, plural, printable
+from probes.base.text import capitalized, join_limited, plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.compare import Change, Changes, Difference, Fleet, Kind
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import Role
 from probes.fleet.traits import Fact, Place
-from probes.queries.finding import join_limited
 from probes.snapshot.verdict import State
 from widgets.base.figures import ago, local_time
 from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped

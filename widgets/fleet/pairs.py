@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
-from probes.base.text import plural, printable
+from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, PairsReport, Place
 from probes.fleet.rails import RailLeaves
-from probes.queries.finding import join_limited
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line, wrapped

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.live.model.sample import LiveEvent
-from probes.queries.finding import Severity
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, behind, cut, width_of, wrapped
 from widgets.live.ranks import short_names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 
+from probes.base.evidence import Evidence
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.statements import rank_health
@@ -22,7 +23,6 @@ from probes.live.model.sample import (
     PortSample,
     Role,
 )
-from probes.queries.finding import Evidence
 from probes.queries.modules import PEERMEM_REFCNT
 from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from probes.base.evidence import Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.checks.statements import use_health
 from probes.live.explain import ProcessExplanation, ProcessGpu
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, behind, labeled, line, wrapped
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from probes.base.text import plural
+from probes.base.evidence import Severity
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.statements import (
     Health,
@@ -20,7 +21,7 @@ from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord,
 from probes.live.model.step_text import seconds_text, step_text
 from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.jobs import path_shares
-from probes.queries.finding import Finding, Severity, join_limited, names_of
+from probes.queries.finding import Finding, names_of
 from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.health import TONES

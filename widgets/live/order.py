@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Unknown
 from probes.live.model.sample import LiveProcess, LiveSample
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from probes.snapshot.condition import Condition
 
 T = TypeVar("T")

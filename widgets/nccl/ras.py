@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.base.evidence import Severity
 from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known
 from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
@@ -11,7 +12,6 @@ from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import LocalProcesses, RasTarget
 from probes.nccl.ras import BAD, Diagnostics, RasEvent, RasReport
-from probes.queries.finding import Severity
 from widgets.base.lines import Line, Tone, wrapped
 
 _MARKS = {

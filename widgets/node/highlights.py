@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import cached_property
 
 from probes.base.frozen import frozen
-from probes.queries.finding import join_limited
+from probes.base.text import join_limited
 from probes.queries.usable_here import UsableHere
 from probes.snapshot.nic_roles import NicRole
 from probes.topology.paths import Topology

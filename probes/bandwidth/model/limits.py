@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, link_gbps, now_of, words
 from probes.facts.rdma.devices import RdmaPort
-from probes.queries.finding import Evidence
 from probes.queries.pcie_paths import config_of, functions_of, is_grace
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR

@@ -13,11 +13,11 @@ from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import GPU_PATHS
 from probes.bandwidth.results.against_earlier import local_time
 from probes.bandwidth.results.memory_path import is_measured
-from probes.base.evidence import Evidence
+from probes.base.evidence import Evidence, Severity
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
 from probes.facts.node import host_name
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import BELOW_LIMIT, Condition
 from probes.snapshot.examination import Examination

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from probes.base.evidence import Evidence, Severity
-from probes.base.plan import make_plan
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.plan import make_plan, user_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
 from probes.facts.kernel.log import KernelMessage, LogKind
@@ -15,21 +16,9 @@ from probes.facts.system.platform import in_container
 from probes.host.nvml import NvmlGpu
 from probes.live.events.gpus import OFF_THE_BUS
 from probes.plans.boot import initramfs_step
-from probes.plans.common import reboot_step
+from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import bind_steps
-from probes.queries.finding import (
-    KERNEL_LOG,
-    Area,
-    Outcome,
-    end_with,
-    first_n,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.modules import DRIVER_README
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
@@ -117,9 +106,8 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     return chosen
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-without-driver",
-    Severity.CRITICAL,
     "A GPU has no driver",
     DRIVER_README,
     ok="Every GPU has a driver",
@@ -132,17 +120,13 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or could not initialize it.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=make_plan(
-            "Let the driver bind to the GPU",
-            *bind_steps(examination, "nvidia", bdfs_of(chosen)),
-        ),
+        fix=make_plan("Let the driver bind to the GPU", *bind_steps(examination, "nvidia", bdfs_of(chosen))),
         devices=bdfs_of(chosen),
     )
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-without-driver-nouveau",
-    Severity.CRITICAL,
     "A GPU uses nouveau instead of the NVIDIA driver",
     DRIVER_README,
     ok="No GPU uses nouveau",
@@ -154,22 +138,19 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     return found(
         f"{names_of(chosen)}: nouveau was loaded before the NVIDIA driver.",
         *first_n(_driver(gpu) for gpu in chosen),
-        fix=make_plan(
+        fix=reboot_plan(
             "Blacklist nouveau",
             "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
             " /etc/modprobe.d",
             initramfs_step(examination),
             reboot_step(),
-            needs_reboot=True,
-            disturbs="every job on this node",
         ),
         devices=bdfs_of(chosen),
     )
 
 
-@AREA.check(
+@AREA.note(
     "gpu-without-driver-passed-through",
-    Severity.NOTE,
     "A GPU is reserved for a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
     ok="No GPU is reserved for a virtual machine",
@@ -185,9 +166,8 @@ def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     LOST_GPU,
-    Severity.CRITICAL,
     "A GPU has fallen off the bus",
     XID_DOCUMENT,
     ok="No GPU has fallen off the bus",
@@ -224,12 +204,10 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It responds again." if back else ""),
             *first_n(evidence),
-            fix=make_plan(
+            fix=reboot_plan(
                 "Power-cycle the node",
                 "Drain the node and power-cycle it (a reboot is often not enough)",
                 "Reseat the GPU, riser and cables, and replace the GPU if it happens again",
-                needs_reboot=True,
-                disturbs="every job on this node",
             ),
             severity=Severity.WARNING if back else None,
             impact="Jobs that ran on this GPU are dead." if back else "",
@@ -241,9 +219,8 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-missing-from-nvml",
-    Severity.CRITICAL,
     "A GPU with a driver is missing from NVML",
     "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
     ok="NVML lists every GPU that has a driver",
@@ -297,9 +274,8 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[Nccl] | Maybe[Smi]]:
     }
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-without-near-nic",
-    Severity.WARNING,
     "Some GPUs have no NIC below their PCIe switch",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
     ok="All GPUs are equally close to a NIC",
@@ -334,11 +310,10 @@ def gpu_without_near_nic(examination: Examination) -> Outcome:
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
             "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
-            fix=make_plan(
+            fix=user_plan(
                 "Give these GPUs a nearby NIC",
                 "Move a NIC below the GPU's switch if the chassis allows it",
                 "Or set NCCL_NET_GDR_LEVEL=PHB in the job, then measure",
-                needs_root=False,
             ),
             devices=tuple(gpu for gpu, _ in far),
         )

@@ -1,4 +1,4 @@
-"""Checks of the GPU driver: its libraries, its start, its persistence."""
+"""Checks of the GPU driver: its libraries, its start, persistence, and its Xids in the kernel log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
 
-from probes.base.plan import Plan, instruction, make_plan, plan_or_none
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.plan import Plan, instruction, make_plan, plan_or_none, user_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import (
     GSP_TIMEOUT,
@@ -23,21 +25,9 @@ from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
 from probes.host.nvml import NvmlGpu
+from probes.plans.common import reboot_plan
 from probes.plans.driver import PERSISTENCE_DAEMON, persistence_on
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown
 from probes.queries.kernel_log import (
     GSP,
     LOST,
@@ -60,9 +50,8 @@ _PERSISTENCE = "NVIDIA driver persistence, https://docs.nvidia.com/deploy/driver
 _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU settings are lost."
 
 
-@AREA.check(
+@AREA.critical(
     "driver-library-mismatch",
-    Severity.CRITICAL,
     "The driver's libraries and the loaded kernel driver have different versions",
     "NVIDIA Management Library, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "
     "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
@@ -85,12 +74,10 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
-            fix=make_plan(
+            fix=reboot_plan(
                 "Load the installed driver",
                 "Drain the node and reboot",
                 "Or stop everything that uses the GPUs, and reload the modules",
-                needs_reboot=True,
-                disturbs="every job on this node",
                 note="Hold the driver packages (apt-mark hold) and update only in a maintenance window.",
             ),
             devices=("nvidia",),
@@ -103,9 +90,8 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
     return passed(loaded, *first_n(shown))
 
 
-@AREA.check(
+@AREA.critical(
     "driver-library-missing",
-    Severity.CRITICAL,
     "The GPU driver's libraries are not installed",
     DRIVER_README + "installedcomponents.html",
     ok="The GPU driver's libraries are installed",
@@ -146,9 +132,8 @@ def driver_library_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "gsp-firmware-missing",
-    Severity.CRITICAL,
     "The GPU driver's firmware is not installed",
     DRIVER_README + "gsp.html",
     ok="The GPU driver's firmware is installed",
@@ -178,18 +163,14 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
 
 def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
     """Return path and version of the installed NVML libraries."""
-    if isinstance(examination.libraries, Unknown):
-        return ()
-    return tuple(
-        (library.path, library.version)
-        for library in examination.libraries.found.get("libnvidia-ml.so.1", ())
-        if not isinstance(library.version, Unknown)
-    )
+    libraries = examination.libraries
+    files = () if isinstance(libraries, Unknown) else libraries.found.get("libnvidia-ml.so.1", ())
+    pairs = ((file.path, file.version) for file in files)
+    return tuple((path, version) for path, version in pairs if not isinstance(version, Unknown))
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-driver-start-failed",
-    Severity.CRITICAL,
     "The driver could not initialize a GPU",
     DRIVER_README + "commonproblems.html",
     ok="The driver has initialized every GPU",
@@ -244,9 +225,8 @@ def _found_off(examination: Examination, gpus: list[Gpu], cause: str, daemon: st
     )
 
 
-@AREA.check(
+@AREA.note(
     "persistence-off",
-    Severity.NOTE,
     "Persistence mode is disabled",
     _PERSISTENCE,
     ok="The driver keeps idle GPUs initialized",
@@ -261,9 +241,8 @@ def persistence_off(examination: Examination) -> Outcome:
     return _found_off(examination, gpus, cause, "inactive")
 
 
-@AREA.check(
+@AREA.note(
     "persistence-off-daemon-runs",
-    Severity.NOTE,
     "nvidia-persistenced is running without persistence mode",
     _PERSISTENCE,
     ok="nvidia-persistenced has enabled persistence mode, or is not running",
@@ -300,9 +279,8 @@ def _reset(bdfs: Sequence[str]) -> str:
     return f"{_RESET} -i {','.join(bdfs)}" if bdfs else _RESET
 
 
-@AREA.check(
+@AREA.critical(
     GSP_TIMEOUT,
-    Severity.CRITICAL,
     "A GPU's system processor (GSP) timed out",
     XID_DOCUMENT,
     ok="No GSP timeout in the kernel log",
@@ -327,9 +305,8 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     return replace(outcome, takes=outcome.devices)
 
 
-@AREA.check(
+@AREA.warning(
     "xid-memory-error",
-    Severity.WARNING,
     "A GPU has memory errors",
     XID_DOCUMENT,
     ok="No GPU memory error in the kernel log",
@@ -349,9 +326,8 @@ def xid_memory_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.warning(
     "xid-nvlink-error",
-    Severity.WARNING,
     "An NVLink has errors",
     XID_DOCUMENT,
     ok="No NVLink error in the kernel log",
@@ -370,9 +346,8 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the driver reported errors on an NVLink.", fix)
 
 
-@AREA.check(
+@AREA.note(
     "xid-of-a-program",
-    Severity.NOTE,
     "A program failed on a GPU",
     XID_DOCUMENT,
     ok="No program error in the kernel log",
@@ -412,9 +387,8 @@ _STEPS = {
 }
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-recovery-action",
-    Severity.WARNING,
     "A GPU needs a reset or a reboot before it can be used again",
     f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {XID_DOCUMENT}",
     ok="No GPU needs a reset or a reboot",
@@ -451,9 +425,8 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     return replace(outcome, takes=lost)
 
 
-@AREA.check(
+@AREA.warning(
     "xid-other",
-    Severity.WARNING,
     "The driver reported a GPU error",
     XID_DOCUMENT,
     ok="No other GPU error in the kernel log",
@@ -464,16 +437,15 @@ def xid_other(examination: Examination) -> Outcome:
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     numbers = sorted({message.number for message in messages if message.number is not None})
-    fix = make_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number", needs_root=False)
+    fix = user_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number")
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     meanings = [f"Xid {number}: {OTHERS[number]}" for number in numbers[:SHOWN] if number in OTHERS]
     cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:_EXPLAINED]))
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.warning(
     "sxid",
-    Severity.WARNING,
     "An NVSwitch reported errors",
     _FABRIC,
     ok="No NVSwitch error in the kernel log",

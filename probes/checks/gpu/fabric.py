@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
 from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches, service_of
 from probes.facts.gpu.fabric import (
@@ -21,19 +22,7 @@ from probes.facts.system.platform import in_container
 from probes.facts.system.services import ServiceState
 from probes.plans.common import modprobe_step, service_step
 from probes.plans.packages import FABRIC_MANAGER, nvlsm_steps
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, Scope, end_with, found, need, passed, unknown
 from probes.queries.jobs import conclude, jobs_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
@@ -71,9 +60,8 @@ def _in_fabric(examination: Examination) -> list[Gpu]:
     return taking_part
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-fabric-not-registered",
-    Severity.CRITICAL,
     "GPUs are not registered with the NVLink fabric",
     FABRIC_GUIDE,
     ok="All GPUs are registered with the NVLink fabric, or there is none",
@@ -112,9 +100,8 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-fabric-unhealthy",
-    Severity.WARNING,
     "The NVLink fabric reports a problem with a GPU",
     _API,
     ok="The NVLink fabric reports no problem",
@@ -144,9 +131,8 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-fabric-differs",
-    Severity.WARNING,
     "GPUs on this node are in different NVLink cliques",
     _API,
     ok="All GPUs are in one NVLink clique, or there is none",
@@ -179,9 +165,8 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     return need(examination.fabric_services, _SERVICES)
 
 
-@AREA.check(
+@AREA.critical(
     "nvlsm-down",
-    Severity.CRITICAL,
     "NVLSM, the NVLink subnet manager, is not running",
     FABRIC_GUIDE,
     ok="NVLSM is running, or no NVSwitch needs it",
@@ -225,9 +210,8 @@ def _missing(
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nvlsm-missing",
-    Severity.CRITICAL,
     "NVLSM is not installed",
     FABRIC_GUIDE,
     ok="NVLSM is installed, or no NVSwitch needs it",
@@ -242,8 +226,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
         return passed(Evidence("/proc/*/comm", "nvlsm is running"))
     if not isinstance(facts.nvlsm_program, Unknown):
         return passed(Evidence(facts.nvlsm_program, "installed"))
-    if facts.nvlsm_program.reason is not Reason.NOT_THERE:
-        need(facts.nvlsm_program, "the installed programs")
+    need(first_unread((facts.nvlsm_program,)), "the installed programs")
     if in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
     return _missing(
@@ -257,9 +240,8 @@ def nvlsm_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "ib-umad-missing",
-    Severity.CRITICAL,
     "ib_umad is not loaded",
     "spectrocloud/CanvOS pull request 700, https://github.com/spectrocloud/CanvOS/pull/700, and "
     + FABRIC_GUIDE,
@@ -292,9 +274,8 @@ def ib_umad_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "fabric-manager-restarted-under-jobs",
-    Severity.WARNING,
     "Fabric Manager was restarted while jobs were using the GPUs",
     f"https://github.com/NVIDIA/nccl/issues/976; {FABRIC_GUIDE}",
     ok="No job is older than Fabric Manager, or there is none",

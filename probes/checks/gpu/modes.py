@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 
-from probes.base.plan import instruction, make_plan
+from probes.base.evidence import Evidence, first_n
+from probes.base.plan import instruction, user_plan
+from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
+from probes.checks.nccl.library import versions_of
 from probes.checks.path.dmabuf import GDR_MANUAL
 from probes.facts.gpu.generations import AMPERE, KEPLER, is_before
 from probes.facts.gpu.gpus import (
@@ -20,19 +23,9 @@ from probes.facts.gpu.gpus import (
 )
 from probes.nccl.settings import parse_level
 from probes.plans.boot import driver_option_plan
+from probes.plans.common import reboot_plan
 from probes.plans.driver import mig_off
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
@@ -45,9 +38,8 @@ def _name(gpu: Gpu) -> Evidence:
     return Evidence(f"nvidia-smi -L, GPU{gpu.index}", gpu.name)
 
 
-@AREA.check(
+@AREA.note(
     "mig-with-gdr",
-    Severity.NOTE,
     "MIG is enabled",
     "NVIDIA MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
     ok="MIG is disabled",
@@ -64,9 +56,8 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "vgpu-without-gdr",
-    Severity.NOTE,
     "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
     "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
     ok="No vGPU, or it supports GPUDirect RDMA",
@@ -80,10 +71,9 @@ def vgpu_without_gdr(examination: Examination) -> Outcome:
         return found(
             f"{names_of(chosen)}: the hypervisor shares this GPU. Support depends on its vGPU profile.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=make_plan(
+            fix=user_plan(
                 "Ask the hypervisor's admin for another profile",
                 "Pass the whole GPU through, or use a profile with GPUDirect RDMA",
-                needs_root=False,
                 disturbs="the virtual machine, which must be restarted",
             ),
             devices=bdfs_of(chosen),
@@ -103,9 +93,8 @@ def _has_support(examination: Examination, gpu: Gpu) -> bool:
 _STAGES = "Jobs copy through host memory. No setting changes that."
 
 
-@AREA.check(
+@AREA.note(
     "geforce-no-gdr",
-    Severity.NOTE,
     "GeForce GPUs do not support GPUDirect RDMA",
     GDR_MANUAL,
     ok="No GeForce GPU, or it supports GPUDirect RDMA",
@@ -137,9 +126,8 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     return passed(*first_n(_capability(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check(
+@AREA.critical(
     "gpu-too-old-for-gdr",
-    Severity.CRITICAL,
     "A GPU is too old for GPUDirect RDMA",
     GDR_MANUAL,
     ok="Every GPU is new enough for GPUDirect RDMA",
@@ -158,9 +146,8 @@ def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     return _new_enough(gpus)
 
 
-@AREA.check(
+@AREA.note(
     "gdr-read-off-on-old-gpus",
-    Severity.NOTE,
     "NCCL sends from host memory on pre-Ampere GPUs without NVLink",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
     ok="NCCL sends directly from GPU memory",
@@ -175,10 +162,9 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
         return found(
             f"{names_of(unlinked)}: by design. In NCCL's log only the receiving side shows /GDRDMA.",
             *first_n(_capability(gpu) for gpu in unlinked),
-            fix=make_plan(
+            fix=user_plan(
                 "Measure whether GPUDirect RDMA is faster for sending",
                 "Set NCCL_NET_GDR_READ=1 in the job, and compare",
-                needs_root=False,
                 disturbs=RESTARTS,
             ),
             devices=bdfs_of(unlinked),
@@ -188,9 +174,8 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     return _new_enough(gpus)
 
 
-@AREA.check(
+@AREA.note(
     "confidential-computing-on",
-    Severity.NOTE,
     "Confidential computing is enabled, which rules out GPUDirect RDMA",
     "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
     ok="Confidential computing is disabled",
@@ -207,19 +192,16 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
-        fix=make_plan(
+        fix=reboot_plan(
             "Disable confidential computing if your security requirements allow it",
             "Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs",
-            needs_reboot=True,
-            disturbs="every job on this node",
         ),
         devices=bdfs_of(facts.gpus),
     )
 
 
-@AREA.check(
+@AREA.warning(
     "c2c-grace-specifics",
-    Severity.WARNING,
     "NCCL is too old to use GPUDirect RDMA over C2C",
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_C2C",
     ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
@@ -240,10 +222,10 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
             need_nvml(gpu, gpu.c2c_links)
         return passed(Evidence("NVML", "no GPU has C2C links"))
     versions = _nccl_versions(examination)
-    old = [nccl for nccl in versions if _version(nccl.value) < _C2C_SINCE]
+    old = [nccl for nccl in versions if version_numbers(nccl.value) < _C2C_SINCE]
     if old:
         # NCCL_NET_GDR_C2C came with 2.26 (default 0; 1 since 2.27.3); before, the level alone decides.
-        has_variable = {_version(nccl.value) >= _C2C_VARIABLE for nccl in old}
+        has_variable = {version_numbers(nccl.value) >= _C2C_VARIABLE for nccl in old}
         until_then = [
             instruction(f"Until then, set {setting} in jobs with NCCL {which}", False)
             for condition, setting, which in (
@@ -259,11 +241,10 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
         return found(
             about(affected(jobs_of(examination), old), cause) if by_jobs else cause,
             *first_n(old),
-            fix=make_plan(
+            fix=user_plan(
                 "Use NCCL 2.27 or later",
                 "Use an image or package with NCCL 2.27 or later",
                 *until_then,
-                needs_root=False,
                 disturbs=RESTARTS,
                 note="Do not change ACS or the SMMU: advice for x86 does not apply here.",
             ),
@@ -277,30 +258,23 @@ def c2c_grace_specifics(examination: Examination) -> Outcome:
 
 def _nccl_versions(examination: Examination) -> list[Evidence]:
     """Return the NCCL versions on the node, and in jobs whose settings do not allow the C2C path."""
-    found_here: list[Evidence] = []
-    if not isinstance(examination.libraries, Unknown):
-        for library in examination.libraries.found.get("libnccl.so.2", ()):
-            if not isinstance(library.version, Unknown):
-                found_here.append(Evidence(library.path, library.version))
-    processes = () if isinstance(examination.processes, Unknown) else examination.processes.processes
-    for process in processes:
+    libraries, facts = examination.libraries, examination.processes
+    installed = () if isinstance(libraries, Unknown) else libraries.found.get("libnccl.so.2", ())
+    pairs = [(library.path, library.version) for library in installed]
+    found_here = [Evidence(path, version) for path, version in pairs if not isinstance(version, Unknown)]
+    for process in () if isinstance(facts, Unknown) else facts.processes:
         environment = known(process.environment, {})
         level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
         if environment.get("NCCL_NET_GDR_C2C") == "1" or (level and level.rank >= ORDER[Nccl.PHB]):
             continue
-        for mapped in known(process.libraries, ()):
-            if mapped.name == "libnccl" and not isinstance(mapped.version, Unknown):
-                found_here.append(Evidence(f"/proc/{process.pid}/maps: {mapped.path}"[:200], mapped.version))
+        for mapped, _ in versions_of(process, "libnccl"):
+            source = f"/proc/{process.pid}/maps: {mapped.path}"[:200]
+            found_here.append(Evidence(source, str(mapped.version)))
     return found_here
 
 
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".")[:2] if part.isdecimal())
-
-
-@AREA.check(
+@AREA.note(
     "c2c-grace-specifics-gb10",
-    Severity.NOTE,
     "GB10 (DGX Spark) does not support GPUDirect RDMA",
     "NVIDIA DGX Spark porting guide, https://docs.nvidia.com/dgx/dgx-spark-porting-guide/",
     ok="No GB10 GPU, or it supports GPUDirect RDMA",
@@ -315,19 +289,17 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
         return found(
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=make_plan(
+            fix=user_plan(
                 "Register host memory instead",
                 "Allocate with cudaHostAlloc and register that memory",
-                needs_root=False,
             ),
             devices=bdfs_of(chosen),
         )
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.check(
+@AREA.note(
     "gpu-memory-in-kubernetes",
-    Severity.NOTE,
     "Linux manages GPU memory on a Kubernetes node",
     "NVIDIA, Understanding Memory Management on Hardware-Coherent Platforms, "
     "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "

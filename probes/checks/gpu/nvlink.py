@@ -1,10 +1,11 @@
-"""Checks of what NVLink needs on this node: Fabric Manager, and all of its links."""
+"""Checks of what NVLink needs on this node: Fabric Manager, all of its links, and IMEX to other nodes."""
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Step, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Reason, Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
 from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
 from probes.facts.gpu.gpus import Gpu
@@ -14,20 +15,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import service_step, start_at_boot_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
 from probes.plans.services import start_imex
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, Scope, end_with, found, need, passed, unknown
 from probes.queries.jobs import has_pods
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
@@ -54,10 +42,6 @@ def need_switches(examination: Examination) -> NvSwitches:
     return switches
 
 
-def _driver_version(examination: Examination) -> Maybe[str]:
-    return map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
-
-
 def service_of(examination: Examination, name: str) -> Service:
     """Return a service, or end the check as unknown."""
     return need(examination.services, SERVICES).services[name]
@@ -68,9 +52,8 @@ def state_of(name: str, value: str) -> Evidence:
     return Evidence(f"systemctl is-active {name}", value)
 
 
-@AREA.check(
+@AREA.critical(
     "fabric-manager-down",
-    Severity.CRITICAL,
     "Fabric Manager is not running",
     FABRIC_GUIDE,
     ok="Fabric Manager is running, or there is no NVSwitch",
@@ -81,8 +64,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = need_switches(examination)
     service = service_of(examination, FABRIC_MANAGER)
-    is_absent = isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE
-    if is_absent and isinstance(service.path, Unknown):
+    if is_there(service.state) is False and isinstance(service.path, Unknown):
         return passed(state_of(FABRIC_MANAGER, "not installed (see fabric-manager-down-absent)"))
     state = need(service.state, SERVICES)
     if state is ServiceState.ACTIVE:
@@ -98,9 +80,8 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "fabric-manager-down-absent",
-    Severity.CRITICAL,
     "Fabric Manager is not installed",
     FABRIC_GUIDE,
     ok="Fabric Manager is installed, or there is no NVSwitch",
@@ -113,18 +94,18 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     service = service_of(examination, FABRIC_MANAGER)
     if service.state is ServiceState.ACTIVE or not isinstance(service.path, Unknown):
         return passed(Evidence(known(service.path, "a Fabric Manager process"), "installed"))
-    if service.path.reason is not Reason.NOT_THERE:
-        need(service.path, SERVICES)
+    need(first_unread((service.path,)), SERVICES)
     if in_container(examination.node.platform):
         return unknown(NEEDS_HOST)
     subnet_manager = is_there(map_known(examination.fabric_services, lambda facts: facts.nvlsm_program))
     needed = nvlsm_steps(examination) if switches.needs_nvlsm and subnet_manager is False else ()
+    version = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
     return found(
         f"{switches.text} Only Fabric Manager configures them.",
         Evidence(service.path.source, "not there, nor in systemd's other directories"),
         fix=make_plan(
             "Install Fabric Manager",
-            *fabric_manager_steps(examination, _driver_version(examination)),
+            *fabric_manager_steps(examination, version),
             *needed,  # Fabric Manager does not start without it
             _START_MANAGER,
         ),
@@ -132,9 +113,8 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "fabric-manager-down-version",
-    Severity.CRITICAL,
     "Fabric Manager and the driver have different versions",
     FABRIC_GUIDE,
     ok="Fabric Manager matches the driver's version, or there is no NVSwitch",
@@ -170,9 +150,8 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nvlink-down",
-    Severity.WARNING,
     "A GPU has fewer active NVLinks than the others",
     "nvidia-smi(1), nvlink --status",
     ok="GPUs of the same model have the same number of NVLinks",
@@ -242,9 +221,8 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
-@AREA.check(
+@AREA.warning(
     "imex-down",
-    Severity.WARNING,
     "IMEX is not running, so there is no NVLink to other nodes",
     _GUIDE,
     ok="IMEX is running, or something else starts it for jobs",
@@ -259,7 +237,7 @@ def imex_down(examination: Examination) -> Outcome:
     elsewhere = _started_elsewhere(examination, service)
     if elsewhere is not None:
         return passed(elsewhere)
-    if isinstance(service.state, Unknown) and service.state.reason is Reason.NOT_THERE:
+    if is_there(service.state) is False:
         if in_container(examination.node.platform):
             return unknown(NEEDS_HOST)
         state = "not installed"
@@ -275,9 +253,8 @@ def imex_down(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "imex-channels-missing",
-    Severity.WARNING,
     "IMEX is running, but there is no IMEX channel",
     "NVIDIA IMEX guide, IMEX Channels, "
     "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan, user_plan
+from probes.base.text import join_limited
 from probes.checks.live.ports import conditions_of, report_conditions
-from probes.queries.finding import Area, Outcome, Scope, Severity, end_with, join_limited, passed
+from probes.queries.finding import Area, Outcome, Scope, end_with, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
@@ -57,9 +58,8 @@ def _end_by_design(examination: Examination) -> None:
 _STAGED_FIX = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
 
 
-@AREA.check(
+@AREA.warning(
     STAGED,
-    Severity.WARNING,
     "A running job copies GPU memory through host memory",
     NCCL_VARIABLES,
     ok="No running job copies GPU memory through host memory",
@@ -82,9 +82,8 @@ _OVER_TCP_FIX = job_plan(
 )
 
 
-@AREA.check(
+@AREA.warning(
     OVER_TCP,
-    Severity.WARNING,
     "A running job uses TCP instead of RDMA",
     NCCL_VARIABLES + "#nccl-net",
     ok="No running job uses TCP instead of RDMA",
@@ -100,15 +99,14 @@ def job_over_tcp(examination: Examination) -> Outcome:
 
 _CONTRADICTED_FIX = make_plan(
     "Find out which of both is true",
-    instruction("Run gdrtop as root, which sees the NICs that are attached to GPU memory"),
-    instruction("Run gdrtop prove, which registers GPU memory for a moment and shows what refuses it"),
-    instruction("Compare the evidence of the requirement with the node, and report what gdrtop misreads"),
+    "Run gdrtop as root, which sees the NICs that are attached to GPU memory",
+    "Run gdrtop prove, which registers GPU memory for a moment and shows what refuses it",
+    "Compare the evidence of the requirement with the node, and report what gdrtop misreads",
 )
 
 
-@AREA.check(
+@AREA.warning(
     CONTRADICTED,
-    Severity.WARNING,
     "A running job seems to use a path that this node cannot have",
     "Linux, RDMA netlink and proc_pid_status(5), VmPin; gdrtop help verdict",
     ok="No running job uses a path that this node cannot have",
@@ -131,9 +129,8 @@ def _resume(examination: Examination) -> Plan:
     return make_plan("Resume the process", *steps)
 
 
-@AREA.check(
+@AREA.warning(
     STOPPED,
-    Severity.WARNING,
     "A process of a running job is stopped",
     "signal(7), SIGSTOP; proc_pid_stat(5), state T",
     ok="No process of a running job is stopped",
@@ -145,21 +142,16 @@ def rank_stopped(examination: Examination) -> Outcome:
     return report_conditions(examination, STOPPED, _resume)
 
 
-_RANK_ENDED_FIX = Plan(
+_RANK_ENDED_FIX = user_plan(
     "Restart the job",
-    (
-        instruction(
-            "Read the end of the rank's log, which shows the error that ended the rank", needs_root=False
-        ),
-        instruction("End the job and start it again", needs_root=False),
-    ),
+    "Read the end of the rank's log, which shows the error that ended the rank",
+    "End the job and start it again",
     disturbs=RESTARTS,
 )
 
 
-@AREA.check(
+@AREA.warning(
     RANK_ENDED,
-    Severity.WARNING,
     "A rank of a running job has exited",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="No rank of a running job has exited",
@@ -172,21 +164,15 @@ def rank_ended(examination: Examination) -> Outcome:
     return report_conditions(examination, RANK_ENDED, _RANK_ENDED_FIX, 10.0)
 
 
-_RAS_PROBLEM_FIX = Plan(
+_RAS_PROBLEM_FIX = user_plan(
     "Look at the rank in the RAS report",
-    (
-        instruction("Look at the process in the RAS report: log, stacks (py-spy dump), node", False),
-        instruction(
-            "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
-            False,
-        ),
-    ),
+    "Look at the process in the RAS report: log, stacks (py-spy dump), node",
+    "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
 )
 
 
-@AREA.check(
+@AREA.warning(
     RAS_PROBLEM,
-    Severity.WARNING,
     "NCCL's RAS service reports a problem with a job",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="NCCL's RAS service has reported no problem, or was not queried",
@@ -199,19 +185,16 @@ def ras_problem(examination: Examination) -> Outcome:
     return report_conditions(examination, RAS_PROBLEM, _RAS_PROBLEM_FIX)
 
 
-_SLOW_NIC_FIX = Plan(
+_SLOW_NIC_FIX = make_plan(
     "Find out what slows the NIC",
-    (
-        instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
-        instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", False),
-        instruction("Check the NIC's cable and switch port, and the settings of its rail"),
-    ),
+    instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
+    instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", needs_root=False),
+    "Check the NIC's cable and switch port, and the settings of its rail",
 )
 
 
-@AREA.check(
+@AREA.warning(
     SLOW_NIC,
-    Severity.WARNING,
     "One NIC carries far less traffic than its job's other NICs",
     "NVIDIA/nccl issue 1149, a slow rail slows the whole collective",
     ok="The NICs of each running job carry similar traffic",
@@ -225,25 +208,20 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
     return report_conditions(examination, SLOW_NIC, _SLOW_NIC_FIX, 13.0)
 
 
-_SILENT_FIX = Plan(
+_SILENT_FIX = make_plan(
     "Find the rank that does not arrive",
-    (
-        instruction(
-            "Run gdrtop hang: it compares the ranks by RAS, flight-recorder dumps, threads and packet "
-            "numbers, and names the one that differs"
-        ),
-        instruction(
-            "Look at the job's log: while one rank writes a checkpoint, compiles or loads data for minutes, "
-            "the others wait in the same way, and it ends by itself",
-            needs_root=False,
-        ),
+    "Run gdrtop hang: it compares the ranks by RAS, flight-recorder dumps, threads and packet "
+    "numbers, and names the one that differs",
+    instruction(
+        "Look at the job's log: while one rank writes a checkpoint, compiles or loads data for minutes, "
+        "the others wait in the same way, and it ends by itself",
+        needs_root=False,
     ),
 )
 
 
-@AREA.check(
+@AREA.warning(
     SILENT,
-    Severity.WARNING,
     "A running job moves no data while its ranks wait",
     "NVIDIA/nccl issue 968 (a hang: GPUs at 100 %, little power); NCCL user guide, RAS, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
@@ -258,19 +236,16 @@ def job_silent(examination: Examination) -> Outcome:
     return report_conditions(examination, SILENT, _SILENT_FIX, 90.0)
 
 
-_TRAFFIC_FELL_FIX = Plan(
+_TRAFFIC_FELL_FIX = user_plan(
     "Find out what the job waits for",
-    (
-        instruction("Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live", False),
-        instruction("Look at the job's log and the peers: a rank on another node may have exited", False),
-        instruction("Look for pauses, retransmits and ports that went down in Live", False),
-    ),
+    "Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live",
+    "Look at the job's log and the peers: a rank on another node may have exited",
+    "Look for pauses, retransmits and ports that went down in Live",
 )
 
 
-@AREA.check(
+@AREA.warning(
     TRAFFIC_FELL,
-    Severity.WARNING,
     "A running job moves far less data than before",
     "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
     ok="Running jobs move as much data as in recent minutes",
@@ -299,9 +274,8 @@ def _find_part(examination: Examination) -> Plan:
     return make_plan("Find out why it grew", *steps)
 
 
-@AREA.check(
+@AREA.warning(
     STEP_LONGER,
-    Severity.WARNING,
     "A step of a running job takes longer than before",
     "FALCON, https://arxiv.org/abs/2410.12588 (the step by the period of its communication)",
     ok="No step of a running job is known to take longer than before",
@@ -313,19 +287,16 @@ def job_step_longer(examination: Examination) -> Outcome:
     return report_conditions(examination, STEP_LONGER, _find_part)
 
 
-_ODD_RANK_FIX = Plan(
+_ODD_RANK_FIX = user_plan(
     "Make the ranks alike",
-    (
-        instruction("Compare the rank's NICs, CPUs and environment with another rank's in Live", False),
-        instruction("Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job", False),
-    ),
+    "Compare the rank's NICs, CPUs and environment with another rank's in Live",
+    "Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job",
     disturbs=RESTARTS,
 )
 
 
-@AREA.check(
+@AREA.warning(
     ODD_RANK,
-    Severity.WARNING,
     "A rank or NIC of a running job differs from the others",
     NCCL_VARIABLES,
     ok="No rank or NIC of a running job stands out",

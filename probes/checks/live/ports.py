@@ -1,28 +1,18 @@
-"""Ports and GPUs under load: links that flap, pauses, rising errors, congestion, throttled GPUs."""
+"""Ports and GPUs under load: what watching shows of links, pauses, errors, congestion and throttling."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
 
-from probes.base.evidence import Evidence
-from probes.base.plan import Plan, Step, instruction
-from probes.base.text import capitalized
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
+from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
 from probes.host.protocol import TREE_ONLY
 from probes.live.reliability import day_text, past_by_device
-from probes.queries.finding import (
-    Area,
-    Outcome,
-    Severity,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-    unknown_without,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
 from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import (
@@ -148,21 +138,16 @@ def _title(conditions: list[Condition]) -> str:
 AREA = Area("nic", is_moving=True)
 BANDWIDTH = Area("path", is_moving=True)
 _COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
-
-
-_FLAPPING_FIX = Plan(
+_FLAPPING_FIX = make_plan(
     "Repair the link",
-    (
-        instruction("Read the link's quality: mlxlink -d BDF -m -c -e"),
-        instruction("Clean, reseat or replace cable and optic; try another switch port"),
-    ),
+    "Read the link's quality: mlxlink -d BDF -m -c -e",
+    "Clean, reseat or replace cable and optic; try another switch port",
     disturbs="jobs on this port",
 )
 
 
-@AREA.check(
+@AREA.warning(
     FLAPPING,
-    Severity.WARNING,
     "A port's link is flapping",
     "NVIDIA NVSentinel, NIC health monitor",
     ok="No port's link is flapping",
@@ -174,30 +159,23 @@ def port_flapping(examination: Examination) -> Outcome:
     return report_conditions(examination, FLAPPING, _FLAPPING_FIX, 30.0, False)
 
 
-_ERRORS_RISING_FIX = Plan(
+_ERRORS_RISING_FIX = make_plan(
     "Find out where packets are lost",
-    (
-        instruction("Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable"),
-        instruction("Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops"),
-        instruction("Timeouts: check the job's peers first"),
-    ),
+    "Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable",
+    "Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops",
+    "Timeouts: check the job's peers first",
 )
 
 
-@AREA.check(
+@AREA.warning(
     ERRORS_RISING,
-    Severity.WARNING,
     "A port's error counters are rising now",
     _COUNTERS,
     ok="No port error counter is rising faster than normal",
     impact="Packets are lost or damaged and sent again, which costs bandwidth.",
     data_path=True,
     part_of=(
-        *LINK_CAUSES,
-        "link-flaps",
-        "symbol-errors-rising",
-        "out-of-sequence-rising",
-        "local-ack-timeout",
+        *(*LINK_CAUSES, "link-flaps", "symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout"),
     ),
 )
 def port_errors_rising(examination: Examination) -> Outcome:
@@ -205,18 +183,15 @@ def port_errors_rising(examination: Examination) -> Outcome:
     return report_conditions(examination, ERRORS_RISING, _ERRORS_RISING_FIX, 10.0, False)
 
 
-_PAUSED_FIX = Plan(
+_PAUSED_FIX = make_plan(
     "Find the congested receiver",
-    (
-        instruction("Find the switch port that sends pause frames, and the receiver behind it"),
-        instruction("Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare"),
-    ),
+    "Find the switch port that sends pause frames, and the receiver behind it",
+    "Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare",
 )
 
 
-@AREA.check(
+@AREA.warning(
     PAUSED,
-    Severity.WARNING,
     "A port is paused by PFC",
     _COUNTERS,
     ok="No port is paused by PFC for more than 5 % of the time",
@@ -229,19 +204,16 @@ def port_paused(examination: Examination) -> Outcome:
     return report_conditions(examination, PAUSED, _PAUSED_FIX, 5.0, False)
 
 
-_CONGESTED_FIX = Plan(
+_CONGESTED_FIX = make_plan(
     "Find the network's bottleneck",
-    (
-        instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
-        instruction("Compare ECN and PFC on switches and hosts, and enable adaptive routing"),
-        Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
-    ),
+    instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
+    "Compare ECN and PFC on switches and hosts, and enable adaptive routing",
+    Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
 )
 
 
-@AREA.check(
+@AREA.warning(
     CONGESTED,
-    Severity.WARNING,
     "Congestion in the network costs a job bandwidth",
     _COUNTERS,
     ok="No running job loses bandwidth to congestion",
@@ -253,18 +225,15 @@ def network_congested(examination: Examination) -> Outcome:
     return report_conditions(examination, CONGESTED, _CONGESTED_FIX, 90.0)
 
 
-_THROTTLED_FIX = Plan(
+_THROTTLED_FIX = make_plan(
     "Check cooling and power",
-    (
-        Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
-        instruction("Check the node's cooling and power"),
-    ),
+    Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
+    "Check the node's cooling and power",
 )
 
 
-@AREA.check(
+@AREA.warning(
     THROTTLED,
-    Severity.WARNING,
     "A GPU is throttled",
     "nvidia-smi(1), Clocks Event Reasons",
     ok="No GPU is throttled",
@@ -284,22 +253,17 @@ _REASONS = (
     *("symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
     *("mtu-mismatch", "mtu-mismatch-small", "port-discards-rising", CONGESTED, PAUSED, THROTTLED),
 )
-
-
-_BELOW_LIMIT_FIX = Plan(
+_BELOW_LIMIT_FIX = user_plan(
     "Find out what slows the path",
-    (
-        Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
-        Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
-        instruction("If host memory is as slow, check the NIC, cable, network and peer", False),
-    ),
+    Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
+    Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
+    "If host memory is as slow, check the NIC, cable, network and peer",
     disturbs="jobs that use these GPUs and NICs",
 )
 
 
-@BANDWIDTH.check(
+@BANDWIDTH.warning(
     BELOW_LIMIT,
-    Severity.WARNING,
     "A bandwidth test was slow",
     "NVIDIA GPUDirect RDMA documentation; linux-rdma perftest, https://github.com/linux-rdma/perftest",
     ok="No bandwidth test since boot was slow",

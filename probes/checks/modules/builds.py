@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.kernel.modules import PEERMEM
@@ -11,19 +13,7 @@ from probes.facts.system.platform import in_container
 from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     GPU_MODULES,
     architecture_differs,
@@ -48,9 +38,8 @@ AREA = Area("modules")
 _DEPMOD = "depmod(8), modules.dep(5)"
 
 
-@AREA.check(
+@AREA.critical(
     "module-file-unusable",
-    Severity.CRITICAL,
     "modprobe cannot read a module file that depmod lists",
     _DEPMOD,
     ok="Every module file that depmod lists is readable",
@@ -79,9 +68,8 @@ def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
     return make_plan("Restore the modules", "Reinstall the package of these modules")
 
 
-@AREA.check(
+@AREA.critical(
     "module-wrong-architecture",
-    Severity.CRITICAL,
     "Module files are for another CPU architecture",
     "Linux kernel/module/main.c, elf_validity_check",
     ok="Module files are for this CPU",
@@ -103,9 +91,8 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "modules-index-missing",
-    Severity.CRITICAL,
     "The kernel's modules have no index (modules.dep)",
     _DEPMOD,
     ok="The kernel's modules have an index",
@@ -147,9 +134,8 @@ def _dkms(examination: Examination) -> tuple[DkmsFacts, str]:
     return need(examination.dkms, _DKMS, absent=absent), need(examination.node.kernel_release, RELEASE)
 
 
-@AREA.check(
+@AREA.warning(
     "dkms-not-built-for-kernel",
-    Severity.WARNING,
     "DKMS has not built a driver package for the running kernel",
     "dkms(8)",
     ok="DKMS has built its modules for the running kernel",
@@ -194,9 +180,8 @@ def _has_other_source(examination: Examination, package: str) -> bool:
     return package != "mlnx-ofed-kernel" or module.origin != "kernel"
 
 
-@AREA.check(
+@AREA.warning(
     "dkms-build-failed",
-    Severity.WARNING,
     "A DKMS build failed",
     "dkms(8)",
     ok="No DKMS build failed",
@@ -224,9 +209,8 @@ def dkms_build_failed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "driver-half-updated",
-    Severity.WARNING,
     "The NVIDIA driver on disk differs from the loaded one",
     DRIVER_GUIDE,
     ok="The loaded NVIDIA driver is the version on disk",
@@ -268,9 +252,8 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
     return Evidence(_LOADED_VERSION, loaded), Evidence("modinfo -F version nvidia", on_disk)
 
 
-@AREA.check(
+@AREA.warning(
     "driver-upgrade-blocked",
-    Severity.WARNING,
     "The loaded NVIDIA driver is in use and blocks the new one",
     DRIVER_GUIDE,
     ok="No driver update is pending",
@@ -300,9 +283,8 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "initramfs-stale",
-    Severity.WARNING,
     "A loaded module differs from its file on disk",
     "update-initramfs(8), dracut(8); Linux Documentation/ABI/testing/sysfs-module (srcversion)",
     ok="The loaded modules match their files on disk",

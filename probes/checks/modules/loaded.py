@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TypeAlias
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
@@ -16,19 +18,7 @@ from probes.plans.boot import command_line_steps, initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
 from probes.queries.modules import (
     DRIVER_GUIDE,
@@ -68,17 +58,18 @@ class _Module:
 
     name: str
     families: tuple[NicFamily, ...]  # whose cards need it; (): the GPUs do
-    why: str  # the cause where nothing is known to block the module
+    why: str  # the cause where nothing is known to block the module; {}: its name
     impact: str
     reference: str
     package: str = _OFED_PACKAGE
     part_of: tuple[str, ...] = ()
     severity: Severity = Severity.CRITICAL
     title: str = "{} is not loaded"
-    ok: str = "{} is loaded"
+    ok: str = "{} is loaded, or no card needs it"
 
 
-_CARD_MODULE = "{} is loaded, or no card needs it"
+_BY_UDEV = "udev loads {} for these cards unless something prevents it."
+_LOADED = "{} is loaded"
 _MODULES = (
     _Module(
         "ib_core",
@@ -87,14 +78,14 @@ _MODULES = (
         "RDMA does not work: this node has no RDMA device and no port.",
         _RDMA_MANUAL,
         part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+        ok=_LOADED,
     ),
     _Module(
         "mlx5_core",  # ConnectX-4 and newer, Connect-IB and BlueField
         (CONNECTX,),
-        "udev loads mlx5_core for these cards unless something prevents it.",
+        _BY_UDEV,
         "ConnectX and BlueField cards do not work at all: no network interface and no RDMA device.",
         _MLX5_MANUAL,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "mlx5_ib",
@@ -103,15 +94,13 @@ _MODULES = (
         "The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
         _MLX5_MANUAL,
         part_of=("mlx5-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
-        ok=_CARD_MODULE,
     ),
     _Module(
         "mlx4_core",
         (CONNECTX_3,),
-        "udev loads mlx4_core for these cards unless something prevents it.",
+        _BY_UDEV,
         "ConnectX-3 and older cards do not work at all: no network interface and no RDMA device.",
         _MLX4_MANUAL,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "mlx4_ib",
@@ -120,7 +109,6 @@ _MODULES = (
         "ConnectX-3 cards have no RDMA device: neither verbs nor GPUDirect RDMA works with them.",
         _MLX4_MANUAL,
         part_of=("mlx4-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
-        ok=_CARD_MODULE,
     ),
     _Module(
         "ib_uverbs",  # DMA-BUF and nvidia_peermem both need it
@@ -129,24 +117,23 @@ _MODULES = (
         "No program can use RDMA: /dev/infiniband/uverbsN is missing.",
         _RDMA_MANUAL,
         part_of=("ib-core-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded"),
+        ok=_LOADED,
     ),
     _Module(
         "efa",
         (EFA,),
-        "udev loads efa for these cards unless something prevents it.",
+        _BY_UDEV,
         "EFA does not work: this node has no EFA device, and NCCL uses TCP.",
         _EFA_MANUAL,
         _EFA_PACKAGE,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "cxi_ss1",
         (SLINGSHOT,),
-        "udev loads cxi_ss1 for these cards unless something prevents it.",
+        _BY_UDEV,
         "Slingshot NICs do not work at all: no network interface and no device for libfabric.",
         _CXI_MANUAL,
         _CXI_PACKAGE,
-        ok=_CARD_MODULE,
     ),
     _Module(
         "cxi_user",
@@ -156,7 +143,6 @@ _MODULES = (
         _CXI_MANUAL,
         _CXI_PACKAGE,
         ("cxi-ss1-not-loaded",),
-        ok=_CARD_MODULE,
     ),
     _Module(
         "nvidia",
@@ -178,6 +164,7 @@ _MODULES = (
         _DRIVER_PACKAGE,
         ("nvidia-not-loaded",),
         Severity.WARNING,
+        ok=_LOADED,
     ),
 )
 
@@ -198,7 +185,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
     is_explained = bool(blocker) and not blocker.startswith("on disk")
     return found(
-        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why,
+        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why.format(row.name),
         state,
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_load_or_install(examination, module, row.package),
@@ -224,8 +211,8 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
 
 for _row in _MODULES:
     AREA.check(
-        f"{_row.name.replace('_', '-')}-not-loaded",
         _row.severity,
+        f"{_row.name.replace('_', '-')}-not-loaded",
         _row.title.format(_row.name),
         _row.reference,
         ok=_row.ok.format(_row.name),
@@ -287,9 +274,8 @@ def _unblock_steps(examination: Examination, what: str, modules: _Blocked) -> tu
     )
 
 
-@AREA.check(
+@AREA.warning(
     "module-blacklisted",
-    Severity.WARNING,
     "modprobe.d blacklists a GPUDirect RDMA module",
     "modprobe.d(5), BLACKLIST",
     ok="No GPUDirect RDMA module is blacklisted in modprobe.d",
@@ -307,9 +293,8 @@ def module_blacklisted(examination: Examination) -> Outcome:
     return _blocked(examination, listed, cause, plan, Severity.WARNING)
 
 
-@AREA.check(
+@AREA.warning(
     "module-blacklisted-install",
-    Severity.WARNING,
     "An install line in modprobe.d blocks a GPUDirect RDMA module",
     "modprobe.d(5), install",
     ok="No install line blocks a GPUDirect RDMA module",
@@ -328,9 +313,8 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     return _blocked(examination, replaced, cause, plan, Severity.CRITICAL)
 
 
-@AREA.check(
+@AREA.warning(
     "module-blacklisted-cmdline",
-    Severity.WARNING,
     "module_blacklist= on the kernel command line blocks a GPUDirect RDMA module",
     "Linux Documentation/admin-guide/kernel-parameters.txt, module_blacklist",
     ok="No GPUDirect RDMA module is blocked on the kernel command line",

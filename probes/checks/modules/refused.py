@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import ModuleFile
 from probes.plans.boot import enroll_key_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import rebuild_plan
-from probes.queries.finding import KERNEL_LOG, SHOWN, Area, Evidence, Outcome, Severity, found, need, passed
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, found, need, passed
 from probes.queries.module_need import impact_of_missing, missing_modules, severity_of_missing
 from probes.queries.modules import FILES, MODULES, RELEASE, file_of, message_evidence, module_messages
 from probes.snapshot.examination import Examination
@@ -19,9 +21,8 @@ AREA = Area("modules")
 _SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
 
 
-@AREA.check(
+@AREA.critical(
     "kernel-forbids-modules-disabled",
-    Severity.CRITICAL,
     "kernel.modules_disabled forbids loading modules",
     "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
     ok="The kernel allows module loading",
@@ -98,9 +99,8 @@ def _refused_unsigned(
     )
 
 
-@AREA.check(
+@AREA.critical(
     "kernel-forbids-modules-lockdown",
-    Severity.CRITICAL,
     "Kernel lockdown blocks an unsigned module",
     "kernel_lockdown(7)",
     ok="Kernel lockdown blocks no needed module",
@@ -117,9 +117,8 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     return _refused_unsigned(examination, Evidence(path, f"[{mode}]"), cause)
 
 
-@AREA.check(
+@AREA.critical(
     "secure-boot-unsigned",
-    Severity.CRITICAL,
     "A needed module is unsigned, and the kernel enforces signatures",
     _SIGNING,
     ok="No needed module is blocked by signature enforcement",
@@ -136,9 +135,8 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     return _refused_unsigned(examination, Evidence(path, "Y"), cause, part_of)
 
 
-@AREA.check(
+@AREA.critical(
     "secure-boot-key-rejected",
-    Severity.CRITICAL,
     "The kernel rejected a module signature (`Key was rejected by service`)",
     _SIGNING,
     ok="The kernel did not reject any module signature",
@@ -164,9 +162,8 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "module-wrong-vermagic",
-    Severity.CRITICAL,
     "A module file was built for another kernel (`Exec format error`)",
     "modinfo(8); Linux Documentation/kbuild/modules.rst",
     ok="The module files match the running kernel",

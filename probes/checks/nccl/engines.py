@@ -1,21 +1,22 @@
-"""Engines that move KV caches between nodes: Mooncake and NIXL, and how they register GPU memory."""
+"""Engines that move KV caches (Mooncake, NIXL), jobs with NVSHMEM, and UCX: how they reach GPU memory."""
 
 from __future__ import annotations
 
 import posixpath
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.unknown import Maybe, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
-from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
+from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.roce import MLX5
 from probes.nccl.settings import parse_number
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step
-from probes.queries.finding import RDMA_DEVICES, Area, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     PEERMEM_VARIABLE,
@@ -23,6 +24,7 @@ from probes.queries.jobs import (
     JobSettings,
     conclude,
     excludes_cuda,
+    gpus_of,
     job_plan,
     jobs_of,
     maps,
@@ -30,7 +32,7 @@ from probes.queries.jobs import (
     no_fault,
     usable_paths,
 )
-from probes.queries.modules import MODULES
+from probes.queries.modules import MODULES, module_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -42,9 +44,8 @@ _OTHER_MODULES = ("libuct_ib", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
 _MODULES = "UCX_MODULE_DIR"
 
 
-@AREA.check(
+@AREA.warning(
     "mooncake-needs-peermem",
-    Severity.WARNING,
     "A job's Mooncake registers GPU memory with nvidia_peermem, which is not usable",
     "https://github.com/kvcache-ai/Mooncake, docs/source/getting_started/build.md; "
     "mooncake-common/src/environ.cpp",
@@ -72,7 +73,7 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
     dmabuf, peermem = usable_paths(examination)
     if need(peermem, GDR_PATHS):
         return passed(Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is usable"))
-    affected = [settings for settings in users if _uses_peermem(settings)]
+    affected = [each for each in users if mooncake_uses_peermem(_version(each), each.get(_PEERMEM))]
     sure = all(_is_certain(settings) for settings in affected)
     steps = [
         modprobe_step(
@@ -97,10 +98,6 @@ def _version(settings: JobSettings) -> tuple[int, ...] | None:
     return next((numbers for _, numbers in versions_of(settings.process, _ENGINE)), None)
 
 
-def _uses_peermem(settings: JobSettings) -> bool:
-    return mooncake_uses_peermem(_version(settings), settings.get(_PEERMEM))
-
-
 def _is_certain(settings: JobSettings) -> bool:
     assert settings.process is not None
     version = _version(settings)
@@ -121,9 +118,8 @@ def _evidence(settings: JobSettings) -> list[Evidence]:
     return [*lines, Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is not usable")]
 
 
-@AREA.check(
+@AREA.warning(
     "nixl-ucx-without-cuda",
-    Severity.WARNING,
     "A job's NIXL uses UCX without its CUDA module",
     "https://github.com/ai-dynamo/nixl/issues/1628; src/plugins/ucx/ucx_utils.cpp",
     ok="No job's NIXL uses UCX without its CUDA module",
@@ -148,7 +144,7 @@ def nixl_ucx_without_cuda(examination: Examination) -> Outcome:
         and not excludes_cuda(settings.get("UCX_TLS") or "")
     ]
     directories = dict.fromkeys(
-        _module_directory(library)
+        f"{posixpath.dirname(library.path)}/ucx"
         for settings in wrong
         if settings.process is not None
         for library in known(settings.process.libraries, ())
@@ -184,10 +180,6 @@ def _lacks_cuda(process: Process, now: float) -> bool:
     return not isinstance(started, Unknown) and now - started > SETTLED_SECONDS
 
 
-def _module_directory(library: MappedLibrary) -> str:
-    return f"{posixpath.dirname(library.path)}/ucx"
-
-
 # Jobs with NVSHMEM: the kernel module and the driver options that its transports need.
 
 _IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
@@ -195,9 +187,8 @@ _HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
 _NEWEST_NVSHMEM = (3, 4, 5)
 
 
-@AREA.check(
+@AREA.note(
     "nvshmem-needs-peermem",
-    Severity.NOTE,
     "A job uses NVSHMEM without nvidia_peermem, which older versions need",
     "https://github.com/NVIDIA/nvshmem/issues/23",
     ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
@@ -234,9 +225,8 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
 
 
-@AREA.check(
+@AREA.warning(
     "nvshmem-ibgda-driver-options",
-    Severity.WARNING,
     "A job uses NVSHMEM's IBGDA, but the driver options for it are not set",
     "https://github.com/deepseek-ai/DeepEP, third-party/README.md, Enable NVSHMEM IBGDA support; "
     "https://docs.nvidia.com/nvshmem/release-notes-install-guide/install-guide/",
@@ -252,7 +242,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     users = _ibgda_users(jobs)
     if not users:
-        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+        return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if drivers and MLX5 not in drivers:
         return passed(
@@ -264,8 +254,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     missing = _missing_options(parameters)
     if not missing:
         return passed(Evidence(DRIVER_PARAMETERS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
-    with_gdrcopy = _is_live(examination, "gdrdrv")
-    has_gdrcopy = with_gdrcopy is True
+    has_gdrcopy = _is_live(examination, "gdrdrv") is True
     evidence = [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)]
     return conclude(
         jobs,
@@ -279,9 +268,8 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nvshmem-ibgda-without-mlx5",
-    Severity.WARNING,
     "A job uses NVSHMEM's IBGDA, and this node has no mlx5 NIC",
     "https://github.com/NVIDIA/nvshmem, src/modules/transport/ibgda/ibgda.cpp; "
     "https://github.com/deepseek-ai/DeepEP/issues/759",
@@ -295,7 +283,7 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
     users = _ibgda_users(jobs, with_cpu=True)
     if not users:
-        return no_fault(jobs) if not jobs.not_known else conclude(jobs, (), "")
+        return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if not drivers or MLX5 in drivers:
         named = ", ".join(drivers)
@@ -370,10 +358,68 @@ def _set_options(examination: Examination, has_gdrcopy: bool) -> Plan:
 
 
 def _is_live(examination: Examination, name: str) -> Maybe[bool]:
-    modules = examination.node.modules
-    if isinstance(modules, Unknown):
-        return modules
-    module = modules.modules.get(name)
-    if module is None:
-        return False
-    return map_known(module.state, lambda state: state is ModuleState.LIVE)
+    return map_known(module_of(examination, name), lambda module: module.state is ModuleState.LIVE)
+
+
+# UCX on a GPU whose NUMA node has no NIC: it assumes the bandwidth between NUMA nodes.
+
+UCX = Area("ucx")
+_DISTANCE = "UCX_DISTANCE_BW"
+_VENDORS = ("GenuineIntel", "AuthenticAMD")  # config/ucx.conf has other values for Grace
+_NUMA = "/sys/bus/pci/devices/*/numa_node"
+
+
+@UCX.note(
+    "ucx-far-nic",
+    "A job's UCX assumes a low bandwidth between its GPU and the nearest NIC",
+    "https://github.com/openucx/ucx/issues/11121; openucx/ucx src/ucs/sys/topo/base/topo.c, config/ucx.conf",
+    ok="Every job with UCX has a NIC on the NUMA node of its GPU, or sets UCX_DISTANCE_BW",
+    impact="UCX likely copies through host memory instead of using GPUDirect RDMA. NCCL is not affected.",
+)
+def ucx_far_nic(examination: Examination) -> Outcome:
+    """Find jobs whose UCX has RDMA devices open, on GPUs whose NUMA node has no NIC.
+
+    topo.c: 220 MB/s between NUMA nodes; ucx.conf: 5.1 GB/s on AMD. A job that also maps NCCL moves GPU memory
+    with NCCL, unless it uses NIXL.
+    """
+    jobs, cpu, topology = jobs_of(examination), examination.cpu_model, examination.topology
+    users = [
+        (settings.process, library.path)
+        for settings in jobs.settings
+        if settings.process is not None
+        and known(settings.process.uverbs_files, ())
+        and settings.get(_DISTANCE) is None
+        and (maps(settings.process, "libplugin_UCX") or not maps(settings.process, "libnccl"))
+        for library in known(settings.process.libraries, ())
+        if library.name == "libucp"
+    ]
+    if not users or not topology.nics:
+        return conclude(jobs, (), "")
+    if isinstance(cpu, Unknown):
+        not_x86 = cpu.reason is Reason.NOT_THERE
+        return conclude(jobs, (), "") if not_x86 else unknown(needs("the CPU's model", cpu))
+    if cpu.vendor not in _VENDORS:
+        return passed(Evidence("/proc/cpuinfo", cpu.vendor))
+    # One NIC with an unknown place may be the near one.
+    for nic in topology.nics:
+        if known(nic.numa_node, -1) < 0:
+            return unknown(f"needs the NUMA node of {nic.label}", Evidence(_NUMA, str(nic.numa_node)))
+    near = {nic.numa_node for nic in topology.nics}
+    placed = [gpu for gpu in topology.gpus if known(gpu.numa_node, -1) >= 0]
+    far = {gpu.id: gpu for gpu in placed if gpu.numa_node not in near}
+    evidence: list[Evidence] = []
+    for process, path in users:
+        for label in sorted(far[bdf].label for bdf in gpus_of(examination, process) if bdf in far)[:1]:
+            evidence.append(Evidence(f"/proc/{process.pid}/maps", path))
+            evidence.append(Evidence(_NUMA, f"no NIC on the NUMA node of {label}"))
+    return conclude(
+        jobs,
+        evidence,
+        "UCX assumes 220 MB/s between a GPU and a NIC on another NUMA node (5.1 GB/s on AMD), and rates its "
+        "paths by that.",
+        fix=job_plan(
+            "Set the bandwidth that UCX assumes",
+            "Measure this GPU and NIC with gdrtop bench",
+            f"If they are faster, set {_DISTANCE}=auto,sys:BANDWIDTH in the job script (UCX 1.18 or newer)",
+        ),
+    )

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, first_distinct
 from probes.base.plan import instruction, make_plan
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Reason, Unknown, first_unread, is_there
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
-from probes.queries.finding import (
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import NCCL_VARIABLES, affected, conclude, conclude_values, jobs_of, without_variable
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-topo-file-missing",
-    Severity.WARNING,
     "NCCL_TOPO_FILE points to a missing file",
     NCCL_VARIABLES + "#nccl-topo-file",
     ok="Every NCCL_TOPO_FILE exists",
@@ -38,9 +27,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     missing = [
         Evidence(file.path, "not found" if file.pid is not None else "not found, but nccl.conf refers to it")
         for file in facts.files
-        if (file.pid is not None or file.path != VIRTUAL)
-        and isinstance(file.endpoints, Unknown)
-        and file.endpoints.reason is Reason.NOT_THERE
+        if (file.pid is not None or file.path != VIRTUAL) and is_there(file.endpoints) is False
     ]
     return conclude(
         jobs_of(examination),
@@ -50,9 +37,8 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-topo-file-stale",
-    Severity.WARNING,
     "NCCL's topology file describes another machine",
     NCCL_VARIABLES + "#nccl-topo-file",
     ok="NCCL's topology file matches this machine, or there is none",
@@ -94,9 +80,8 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not found"))
 
 
-@AREA.check(
+@AREA.note(
     "nccl-graph-file-left",
-    Severity.NOTE,
     "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
     NCCL_VARIABLES,
     ok="No job sets NCCL_GRAPH_FILE",
@@ -112,9 +97,8 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-conf-ignored-lines",
-    Severity.WARNING,
     "NCCL ignores lines in nccl.conf",
     NCCL_VARIABLES + " (configuration files)",
     ok="Every line of nccl.conf sets a variable",
@@ -141,8 +125,7 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             ),
         )
     jobs = jobs_of(examination)
-    if isinstance(facts.nccl_conf, Unknown) and facts.nccl_conf.reason is not Reason.NOT_THERE:
-        need(facts.nccl_conf, NCCL_CONF)
+    need(first_unread((facts.nccl_conf,)), NCCL_CONF)
     if jobs.unseen:
         return unknown(jobs.unseen)
     there = not isinstance(facts.nccl_conf, Unknown)

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.text import version_numbers
 from probes.base.unknown import Unknown, known
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.log.verdict import FIRST_WITH_DMABUF
 from probes.nccl.settings import parse_number
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    need,
-    passed,
-    pid_name,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed, pid_name, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,
@@ -71,9 +62,8 @@ def needs_version(path: str) -> str:
     return f"needs the version of {path}, which its name does not show"
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-dmabuf-disabled",
-    Severity.CRITICAL,
     "NCCL_DMABUF_ENABLE=0 keeps a job from using DMA-BUF",
     NCCL_VARIABLES + "#nccl-dmabuf-enable",
     ok="No job disables DMA-BUF in NCCL",
@@ -101,9 +91,8 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-too-old-for-dmabuf",
-    Severity.CRITICAL,
     "A job's NCCL is too old for DMA-BUF",
     "NCCL release notes, 2.13.4, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
     ok="Every job's NCCL can use this node's GPUDirect RDMA path",
@@ -132,9 +121,8 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     return conclude(jobs, evidence, cause, _NEWER)
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-twice-in-process",
-    Severity.WARNING,
     "One process loads two NCCL libraries",
     "dlopen(3), https://man7.org/linux/man-pages/man3/dlopen.3.html",
     ok="Every process maps one NCCL library",
@@ -157,9 +145,8 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "nccl-versions-differ",
-    Severity.NOTE,
     "Processes of one user load different NCCL versions",
     "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
     ok="Each user's processes load one NCCL version",
@@ -198,9 +185,8 @@ def _plugins(process: Process) -> list[str]:
     return [library.path for library in libraries if library.name.startswith("libnccl-net")]
 
 
-@AREA.check(
+@AREA.note(
     "nccl-net-plugin-trouble",
-    Severity.NOTE,
     "A network plugin replaces NCCL's own InfiniBand code",
     NCCL_VARIABLES + "#nccl-net-plugin",
     ok="No job uses a network plugin, or the NICs need one",
@@ -226,9 +212,8 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-net-plugin-absent",
-    Severity.CRITICAL,
     "A multi-node job is missing the network plugin that these NICs need",
     "https://github.com/aws/aws-ofi-nccl",
     ok="Every multi-node job has its network plugin, or needs none",
@@ -282,9 +267,8 @@ def _is_young(examination: Examination, process: Process) -> bool:
     return facts.taken_at - started < SETTLED_SECONDS
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-net-plugin-mixed",
-    Severity.WARNING,
     "Only some of a job's ranks have the network plugin",
     "https://github.com/NVIDIA/nccl/issues/1634",
     ok="All ranks of a job have the same network plugin",
@@ -313,9 +297,8 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-net-plugin-not-found",
-    Severity.WARNING,
     "NCCL_NET_PLUGIN requests a plugin that was not loaded",
     NCCL_VARIABLES + "#nccl-net-plugin",
     ok="Every plugin in NCCL_NET_PLUGIN was loaded",

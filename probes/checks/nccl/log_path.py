@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from probes.base.text import capitalized
+from probes.base.evidence import Evidence, Severity
+from probes.base.text import capitalized, join_limited
 from probes.base.unknown import known, map_known
-from probes.queries.finding import Area, Evidence, Outcome, Severity, join_limited
+from probes.queries.finding import Area, Outcome
 from probes.queries.job_logs import (
     conclude_logs,
     environment_evidence,
@@ -75,9 +76,8 @@ def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:
         yield Evidence(line_of(reason.places, reading), reason.text)
 
 
-@AREA.check(
+@AREA.critical(
     "job-log-tcp",
-    Severity.CRITICAL,
     "A job's NCCL log shows TCP instead of RDMA",
     NCCL_VARIABLES + "#nccl-net",
     ok="No job's NCCL log shows TCP",
@@ -120,9 +120,8 @@ def job_log_tcp(examination: Examination) -> Outcome:
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
-@AREA.check(
+@AREA.critical(
     "job-log-staged",
-    Severity.CRITICAL,
     "A job's NCCL log shows channels without GPUDirect RDMA",
     NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
     ok="No job's NCCL log shows RDMA channels without GPUDirect RDMA",
@@ -166,18 +165,15 @@ def job_log_staged(examination: Examination) -> Outcome:
     )
     severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
+    # NCCL says that a NIC is too far from a GPU: it had a path, whatever the node has now.
+    is_too_far = any(not pair.is_enabled for reading in affected for pair in reading.facts.distances)
     return conclude_logs(
         *(examination, affected, cause, evidence, fix, severity),
-        part_of=_CAUSES_OF_DISTANCE if any(map(_is_too_far, affected)) else _CAUSES_OF_STAGING,
+        part_of=_CAUSES_OF_DISTANCE if is_too_far else _CAUSES_OF_STAGING,
         devices=ends,
         ranks=whom,
         subjects=tuple(subjects),
     )
-
-
-def _is_too_far(reading: JobLogReading) -> bool:
-    """Return whether NCCL says that a NIC is too far from a GPU: it had a path, whatever the node has now."""
-    return any(not pair.is_enabled for pair in reading.facts.distances)
 
 
 def _says_why(reading: JobLogReading) -> bool:
@@ -205,9 +201,8 @@ def _ranks_sentence(examination: Examination, reading: JobLogReading, ranks: lis
     return capitalized(f"{join_limited(named, 3)} {verb} channels without GPUDirect RDMA. ")
 
 
-@AREA.check(
+@AREA.warning(
     "job-log-differs",
-    Severity.WARNING,
     "A job's NCCL log contradicts what this node shows",
     NCCL_VARIABLES + "#nccl-debug",
     ok="Jobs' NCCL logs agree with the node's state",

@@ -1,29 +1,18 @@
-"""NCCL variables that choose the network: which transport, which NICs, which GID."""
+"""NCCL variables that choose the network: which transport, which NICs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
+from probes.base.evidence import Evidence
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, first_unread
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.finding import (
-    NAMESPACE_OF_DEVICES,
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    join_limited,
-    need,
-    pid_name,
-    unknown,
-)
+from probes.queries.finding import NEEDS_NAMESPACE, RDMA_DEVICES, Area, Outcome, need, pid_name, unknown
 from probes.queries.jobs import (
     FAR_NIC,
-    FEWER_RAILS,
     NCCL_VARIABLES,
     OVER_TCP,
     JobSettings,
@@ -41,13 +30,13 @@ from probes.topology.paths import Topology
 
 AREA = Area("nccl")
 HCA = "NCCL_IB_HCA"
+_FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
 _EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-ib-disabled",
-    Severity.CRITICAL,
     "NCCL_IB_DISABLE=1 makes a job use TCP",
     NCCL_VARIABLES + "#nccl-ib-disable",
     ok="No job disables RDMA in NCCL",
@@ -65,9 +54,8 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-net-socket",
-    Severity.CRITICAL,
     "NCCL_NET=Socket makes a job use TCP",
     NCCL_VARIABLES + "#nccl-net",
     ok="No job forces NCCL to use TCP",
@@ -126,15 +114,14 @@ def _conclude_lists(
     if any(True for _ in _lists(examination)):
         rdma = need(examination.node.rdma, RDMA_DEVICES)
         if rdma.devices_elsewhere:
-            return unknown(NAMESPACE_OF_DEVICES)
+            return unknown(NEEDS_NAMESPACE)
     jobs = jobs_of(examination)
     plan = without_variable(HCA, fix)
     return conclude(jobs, evidence, cause, fix=plan, part_of=part_of, subjects=subjects)
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-ib-hca-mismatch",
-    Severity.CRITICAL,
     "NCCL_IB_HCA matches no NIC on this node",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every NCCL_IB_HCA selects a NIC",
@@ -158,13 +145,12 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-entry-without-device",
-    Severity.WARNING,
     "NCCL_IB_HCA lists NICs that this node does not have",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every name in NCCL_IB_HCA is a NIC on this node",
-    impact=FEWER_RAILS,
+    impact=_FEWER_RAILS,
     data_path=True,
     part_of=("nic-without-driver", "nic-without-rdma-device"),
 )
@@ -185,9 +171,8 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or correct the names {_EXACT}", subjects=())
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-prefix",
-    Severity.WARNING,
     "NCCL_IB_HCA selects more NICs than it lists",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects only the NICs it lists",
@@ -214,13 +199,12 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or use exact names {_EXACT}")
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-port-down",
-    Severity.WARNING,
     "NCCL_IB_HCA selects a port that is not ACTIVE",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="Every port in NCCL_IB_HCA is ACTIVE",
-    impact=FEWER_RAILS,
+    impact=_FEWER_RAILS,
     data_path=True,
 )
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
@@ -243,9 +227,8 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, "or bring the port up", part_of, ports)
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-mixed-layers",
-    Severity.WARNING,
     "NCCL_IB_HCA selects InfiniBand and Ethernet ports",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects ports of one network",
@@ -266,9 +249,8 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or list only the NICs of one network {_EXACT}")
 
 
-@AREA.check(
+@AREA.note(
     "nccl-ib-hca-mixed-rates",
-    Severity.NOTE,
     "NCCL_IB_HCA selects ports of different rates",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects ports of one rate",
@@ -330,9 +312,8 @@ def nearest_left_out(
     return found
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-ib-hca-leaves-out-nearest",
-    Severity.WARNING,
     "NCCL_IB_HCA excludes the NIC nearest to a GPU",
     NCCL_VARIABLES + "#nccl-ib-hca",
     ok="NCCL_IB_HCA selects each GPU's nearest NIC",

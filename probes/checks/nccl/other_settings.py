@@ -1,28 +1,19 @@
-"""Other variables of jobs: what NCCL may use inside the node, and UCX."""
+"""Other variables of jobs: what NCCL may use inside the node, UCX, and expandable segments of PyTorch."""
 
 from __future__ import annotations
 
 import re
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import instruction
+from probes.base.text import SHOWN
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.system.platform import CPUINFO, Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,
@@ -47,9 +38,8 @@ _FIRST_ON_EMERALD_RAPIDS = (1, 21)
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
 
 
-@AREA.check(
+@AREA.note(
     "nccl-p2p-off",
-    Severity.NOTE,
     "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL disables P2P between a job's GPUs",
     NCCL_VARIABLES + "#nccl-p2p-disable",
     ok="No job disables P2P between its GPUs",
@@ -76,9 +66,8 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "nccl-shm-off",
-    Severity.NOTE,
     "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
     NCCL_VARIABLES + "#nccl-shm-disable",
     ok="No job disables shared memory in NCCL",
@@ -94,9 +83,8 @@ def nccl_shm_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "nccl-relaxed-ordering-off",
-    Severity.NOTE,
     "NCCL_IB_PCI_RELAXED_ORDERING=0 disables relaxed ordering for a job",
     NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
     ok="No job disables relaxed ordering",
@@ -116,9 +104,8 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     )
 
 
-@UCX.check(
+@UCX.warning(
     "ucx-tls-without-cuda",
-    Severity.WARNING,
     "UCX_TLS excludes the transports for GPU memory",
     _UCX + "#working-with-gpu",
     ok="UCX_TLS is unset or includes GPU memory",
@@ -136,9 +123,8 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     )
 
 
-@UCX.check(
+@UCX.note(
     "ucx-without-relaxed-ordering",
-    Severity.NOTE,
     "A job's UCX does not ask for relaxed ordering, which this CPU likely needs",
     "https://github.com/openucx/ucx/pull/10955",
     ok="No job's UCX is known to miss relaxed ordering on this CPU",
@@ -179,9 +165,8 @@ def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
     )
 
 
-@UCX.check(
+@UCX.warning(
     "ucx-net-devices-mismatch",
-    Severity.WARNING,
     "UCX_NET_DEVICES lists a port that this node does not have",
     _UCX + "#network-capabilities",
     ok="Every port in UCX_NET_DEVICES exists",
@@ -203,23 +188,18 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
         missing = [entry for entry in entries if entry not in ports]
         return f"no such port: {', '.join(missing[:SHOWN])}" if missing else None
 
+    near = [f"{nic}:1" for nic in examination.topology.nics_near_gpus][:2]
     return conclude_values(
         examination,
         name,
         wrong,
         "UCX warns about a missing port and ignores it.",
-        f"or list ports on this node, such as {', '.join(_near_ports(examination))}",
+        f"or list ports on this node, such as {', '.join(near or ['NAME:PORT'])}",
     )
 
 
-def _near_ports(examination: Examination) -> list[str]:
-    """Return ports that carry the node's GPU traffic, as UCX names them."""
-    return [f"{nic}:1" for nic in examination.topology.nics_near_gpus][:2] or ["NAME:PORT"]
-
-
-@AREA.check(
+@AREA.warning(
     "nccl-nvls-forced",
-    Severity.WARNING,
     "NCCL_NVLS_ENABLE=1 forces NVLink SHARP on GPUs that do not have it",
     NCCL_VARIABLES + "#nccl-nvls-enable; NVIDIA/nccl src/transport/nvls.cc, ncclNvlsInit",
     ok="No job forces NVLink SHARP on GPUs without it",
@@ -250,9 +230,8 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "nccl-collnet-without-plugin",
-    Severity.NOTE,
     "NCCL_COLLNET_ENABLE=1 is set, but the job has no network plugin",
     NCCL_VARIABLES + "#nccl-collnet-enable; https://github.com/Mellanox/nccl-rdma-sharp-plugins",
     ok="No job requests SHARP without its plugin",
@@ -294,9 +273,8 @@ def uses_expandable_segments(settings: JobSettings) -> str:
     return next((name for name in _VARIABLES if _EXPANDABLE.search(settings.get(name) or "")), "")
 
 
-@AREA.check(
+@AREA.warning(
     "vmm-memory-with-peermem",
-    Severity.WARNING,
     "A job uses expandable segments, which nvidia_peermem cannot register",
     "https://github.com/pytorch/pytorch/issues/153688; https://github.com/kvcache-ai/Mooncake/issues/351",
     ok="No job uses expandable segments, or DMA-BUF registers them",

@@ -1,31 +1,23 @@
-"""Checks of ports' error counters: a warning if one rises fast enough, a note otherwise."""
+"""Checks of ports' error counters: rising, above 0, full or missing."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.port_health import (
-    ERROR_COUNTER_BITS,
-    PORT_COUNTERS,
-    ErrorCounter,
-    Harm,
-    Place,
-    PortHealth,
-)
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
-from probes.queries.finding import Area, Evidence, Outcome, Severity, first_n, found, passed, unknown_without
+from probes.queries.finding import Area, Outcome, found, passed, unknown_without
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 # Error counters of ports, now and at the check before.
 
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
-
-
 NEXT_CHECK = "The next check shows whether the count still rises."
 
 
@@ -38,11 +30,6 @@ class CounterReading:
     value: int
     rise: int | None  # None: there was no check before, or the counter was reset
     seconds: float | None = None  # since the check before
-
-    @property
-    def rises(self) -> bool:
-        """Whether the counter has risen since the check before."""
-        return bool(self.rise)
 
     @property
     def is_full(self) -> bool:
@@ -67,9 +54,9 @@ class CounterReading:
         return 0.0 if not self.rise else self.rise * 3600 / max(self.seconds or 0.0, _SHORTEST_SECONDS)
 
 
-def rise_of(value: int, before: int | None) -> int | None:
+def rise_of(value: int, before: Maybe[int] | None) -> int | None:
     """Return how much a counter has risen; None if it was reset or not read before."""
-    return None if before is None or before > value else value - before
+    return None if before is None or isinstance(before, Unknown) or before > value else value - before
 
 
 def read_counters(
@@ -90,7 +77,8 @@ def read_counters(
             if counters.reason is not Reason.NOT_THERE:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
-        before = _counters_before(examination, port, hardware)
+        earlier = health_before(examination, port)
+        before = {} if earlier is None else known(_counters(earlier, hardware), {})
         for name in names:
             value = counters.get(name)
             if isinstance(value, Unknown):
@@ -105,12 +93,9 @@ def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Mayb
     if hardware:
         return map_known(health, lambda facts: facts.hw_errors)
     errors = map_known(health, lambda facts: facts.errors)
-    return map_known(
-        errors,
-        lambda counters: {
-            name: map_known(counter, lambda read: read.value) for name, counter in counters.items()
-        },
-    )
+    if isinstance(errors, Unknown):
+        return errors
+    return {name: map_known(counter, lambda read: read.value) for name, counter in errors.items()}
 
 
 def health_before(examination: Examination, port: Port) -> PortHealth | None:
@@ -119,12 +104,6 @@ def health_before(examination: Examination, port: Port) -> PortHealth | None:
     if facts is None or isinstance(facts, Unknown):
         return None
     return facts.ports.get((port.device.name, port.facts.number))
-
-
-def _counters_before(examination: Examination, port: Port, hardware: bool) -> dict[str, int]:
-    health = health_before(examination, port)
-    counters = {} if health is None else known(_counters(health, hardware), {})
-    return {name: value for name, value in counters.items() if not isinstance(value, Unknown)}
 
 
 def all_fine(readings: Sequence[CounterReading]) -> Outcome:
@@ -159,11 +138,10 @@ _LOSS = make_plan(
     instruction("Check drops and pause frames at each switch port on the path", False),
     "Compare ECN, PFC and traffic class on hosts and switches: mlnx_qos -i NETDEV",
 )
-_PEER = make_plan(
+_PEER = user_plan(
     "Check the peer first",
     "Look for Xids, reboots or link-down events on the remote nodes at that time",
     "NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing",
-    needs_root=False,
 )
 
 
@@ -182,7 +160,7 @@ class _Counters:
     def judge(self, examination: Examination) -> Outcome:
         """Report rising counters, or with a note counters that are above 0."""
         readings, missing = read_counters(examination, self.names, self.hardware)
-        risen = [reading for reading in readings if reading.rises]
+        risen = [reading for reading in readings if reading.rise]
         above = [reading for reading in readings if reading.value]
         limits = self.per_hour
         fast = [reading for reading in risen if limits is None or reading.per_hour > limits[reading.name]]
@@ -224,9 +202,8 @@ def _found(
     )
 
 
-AREA.check(
+AREA.warning(
     "symbol-errors-rising",
-    Severity.WARNING,
     "A port has signal errors",
     COUNTERS_ABI,
     ok="No signal errors on the ports",
@@ -243,9 +220,8 @@ AREA.check(
         per_hour=_SIGNAL_PER_HOUR,
     ).judge
 )
-AREA.check(
+AREA.warning(
     "link-flaps",
-    Severity.WARNING,
     "A port's link has gone down",
     COUNTERS_ABI,
     ok="No link has gone down since the last counter reset",
@@ -264,9 +240,8 @@ AREA.check(
 )
 
 
-@AREA.check(
+@AREA.warning(
     "link-flaps-carrier",
-    Severity.WARNING,
     "A NIC's network interface has lost its link many times since boot",
     "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
     ok="No NIC's network interface has lost its link many times",
@@ -287,10 +262,9 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
             continue
         earlier = health_before(examination, port)
         before = None if earlier is None else earlier.carrier_changes
-        before = None if isinstance(before, Unknown) else before
         source = f"/sys/class/net/{known(port.facts.netdev, '?')}/carrier_changes"
         readings.append(CounterReading(port, source, changes, rise_of(changes, before)))
-    risen = [reading for reading in readings if reading.rises]
+    risen = [reading for reading in readings if reading.rise]
     if risen:
         title = "A NIC's network interface lost its link since the last check"
         return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, title)
@@ -303,9 +277,8 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     return missing or all_fine(readings)
 
 
-@AREA.check(
+@AREA.warning(
     "out-of-sequence-rising",
-    Severity.WARNING,
     "Packets arrive out of order",
     _HW_REFERENCE,
     ok="No packets arrive out of order",
@@ -316,7 +289,7 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
 def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
     timeouts, _ = read_counters(examination, _TIMEOUTS, True)
-    lossy = any(reading.rises for reading in timeouts)
+    lossy = any(reading.rise for reading in timeouts)
     counters = _Counters(
         _REORDERED,
         hardware=True,
@@ -330,9 +303,8 @@ def out_of_sequence_rising(examination: Examination) -> Outcome:
     return counters.judge(examination)
 
 
-AREA.check(
+AREA.warning(
     "local-ack-timeout",
-    Severity.WARNING,
     "A peer stopped responding (ACK timeouts)",
     _HW_REFERENCE,
     ok="No ACK timeouts",
@@ -386,9 +358,8 @@ _DISCARDS = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "port-discards-rising",
-    Severity.WARNING,
     "A port discards packets",
     COUNTERS_ABI,
     ok="No port discards packets",
@@ -402,7 +373,7 @@ def port_discards_rising(examination: Examination) -> Outcome:
     for is_rising in (True, False):
         for kind in _DISCARDS:
             of_kind = [reading for reading in readings if reading.name == kind.counter]
-            bad = [reading for reading in of_kind if (reading.rises if is_rising else reading.value)]
+            bad = [reading for reading in of_kind if (reading.rise if is_rising else reading.value)]
             if bad:
                 return _found(
                     bad,
@@ -414,9 +385,8 @@ def port_discards_rising(examination: Examination) -> Outcome:
     return missing or all_fine(readings)
 
 
-AREA.check(
+AREA.note(
     "receiver-not-ready-rising",
-    Severity.NOTE,
     "A receiver had no buffer ready (RNR)",
     _HW_REFERENCE,
     ok="Every receiver had buffers ready",
@@ -436,13 +406,8 @@ AREA.check(
 # Checks of error counters that are full or missing.
 
 
-def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
-    return map_known(port.health, lambda health: health.errors)
-
-
-@AREA.check(
+@AREA.note(
     "error-counter-full",
-    Severity.NOTE,
     "An error counter is full",
     COUNTERS_ABI,
     ok="No error counter is full",
@@ -450,35 +415,22 @@ def _errors(port: Port) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
 )
 def error_counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""
-    ports = need_ports(examination)
-    full: list[tuple[Port, str, int]] = []
-    missing: Outcome | None = None
-    for port in ports:
-        errors = _errors(port)
-        if isinstance(errors, Unknown):
-            if errors.reason is not Reason.NOT_THERE:
-                missing = unknown_without("the port counters", errors)
-            continue
-        for name, counter in errors.items():
-            if isinstance(counter, Unknown):
-                missing = unknown_without("the port counters", counter)
-            elif counter.is_full:
-                full.append((port, name, counter.value))
+    readings, missing = read_counters(examination, tuple(ERROR_COUNTER_BITS), hardware=False)
+    full = [reading for reading in readings if reading.is_full]
     if full:
-        chosen = list({port.name: port for port, _, _ in full}.values())
+        chosen = list({reading.port.name: reading.port for reading in full}.values())
         return found(
             f"{port_names(chosen)}: the counter reached its maximum after the last reset.",
-            *first_n(Evidence(f"{port.path}/counters/{name}", str(value)) for port, name, value in full),
+            *first_n(Evidence(reading.source, str(reading.value)) for reading in full),
             fix=zero_counters(chosen),
             devices=devices_of(chosen),
         )
-    none = first_n(Evidence(f"{port.path}/counters", "none is full") for port in ports)
+    none = first_n(Evidence(f"{port.path}/counters", "none is full") for port in need_ports(examination))
     return missing or passed(*none or (NO_PORTS,))
 
 
-@AREA.check(
+@AREA.note(
     "port-counters-missing",
-    Severity.NOTE,
     "A port has no error counters",
     COUNTERS_ABI,
     ok="Every port has error counters",
@@ -494,7 +446,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
-        errors = _errors(port)
+        errors = _counters(port.health, hardware=False)
         if not isinstance(errors, Unknown):
             refused = [counter for counter in errors.values() if isinstance(counter, Unknown)]
             if not errors:
@@ -516,6 +468,6 @@ def port_counters_missing(examination: Examination) -> Outcome:
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    counts = [(f"{port.path}/counters", len(known(_errors(port), {}))) for port in ports]
+    counts = [(f"{port.path}/counters", len(known(_counters(port.health, False), {}))) for port in ports]
     shown = first_n(Evidence(path, f"{count} error counters") for path, count in counts)
     return other or passed(*shown or (NO_PORTS,))

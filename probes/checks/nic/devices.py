@@ -1,29 +1,18 @@
-"""Checks of NICs as devices: driver, RDMA device, firmware."""
+"""Checks of NICs as devices: driver, RDMA device, firmware, and what the kernel log says of them."""
 
 from __future__ import annotations
 
-from probes.base.plan import Step, make_plan
-from probes.base.unknown import Reason, Unknown, is_there, known
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.plan import Step, make_plan, user_plan
+from probes.base.text import join_limited
+from probes.base.unknown import Unknown, first_unread, is_there, known
 from probes.checks.nic.port_rates import is_bond
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, RDMA_MODULE_OF
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
-from probes.queries.finding import (
-    NAMESPACE_OF_DEVICES,
-    PCI_FUNCTIONS,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
 from probes.queries.modules import nics_of
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, gpus_without_nic, need_devices
@@ -59,9 +48,8 @@ def _driver_evidence(function: PciFunction) -> Evidence:
     return Evidence(f"/sys/bus/pci/devices/{function.bdf}/driver", known(function.driver, "none"))
 
 
-@AREA.check(
+@AREA.warning(
     "nic-without-driver",
-    Severity.WARNING,
     "A NIC has no driver",
     DRIVER_DOCUMENT,
     ok="Every NIC has a driver",
@@ -94,9 +82,8 @@ def nic_without_driver(examination: Examination) -> Outcome:
     return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
-@AREA.check(
+@AREA.note(
     "nic-without-driver-passed-through",
-    Severity.NOTE,
     "A NIC is passed through to a virtual machine",
     "Linux, Documentation/driver-api/vfio.rst",
     ok="No NIC is passed through to a virtual machine",
@@ -116,9 +103,8 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
-@AREA.check(
+@AREA.warning(
     "nic-without-rdma-device",
-    Severity.WARNING,
     "A NIC has no RDMA device",
     "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
     ok="Every NIC has an RDMA device",
@@ -165,7 +151,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
         )
     if moved and not isinstance(rdma, Unknown):
         return unknown(
-            NAMESPACE_OF_DEVICES,
+            NEEDS_NAMESPACE,
             *first_n(Evidence(f"/sys/bus/pci/devices/{bdf}", _BOUND) for bdf in moved),
             Evidence(" ".join(NAMESPACE_ARGV), f"netns {known(rdma.namespace_mode, 'mode unknown')}"),
         )
@@ -173,9 +159,8 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
     return passed(*first_n(Evidence("/sys/class/infiniband", text) for text in shown) or (_NO_NIC,))
 
 
-@AREA.check(
+@AREA.warning(
     "nic-firmware-mismatch",
-    Severity.WARNING,
     "NICs of the same model run different firmware",
     "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
     ok="NICs of the same model run the same firmware",
@@ -208,9 +193,7 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
             ),
             devices=tuple(device.name for device in odd),
         )
-    for device in devices:
-        if isinstance(device.firmware, Unknown) and device.firmware.reason is not Reason.NOT_THERE:
-            need(device.firmware, "the NICs' firmware versions")
+    need(first_unread(device.firmware for device in devices), "the NICs' firmware versions")
     return passed(*first_n(_firmware(device) for device in devices) or (NO_PORTS,))
 
 
@@ -226,9 +209,8 @@ _REFUSED_REGISTER = "ACCESS_REG"
 _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
 
 
-@AREA.check(
+@AREA.warning(
     "nic-health-errors",
-    Severity.WARNING,
     "A NIC reported health errors",
     _HEALTH,
     ok="No NIC health errors in the kernel log",
@@ -249,9 +231,8 @@ def nic_health_errors(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
 
-@AREA.check(
+@AREA.warning(
     "nic-power-or-heat",
-    Severity.WARNING,
     "A NIC has too little power or is too hot",
     DRIVER_DOCUMENT,
     ok="No NIC power or temperature alarm in the kernel log",
@@ -268,9 +249,8 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.note(
     "link-flaps-log",
-    Severity.NOTE,
     "The kernel log reports links or optics going down",
     DRIVER_DOCUMENT,
     ok="The kernel log shows no link or optics going down",
@@ -298,9 +278,8 @@ def _is_about(*phrases: str) -> Filter:
     return lambda message: any(words in message.text for words in phrases)
 
 
-@AREA.check(
+@AREA.note(
     "monitor-causes-log-flood",
-    Severity.NOTE,
     "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
     ok="No flood of refused counter reads in the kernel log",
@@ -309,18 +288,16 @@ def _is_about(*phrases: str) -> Filter:
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
     """Find registers that the firmware denies, as a reader of counters asks for them."""
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(_REFUSED_REGISTER))
-    fix = make_plan(
+    fix = user_plan(
         "Exclude this NIC from monitoring",
         "Exclude the device in the exporter that reads its counters (its PID is in the log line)",
-        needs_root=False,
     )
     cause = "the firmware denies this host access to some registers. Nothing else is wrong."
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.check(
+@AREA.warning(
     "fw-resources-exhausted",
-    Severity.WARNING,
     "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
     ok="No NIC ran out of resources for memory regions",
@@ -337,9 +314,8 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
 
 
-@AREA.check(
+@AREA.warning(
     "nic-firmware-command-failed",
-    Severity.WARNING,
     "A NIC's firmware failed or timed out on a command",
     _HEALTH,
     ok="No failed firmware commands in the kernel log",

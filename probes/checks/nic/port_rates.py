@@ -5,25 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
-from probes.base.plan import Step, make_plan
+from probes.base.evidence import Evidence, first_n
+from probes.base.plan import Step, user_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.bonds import Bond, BondMember
 from probes.facts.rdma.devices import RdmaDevice, shows_unknown_speed
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, jobs_of
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination
@@ -33,9 +24,8 @@ QUEUE_PAIRS = "NCCL_IB_QPS_PER_CONNECTION"
 _NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device uses a bond")
 
 
-@AREA.check(
+@AREA.note(
     "rate-shown-as-sdr",
-    Severity.NOTE,
     "The kernel misreports a link's speed as SDR",
     "Linux, drivers/infiniband/core/sysfs.c, rate_show",
     ok="The kernel knows the speed of every link",
@@ -66,10 +56,6 @@ def _shows_sdr(port: Port) -> bool:
     return shows_unknown_speed(port.facts.rate_text, port.device.hca_type)
 
 
-def _is_one_lane(port: Port) -> bool:
-    return port.facts.link_layer == "InfiniBand" and known(port.facts.rate_text, "").startswith("1X ")
-
-
 def _with_four_lanes(port: Port) -> Port:
     rate = map_known(port.facts.rate_gbps, lambda gbps: 4 * gbps)
     return replace(port, facts=replace(port.facts, rate_gbps=rate))
@@ -85,9 +71,8 @@ def _rate(port: Port) -> Evidence:
     return Evidence(f"{port.path}/rate", shown)
 
 
-@AREA.check(
+@AREA.warning(
     "single-rail-or-half-rate",
-    Severity.WARNING,
     "A port is slower than other ports of the same NIC model",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
     ok="Ports of the same NIC model run at the same rate",
@@ -114,7 +99,7 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
         return found(
             f"{port_names(slow)}: another port of this NIC model runs at {best:g} Gb/s.",
             *first_n(_rate(port) for port in slow),
-            fix=make_plan(
+            fix=user_plan(
                 "Find what limits the link",
                 *(
                     Step(f"Show the speeds of both ends of {port.name}", ("mlxlink", "-d", port.device.bdf))
@@ -122,7 +107,6 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
                     if not isinstance(port.device.bdf, Unknown)
                 ),
                 "Compare cable, optics and switch port speed with the other ports",
-                needs_root=False,
             ),
             devices=devices_of(slow),
             impact=f"The slowest port loses {lost:g} of {best:g} Gb/s. A job runs at the pace of its slowest "
@@ -134,9 +118,8 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
-@AREA.check(
+@AREA.warning(
     "single-rail-or-half-rate-one-lane",
-    Severity.WARNING,
     "An InfiniBand link runs on one of four lanes",
     "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
     ok="No InfiniBand link runs on only one lane",
@@ -147,13 +130,13 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = need_ports(examination)
     active = [port for port in ports if port.is_active and port.facts.link_layer == "InfiniBand"]
-    narrow = [port for port in active if _is_one_lane(port)]
+    narrow = [port for port in active if known(port.facts.rate_text, "").startswith("1X ")]
     if narrow:
         return found(
             f"{port_names(narrow)}: three of the four lanes are down. The cable, a connector or the optics "
             "are bad.",
             *first_n(_rate(port) for port in narrow),
-            fix=make_plan(
+            fix=user_plan(
                 "Repair the link",
                 *(
                     Step(f"Show the lanes of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m", "-c"))
@@ -161,7 +144,6 @@ def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
                     if not isinstance(port.device.bdf, Unknown)
                 ),
                 "Clean, reseat or replace the cable and optics",
-                needs_root=False,
                 disturbs="jobs that use this port while the cable is out",
             ),
             devices=devices_of(narrow),
@@ -189,9 +171,8 @@ def lost_members(device: RdmaDevice) -> list[BondMember]:
     return [member for bond in bonds for member in bond.members if member not in bond.up]
 
 
-@AREA.check(
+@AREA.warning(
     "roce-bond-port-down",
-    Severity.WARNING,
     "A port of a bonded NIC is down",
     "Linux, Documentation/networking/bonding.rst",
     ok="Every port of the bonded NICs is up",
@@ -212,7 +193,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                 Evidence(f"/sys/class/net/{member.netdev}/operstate", known(member.state, "unknown"))
                 for member in members
             ),
-            fix=make_plan(
+            fix=user_plan(
                 "Bring the port up",
                 *(
                     Step(f"Show the link of {member.netdev}", ("ethtool", member.netdev), False)
@@ -220,7 +201,6 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
                 ),
                 "Set the netdev up if it is disabled. Otherwise check cable, optics and the switch port, "
                 "including its LACP state.",
-                needs_root=False,
             ),
             devices=tuple(broken),
         )
@@ -229,9 +209,8 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
     return passed(*up or (_NO_BOND,))
 
 
-@AREA.check(
+@AREA.note(
     "single-rail-or-half-rate-bond",
-    Severity.NOTE,
     "A job may use only one port of a bonded NIC",
     "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION; NVIDIA/nccl pull request 2150",
     ok="No RDMA device is a bond, or jobs use all ports of the bonds",
@@ -271,10 +250,9 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
             for bond in shown
         )
         or first_n(Evidence(f"/sys/class/infiniband/{device.name}", "a bond") for device in bonds),
-        fix=make_plan(
+        fix=user_plan(
             "Let NCCL use both ports",
             f"Set {QUEUE_PAIRS}=2 (or 4) in the job, then measure",
-            needs_root=False,
             disturbs=RESTARTS,
             note="With NCCL_IB_SPLIT_DATA_ON_QPS=1 each message uses all queue pairs. With 0, the default "
             "since NCCL 2.20, they take turns. Test a bond with ib_write_bw -q 2 or more.",

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
-from probes.base.plan import Plan, Step, make_plan, sentences
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.plan import Plan, Step, sentences, user_plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    PairGain,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    need,
-    passed,
-)
+from probes.queries.finding import Area, Outcome, PairGain, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
     Port,
@@ -45,10 +35,6 @@ def _state(port: Port) -> Evidence:
 
 def _physical_state(port: Port) -> Evidence:
     return Evidence(f"{port.path}/phys_state", known(port.facts.physical_state, "unknown"))
-
-
-def _netdev_flags(port: Port) -> Evidence:
-    return Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set")
 
 
 def _link_layer(port: Port) -> Evidence:
@@ -100,9 +86,7 @@ def _add_check(
     """Add a check that finds ports with a problem; its severity depends on the GPUs that need them."""
     part_of = ("link-layer-wrong", FLAPPING) if problem is PortProblem.NO_SIGNAL else (FLAPPING,)
 
-    @AREA.check(
-        name, Severity.CRITICAL, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of
-    )
+    @AREA.critical(name, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of)
     def judge(examination: Examination) -> Outcome:
         ports = _ports_in(examination, problem)
         severity = cost_of_loss(examination, ports)
@@ -140,11 +124,10 @@ def _check_cable(ports: list[Port]) -> Plan:
         for port in ports
         if not isinstance(port.device.bdf, Unknown)
     ]
-    return make_plan(
+    return user_plan(
         "Bring the link up",
         *steps[:2],
         "Reseat or replace the cable, and check the switch port",
-        needs_root=False,
         note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
     )
 
@@ -154,7 +137,7 @@ def _check_subnet_manager(ports: list[Port]) -> Plan:
     query = ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
     ask = Step("Query the fabric's subnet manager", query)
     start = "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node"
-    return make_plan("Have the subnet manager configure the port", ask, start, needs_root=False)
+    return user_plan("Have the subnet manager configure the port", ask, start)
 
 
 _add_check(
@@ -185,7 +168,9 @@ _add_check(
     ok="The netdev of every RoCE port is up",
     problem=PortProblem.NETDEV_DOWN,
     cause="a RoCE port follows its netdev, and the netdev is set down.",
-    evidence=_netdev_flags,
+    evidence=lambda port: Evidence(
+        f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set"
+    ),
     fix=lambda ports: Plan("Set the netdev up", netdev_steps(ports), note=sentences(KEEP)),
 )
 _add_check(
@@ -210,9 +195,8 @@ _add_check(
 )
 
 
-@AREA.check(
+@AREA.critical(
     "link-layer-wrong",
-    Severity.CRITICAL,
     "A port has a different link layer than other ports of the same NIC model",
     "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
     "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",

@@ -1,27 +1,18 @@
-"""Checks of RoCE ports' GIDs."""
+"""Checks of RoCE ports' GIDs, and of RoCE netdevs that share an IPv4 network."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, known
-from probes.checks.nccl.gdr_level import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
+from probes.checks.nccl.gdr_settings import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Gid
 from probes.facts.rdma.roce import CONF, RailNetdev, RailNetworkFacts
-from probes.queries.finding import (
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
 from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports, port_names
 from probes.snapshot.examination import Examination
@@ -74,9 +65,8 @@ def _address(port: Port) -> Plan:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "roce-gid-wrong",
-    Severity.CRITICAL,
     "NCCL_IB_GID_INDEX selects a GID that peers may not reach",
     _GID_ABI,
     ok="NCCL_IB_GID_INDEX is unset or selects a routable RoCE v2 GID",
@@ -117,9 +107,8 @@ def _is_unroutable(gid: Gid | None) -> bool:
     return gid is not None and (is_v1(gid) or _is_link_local(gid))
 
 
-@AREA.check(
+@AREA.critical(
     "roce-gid-wrong-namespace",
-    Severity.CRITICAL,
     "A RoCE port has no GID: its netdev is in another network namespace",
     "rdma-system(8) of iproute2",
     ok="Every active RoCE port has GIDs",
@@ -135,11 +124,10 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
             f"{port_names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, "
             "or is missing from this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
-            fix=make_plan(
+            fix=user_plan(
                 "Put the netdev and the RDMA device into the same namespace",
                 Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
                 "Attach the RDMA network to the pod, or use the host network",
-                needs_root=False,
             ),
             severity=_gid_severity(examination, empty),
             devices=devices_of(empty),
@@ -147,9 +135,8 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     return _all_have_gids(ports)
 
 
-@AREA.check(
+@AREA.critical(
     "roce-gid-wrong-no-v2",
-    Severity.CRITICAL,
     "A RoCE port has no RoCE v2 GID",
     _GID_ABI,
     ok="Every active RoCE port has a RoCE v2 GID",
@@ -197,9 +184,8 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     return any(port.device.name in used for port in ports)
 
 
-@AREA.check(
+@AREA.warning(
     "roce-gid-wrong-link-local",
-    Severity.WARNING,
     "A RoCE port has no routable address",
     _GID_ABI,
     ok="Every active RoCE port has a routable address",
@@ -276,9 +262,8 @@ def _sysctl(netdevs: Sequence[RailNetdev], key: str, value: int, why: str) -> St
 _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they are lost at the next boot")
 
 
-@AREA.check(
+@AREA.warning(
     "roce-rails-one-subnet",
-    Severity.WARNING,
     "RoCE NICs in the same subnet answer each other's ARP requests",
     f"{_SYSCTL}, arp_ignore and arp_announce; NVIDIA/nccl issues 1269 and 2158",
     ok="No RoCE NIC answers ARP requests for another NIC",
@@ -326,9 +311,8 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "roce-rp-filter-strict",
-    Severity.WARNING,
     "Strict reverse path filtering drops packets on RoCE NICs in the same subnet",
     f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",
     ok="Reverse path filtering does not drop RoCE traffic",

@@ -1,4 +1,4 @@
-"""Checks of the MTU and congestion control of RoCE ports."""
+"""Checks of the MTU, the congestion control and the traffic class of RoCE ports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import gains_of_ports
+from probes.base.evidence import Evidence, first_distinct, first_n
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
@@ -15,22 +17,7 @@ from probes.facts.rdma.port_health import roce_mtu
 from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
 from probes.plans.ports import look_at_congestion_control
-from probes.queries.finding import (
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    first_n,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-    unknown_without,
-)
+from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
@@ -102,9 +89,8 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     )
 
 
-@AREA.check(
+@AREA.warning(
     "mtu-mismatch",
-    Severity.WARNING,
     "RoCE ports of the same NIC model have different MTUs",
     _MTU_REFERENCE,
     ok="RoCE ports of the same NIC model have the same MTU",
@@ -139,9 +125,8 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     return smaller, compared
 
 
-@AREA.check(
+@AREA.warning(
     "mtu-mismatch-small",
-    Severity.WARNING,
     "A RoCE port sends less than 4096 bytes per packet",
     _MTU_REFERENCE,
     ok="RoCE ports send 4096 bytes per packet",
@@ -157,27 +142,22 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
     small = [port for port in ports if mtus.get(port.name, _FULL_MTU) < _FULL_MTU]
     if small:
         least = min(mtus[port.name] for port in small)
+        lost = round(100 * _HEADER_BYTES / (least + _HEADER_BYTES))  # of the wire rate
         return found(
             f"{port_names(small)}: RDMA uses the next power of two below the netdev's MTU, here {least} "
             "bytes.",
             *first_n(_mtu_evidence(port) for port in small),
             fix=_raise_mtu(examination, small, ports),
             devices=devices_of(small),
-            impact=f"RDMA sends {least} instead of 4096 bytes per packet: {_share_lost(least)} % of the "
+            impact=f"RDMA sends {least} instead of 4096 bytes per packet: {lost} % of the "
             "rate goes to headers instead of 2 %.",
             gains=gains_of_ports(examination, map(_with_full_mtu, small)),
         )
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 
 
-def _share_lost(payload_bytes: int) -> int:
-    """Return the percentage of the wire rate that RoCE v2 headers and framing use."""
-    return round(100 * _HEADER_BYTES / (payload_bytes + _HEADER_BYTES))
-
-
-@AREA.check(
+@AREA.warning(
     "roce-lossless-off",
-    Severity.WARNING,
     "Congestion control (ECN) is disabled on a RoCE port",
     "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
     "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
@@ -326,9 +306,8 @@ def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evid
     return Evidence(qos.sources[-1], f"{netdev}: {text}")
 
 
-@AREA.check(
+@AREA.warning(
     "roce-class-not-lossless",
-    Severity.WARNING,
     "RoCE traffic is in a priority without flow control",
     _MANUAL,
     ok="RoCE traffic is in a lossless priority, or none is configured",
@@ -420,9 +399,8 @@ def _found(
     )
 
 
-@AREA.check(
+@AREA.note(
     "roce-class-overridden",
-    Severity.NOTE,
     "The driver overrides the traffic class that a job requests",
     f"mlnx-ofa_kernel, drivers/infiniband/hw/mlx5, tclass_get_tclass; {NCCL_VARIABLES}#nccl-ib-tc",
     ok="No driver setting overrides a job's traffic class",
@@ -450,10 +428,9 @@ def roce_class_overridden(examination: Examination) -> Outcome:
     return found(
         about(affected(jobs, evidence), "its queue pairs get the class that is set for the whole port."),
         *first_distinct(evidence),
-        fix=make_plan(
+        fix=user_plan(
             "Set the class in one place",
             f"Set {CLASS} to the port's class, or remove it. To let jobs choose, clear the port's class.",
-            needs_root=False,
             disturbs=RESTARTS,
         ),
         devices=devices_of(ports),

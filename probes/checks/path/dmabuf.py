@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GpuDirectFacts, parse_driver_version
 from probes.facts.pci.nic_families import NO_DMABUF
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, STAGED, Area, Outcome, Scope, found, need, passed, unknown
 from probes.queries.module_need import PEERMEM_MISSING, dmabuf_comes_first
 from probes.queries.modules import (
     DMABUF,
     DRIVER_VERSION,
     RELEASE,
-    driver_version,
     has_efa_only,
     module_of,
     no_gpu_or_rdma_device,
@@ -60,6 +47,7 @@ _OPEN_MANUAL = (
 )
 _PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL = (515, 43, 4), (5, 12)
+_NOT_LOADED = Evidence(DRIVER_VERSION, "not found: the driver is not loaded")
 _EVERY_PROGRAM = "every RDMA program"
 _CONFIG, _GPUS = "the kernel config", "the GPUs' compute capability"
 
@@ -93,9 +81,8 @@ def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
     return first if dmabuf_comes_first(examination) else (*first, *PEERMEM_MISSING)
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-needs-open-module",
-    Severity.WARNING,
     "The proprietary NVIDIA kernel modules do not support DMA-BUF",
     _OPEN_MANUAL,
     ok="No proprietary NVIDIA kernel modules block DMA-BUF",
@@ -103,9 +90,8 @@ def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
 )
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """Check the flavor of the loaded driver."""
-    not_loaded = Evidence(DRIVER_VERSION, "not found: the driver is not loaded")
-    gpus = need(examination.node.gpus, DRIVER_VERSION, absent=not_loaded)
-    flavor = need(gpus.driver.flavor, DRIVER_VERSION, absent=not_loaded)
+    gpus = need(examination.node.gpus, DRIVER_VERSION, absent=_NOT_LOADED)
+    flavor = need(gpus.driver.flavor, DRIVER_VERSION, absent=_NOT_LOADED)
     evidence = Evidence(DRIVER_VERSION, f"{flavor.value} kernel modules")
     if flavor is Flavor.OPEN:
         return passed(evidence)
@@ -116,11 +102,10 @@ def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     return found(
         f"Only the open kernel modules can export CUDA memory as DMA-BUF.{_peermem_note(examination)}",
         evidence,
-        fix=make_plan(
+        fix=reboot_plan(
             "Install the open kernel modules",
             *open_driver_steps(examination),
             reboot_step("Reboot, or reload the modules when no process uses a GPU"),
-            needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         ),
         severity=_severity(examination),
@@ -144,9 +129,8 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
     return tuple(old)
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-gpu-too-old",
-    Severity.WARNING,
     "A GPU is too old for DMA-BUF",
     _OPEN_MANUAL,
     ok="Every GPU is new enough for DMA-BUF",
@@ -171,9 +155,8 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-driver-too-old",
-    Severity.WARNING,
     "The NVIDIA driver is too old for DMA-BUF",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
     ok="The NVIDIA driver is new enough for DMA-BUF, or not loaded",
@@ -181,18 +164,17 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
 )
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     """Check the version of the loaded driver; DMA-BUF came with 515.43.04."""
-    version, numbers = driver_version(examination)
+    driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    version = need(driver, "the driver's version", absent=_NOT_LOADED)
+    numbers = parse_driver_version(version)
+    if numbers is None:
+        return unknown(f"needs the driver's version (malformed: {version})")
     if numbers >= _FIRST_OPEN_DRIVER:
         return passed(Evidence(DRIVER_VERSION, version))
     return found(
         f"DMA-BUF needs driver 515.43.04 or newer; {version} is loaded.{_peermem_note(examination)}",
         Evidence(DRIVER_VERSION, version),
-        fix=Plan(
-            "Install a newer driver",
-            open_driver_steps(examination),
-            needs_reboot=True,
-            disturbs=SWAP_ENDS_JOBS,
-        ),
+        fix=reboot_plan("Install a newer driver", *open_driver_steps(examination), disturbs=SWAP_ENDS_JOBS),
         severity=_severity(examination),
         impact=_impact(examination),
         part_of=_causes(examination, "peermem-not-on-disk-old-driver"),
@@ -213,9 +195,8 @@ def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
     return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{answer} on {join_limited(nics)}")
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-kernel-too-old",
-    Severity.WARNING,
     "The kernel is too old for DMA-BUF",
     GDR_MANUAL,
     ok="The kernel is new enough for DMA-BUF, or OFED adds it",
@@ -248,9 +229,8 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-kernel-config",
-    Severity.WARNING,
     "The kernel was built without CONFIG_DMA_SHARED_BUFFER",
     "Linux Documentation/driver-api/dma-buf.rst",
     ok="The kernel was built with DMA-BUF",
@@ -279,16 +259,12 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
 
 def _until_then(examination: Examination) -> tuple[Step, ...]:
     """Return the interim step that uses nvidia_peermem, where the node has a NIC that it can serve."""
-    return (
-        ()
-        if peer_nics(examination.node) == ()
-        else (instruction("Until then, use nvidia_peermem with OFED"),)
-    )
+    step = instruction("Until then, use nvidia_peermem with OFED")
+    return () if peer_nics(examination.node) == () else (step,)
 
 
-@AREA.check(
+@AREA.warning(
     "dmabuf-nic-driver-lacks-support",
-    Severity.WARNING,
     "A NIC does not support DMA-BUF",
     _PROBE,
     ok="No NIC driver is missing DMA-BUF support",

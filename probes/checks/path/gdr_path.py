@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 from probes.bandwidth.model.gains import gains_of_gdr
+from probes.base.evidence import Evidence, first_n
 from probes.base.plan import Plan, make_plan, plan_or_none
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import UNREAD, Reason, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.plans.load_modules import load_peermem, refused_before
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
-from probes.queries.modules import (
-    nics_of,
-    no_gpu_or_nic,
-    no_gpu_or_rdma_device,
-    peer_nics,
-)
+from probes.queries.modules import nics_of, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
 from probes.queries.ports import PORT_DOWN, ports_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
@@ -48,9 +31,8 @@ def _unmet(state: PathState) -> list[Evidence]:
     ]
 
 
-@AREA.check(
+@AREA.critical(
     "no-gdr-path",
-    Severity.CRITICAL,
     "No path between NICs and GPU memory is usable",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/",
     ok="A path between NICs and GPU memory is usable",
@@ -75,19 +57,18 @@ def no_gdr_path(examination: Examination) -> Outcome:
     if direct.by_design:
         return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
     states: tuple[PathState, ...] = (direct.dmabuf, direct.peermem)
+    has_no_peer = direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ()
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
         states = (direct.peermem,)
-    elif direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ():
+    elif has_no_peer:
         states = (direct.dmabuf,)  # no NIC here could use nvidia_peermem
     ways = " or ".join(state.path.value for state in states)
     usable = [state.path.value for state in states if need(state.usable, f"the state of {state.path.value}")]
     if usable:
         return passed(Evidence("usable paths", ", ".join(usable)))
-    if (
-        direct.peermem.path is GdrPath.PEERMEM
-        and peer_nics(examination.node) == ()
-        and _is_slingshot(examination)
-    ):
+    # Slingshot NICs are the only RDMA cards; without their driver they have no device.
+    is_slingshot = known(nics_of(examination, SLINGSHOT), ()) and not known(nics_of(examination, EFA), ())
+    if has_no_peer and is_slingshot:
         return found(
             "libfabric reaches GPU memory through the cxi devices of Slingshot NICs, but there are none.",
             Evidence("/sys/class/cxi", "no device"),
@@ -102,9 +83,8 @@ def no_gdr_path(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "cuda-fails-to-start",
-    Severity.CRITICAL,
     "CUDA programs fail to start",
     "CUDA driver API, cuInit, errors 802 and 803",
     ok="CUDA programs can start",
@@ -131,9 +111,8 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
     )
 
 
-@GPUS.check(
+@GPUS.warning(
     "gpu-not-served",
-    Severity.WARNING,
     "A GPU cannot use GPUDirect RDMA",
     "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
     ok="Every GPU can use GPUDirect RDMA",
@@ -194,11 +173,6 @@ def _near_ports_down(examination: Examination) -> list[str]:
     named = {word for why in examination.usability.unserved.values() for word in why.split()}
     ports = known(ports_of(examination), ())
     return [port.name for port in ports if port.device.name in named and not port.is_active]
-
-
-def _is_slingshot(examination: Examination) -> bool:
-    """Return whether Slingshot NICs are the only RDMA cards; without their driver they have no device."""
-    return bool(known(nics_of(examination, SLINGSHOT), ())) and not known(nics_of(examination, EFA), ())
 
 
 def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:

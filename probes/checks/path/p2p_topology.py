@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.text import SHOWN, plural, version_numbers
+from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, parse_driver_version
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
@@ -12,20 +14,7 @@ from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
 from probes.plans.boot import driver_option_plan, initramfs_command
 from probes.plans.common import reboot_plan
-from probes.queries.finding import (
-    KERNEL_LOG,
-    SHOWN,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    found,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, found, need, needs, passed, unknown
 from probes.queries.kernel_log import IMPORTER, age_of, importer_refutes, is_in_use, nic_drivers
 from probes.queries.module_need import NCCL_SEES_PEERMEM, loaded_peermem
 from probes.queries.modules import DMABUF, message_evidence, module_messages
@@ -44,9 +33,8 @@ _FAILS = (
 _LIBRARIES = "the libraries of all processes"
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused-override",
-    Severity.CRITICAL,
     "A driver option denies every NIC access to GPU memory",
     f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No driver option denies GPU memory to NICs",
@@ -123,9 +111,8 @@ def _refused(
     return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused",
-    Severity.CRITICAL,
     "The driver denies a NIC access to GPU memory because of the chipset",
     f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
     ok="No NIC was denied GPU memory because of the chipset",
@@ -160,9 +147,8 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     return _refused(examination, "PCI topology not supported", cause, plan, far, refutes)
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused-force-pcie",
-    Severity.CRITICAL,
     "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
     f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
     ok="The driver did not refuse a direct PCIe path",
@@ -191,9 +177,8 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     return _refused(examination, "FORCE_PCIE", cause, plan)
 
 
-@AREA.check(
+@AREA.critical(
     "p2p-topology-refused-old-importer",
-    Severity.CRITICAL,
     "The NIC driver does not support peer-to-peer DMA-BUF",
     f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
     ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
@@ -218,16 +203,8 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     return _refused(examination, IMPORTER, cause, plan, refutes=refutes, of_nics=True)
 
 
-def _numbers(version: Maybe[str]) -> tuple[int, ...] | None:
-    if isinstance(version, Unknown):
-        return None
-    parts = version.split(".")
-    return tuple(int(part) for part in parts[:3]) if all(part.isdecimal() for part in parts) else None
-
-
-@AREA.check(
+@AREA.critical(
     "memory-peers-missing-old-nccl",
-    Severity.CRITICAL,
     "NCCL is too old to see nvidia_peermem on this kernel",
     "https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4",
     ok="NCCL can see nvidia_peermem, or does not need it",
@@ -270,8 +247,8 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
     old = []
     if not isinstance(libraries, Unknown):
         for library in libraries.found.get("libnccl.so.2", ()):
-            numbers = _numbers(library.version)
-            if numbers is not None and numbers < NCCL_SEES_PEERMEM:
+            # A version without numbers, (), says nothing.
+            if () < version_numbers(known(library.version, "")) < NCCL_SEES_PEERMEM:
                 old.append(Evidence(library.path, f"NCCL {library.version}"))
     if isinstance(processes, Unknown):
         return old, "" if processes.reason is Reason.NOT_THERE else needs(_LIBRARIES, processes)
@@ -280,8 +257,7 @@ def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
         if isinstance(process.libraries, Unknown):
             not_read = not_read or needs(_LIBRARIES, process.libraries)
             continue
-        for mapped in process.libraries:
-            numbers = _numbers(mapped.version)
-            if mapped.name == "libnccl" and numbers is not None and numbers < NCCL_SEES_PEERMEM:
+        for mapped, version in versions_of(process, "libnccl"):
+            if () < version < NCCL_SEES_PEERMEM:
                 old.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {mapped.version}"))
     return old, not_read

@@ -1,9 +1,10 @@
-"""The paths of AWS EFA and HPE Slingshot, which use neither OFED nor nvidia_peermem."""
+"""The paths of AWS EFA and HPE Slingshot, which use no nvidia_peermem, and Data Direct of ConnectX-8."""
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.gpus import Flavor
@@ -15,7 +16,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.rdma.data_direct import DATA_DIRECT_FUNCTION
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
-from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
+from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.finding import (
@@ -23,14 +24,10 @@ from probes.queries.finding import (
     RDMA_DEVICES,
     STAGED,
     Area,
-    Evidence,
     Outcome,
     Scope,
-    Severity,
     end_with,
-    first_distinct,
     found,
-    join_limited,
     need,
     passed,
     unknown,
@@ -97,9 +94,8 @@ def _by_dmabuf(
     return (Severity.WARNING, _PLUGIN_WITHOUT) if is_old else (Severity.NOTE, _SPARE)
 
 
-@AREA.check(
+@AREA.critical(
     "efa-peermem-unusable",
-    Severity.CRITICAL,
     "EFA finds no NVIDIA peer memory",
     _EFA_SOURCE,
     ok="EFA finds NVIDIA peer memory, or there is no EFA",
@@ -148,10 +144,9 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     if flavor is Flavor.PROPRIETARY:
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
-        plan = make_plan(
+        plan = reboot_plan(
             "Install the open kernel modules",
             *open_driver_steps(examination),
-            needs_reboot=True,
             disturbs=SWAP_ENDS_JOBS,
         )
         return cause, plan, (evidence,)
@@ -175,9 +170,8 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     return cause, Plan(f"Load {EFA_PEERMEM}", steps), (state_evidence(module),)
 
 
-@AREA.check(
+@AREA.warning(
     "efa-peermem-symbol-mismatch",
-    Severity.WARNING,
     "efa_nv_peermem was built for another NVIDIA driver",
     "https://github.com/awslabs/amazon-eks-ami/issues/2672",
     ok="efa_nv_peermem matches the NVIDIA driver, or is not used",
@@ -207,9 +201,8 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "cxi-without-gpu-support",
-    Severity.CRITICAL,
     "The Slingshot driver cannot reach GPU memory",
     _CXI_SOURCE,
     ok="The Slingshot driver, if any, can reach GPU memory",
@@ -240,12 +233,7 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
         _evidence(row),
         Evidence("/proc/driver/nvidia/version", "proprietary kernel modules"),
         *(message_evidence(examination, logged) if logged else ()),
-        fix=Plan(
-            "Give the Slingshot driver access to GPU memory",
-            steps,
-            needs_reboot=True,
-            disturbs=REBOOT_ENDS_JOBS,
-        ),
+        fix=reboot_plan("Give the Slingshot driver access to GPU memory", *steps),
         devices=nics,
     )
 
@@ -265,9 +253,8 @@ _THROUGH_CPU = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "data-direct-unavailable",
-    Severity.WARNING,
     "A ConnectX NIC cannot use its Data Direct function",
     f"{_GUIDE}Linux drivers/infiniband/hw/mlx5/data_direct.c; mlx5dv_get_data_direct_sysfs_path(3)",
     ok="NICs use their Data Direct functions, or have none",
@@ -339,12 +326,11 @@ def _none_here(examination: Examination) -> Outcome:
 
 
 def _without_driver(examination: Examination, unbound: list[PciFunction]) -> Outcome:
-    release = examination.node.kernel_release
     return found(
         "No driver is bound to the DMA function. mlx5_ib supports it in Linux 6.12 or newer and in "
         "DOCA-OFED.",
         *first_distinct(Evidence(f"{DEVICES}/{function.bdf}/driver", "no driver") for function in unbound),
-        Evidence("uname -r", known(release, "unknown")),
+        Evidence("uname -r", known(examination.node.kernel_release, "unknown")),
         fix=reboot_plan(
             "Install a driver with Data Direct",
             "Boot Linux 6.12 or newer (Ubuntu: linux-nvidia-64k-6.14), or install DOCA-OFED",
@@ -371,9 +357,8 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     )
 
 
-@AREA.check(
+@AREA.warning(
     "data-direct-off-in-job",
-    Severity.WARNING,
     "A job does not use the NICs' Data Direct functions",
     f"{_GUIDE}NVIDIA/nccl src/transport/net_ib/init.cc, NCCL_IB_DATA_DIRECT; NVIDIA/nccl issue 1866",
     ok="Jobs use the NICs' Data Direct functions, or NICs have none",

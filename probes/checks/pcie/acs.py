@@ -1,14 +1,16 @@
-"""ACS: ports that redirect traffic between GPU and NIC, and where that is correct."""
+"""ACS: ports that redirect traffic between GPU and NIC, and where that is correct; unlisted host bridges."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import replace
 from enum import Enum
 
 from probes.bandwidth.model.gains import gains_of_straight_paths
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_vera_root_port
@@ -17,18 +19,7 @@ from probes.facts.pci.rdma_topo import ARGV, is_dma_function
 from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, ats_steps, fix_redirects, pass_through, redirects_option
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, Outcome, found, passed, unknown
 from probes.queries.kernel_log import messages_about
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
@@ -72,9 +63,8 @@ _ROOT_PORT = (0x1C, 0x01)  # xx111x0
 _VERA_ROOT_PORT = (0x14, 0x01)  # xx1x1x0
 
 
-@AREA.check(
+@AREA.critical(
     "acs-redirect-enabled",
-    Severity.CRITICAL,
     "ACS redirect is enabled between GPU and NIC",
     _MANUAL,
     ok="No ACS redirect between GPU and NIC",
@@ -135,9 +125,8 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "acs-direct-translated-without-ats",
-    Severity.WARNING,
     "ATS is disabled on a NIC whose switch port relies on it",
     "NVIDIA ConnectX firmware, ATS_ENABLED; Linux drivers/pci/ats.c; "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
@@ -169,23 +158,17 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
         "The switch ports pass only ATS-translated requests; ATS is off on these NICs, so their GPU "
         "traffic goes through the IOMMU.",
         Evidence("lspci -vvv", good if relying else "no switch port between GPU and NIC relies on ATS"),
-        _enable_ats(list(dict.fromkeys(tally.devices))),
+        reboot_plan(
+            "Enable ATS on the NICs",
+            *ats_steps(list(dict.fromkeys(tally.devices)), enable=True),
+            "Reboot the host: the firmware applies the setting at power-on.",
+            disturbs="every job and virtual machine on this node",
+        ),
     )
 
 
-def _enable_ats(nics: list[str]) -> Plan:
-    return make_plan(
-        "Enable ATS on the NICs",
-        *ats_steps(nics, enable=True),
-        "Reboot the host: the firmware applies the setting at power-on.",
-        needs_reboot=True,
-        disturbs="every job and virtual machine on this node",
-    )
-
-
-@AREA.check(
+@AREA.note(
     "acs-option-ignored",
-    Severity.NOTE,
     "The kernel ignores pci=noacs on its command line",
     "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
     ok="No unknown ACS option on the kernel command line",
@@ -214,9 +197,8 @@ def _replace_noacs(examination: Examination, word: str) -> Plan:
     return reboot_plan("Replace pci=noacs", *steps, CHECK_CMDLINE, note=note)
 
 
-@AREA.check(
+@AREA.warning(
     "acs-direct-nic",
-    Severity.WARNING,
     "ACS is not set the way ConnectX needs on this platform",
     "rdma-core, kernel-boot/rdma_topo, "
     "https://github.com/linux-rdma/rdma-core/blob/master/kernel-boot/rdma_topo",
@@ -265,11 +247,7 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
     for gpu in functions.values():
         if gpu.kind is not PciKind.GPU or gpu.root != dma.root:
             continue
-        shared = 0
-        for dma_port, gpu_port in zip(dma.chain, gpu.chain, strict=False):
-            if dma_port != gpu_port:
-                break
-            shared += 1
+        shared = len(posixpath.commonprefix((dma.chain, gpu.chain)))
         if 2 <= shared < min(len(dma.chain), len(gpu.chain)) - 1:
             top = functions.get(dma.chain[0])
             root_port = _VERA_ROOT_PORT if top is not None and is_vera_root_port(top) else _ROOT_PORT
@@ -332,9 +310,8 @@ _FORWARDS = (0x2030, 0x2031, 0x2032, 0x2033, 0x2020, 0x09A2)
 _FORWARDS_WITHIN = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
 
 
-@AREA.check(
+@AREA.note(
     "p2p-host-bridge-unlisted",
-    Severity.NOTE,
     "The kernel does not list this CPU's host bridge as able to forward GPU traffic to the NIC",
     "Linux drivers/pci/p2pdma.c, pci_p2pdma_whitelist; NVIDIA/open-gpu-kernel-modules issue 1253",
     ok="No GPU needs an unlisted host bridge to reach its NIC",

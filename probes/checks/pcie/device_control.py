@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probes.base.evidence import Evidence
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -14,7 +15,7 @@ from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
 from probes.plans.ports import look_at_ordering
-from probes.queries.finding import Area, Evidence, Outcome, Severity, passed
+from probes.queries.finding import Area, Outcome, passed
 from probes.queries.pcie_paths import (
     Tally,
     express_of,
@@ -59,9 +60,8 @@ def each_nic(
     return tally.outcome(cause, Evidence("lspci -vvv", good), plan)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-devctl-relaxed-ordering",
-    Severity.WARNING,
     "Relaxed ordering is disabled on a NIC",
     "NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; openucx/ucx issue 8062",
@@ -95,9 +95,8 @@ _WHY_OFF = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-devctl-payload-differs",
-    Severity.WARNING,
     "MaxPayload differs on the path between a GPU and a NIC",
     "PCI Express Base Specification, Max_Payload_Size; Linux "
     "Documentation/admin-guide/kernel-parameters.txt, "
@@ -147,9 +146,8 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "pcie-devctl-extended-tags",
-    Severity.NOTE,
     "Extended tags are disabled on a NIC",
     "PCI Express Base Specification, Extended Tag Field Enable; Linux drivers/pci/probe.c, "
     "pci_configure_extended_tags",
@@ -177,9 +175,8 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "pcie-aspm-on",
-    Severity.NOTE,
     "Power saving (ASPM) is enabled on a NIC's PCIe link",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, link/l1_aspm; kernel-parameters.txt, pcie_aspm=",
     ok="Power saving (ASPM) is disabled on the NICs' PCIe links",
@@ -212,9 +209,8 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
     return each_nic(examination, wrong, cause, "ASPM Disabled on all NICs", fix)
 
 
-@AREA.check(
+@AREA.note(
     "pcie-devctl-read-request",
-    Severity.NOTE,
     "A NIC's MaxReadReq (MRRS) is below 4096 bytes",
     SPEC + "; "
     "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
@@ -238,9 +234,8 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
     return each_nic(examination, wrong, cause, "MaxReadReq 4096 bytes on all NICs", fix)
 
 
-@AREA.check(
+@AREA.note(
     "pcie-devctl-read-request-differs",
-    Severity.NOTE,
     "NICs of the same model have different MaxReadReq (MRRS)",
     SPEC,
     ok="NICs of the same model have the same MaxReadReq (MRRS)",
@@ -257,9 +252,8 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "pcie-devctl-ten-bit-tags-differ",
-    Severity.NOTE,
     "10-bit tags are enabled on only some NICs of the same model",
     "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
     ok="10-bit tags have the same setting on NICs of the same model",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
@@ -11,7 +12,8 @@ from probes.checks.nic.counters import NEXT_CHECK
 from probes.facts.kernel.log import LogKind, is_corrected
 from probes.facts.pci.config_space import ErrorCounts, PcieErrorFacts
 from probes.facts.pci.functions import DEVICES
-from probes.queries.finding import Area, Evidence, Outcome, Severity, Status, end_with, passed, unknown
+from probes.plans.common import reboot_plan
+from probes.queries.finding import Area, Outcome, Status, end_with, passed, unknown
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     OUT_OF_SERVICE,
@@ -30,11 +32,10 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 _AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none, or the firmware keeps them (BMC log)"
-_FIND_LINK = make_plan(
+_FIND_LINK = reboot_plan(
     "Find the link with the errors",
     "Read the AER lines of these devices in the kernel log: journalctl -k --grep AER.",
     "With the power off, reseat the card, its riser and cables. Swap them with good ones.",
-    needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
 
@@ -55,9 +56,8 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
     return need_read(examination.pcie_errors)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-aer-uncorrectable",
-    Severity.WARNING,
     "Uncorrectable PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No uncorrectable PCIe errors since boot",
@@ -100,9 +100,8 @@ def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> No
             tally.fault(Evidence(log.source, message.text), message.bdf)
 
 
-@AREA.check(
+@AREA.note(
     "pcie-aer-correctable",
-    Severity.NOTE,
     "Corrected PCIe errors on the path to a GPU or NIC",
     _AER,
     ok="No corrected PCIe errors since boot",
@@ -149,9 +148,8 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
 
 
-@AREA.check(
+@AREA.note(
     "pcie-error-unreported",
-    Severity.NOTE,
     "A device recorded a fatal PCIe error that the kernel did not count",
     "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
     ok="No unreported fatal PCIe error",
@@ -184,9 +182,8 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "pcie-config-unreachable",
-    Severity.NOTE,
     "Extended PCI configuration space is not readable, even by root",
     "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
     ok="Extended PCI configuration space is readable",
@@ -218,9 +215,8 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "pcie-function-gone",
-    Severity.CRITICAL,
     "A GPU or NIC, or a PCIe port above it, does not respond",
     "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
     "https://docs.nvidia.com/deploy/xid-errors/",
@@ -243,11 +239,10 @@ def pcie_function_gone(examination: Examination) -> Outcome:
     outcome = tally.outcome(
         "The device lost its link or power, or is hung.",
         Evidence(f"{DEVICES}/*/config", f"{read} read, none returned all ones"),
-        make_plan(
+        reboot_plan(
             "Bring the device back",
             "Look in the kernel log for Xid 79, 'link down' and AER lines of this device.",
             "Power-cycle the node. If that does not help, reseat or replace the card.",
-            needs_reboot=True,
             disturbs=OUT_OF_SERVICE,
         ),
     )

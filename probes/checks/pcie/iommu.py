@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
@@ -12,21 +13,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
-from probes.queries.finding import (
-    KERNEL_LOG,
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    end_with,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
 from probes.queries.pcie_paths import (
     GROUPS,
@@ -57,9 +44,8 @@ _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host'
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
-@AREA.check(
+@AREA.warning(
     "iommu-translated",
-    Severity.WARNING,
     "The IOMMU translates the DMA of GPUs or NICs",
     "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups; NCCL user guide, troubleshooting, IO "
     "virtualization, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
@@ -121,9 +107,8 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "iommu-fault",
-    Severity.WARNING,
     "The IOMMU refused DMA from a GPU or a NIC",
     "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
     "NVIDIA/open-gpu-kernel-modules issue 1324",
@@ -162,9 +147,8 @@ def iommu_fault(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peer-mmio-not-remapped",
-    Severity.CRITICAL,
     "A driver option hides GPU memory from the IOMMU that translates NICs",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-reg.h, NVreg_DmaRemapPeerMmio",
     ok="The NVIDIA driver maps GPU memory in a translating IOMMU",
@@ -212,9 +196,8 @@ def _end_unless_tree_is_hidden(examination: Examination) -> None:
         end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
 
 
-@AREA.check(
+@AREA.note(
     "vm-without-p2p",
-    Severity.NOTE,
     "This virtual machine shows no PCIe switch between GPUs and NICs",
     "NCCL user guide, environment variables, NCCL_TOPO_FILE, "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
@@ -250,9 +233,8 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "vm-without-p2p-ats",
-    Severity.WARNING,
     "ATS is disabled on a NIC in this virtual machine",
     "NVIDIA AI Enterprise, optimizing VM configuration for AI inference, ATS; NVIDIA/nccl-tests issue 380",
     ok="ATS is enabled on the NICs, or this is not a virtual machine",
@@ -287,21 +269,19 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC requests a translation "
         "once and then reaches the GPU through their switch. Without ATS every request goes up to the CPU.",
         Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
-        make_plan(
+        reboot_plan(
             "Enable ATS on the host",
             "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
             "is the default.",
             "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host.",
             "On the host, enable DirectTrans in the ACS control (ACSCtl) of the upstream switch ports.",
-            needs_reboot=True,
             disturbs="every guest of the host, because it reboots",
         ),
     )
 
 
-@AREA.check(
+@AREA.note(
     "nic-ats-on-bare-metal",
-    Severity.NOTE,
     "ATS is enabled on a NIC in a bare-metal node",
     "NVIDIA Network Operator, NIC Configuration Operator, Configuration Details, gpuDirectOptimized, "
     "https://docs.nvidia.com/networking/display/kubernetes2670/nic-conf-operator/configuration-details.html",
@@ -352,12 +332,10 @@ def _is_relied_on(examination: Examination, nic: PciFunction) -> bool:
 
 def _disable(nics: list[str]) -> Plan:
     look = f"Look at the firmware setting first: `mlxconfig -d {nics[0]} q ATS_ENABLED`"
-    return make_plan(
+    return reboot_plan(
         "Disable ATS on the NICs",
         f"{look}. False(0) is the default.",
         *ats_steps(nics, enable=False),
         "Reboot the host: the firmware applies the setting at power-on.",
-        needs_reboot=True,
-        disturbs="every job on this node",
         note="Keep ATS if this node also runs virtual machines with these NICs.",
     )

@@ -6,23 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.gains import gains_of_links
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, make_plan
+from probes.base.plan import Plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, capacity, generation, most_of, words
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    passed,
-)
+from probes.plans.common import reboot_plan
+from probes.queries.finding import Area, Outcome, found, passed
 from probes.queries.kernel_log import with_messages
 from probes.queries.pcie_paths import (
     OUT_OF_SERVICE,
@@ -42,18 +35,17 @@ AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
-_RESEAT = make_plan(
+_RESEAT = reboot_plan(
     "Find what limits the link",
     "Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log.",
     "With the power off, reseat the card, its riser and cables. Swap them with good ones.",
     "In the BIOS, check the slot's bifurcation and its link speed limit.",
-    needs_reboot=True,
     disturbs=OUT_OF_SERVICE,
 )
 
 
 def _better_slot(step: str) -> Plan:
-    return make_plan("Use a better slot", step, needs_reboot=True, disturbs=OUT_OF_SERVICE)
+    return reboot_plan("Use a better slot", step, disturbs=OUT_OF_SERVICE)
 
 
 @frozen
@@ -165,9 +157,8 @@ def _compared(
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH, LogKind.AER)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-degraded-width",
-    Severity.WARNING,
     "A PCIe link runs with fewer lanes than both ends support",
     _ABI,
     ok="PCIe links run with all their lanes",
@@ -188,9 +179,8 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-degraded-speed",
-    Severity.WARNING,
     "A PCIe link of a NIC or switch runs below the speed that both ends support",
     _ABI,
     ok="PCIe links of NICs and switches run at full speed",
@@ -212,9 +202,8 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-degraded-gpu-speed",
-    Severity.WARNING,
     "A GPU's PCIe link stays slow under load",
     "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
     "when the GPU is idle",
@@ -278,9 +267,8 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
     return generation(speed) or Unknown(Reason.MALFORMED, "current_link_speed", f"{speed:g} GT/s")
 
 
-@AREA.check(
+@AREA.note(
     "pcie-link-limited-by-slot",
-    Severity.NOTE,
     "A GPU or NIC is in a slot that limits its PCIe link",
     _ABI.replace("current", "max"),
     ok="No slot limits the PCIe link of a GPU or NIC",
@@ -311,9 +299,8 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
 
-@AREA.check(
+@AREA.warning(
     "pcie-link-below-port-rate",
-    Severity.WARNING,
     "A NIC's PCIe link is slower than its port",
     "PCI Express Base Specification, link data rates; Linux "
     "Documentation/ABI/stable/sysfs-class-infiniband, rate",
@@ -334,8 +321,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         link = links.get(ends.get(device.name, known(device.bdf, "")))
         if link is None:
             continue
-        upper = None if link.upper is None else link.upper.link
-        carries, rate = capacity(link.lower.link, upper), port_gbps(device)
+        carries, rate = _capacity(link), port_gbps(device)
         if not isinstance(carries, Unknown) and 0 < carries < rate:
             text = f"{device.name}: {words(*link.best)} supports {carries:.0f} Gb/s, the port {rate:g}"
             tally.fault(Evidence(f"{link.source}/max_link_width", text), device.name, link.lower.bdf)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
+from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan, instruction, make_plan
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.pci.functions import DEVICES, PciKind
 from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
-from probes.queries.finding import (
-    LIKE_THESE,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    first_distinct,
-    first_n,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     Tally,
@@ -83,17 +69,13 @@ def _nearest(examination: Examination) -> dict[str, Path]:
     for gpu in topology.gpus:
         if gpu.id not in here:
             continue
-        ordered = sorted(nics, key=_places(topology.best_nics.get(gpu.id, ())))
+        best = list(topology.best_nics.get(gpu.id, ()))
+        ordered = sorted(nics, key=lambda nic: best.index(nic) if nic in best else len(best))
         words = {nic: topology.paths.nccl.over_pcie(gpu.id, nic) for nic in ordered}
         ranks = {nic: ORDER[word] for nic, word in words.items() if not isinstance(word, Unknown)}
         if ranks:  # of equal ones that which the matrix marks
             nearest[gpu.id] = topology.paths[gpu.id, min(ranks, key=ranks.__getitem__)]
     return nearest
-
-
-def _places(order: Sequence[str]) -> Callable[[str], int]:
-    places = {nic: place for place, nic in enumerate(order)}
-    return lambda nic: places.get(nic, len(places))
 
 
 def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
@@ -145,18 +127,13 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
 
 # Findings that explain why a GPU has no near NIC.
 _LOSSES = (
-    "pcie-function-gone",
-    "ib-core-not-loaded",
-    "mlx5-core-not-loaded",
-    "mlx5-ib-not-loaded",
-    "nic-without-driver",
-    "nic-without-rdma-device",
-    *PORT_DOWN,
+    *("pcie-function-gone", "ib-core-not-loaded", "mlx5-core-not-loaded", "mlx5-ib-not-loaded"),
+    *("nic-without-driver", "nic-without-rdma-device", *PORT_DOWN),
 )
 
 
 def _nearer(word: Nccl) -> Plan:
-    return make_plan(
+    return reboot_plan(
         "Give these GPUs a NIC of their own",
         "Move or add a NIC to a slot below the same PCIe switch as these GPUs.",
         # A word, because the variable does not use the numbers of NCCL's log.
@@ -165,15 +142,13 @@ def _nearer(word: Nccl) -> Plan:
             "GPUDirect RDMA on this path. Measure with and without it.",
             needs_root=False,
         ),
-        needs_reboot=True,
         disturbs="every job on this node while a card is moved",
     )
 
 
 # Not data_path: a lost near NIC degrades the verdict by itself; otherwise the machine is built like this.
-@AREA.check(
+@AREA.warning(
     "gpu-nic-cross-socket",
-    Severity.WARNING,
     "A GPU's nearest NIC is on another socket (SYS)",
     _LEVELS,
     ok="No GPU's nearest NIC is on another socket",
@@ -185,9 +160,8 @@ def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     return _far(examination, Nccl.SYS, "no GPU's nearest NIC is on another socket")
 
 
-@AREA.check(
+@AREA.warning(
     "gpu-nic-through-cpu",
-    Severity.WARNING,
     "A GPU's nearest NIC is behind the CPU's host bridge (PHB)",
     _LEVELS,
     ok="No GPU's nearest NIC is behind the host bridge",
@@ -199,9 +173,8 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     return _far(examination, Nccl.PHB, "no GPU's nearest NIC is behind the host bridge")
 
 
-@AREA.check(
+@AREA.note(
     "gpu-nic-shared",
-    Severity.NOTE,
     "More than two GPUs share a NIC below their PCIe switch",
     _LEVELS,
     ok="At most two GPUs share a NIC",
@@ -231,9 +204,8 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "numa-node-unknown",
-    Severity.WARNING,
     "The firmware does not report the NUMA node of a GPU or NIC",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node; NVIDIA/nccl issues 1843 and 1519",
     ok="The NUMA node of every GPU and NIC is known",
@@ -281,9 +253,8 @@ def _without_numa(examination: Examination) -> str:
     return "All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
 
 
-@AREA.check(
+@AREA.warning(
     "bar1-too-small",
-    Severity.WARNING,
     "A GPU's BAR1 is smaller than its memory",
     "NVIDIA GPUDirect RDMA, BAR sizes, https://docs.nvidia.com/cuda/gpudirect-rdma/; Mellanox/nv_peer_memory "
     "issue 27",
@@ -334,10 +305,7 @@ def bar1_too_small(examination: Examination) -> Outcome:
     return tally.outcome(
         cause,
         Evidence("nvidia-smi -q -d MEMORY", "BAR1 spans the memory of all GPUs"),
-        reboot_plan(
-            "Enlarge BAR1",
-            *filter(None, steps),
-        ),
+        reboot_plan("Enlarge BAR1", *filter(None, steps)),
     )
 
 
@@ -352,9 +320,8 @@ def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bo
 # GPUs and NICs that are passed to a virtual machine, and look adjacent there.
 
 
-@AREA.check(
+@AREA.warning(
     "vm-pair-unproven",
-    Severity.WARNING,
     "A short path between GPU and NIC proves nothing in this virtual machine",
     "https://github.com/ai-dynamo/dynamo/issues/12463; NVIDIA AI Enterprise, VM configuration, ATS and ACS",
     ok="Direct transfers between GPU and NIC do not depend on a hypervisor, or ATS is enabled",

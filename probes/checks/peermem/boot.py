@@ -52,9 +52,8 @@ def _unread(examination: Examination) -> str:
     return ", ".join(filter(None, (rules, *units)))
 
 
-@AREA.check(
+@AREA.warning(
     "peermem-not-persistent",
-    Severity.WARNING,
     "No boot configuration loads nvidia_peermem",
     "modules-load.d(5); modprobe.d(5), softdep",
     ok="nvidia_peermem is loaded at boot, or does not need to be",
@@ -89,9 +88,8 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "peermem-unneeded-at-boot",
-    Severity.NOTE,
     "nvidia_peermem is loaded at boot, but this node does not need it",
     "NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/",
     ok="nvidia_peermem is needed, in use, or not loaded at boot",
@@ -138,9 +136,8 @@ def _named_and_absent(examination: Examination) -> tuple[Evidence, ServiceState]
     return named, need(state, _LOADER, named)
 
 
-@AREA.check(
+@AREA.warning(
     "boot-load-race",
-    Severity.WARNING,
     "systemd-modules-load failed, and nvidia_peermem is not loaded",
     "systemd-modules-load.service(8)",
     ok="No nvidia_peermem load failure at boot",
@@ -169,9 +166,8 @@ def boot_load_race(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "peermem-lost-after-driver-update",
-    Severity.WARNING,
     "nvidia_peermem was unloaded after boot",
     "NVIDIA driver README, nvidia-peermem; systemd-modules-load.service(8)",
     ok="nvidia_peermem was not unloaded after boot",
@@ -211,9 +207,8 @@ def _both(examination: Examination) -> tuple[bool, bool]:
     return is_present(older), is_present(need(module_of(examination, PEERMEM), MODULES))
 
 
-@AREA.check(
+@AREA.critical(
     "nv-peer-mem-conflict",
-    Severity.CRITICAL,
     "The old nv_peer_mem is loaded and blocks nvidia_peermem",
     _README,
     ok="The old nv_peer_mem is not loaded",
@@ -245,9 +240,8 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nv-peer-mem-conflict-twice",
-    Severity.WARNING,
     "nv_peer_mem and nvidia_peermem are both loaded",
     _README,
     ok="At most one of nv_peer_mem and nvidia_peermem is loaded",
@@ -268,9 +262,8 @@ def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nv-peer-mem-conflict-service",
-    Severity.WARNING,
     "The nv_peer_mem service starts at boot",
     _README,
     ok="No service loads the old nv_peer_mem at boot",

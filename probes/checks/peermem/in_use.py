@@ -1,7 +1,8 @@
-"""nvidia_peermem at work: leaked references, a known deadlock, a flood of log messages."""
+"""nvidia_peermem at work: leaked references, a known deadlock, a flood of messages, its parameters."""
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.processes import names_of
@@ -11,20 +12,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    CheckEnded,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -59,9 +47,8 @@ _FLOOD = "detected invalid context"
 _OPEN_FILES = "the open files of other users' processes"
 
 
-@AREA.check(
+@AREA.warning(
     "peermem-reference-leak",
-    Severity.WARNING,
     "nvidia_peermem is in use, but no process has an RDMA device open",
     "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem/nvidia-peermem.c",
     ok="Every use of nvidia_peermem belongs to a process",
@@ -102,9 +89,8 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "peermem-lock-inversion",
-    Severity.WARNING,
     "This MLNX_OFED can deadlock with nvidia_peermem",
     "https://github.com/Mellanox/nv_peer_memory, README (NVIDIA issue 2696789)",
     ok="This OFED does not have the known deadlock with nvidia_peermem",
@@ -135,9 +121,8 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "peermem-invalid-context-flood",
-    Severity.NOTE,
     "nvidia_peermem floods the kernel log with `detected invalid context`",
     "https://github.com/NVIDIA/nccl/issues/1474",
     ok="nvidia_peermem does not flood the kernel log",
@@ -172,7 +157,7 @@ def _parameter(examination: Examination, name: str) -> tuple[str, Evidence]:
     parameters = loaded_peermem(examination).parameters
     path = f"/sys/module/nvidia_peermem/parameters/{name}"
     if name not in parameters:
-        raise CheckEnded(passed(Evidence(path, "not found: this driver has no such parameter")))
+        end_with(passed(Evidence(path, "not found: this driver has no such parameter")))
     value = need(parameters[name], path)
     return value, Evidence(path, value)
 
@@ -184,9 +169,8 @@ def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     return spare_fix(examination, plan)
 
 
-@AREA.check(
+@AREA.warning(
     "peermem-parameter-wrong",
-    Severity.WARNING,
     "nvidia_peermem runs with peerdirect_support=1, meant for MLNX_OFED 5.0 and older",
     PEERMEM_MANUAL,
     ok="nvidia_peermem's peerdirect_support is right for this OFED",
@@ -215,9 +199,8 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "peermem-parameter-legacy-ofed",
-    Severity.WARNING,
     "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
     PEERMEM_MANUAL,
     ok="nvidia_peermem's peerdirect_support is right for this OFED, or there is no OFED",
@@ -241,9 +224,8 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "peermem-parameter-persistent-off",
-    Severity.NOTE,
     "nvidia_peermem runs with persistent_api_support=0, the older interface",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, persistent_api_support",
     ok="nvidia_peermem uses the persistent interface",
@@ -263,9 +245,8 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-parameter-invalid",
-    Severity.CRITICAL,
     "nvidia_peermem rejected a parameter value",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
     ok="nvidia_peermem did not reject any parameter",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
@@ -11,7 +13,7 @@ from probes.plans.common import POD_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.driver import rebuild_plan
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
-from probes.queries.finding import SHOWN, STAGED, Area, CheckEnded, Evidence, Outcome, Severity, need, passed
+from probes.queries.finding import STAGED, Area, CheckEnded, Outcome, need, passed
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import PEERMEM_REASONS, absent_peermem, peermem_fault
 from probes.queries.modules import (
@@ -39,9 +41,8 @@ def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
     return map_known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), parse)
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-not-loaded",
-    Severity.CRITICAL,
     "nvidia_peermem is not loaded",
     "NCCL troubleshooting guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
     ok="nvidia_peermem is loaded if it is installed and needed",
@@ -89,9 +90,8 @@ def _other_kernels(examination: Examination) -> Maybe[tuple[str, ...]]:
     return tuple(kernels)
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-not-on-disk",
-    Severity.CRITICAL,
     "nvidia_peermem is not installed for any kernel",
     PEERMEM_MANUAL,
     ok="nvidia_peermem is in the driver package or not expected there",
@@ -129,9 +129,8 @@ def _from_container(examination: Examination) -> bool:
     return isinstance(nvidia.on_disk, Unknown) and nvidia.on_disk.reason is Reason.NOT_THERE
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-not-on-disk-container",
-    Severity.CRITICAL,
     "The driver container does not load nvidia_peermem",
     "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
     ok="No driver container omits nvidia_peermem",
@@ -157,9 +156,8 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-not-on-disk-other-kernel",
-    Severity.CRITICAL,
     "nvidia_peermem is installed for another kernel only",
     "dkms(8), depmod(8)",
     ok="No kernel update left nvidia_peermem behind",
@@ -182,9 +180,8 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-not-on-disk-old-driver",
-    Severity.CRITICAL,
     "The NVIDIA driver is too old for nvidia_peermem",
     PEERMEM_MANUAL,
     ok="The NVIDIA driver is new enough for nvidia_peermem, or does not need it",
@@ -202,9 +199,5 @@ def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
         "nvidia_peermem has been part of the driver since 470.",
         evidence,
         Evidence(modules_dep(examination), "no nvidia-peermem.ko"),
-        fix=make_plan(
-            "Install a newer driver",
-            *open_driver_steps(examination),
-            disturbs=SWAP_ENDS_JOBS,
-        ),
+        fix=make_plan("Install a newer driver", *open_driver_steps(examination), disturbs=SWAP_ENDS_JOBS),
     )

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpudirect_requirements import IB_EXPORTERS
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED, SymbolVersions
 from probes.plans.boot import initramfs_step
 from probes.plans.common import POD_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.driver import rebuild_steps
 from probes.plans.load_modules import load_step
 from probes.plans.packages import in_driver_container, ofed_steps
 from probes.plans.services import restart_openibd
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    end_with,
-    found,
-    need,
-    passed,
-)
+from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, end_with, found, need, passed
 from probes.queries.module_need import (
     NOT_NEEDED_HERE,
     Need,
@@ -53,9 +44,7 @@ from probes.queries.modules import (
     modules_dep,
     no_peermem_pair,
     ofed_of,
-    other_build,
     state_evidence,
-    version_evidence,
     versions_differ,
 )
 from probes.snapshot.examination import Examination
@@ -66,9 +55,8 @@ _OTHER_OFED = "OFED was installed or updated after the driver was built, so the 
 _REBUILD = "Build the driver's modules against the installed OFED"
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-built-without-symbols",
-    Severity.CRITICAL,
     "nvidia_peermem was built without peer-memory symbols",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
     "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
@@ -111,9 +99,8 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     return peermem_fault(examination, cause, depends, exporter, fix=plan)
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-symbol-version-mismatch",
-    Severity.CRITICAL,
     "nvidia_peermem was built against another OFED version",
     "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
     ok="nvidia_peermem was built against the installed OFED, or is not needed",
@@ -127,7 +114,7 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
     end_with(no_peermem_pair(examination))
     module, versions = need(module_of(examination, PEERMEM), MODULES), examination.symbol_versions
     differ = versions_differ(examination)
-    evidence = () if isinstance(versions, Unknown) else version_evidence(versions)
+    evidence = () if isinstance(versions, Unknown) else _both_versions(versions)
     if is_present(module) and differ is True:
         return _refused_at_next_boot(examination, evidence)
     if not is_present(module):
@@ -137,14 +124,24 @@ def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
         if differ is True:
             said = known(module_messages(examination, (LogKind.SYMBOL_VERSION,), modules=(PEERMEM,)), ())
             log = message_evidence(examination, tuple(filter(is_about_version, said))) if said else ()
-            return peermem_fault(examination, _cause(examination), *evidence, *log, fix=_rebuild(examination))
+            will = "will refuse the module after the next boot"
+            if is_refused_now(examination) is True:
+                will = "refuses the module with `Invalid argument`"
+            cause = f"{_OTHER_OFED} The kernel {will}."
+            return peermem_fault(examination, cause, *evidence, *log, fix=_rebuild(examination))
     return _symbols(examination, LogKind.SYMBOL_VERSION, _OTHER_OFED, _REBUILD)
 
 
-def _cause(examination: Examination) -> str:
-    if is_refused_now(examination) is True:
-        return f"{_OTHER_OFED} The kernel refuses the module with `Invalid argument`."
-    return f"{_OTHER_OFED} The kernel will refuse the module after the next boot."
+def _both_versions(versions: SymbolVersions) -> tuple[Evidence, ...]:
+    rows = (
+        (NEEDED, versions.importer_path, versions.expected),
+        (EXPORTED, versions.exporter_path, versions.exported),
+    )
+    return tuple(
+        Evidence(f"modprobe {option} {path}", f"0x{version:08x} {PEER_MEMORY_SYMBOL}")
+        for option, path, version in rows
+        if not isinstance(version, Unknown)
+    )
 
 
 def _refused_at_next_boot(examination: Examination, evidence: tuple[Evidence, ...]) -> Outcome:
@@ -166,11 +163,15 @@ def _refused_at_next_boot(examination: Examination, evidence: tuple[Evidence, ..
 def _rebuild(examination: Examination) -> Plan:
     """Rebuild the driver's modules; first repair what they would be built against."""
     ends_jobs = POD_ENDS_JOBS if in_driver_container(examination) else ""
-    other = other_build(examination)
-    first = () if other is None else (instruction(
-        f"Reinstall OFED's kernel headers: {other.path} is from another build than the installed modules "
-        f"(0x{other.crc:08x}), so a rebuild with it does not help"
-    ),)  # fmt: skip
+    facts, versions = examination.module_files, examination.symbol_versions
+    first: list[Step] = []
+    exported = versions if isinstance(versions, Unknown) else versions.exported
+    if not isinstance(facts, Unknown) and not isinstance(exported, Unknown):
+        used = next(iter(facts.peer_memory), None)  # the Module.symvers that a rebuild uses
+        if used is not None and used.crc != exported:
+            reinstall = f"Reinstall OFED's kernel headers: {used.path} is from another build than the"
+            again = f"installed modules (0x{used.crc:08x}), so a rebuild with it does not help"
+            first = [instruction(f"{reinstall} {again}")]
     steps = rebuild_steps(examination)
     if is_refused_now(examination) is not True:  # the running kernel has another ib_core than its file
         steps = tuple(step for step in steps if step.argv[:1] != ("modprobe",))
@@ -199,9 +200,8 @@ def _symbols(
     return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-symbol-version-mismatch-nvidia",
-    Severity.CRITICAL,
     "nvidia_peermem on disk is from another driver version",
     PEERMEM_MANUAL,
     ok="nvidia_peermem on disk matches the loaded driver, or is not needed",
@@ -235,9 +235,8 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "peermem-unknown-symbol-inbox-core",
-    Severity.CRITICAL,
     "The loaded ib_core is missing the symbols that nvidia_peermem needs",
     "https://github.com/Mellanox/nv_peer_memory/issues/79",
     ok="No symbol that nvidia_peermem needs is missing from ib_core",
@@ -255,9 +254,8 @@ def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "inbox-core-beside-ofed",
-    Severity.WARNING,
     "OFED is installed, but modprobe uses the distribution's ib_core",
     "https://github.com/Mellanox/nv_peer_memory/issues/84; modprobe.d(5), depmod.d(5)",
     ok="modprobe uses the ib_core of the installed RDMA stack",

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, components, site_combinations
@@ -18,11 +19,11 @@ from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
 from probes.checks.system.site_combinations import devices_on_site, seen_on_site
-from probes.facts.jobs.process_files import WORLD_SIZES
+from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
 from probes.nccl.settings import parse_hca_list, parse_number
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed, unknown_without
+from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
 from probes.queries.jobs import JobSettings, jobs_of
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of
@@ -37,14 +38,15 @@ _RANKS_OF_OVERRUN = 44  # NVIDIA/nccl issue 2186
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
 
-def _mapped(process: Process, name: str, version: str) -> Evidence:
-    return Evidence(f"/proc/{process.pid}/maps", f"{name} {version}")
-
-
-def _jobs(examination: Examination) -> Iterator[tuple[JobSettings, Process]]:
+def _mapped(
+    examination: Examination, library: str, name: str
+) -> Iterator[tuple[JobSettings, Process, MappedLibrary, tuple[int, ...], Evidence]]:
+    """Yield the jobs that map a library, its version, and the evidence that shows it by `name`."""
     for settings in jobs_of(examination).settings:
-        if settings.process is not None:
-            yield settings, settings.process
+        if (process := settings.process) is not None:
+            for mapped, version in versions_of(process, library):
+                shown = Evidence(f"/proc/{process.pid}/maps", f"{name} {mapped.version}")
+                yield settings, process, mapped, version, shown
 
 
 def _ranks(settings: JobSettings) -> int:
@@ -56,10 +58,9 @@ def _nccl_between(
     examination: Examination, first: tuple[int, ...], fixed: tuple[int, ...]
 ) -> Iterator[tuple[JobSettings, Process, Evidence]]:
     """Yield the jobs whose NCCL is in a range; `fixed`: the first version that is not."""
-    for settings, process in _jobs(examination):
-        for library, version in versions_of(process, "libnccl"):
-            if first <= version < fixed:
-                yield settings, process, _mapped(process, "NCCL", str(library.version))
+    for settings, process, _, version, shown in _mapped(examination, "libnccl", "NCCL"):
+        if first <= version < fixed:
+            yield settings, process, shown
 
 
 def efa_without_override(examination: Examination) -> Iterator[Evidence]:
@@ -115,10 +116,9 @@ def spectrum_x(examination: Examination) -> Iterator[Evidence]:
 
 def agents_hang(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with NIXL 0.10.1 of the package nixl-cu13."""
-    for _, process in _jobs(examination):
-        for library, version in versions_of(process, "libplugin_UCX"):
-            if version == (0, 10, 1) and "nixl_cu13" in library.path:
-                yield _mapped(process, "NIXL", str(library.version))
+    for _, _, library, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
+        if version == (0, 10, 1) and "nixl_cu13" in library.path:
+            yield shown
 
 
 def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
@@ -127,19 +127,17 @@ def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
     names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
     if not any("B200" in name and "GB200" not in name for name in names):
         return
-    for _, process in _jobs(examination):
-        for library, version in versions_of(process, "libplugin_UCX"):
-            if version == (0, 10, 0):
-                yield _mapped(process, "NIXL", str(library.version))
+    for _, _, _, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
+        if version == (0, 10, 0):
+            yield shown
 
 
 def mooncake_segments(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with Mooncake 0.3.11.post1 to 0.3.12.post1 and expandable segments."""
-    for settings, process in _jobs(examination):
-        for library, version in versions_of(process, "mooncake/engine"):
-            if (0, 3, 11, 1) <= version <= (0, 3, 12, 1) and (variable := uses_expandable_segments(settings)):
-                yield _mapped(process, "Mooncake", str(library.version))
-                yield settings.evidence(variable)
+    for settings, _, _, version, shown in _mapped(examination, "mooncake/engine", "Mooncake"):
+        if (0, 3, 11, 1) <= version <= (0, 3, 12, 1) and (variable := uses_expandable_segments(settings)):
+            yield shown
+            yield settings.evidence(variable)
 
 
 def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence | Unknown]:
@@ -371,9 +369,8 @@ COMBINATIONS = (
 )
 
 
-@AREA.check(
+@AREA.warning(
     "known-bad-combination",
-    Severity.WARNING,
     "Versions on this node are known not to work together",
     "gdrtop help versions; the evidence names the source of each",
     ok="No versions on this node are known not to work together",

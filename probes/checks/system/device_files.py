@@ -1,28 +1,20 @@
-"""Checks of the device files of NICs and GPUs, on the node and in the containers of jobs."""
+"""Checks of the device files of NICs and GPUs, on the node and in containers, and their restoration."""
 
 from __future__ import annotations
 
-from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Reason, Unknown, is_there, map_known
+from collections.abc import Collection, Sequence
+
+from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
+from probes.base.text import join_limited
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.device_nodes import INFINIBAND, DeviceNode
 from probes.facts.system.platform import in_container
-from probes.plans.device_files import CONTROL, UNIFIED, nvidia_files, verbs_files
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Scope,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.plans.load_modules import blocker_of, load_plan
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, Scope, found, need, passed, unknown
 from probes.queries.jobs import (
     FAR_NIC,
     OVER_TCP,
@@ -33,6 +25,7 @@ from probes.queries.jobs import (
     maps,
     needs_environment,
 )
+from probes.queries.modules import is_present, module_of
 from probes.queries.ports import need_devices
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER
@@ -65,9 +58,8 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
     return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA)
 
 
-@AREA.check(
+@AREA.critical(
     "dev-infiniband-missing",
-    Severity.CRITICAL,
     "The RDMA device files are missing",
     _VERBS,
     ok="The RDMA device files exist",
@@ -96,16 +88,15 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
         Evidence("/sys/class/infiniband", f"{len(devices)} devices"),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if inside
-        else verbs_files(examination, made or devices, files is not None),
+        else _verbs_files(examination, made or devices, files is not None),
         severity=None if examination.topology.gpus else Severity.WARNING,
         devices=tuple(device.name for device in made) or ("ib_uverbs",),
         takes=examination.usability.gpus,
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-incomplete",
-    Severity.WARNING,
     "Some RDMA devices have no device file",
     _VERBS,
     ok="Every RDMA device has a device file",
@@ -130,14 +121,13 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
         *first_distinct(Evidence(path, "not found") for path in missing),
         fix=Plan("Pass the files into the container", _INTO_CONTAINER)
         if in_container(examination.node.platform)
-        else verbs_files(examination, without, has_directory=True),
+        else _verbs_files(examination, without, has_directory=True),
         devices=tuple(device.name for device in without),
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-denied",
-    Severity.WARNING,
     "This user cannot open the RDMA device files",
     _VERBS,
     ok="This user can open the RDMA device files",
@@ -170,9 +160,8 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-not-in-container",
-    Severity.WARNING,
     "A job's container has no RDMA device files",
     "https://github.com/NVIDIA/nccl/issues/451",
     ok="Every job sees the RDMA device files",
@@ -206,9 +195,8 @@ def _no_verbs(process: Process) -> bool:
     return not any(name.startswith("uverbs") for name in nodes)
 
 
-@AREA.check(
+@AREA.warning(
     "dev-infiniband-near-nic-missing",
-    Severity.WARNING,
     "A job's container is missing the device file of the NIC nearest to its GPU",
     "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
     ok="Every job sees the NIC nearest to its GPU",
@@ -247,9 +235,8 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "dev-nvidia-missing",
-    Severity.WARNING,
     "GPU device files are missing",
     "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
     ok="All GPU device files exist",
@@ -264,7 +251,7 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         return passed(Evidence("/sys/bus/pci/devices", "no GPU with the NVIDIA driver"))
     here = {node.path for node in need(nodes.gpu, "/dev")}
     minors = [gpu.minor for gpu in bound if not isinstance(gpu.minor, Unknown)]
-    wanted = [*(f"/dev/nvidia{minor}" for minor in minors), CONTROL, UNIFIED]
+    wanted = [*(f"/dev/nvidia{minor}" for minor in minors), _CONTROL, _UNIFIED]
     missing = [path for path in wanted if path not in here]
     if not missing:
         return passed(Evidence("/dev", f"{len(wanted)} files, all present"))
@@ -275,13 +262,114 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         else "nvidia-modprobe creates the files when a GPU is first used. These were not created, or were"
         " removed.",
         *first_distinct(Evidence(path, "not found") for path in missing),
-        fix=make_plan(
+        fix=user_plan(
             "Pass the GPUs into the container",
             "Docker: add --gpus all",
             "Pod: request nvidia.com/gpu",
-            needs_root=False,
         )
         if inside
-        else nvidia_files(missing, minors, gpus.driver.parameters),
+        else _nvidia_files(missing, minors, gpus.driver.parameters),
         devices=tuple(gpu.bdf for gpu in bound if f"/dev/nvidia{gpu.minor}" in missing),
     )
+
+
+# Restore device files that devtmpfs or NVIDIA's tools created and something removed.
+#
+# drivers/base/devtmpfs.c creates a file when its device is registered, and not again. udev sets owner and
+# mode of existing files and creates none (systemd, src/udev/udev-node.c). nvidia-modprobe.c: -c names the
+# minors to create, minor 255 is nvidiactl, and -u -c 0 creates those of unified memory; without -c it creates
+# none.
+
+_CONTROL, _UNIFIED = "/dev/nvidiactl", "/dev/nvidia-uvm"
+_UVERBS = "ib_uverbs"
+_MODIFIES = "ModifyDeviceFiles"  # in /proc/driver/nvidia/params
+_CONTROL_MINOR = 255
+_OTHER_FILES = instruction(
+    "Create the files of rdma_cm and umad the same way with the numbers in "
+    "/sys/class/misc/rdma_cm/dev and /sys/class/infiniband_mad/umad*/dev."
+)
+_FIND_CAUSE = instruction(
+    "Find out what removed the files: a script that cleans /dev, or a file system other than devtmpfs on "
+    "/dev (findmnt /dev)."
+)
+
+
+def _verbs_files(examination: Examination, devices: Sequence[RdmaDevice], has_directory: bool) -> Plan:
+    """Create the uverbs files of these devices: load ib_uverbs, or use the numbers in sysfs."""
+    if all(isinstance(device.uverbs, Unknown) for device in devices):
+        return _without_verbs(examination)
+    steps: list[Step] = []
+    unnumbered: list[str] = []
+    for device in devices:
+        path, number = device.uverbs, device.uverbs_number
+        if isinstance(path, Unknown) or isinstance(number, Unknown):
+            unnumbered.append(device.name)
+            continue
+        major, minor = number
+        steps.append(
+            Step(
+                f"Create the device file of {device.name} with the kernel's number and mode",
+                ("mknod", "-m", "0666", path, "c", str(major), str(minor)),
+                undo=("rm", path),
+                group="device files",
+            )
+        )
+    if steps and not has_directory:
+        steps.insert(0, Step("Create the directory", ("mkdir", "-m", "0755", INFINIBAND)))
+    if steps:
+        rules = ("udevadm", "trigger", "--subsystem-match=infiniband_verbs")
+        steps.append(Step("Apply the udev rules for owner and mode", rules))
+    if unnumbered:
+        left = join_limited(unnumbered)
+        steps.append(instruction(f"Drain and reboot the node: sysfs has no device number for {left}."))
+    if not has_directory:
+        steps.append(_OTHER_FILES)
+    return make_plan(
+        "Re-create the device files",
+        *steps,
+        _FIND_CAUSE,
+        note="The kernel creates the files only when it registers the devices. Reloading mlx5_ib would also "
+        "create them, but running jobs would lose the devices.",
+    )
+
+
+def _without_verbs(examination: Examination) -> Plan:
+    """Load ib_uverbs, or say where to look if it is loaded and has created no device."""
+    module, blocker = module_of(examination, _UVERBS), blocker_of(examination, _UVERBS)
+    if not isinstance(module, Unknown) and not is_present(module) and blocker is None:
+        return load_plan(examination, _UVERBS)
+    why = (
+        "Search the kernel log for the cause: ib_uverbs is loaded but has created no device."
+        if not isinstance(module, Unknown) and is_present(module)
+        else f"Fix what keeps ib_uverbs from loading: {blocker}"
+    )
+    return make_plan("Find out why there are no verbs devices", why)
+
+
+def _nvidia_files(gone: Collection[str], minors: Sequence[int], parameters: Maybe[dict[str, str]]) -> Plan:
+    """Create the missing files of GPUs with these minors, of the driver and of unified memory.
+
+    `parameters`: of the driver, by which nvidia-modprobe may create no file and still exit with 0.
+    """
+    wanted = [minor for minor in minors if f"/dev/nvidia{minor}" in gone]
+    wanted += [_CONTROL_MINOR] if _CONTROL in gone else []
+    steps: list[Step] = []
+    if wanted:
+        argv = ("nvidia-modprobe", *(word for minor in wanted for word in ("-c", str(minor))))
+        steps.append(Step("Create the files with these minors (255 is nvidiactl)", argv))
+    if _UNIFIED in gone:
+        argv = ("nvidia-modprobe", "-u", "-c", "0")
+        steps.append(Step("Load nvidia_uvm if needed, and create its two files", argv))
+    return Plan(
+        "Create the device files",
+        tuple(steps),
+        note=_why_not_created(map_known(parameters, lambda values: values.get(_MODIFIES, "1"))),
+    )
+
+
+def _why_not_created(modifies: Maybe[str]) -> str:
+    option = "NVreg_ModifyDeviceFiles=0"
+    if isinstance(modifies, Unknown):
+        return f"Whether the driver has {option} is unknown. With it, nvidia-modprobe creates no GPU file."
+    creates_none = "nvidia-modprobe creates no GPU file but still exits with 0. Reload the driver without it."
+    return f"The driver was loaded with {option}: {creates_none}" if modifies == "0" else ""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence, first_distinct
 from probes.base.plan import instruction, make_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.queries.finding import (
-    KERNEL_LOG,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    passed,
-)
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, found, need, passed
 from probes.queries.kernel_log import coverage
 from probes.snapshot.examination import Examination
 
@@ -26,9 +17,8 @@ AREA = Area("system")
 _STATE_NOW = "Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)"
 
 
-@AREA.check(
+@AREA.warning(
     "task-hung-in-driver",
-    Severity.WARNING,
     "A process hung in the GPU or RDMA driver",
     "Linux kernel/hung_task.c; Documentation/admin-guide/sysctl/kernel.rst, hung_task_timeout_secs",
     ok="No process hung in the GPU or RDMA driver",

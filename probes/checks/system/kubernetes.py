@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from probes.base.plan import Step, instruction, make_plan
+from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.system.kubernetes import (
-    DRIVER,
-    DRIVER_MODULES,
-    MOFED,
-    MOFED_READY,
-    DriverContainerFacts,
-)
-from probes.queries.finding import Area, Evidence, Outcome, Severity, found, need, passed
+from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY, DriverContainerFacts
+from probes.plans.common import reboot_plan
+from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.queries.modules import ofed_of
 from probes.snapshot.examination import Examination
@@ -25,9 +21,8 @@ def _containers(examination: Examination) -> DriverContainerFacts:
     return need(examination.driver_container, DRIVER)
 
 
-@AREA.check(
+@AREA.warning(
     "k8s-rdma-not-enabled",
-    Severity.WARNING,
     "The driver container does not load nvidia-peermem, and DMA-BUF is not usable",
     _OPERATOR,
     ok="The driver container allows GPUDirect RDMA, or there is none",
@@ -56,9 +51,8 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "k8s-waiting-for-mofed",
-    Severity.CRITICAL,
     "The MOFED container is not ready",
     "https://github.com/NVIDIA/gpu-operator/issues/448",
     ok="The MOFED container is ready, or there is none",
@@ -79,11 +73,10 @@ def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
         "The MOFED pod is failing or still loading. Driver pods print “waiting for mellanox ofed and nvidia"
         " drivers to be installed”.",
         Evidence(MOFED_READY, "not found"),
-        fix=make_plan(
+        fix=user_plan(
             "Check the MOFED pod",
             Step("Show the pod and its state", show, needs_root=False),
             *_with_ofed_of_host(examination),
-            needs_root=False,
             disturbs="driver pods, which restart",
         ),
         severity=Severity.NOTE if dmabuf is True else None,
@@ -101,9 +94,8 @@ def _with_ofed_of_host(examination: Examination) -> list[str]:
     return [f"To use the host's OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy: {here}"]
 
 
-@AREA.check(
+@AREA.warning(
     "k8s-mofed-storage-modules",
-    Severity.WARNING,
     "Storage modules keep the MOFED container from loading its drivers",
     "https://github.com/NVIDIA/gpu-operator/issues/588",
     ok="No storage module blocks the MOFED container",
@@ -133,9 +125,8 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "k8s-peermem-ctr-crashloop",
-    Severity.CRITICAL,
     "The driver container has no module files, so nvidia-peermem cannot be loaded",
     "https://github.com/NVIDIA/gpu-operator/issues/2619",
     ok="The driver container has its module files, or there is none",
@@ -161,11 +152,10 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         "The container found a loaded driver and installed the libraries only (“performing userspace-only"
         " install”). nvidia-peermem-ctr prints “not found in directory”.",
         Evidence(DRIVER_MODULES, "empty"),
-        fix=make_plan(
+        fix=reboot_plan(
             "Let the driver pod install its modules",
             "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)",
             "Otherwise use a newer driver image, or drain the node and reboot it",
-            needs_reboot=True,
             disturbs="every GPU job, because the node is drained",
         ),
         severity=Severity.NOTE if dmabuf is True else None,

@@ -1,38 +1,25 @@
-"""Checks of how much memory processes may lock, and of processes that are not visible here."""
+"""Checks of limits: memory that processes may lock, RDMA resources, processes that are not visible here."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from probes.base.evidence import Evidence, Severity
-from probes.base.plan import instruction, make_plan
+from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.plan import instruction, make_plan, user_plan
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.limits import (
     CGROUPS,
     LIMITS,
-    LimitsLine,
     MemlockFacts,
     MemlockLimit,
     RdmaLimit,
     parse_unit_limit,
 )
-from probes.facts.system.services import UnitSetting
 from probes.plans.services import lift_memlock
-from probes.queries.finding import (
-    Area,
-    CheckEnded,
-    Outcome,
-    end_with,
-    first_distinct,
-    found,
-    join_limited,
-    need,
-    needs,
-    passed,
-    unknown,
-)
+from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
 from probes.snapshot.examination import Examination
 
@@ -69,9 +56,8 @@ def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
     return limited
 
 
-@AREA.check(
+@AREA.critical(
     _JOB_LIMIT,
-    Severity.CRITICAL,
     "A job cannot lock enough memory for RDMA",
     _VERBS,
     ok="No job with RDMA devices has a memlock limit",
@@ -116,25 +102,16 @@ def _least(limited: Sequence[tuple[Process, float]]) -> float:
 
 def _of_service(facts: MemlockFacts, name: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
     """Return the limit that a service sets for what it starts, and the evidence."""
-    setting = facts.services[name]
-    if not isinstance(setting, Unknown):
-        return _parsed(setting, "LimitMEMLOCK")
-    if setting.reason is not Reason.NOT_THERE:
-        return setting
-    default = facts.manager_default
-    if not isinstance(default, Unknown):
-        return _parsed(default, "DefaultLimitMEMLOCK")
-    if default.reason is not Reason.NOT_THERE:
-        return default
+    own = facts.services[name]
+    for setting, key in ((own, "LimitMEMLOCK"), (facts.manager_default, "DefaultLimitMEMLOCK")):
+        if not isinstance(setting, Unknown):
+            limit = parse_unit_limit(setting.value)
+            evidence = Evidence(setting.where, f"{key}={setting.value}")
+            return limit if isinstance(limit, Unknown) else (limit, evidence)
+        if setting.reason is not Reason.NOT_THERE:
+            return setting
     shown = f"LimitMEMLOCK is not set; systemd's default is {_amount(_SYSTEMD_DEFAULT.soft_bytes)}"
-    return _SYSTEMD_DEFAULT, Evidence(setting.source or name, shown)
-
-
-def _parsed(setting: UnitSetting, key: str) -> Maybe[tuple[MemlockLimit, Evidence]]:
-    limit = parse_unit_limit(setting.value)
-    if isinstance(limit, Unknown):
-        return limit
-    return limit, Evidence(setting.where, f"{key}={setting.value}")
+    return _SYSTEMD_DEFAULT, Evidence(own.source if isinstance(own, Unknown) and own.source else name, shown)
 
 
 def _services(
@@ -163,9 +140,8 @@ def _services(
     return missing or passed(*unlimited)
 
 
-@AREA.check(
+@AREA.warning(
     "memlock-scheduler",
-    Severity.WARNING,
     "The batch system limits how much memory jobs can lock",
     _UNIT,
     ok="The batch system does not limit locked memory",
@@ -184,9 +160,8 @@ def memlock_scheduler(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "memlock-container-runtime",
-    Severity.NOTE,
     "The container runtime limits how much memory a job can lock",
     _UNIT,
     ok="No container runtime limits a job's locked memory",
@@ -201,9 +176,8 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     return _services(examination, _RUNTIMES, cause, part_of=(_JOB_LIMIT,))
 
 
-@AREA.check(
+@AREA.warning(
     "memlock-login",
-    Severity.WARNING,
     "Login sessions cannot lock enough memory for RDMA",
     "limits.conf(5), pam_limits(8)",
     ok="Login sessions can lock enough memory",
@@ -220,9 +194,14 @@ def memlock_login(examination: Examination) -> Outcome:
     if line is not None and math.isinf(line.value_bytes):
         return passed(Evidence(line.where, f"{line.domain} {line.kind} memlock unlimited"))
     if groups and line is None:
-        shown = (Evidence(group.where, f"{group.domain} memlock unlimited") for group in groups)
-        return passed(*first_distinct(shown))
-    evidence = _small_default(facts) if line is None else Evidence(line.where, _written(line))
+        return passed(
+            *first_distinct(Evidence(group.where, f"{group.domain} memlock unlimited") for group in groups)
+        )
+    if line is None:
+        evidence = _small_default(facts)
+    else:  # as it is in the file, in KiB, with the amount
+        shown = f"{line.domain} {line.kind} memlock {line.value_bytes / 1024:.0f}"
+        evidence = Evidence(line.where, f"{shown} ({_amount(line.value_bytes)})")
     return found(
         "Everything started over SSH inherits this limit.",
         evidence,
@@ -257,15 +236,8 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     return Evidence(LIMITS, f"no memlock line; {evidence.value}")
 
 
-def _written(line: LimitsLine) -> str:
-    """Return the line as it is in the file, in KiB, with the amount."""
-    kib = line.value_bytes / 1024
-    return f"{line.domain} {line.kind} memlock {kib:.0f} ({_amount(line.value_bytes)})"
-
-
-@AREA.check(
+@AREA.note(
     "memlock-shell",
-    Severity.NOTE,
     "This shell cannot lock enough memory for RDMA tests",
     _VERBS,
     ok="This shell can lock enough memory",
@@ -284,20 +256,18 @@ def memlock_shell(examination: Examination) -> Outcome:
     return found(
         "The tests register their buffers, which count against this limit.",
         evidence,
-        fix=make_plan(
+        fix=user_plan(
             "Raise the limit for this shell",
             "Run “ulimit -l unlimited”"
             if math.isinf(limit.hard_bytes)
             else f"Fix memlock-login and log in again: the hard limit is {_amount(limit.hard_bytes)}",
-            needs_root=False,
         ),
         part_of=("memlock-login",),
     )
 
 
-@AREA.check(
+@AREA.note(
     "pid-namespace-hides-users",
-    Severity.NOTE,
     "Some processes that use GPUs are not visible here",
     "pid_namespaces(7)",
     ok="Every process that uses a GPU is visible",
@@ -330,9 +300,8 @@ _TIGHT = 0.9
 _WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
 
 
-@AREA.check(
+@AREA.warning(
     "rdma-cgroup-limit",
-    Severity.WARNING,
     "A control group limits a job's RDMA resources",
     "Linux Documentation/admin-guide/cgroup-v2.rst, RDMA Interface Files; kernel/cgroup/rdma.c",
     ok="No control group limits a job's RDMA resources",

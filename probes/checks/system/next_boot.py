@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence
 from probes.base.plan import make_plan
-from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.boot import NextBootFacts, words_that_matter
 from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.plans.boot import initramfs_step, settings_steps
-from probes.queries.finding import Area, Evidence, Outcome, Severity, end_with, found, need, passed
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.snapshot.examination import Examination
 
 AREA = Area("system")
@@ -22,9 +22,8 @@ def _facts(examination: Examination) -> NextBootFacts:
     return examination.next_boot
 
 
-@AREA.check(
+@AREA.warning(
     "boot-settings-not-written",
-    Severity.WARNING,
     "Kernel options are set in GRUB's settings, but not in its configuration",
     "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
     ok="GRUB's configuration has every kernel option from its settings",
@@ -48,9 +47,8 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "boot-image-older-than-settings",
-    Severity.WARNING,
     "The boot image is older than GPU or RDMA module settings",
     "initramfs-tools(7), dracut(8)",
     ok="The boot image is newer than the GPU and RDMA module settings",
@@ -59,8 +57,6 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
 def boot_image_older_than_settings(examination: Examination) -> Outcome:
     """Compare the age of the initial RAM disk with the files of modprobe.d that it contains."""
     facts = _facts(examination)
-    if isinstance(facts.newer, Unknown) and facts.newer.reason is not Reason.NOT_THERE:
-        need(facts.newer, "the age of the boot image")
     none = Evidence("/boot", "no initial RAM disk under the usual names, or its age is not shown")
     newer = need(facts.newer, "the age of the boot image", absent=none)
     image = need(facts.image, "the boot image", absent=none)

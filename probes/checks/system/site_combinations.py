@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from probes.base.evidence import Evidence
 from probes.base.site import SiteCombination, VersionRange
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.rdma.devices import RdmaDevice
-from probes.queries.finding import Evidence
 from probes.queries.jobs import jobs_of
 from probes.snapshot.examination import Examination
 
@@ -23,10 +23,9 @@ def seen_on_site(row: SiteCombination, examination: Examination) -> Iterator[Evi
     found: list[Evidence] = []
     unread: list[Unknown] = []
     for name, read in _READERS.items():
-        versions = row.versions.get(name)
-        if versions is None and not (name == "firmware" and row.board):
+        if name not in row.versions and not (name == "firmware" and row.board):
             continue
-        lines = list(read(row, versions, examination))
+        lines = list(read(row, examination))
         evidence = [line for line in lines if isinstance(line, Evidence)]
         if not lines:
             return
@@ -37,17 +36,14 @@ def seen_on_site(row: SiteCombination, examination: Examination) -> Iterator[Evi
 
 def devices_on_site(row: SiteCombination, examination: Examination) -> tuple[str, ...]:
     """Return the names of the NICs whose board and firmware a row names; none if it names neither."""
-    versions = row.versions.get("firmware")
-    if versions is None and not row.board:
+    if "firmware" not in row.versions and not row.board:
         return ()
-    return tuple(device.name for device, is_here in _devices(row, versions, examination) if is_here is True)
+    return tuple(device.name for device, is_here in _devices(row, examination) if is_here is True)
 
 
-def _devices(
-    row: SiteCombination, versions: VersionRange | None, examination: Examination
-) -> Iterator[tuple[RdmaDevice, Maybe[bool]]]:
+def _devices(row: SiteCombination, examination: Examination) -> Iterator[tuple[RdmaDevice, Maybe[bool]]]:
     """Yield each NIC, and whether the row names its board and firmware."""
-    rdma = examination.node.rdma
+    rdma, versions = examination.node.rdma, row.versions.get("firmware")
     for device in () if isinstance(rdma, Unknown) else rdma.devices:
         if isinstance(device.bdf, Unknown) and device.bdf.reason is Reason.NOT_THERE:
             continue  # a software device has no firmware
@@ -61,54 +57,46 @@ def _devices(
             yield device, True if versions is None else map_known(firmware, versions.contains)
 
 
-def _firmware(
-    row: SiteCombination, versions: VersionRange | None, examination: Examination
-) -> Iterator[Evidence | Unknown]:
+def _firmware(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         yield rdma
     board = f", board {row.board}" if row.board else ""
-    for device, is_here in _devices(row, versions, examination):
+    for device, is_here in _devices(row, examination):
         if isinstance(is_here, Unknown):
             yield is_here
         elif is_here:
             yield Evidence(f"{device.sysfs_path}/fw_ver", f"{known(device.firmware, 'unknown')}{board}")
 
 
-def _driver(
-    _: SiteCombination, versions: VersionRange | None, examination: Examination
-) -> Iterator[Evidence | Unknown]:
+def _driver(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
     version = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
     if not isinstance(version, Unknown) or version.reason is not Reason.NOT_THERE:  # not loaded
-        yield from _named("/proc/driver/nvidia/version", version, versions)
+        yield from _named("/proc/driver/nvidia/version", version, row.versions["driver"])
 
 
-def _kernel(
-    _: SiteCombination, versions: VersionRange | None, examination: Examination
-) -> Iterator[Evidence | Unknown]:
-    yield from _named("/proc/sys/kernel/osrelease", examination.node.kernel_release, versions)
+def _kernel(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    yield from _named("/proc/sys/kernel/osrelease", examination.node.kernel_release, row.versions["kernel"])
 
 
-def _named(source: str, version: Maybe[str], versions: VersionRange | None) -> Iterator[Evidence | Unknown]:
+def _named(source: str, version: Maybe[str], versions: VersionRange) -> Iterator[Evidence | Unknown]:
     if isinstance(version, Unknown):
         yield version
-    elif versions is not None and versions.contains(version):
+    elif versions.contains(version):
         yield Evidence(source, version)
 
 
-def _nccl(
-    _: SiteCombination, versions: VersionRange | None, examination: Examination
-) -> Iterator[Evidence | Unknown]:
+def _nccl(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
     for settings in jobs_of(examination).settings:
         process = settings.process
-        if process is None or versions is None:
+        if process is None:
             continue
         if isinstance(process.libraries, Unknown):
             yield process.libraries
         for library, _version in versions_of(process, "libnccl"):
-            if versions.contains(str(library.version)):
+            if row.versions["nccl"].contains(str(library.version)):
                 yield Evidence(f"/proc/{process.pid}/maps", f"NCCL {library.version}")
 
 
-_Reader = Callable[[SiteCombination, "VersionRange | None", Examination], Iterator["Evidence | Unknown"]]
+_Reader = Callable[[SiteCombination, Examination], Iterator["Evidence | Unknown"]]
 _READERS: dict[str, _Reader] = {"firmware": _firmware, "driver": _driver, "kernel": _kernel, "nccl": _nccl}

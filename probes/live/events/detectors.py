@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
+from probes.base.evidence import Severity
 from probes.base.text import minutes
 from probes.base.unknown import Maybe, Unknown
 from probes.host.protocol import KernelMessage
@@ -19,7 +20,6 @@ from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, failed
-from probes.queries.finding import Severity
 from probes.snapshot.condition import Condition
 
 # Events of the node: modules, the use of nvidia_peermem, and samples that gdrtop missed.

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import ACTIVE
 from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
 from probes.live.model.explanations import ERRORS
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
-from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import ERRORS_RISING, Condition
 
 _QUIET_SECONDS = 60.0  # without a rise above the limit, before the next event of a counter

@@ -6,12 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
 from probes.host.nvml import NvmlLive
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, GpuSample, LiveEvent, LiveSample
 from probes.live.model.settled import Lasting, Settled
-from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import THROTTLED, Condition
 
 FULL_SPEED_PERCENT = 10  # a GPU with this load runs its link at full speed

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel import log
@@ -15,7 +16,6 @@ from probes.host.protocol import KernelMessage
 from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid
 from probes.live.model.sample import EventKind, LiveEvent
 from probes.queries import kernel_log
-from probes.queries.finding import Severity
 
 _TEXT = 200  # characters
 _REPEAT_SECONDS = 60.0  # the same text is counted for this long

@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.latest import Latest
 from probes.base.text import minutes
 from probes.base.unknown import Maybe, Unknown
@@ -15,7 +16,6 @@ from probes.live.model import explanations
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.live.model.settled import Lasting, Settled
-from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import FLAPPING, PAUSED, Condition
 
 PAUSE_PERCENT = 5.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.text import spans
 from probes.base.unknown import Unknown
@@ -23,7 +24,7 @@ from probes.live.model.sample import (
     path_phrase,
 )
 from probes.live.model.settled import Settled
-from probes.queries.finding import Evidence, Severity, pid_name
+from probes.queries.finding import pid_name
 from probes.snapshot.condition import RANK_ENDED, Condition
 
 _MISSED = 2  # samples without a process before it has ended: the sources are not read at one moment

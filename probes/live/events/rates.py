@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import ACTIVE
 from probes.live.model.activity import LEAST_GBPS, least_gbps
 from probes.live.model.explanations import EXPLANATIONS
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
-from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
 _SHARE = 0.5

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import minutes, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -25,7 +26,7 @@ from probes.live.processes.packets import PairMotion
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
 from probes.nccl.log.facts import JobLogReading
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from probes.snapshot.condition import ERRORS_RISING, FLAPPING, RANK_ENDED, STOPPED, Condition
 
 # Threads of a job that wait in the kernel and cannot be interrupted (state D), and for what.

@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import Enum
 from functools import cached_property
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
@@ -14,7 +15,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
-from probes.queries.finding import Evidence, Finding, Severity, pid_name
+from probes.queries.finding import Finding, pid_name
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cached_property
 
+from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -22,7 +23,6 @@ from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshm
 from probes.facts.pci.nic_families import NO_DMABUF_LENGTH
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
-from probes.queries.finding import Evidence
 from probes.queries.modules import PEERMEM_REFCNT
 
 DMABUF_THRESHOLD = 1 << 20  # bytes; less may be a region that appeared between two readings

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown, known
@@ -33,7 +34,6 @@ from probes.nccl.ras import (
     RasSet,
     parse_event,
 )
-from probes.queries.finding import Evidence, Severity
 from probes.snapshot.condition import RAS_PROBLEM, Condition
 
 _RUNNING = "RUNNING"

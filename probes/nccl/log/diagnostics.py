@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.nccl.log.facts import LogFacts
@@ -39,7 +40,7 @@ class DiagnosticResult:
 
 
 def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> Form:
-    return Form(re.compile(pattern), f"{DIAGNOSTICS_KIND}-{kind}", title, cause, fix, is_note)
+    return Form(re.compile(pattern), Explanation(f"{DIAGNOSTICS_KIND}-{kind}", title, cause, fix, is_note))
 
 
 _NOTHING_MEASURED = "Nothing was measured between the nodes. This says nothing about the network."
@@ -132,8 +133,8 @@ def read_diagnostic(text: str) -> DiagnosticResult | None:
             if form.pattern is _FASTER.pattern and _number(groups["a"]) > _number(groups["b"]):
                 form = _FASTER
             rank = groups.pop("rank", "")
-            texts = form.title.format(**groups), form.cause, form.fix, form.is_note
-            return DiagnosticResult(said, Explanation(form.kind, *texts), f"rank {rank}" if rank else "")
+            problem = replace(form.meaning, title=form.meaning.title.format(**groups))
+            return DiagnosticResult(said, problem, f"rank {rank}" if rank else "")
     review = Explanation(DIAGNOSTICS_KIND, "NCCL's diagnostics report what to review", "", "", is_note=True)
     return DiagnosticResult(said, review)
 

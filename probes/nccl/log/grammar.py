@@ -136,6 +136,7 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("ibv_", Kind.WARNING, _FAILED_CALL),
 )
 _ANY = re.compile(r"(.{0,1500})")
+_WORDS = {"NCCL WARN ": Kind.WARNING, "NCCL ATTN ": Kind.NOTICE, "NCCL DIAG ": Kind.DIAGNOSTIC}
 
 
 def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
@@ -146,17 +147,11 @@ def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
             if message.startswith(start) and (match := pattern.match(message)):
                 return kind, match
         return None
-    if text.startswith("NCCL WARN "):
-        if match := _NO_VERBS.match(text, 10):
-            return Kind.NO_VERBS, match
-        match = _ANY.match(text, 10)
-        return None if match is None else (Kind.WARNING, match)
-    if text.startswith("NCCL ATTN "):
-        match = _ANY.match(text, 10)
-        return None if match is None else (Kind.NOTICE, match)
-    if text.startswith("NCCL DIAG "):
-        match = _ANY.match(text, 10)
-        return None if match is None else (Kind.DIAGNOSTIC, match)
+    said = _WORDS.get(text[:10])
+    if said is Kind.WARNING and (match := _NO_VERBS.match(text, 10)):
+        return Kind.NO_VERBS, match
+    if said is not None and (match := _ANY.match(text, 10)):
+        return said, match
     if match := _VERSION.match(text):
         return Kind.VERSION, match
     match = _ANY.match(text)

@@ -13,6 +13,7 @@ aws/aws-ofi-nccl src/platform-aws.cpp and nccl_ofi_ofiutils.cpp; ofiwg/libfabric
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 
 from probes.base.frozen import frozen
@@ -76,15 +77,11 @@ class Form:
     """What a line means that begins with a pattern."""
 
     pattern: re.Pattern[str]
-    kind: str
-    title: str  # {a}, {b} and {c} are the groups
-    cause: str
-    fix: str
-    is_note: bool = False
+    meaning: Explanation  # {a}, {b} and {c} in it are the groups
 
 
 def _form(pattern: str, kind: str, title: str, cause: str, fix: str, is_note: bool = False) -> Form:
-    return Form(re.compile(pattern), kind, title, cause, fix, is_note)
+    return Form(re.compile(pattern), Explanation(kind, title, cause, fix, is_note))
 
 
 _COMPLETION = re.compile(
@@ -293,11 +290,7 @@ def explain_warning(text: str, source: str = "") -> Explanation:
         return Explanation(f"completion-{number}", f"Completion error {number} ({name})", cause, fix)
     if source.startswith(_NVLS_SOURCE) and _NVLS_FAILURE.search(text):
         return Explanation("nvls", *_NVLS)
-    for form in _FORMS:
-        match = form.pattern.search(text)
-        if match:
-            return _explained(form, match)
-    return Explanation("warning", "NCCL warning", "", "")
+    return _explained(_FORMS, text) or Explanation("warning", "NCCL warning", "", "")
 
 
 def explain_notice(text: str) -> Explanation:
@@ -310,15 +303,15 @@ def explain_notice(text: str) -> Explanation:
 
 def explain_torch(text: str) -> Explanation | None:
     """Return what a line of PyTorch means; None if it says nothing of an error."""
-    for form in _TORCH_FORMS:
-        match = form.pattern.search(text)
-        if match:
-            return _explained(form, match)
+    return _explained(_TORCH_FORMS, text)
+
+
+def _explained(forms: Iterable[Form], line: str) -> Explanation | None:
+    """Return what the first form that a line has means; None if it has none."""
+    for form in forms:
+        if match := form.pattern.search(line):
+            groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
+            groups["a"] = groups.get("a") or groups.get("c", "")
+            title, cause = (text.format(**groups) for text in (form.meaning.title, form.meaning.cause))
+            return replace(form.meaning, title=title, cause=cause)
     return None
-
-
-def _explained(form: Form, match: re.Match[str]) -> Explanation:
-    groups = {name: (text or "").strip() for name, text in match.groupdict().items()}
-    groups["a"] = groups.get("a") or groups.get("c", "")
-    title = form.title.format(**groups)
-    return Explanation(form.kind, title, form.cause.format(**groups), form.fix, form.is_note)

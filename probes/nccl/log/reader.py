@@ -1,4 +1,4 @@
-"""Read logs piece by piece, however large they are."""
+"""Read logs piece by piece, however large they are, and what those of running jobs say."""
 
 from __future__ import annotations
 

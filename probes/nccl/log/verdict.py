@@ -9,17 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.base.text import plural
-from probes.nccl.log.facts import (
-    Channels,
-    Distance,
-    LogFacts,
-    LogVerdict,
-    Place,
-    Rank,
-    Reason,
-    Setting,
-    State,
-)
+from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Rank, Reason, Setting, State
 from probes.nccl.log.grammar import version_numbers
 
 _LAZY = (2, 22, 0)  # connects at the first collective
@@ -204,19 +194,15 @@ def _disabled_by_plugin(facts: LogFacts) -> list[Reason]:
     return [Reason(text, _places(line.first for line in lines))] if lines else []
 
 
-def _distance_words(pair: Distance) -> tuple[str, str]:
-    return pair.words or (str(pair.distance), str(pair.limit))
-
-
 def _too_far(facts: LogFacts) -> list[Reason]:
-    far = [pair for pair in facts.distances if not pair.is_enabled]
-    reasons = []
-    for words in dict.fromkeys(map(_distance_words, far)):
-        same = [pair for pair in far if _distance_words(pair) == words]
-        kind = "" if same[0].words else " (numbers of an unknown version)"
-        text = f"The GPU–NIC distance is {words[0]}; the limit is {words[1]}{kind}"
-        reasons.append(Reason(text, _places(pair.seen.first for pair in same)))
-    return reasons[:4]
+    far: dict[str, list[Place]] = {}
+    for pair in facts.distances:
+        if not pair.is_enabled:
+            distance, limit = pair.words or (pair.distance, pair.limit)
+            kind = "" if pair.words else " (numbers of an unknown version)"
+            text = f"The GPU–NIC distance is {distance}; the limit is {limit}{kind}"
+            far.setdefault(text, []).append(pair.seen.first)
+    return [Reason(text, _places(places)) for text, places in far.items()][:4]
 
 
 def _one_direction(facts: LogFacts) -> list[Reason]:

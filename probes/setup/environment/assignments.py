@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from enum import Enum
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.queries.finding import Severity
 
 LIMIT_BYTES = 1 << 20
 MAX_ASSIGNMENTS = 512

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.platform import Cloud, Provider
-from probes.queries.finding import Severity
 from probes.queries.modules import plugin_only_driver
 from probes.setup.environment.advice import Note, Setting, State
 from probes.snapshot.examination import Examination

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import join_limited, printable
 from probes.base.unknown import Unknown, known
-from probes.checks.nccl.gdr_level import INDEX
+from probes.checks.nccl.gdr_settings import INDEX
 from probes.checks.nccl.network import HCA
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import Kind, Variable, Version
-from probes.queries.finding import join_limited
 from probes.queries.jobs import nearest
 from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.environment.nics import active_ports

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown, known
@@ -15,7 +16,7 @@ from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.variable import Version
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.queries.jobs import NEW_JOBS
 from probes.snapshot.examination import Examination
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.base.text import capitalized
+from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Maybe
 from probes.facts.system.platform import Cloud
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
-from probes.queries.finding import Severity, join_limited
 from probes.queries.jobs import SET_IN
 from probes.setup.environment.advice import Advice
 from probes.setup.environment.assignments import (

@@ -5,14 +5,15 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown
-from probes.checks.nccl.gdr_level import C2C_LEVEL, LEVEL
+from probes.checks.nccl.gdr_settings import C2C_LEVEL, LEVEL
 from probes.checks.nccl.network import HCA
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import VARIABLE, TopologyFileFacts, file_of_new_jobs
 from probes.nccl.variables.variable import Version
-from probes.queries.finding import Finding, Status, join_limited
+from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
 from probes.queries.pcie_paths import is_guest
 from probes.setup.environment.advice import Note, Setting, State

@@ -14,11 +14,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.base.unknown import known
 from probes.facts.system.device_nodes import INFINIBAND
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.queries.finding import Severity
 from probes.setup.environment.assignments import (
     MAX_ASSIGNMENTS,
     VALUE_LIMIT,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from probes.base.evidence import Severity
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.nccl.gdr_level import INDEX
+from probes.checks.nccl.gdr_settings import INDEX
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA
 from probes.checks.nic.port_rates import QUEUE_PAIRS
@@ -15,7 +17,6 @@ from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version
-from probes.queries.finding import Severity, join_limited
 from probes.queries.jobs import jobs_of
 from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of

@@ -13,10 +13,10 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.nccl.variables.catalogue import is_known
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.queries.finding import Severity
 from probes.setup.environment.assignments import (
     MAX_ASSIGNMENTS,
     MAX_ENVIRONMENTS,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from probes.base.evidence import Severity
 from probes.base.plan import Plan, Step, sentences
 from probes.base.text import plural
 from probes.facts.gpudirect import GdrPath
 from probes.plans.common import is_reboot
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 
 # Findings about nvidia_peermem that do not matter on the path by DMA-BUF.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from probes.base.evidence import Evidence
 from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
@@ -16,7 +17,6 @@ from probes.facts.system.kubernetes import ContainerState
 from probes.plans.common import reload_units_step
 from probes.plans.load_modules import load_modules, load_peermem, peermem_options, persist_peermem
 from probes.plans.packages import header_step, is_immutable, ofed_steps, open_driver_steps
-from probes.queries.finding import Evidence
 from probes.queries.modules import has_efa_only, is_present, module_of, nics_of
 from probes.setup.manifests.immutable_hosts import OPENIBD_FILE, drop_in_lines
 from probes.setup.situation import Situation, state_of

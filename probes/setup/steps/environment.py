@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Evidence
 from probes.base.plan import FileChange, Plan, Step, instruction
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.node import host_name
-from probes.queries.finding import Evidence, join_limited
 from probes.setup.environment.advice import Advice, State
 from probes.setup.environment.formats import lines_of
 from probes.setup.environment.recommend import recommend

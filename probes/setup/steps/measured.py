@@ -17,13 +17,13 @@ from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.comparison import staging_figures
 from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
+from probes.base.evidence import Evidence
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import host_name
 from probes.facts.system.tool_names import NCCL_TESTS
-from probes.queries.finding import Evidence
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.base.evidence import Severity
 from probes.base.plan import Plan, instruction
 from probes.base.unknown import Unknown
 from probes.checks.judgment import conclude
@@ -13,7 +14,7 @@ from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.common import reboot_step as reboot_command
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from probes.setup.step import BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.drivers import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, make_plan
 from probes.base.unknown import Maybe, Unknown, is_there, known
@@ -20,7 +21,7 @@ from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
 from probes.plans.driver import rebuild_steps
 from probes.plans.packages import header_step
-from probes.queries.finding import Evidence, Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.queries.modules import is_present, module_of
 from probes.setup.forecast import Forecast, forecast
 from probes.setup.twin.next_start import NAMES

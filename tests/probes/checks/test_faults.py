@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.base.evidence import Severity
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.facts.pci.nic_families import FAMILIES
 from probes.live.job_examination import examine_with_jobs
-from probes.queries.finding import Scope, Severity, Status
+from probes.queries.finding import Scope, Status
 from probes.queries.pcie_paths import DeviceNames
 from probes.simulation.faults import nic
 from probes.simulation.faults.catalogue import AREAS, FAULTS, HIDES

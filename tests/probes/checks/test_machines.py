@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks.judgment import exit_status, judge
 from probes.host.machine.local import LocalHost
-from probes.queries.finding import Finding, Severity
+from probes.queries.finding import Finding
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.support.hwloc_trees import TREES, USUAL_TREES

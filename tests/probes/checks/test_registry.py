@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.base.evidence import Evidence, Severity
 from probes.checks import registry
 from probes.checks.registry import CHECKS, findings, findings_of, run_checks
 from probes.host.machine.local import LocalHost
 from probes.live.job_examination import examine_with_jobs
-from probes.queries.finding import Area, Check, Evidence, Finding, Outcome, Severity, Status, found, passed
+from probes.queries.finding import Area, Check, Finding, Outcome, Status, found, passed
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from tests.support.doctor import examination_of, findings_on
@@ -135,8 +136,8 @@ def checks_of(
         def judge(_: object, part_of: tuple[str, ...] = part_of) -> Outcome:
             return found("it is", Evidence("here", "seen"), part_of=part_of)
 
-        area.check(name, severity, name, "nowhere")(judge)
-    area.check("well", Severity.CRITICAL, "well", "nowhere")(lambda _: passed(Evidence("here", "seen")))
+        area.check(severity, name, name, "nowhere")(judge)
+    area.critical("well", "well", "nowhere")(lambda _: passed(Evidence("here", "seen")))
     monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
     return {finding.id: finding for finding in findings(examination_of("hgx-h100"))}
 
@@ -172,7 +173,7 @@ def test_no_finding_hides_a_device_with_another_fault(chosen: list[tuple[set[str
         outcome = found(
             "it is", Evidence("here", "seen"), devices=tuple(sorted(devices)), part_of=tuple(part_of)
         )
-        area.check(name, Severity.WARNING, name, "nowhere")(partial(_return, outcome))
+        area.warning(name, name, "nowhere")(partial(_return, outcome))
     node = examination_of("hgx-h100")
     every = {finding.id: finding for finding in findings_of(run_checks(node, area.checks), node)}
     roots = [finding for finding in every.values() if not finding.part_of]
@@ -190,7 +191,7 @@ def by_device(*named: tuple[str, tuple[str, ...], tuple[str, ...]]) -> dict[str,
     area = Area("nic")
     for name, devices, part_of in named:
         outcome = found("it is", Evidence("here", "seen"), devices=devices)
-        area.check(name, Severity.WARNING, name, "nowhere", part_of=part_of)(partial(_return, outcome))
+        area.warning(name, name, "nowhere", part_of=part_of)(partial(_return, outcome))
     node = examination_of("hgx-h100")
     return {finding.id: finding.part_of for finding in findings_of(run_checks(node, area.checks), node)}
 
@@ -231,8 +232,8 @@ def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(
 ) -> None:
     area = Area("modules")
     cause = found("it is", Evidence("here", "seen"))
-    area.check("a", Severity.NOTE, "a", "nowhere", data_path=True)(lambda _: cause)
-    area.check("b", Severity.WARNING, "b", "nowhere")(lambda _: replace(cause, part_of=("a",)))
+    area.note("a", "a", "nowhere", data_path=True)(lambda _: cause)
+    area.warning("b", "b", "nowhere")(lambda _: replace(cause, part_of=("a",)))
     monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
     root, _ = findings(examination_of("hgx-h100"))
     assert (root.id, root.severity, root.data_path) == ("a", Severity.WARNING, False)

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.fleet.compare import Unanswered, compare
 from probes.fleet.fleet_watch import FleetWatch, changes
 from probes.fleet.summary import NodeSummary
 from probes.fleet.traits import trait
-from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
 from tests.support.summaries import a_summary, problem
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
@@ -24,7 +25,6 @@ from probes.live.reliability import (
     slow_text,
     stands_out,
 )
-from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf
 

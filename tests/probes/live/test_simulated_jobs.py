@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.live.model.sample import EventKind, LiveSample, OddOne, PathWord, Role
-from probes.queries.finding import Severity
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.faults.live import (
     FLAPPING_RANK,

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample
 from probes.live.timeline import KEPT_SECONDS, MAX_BYTES, MAX_EVENTS, Timeline
-from probes.queries.finding import Severity
 from tests.support.live_samples import BEGAN, a_port, a_sample
 
 

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS, findings
 from probes.facts.node import probe_node
-from probes.nccl.topology_file import Element, file_tree, parse_system, xml_text
-from probes.nccl.topology_writer import cpu_mask, system_of
-from probes.queries.finding import Finding, Severity, Status
+from probes.nccl.topology_file import Element, cpu_mask, file_tree, parse_system, system_of, xml_text
+from probes.queries.finding import Finding, Status
 from probes.recording.redaction.config_files import TOPOLOGY
 from probes.recording.redaction.tokens import Tokens
 from probes.simulation.host import SimulatedHost

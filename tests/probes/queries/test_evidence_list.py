@@ -1,7 +1,9 @@
 """Long lists are cut and the rest is counted, in words that scripts of admins may match."""
 
+from probes.base.evidence import LIKE_THESE, Evidence, first_distinct, first_n
+from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown
-from probes.queries.finding import LIKE_THESE, Evidence, first_distinct, first_n, join_limited, needs
+from probes.queries.finding import needs
 
 NICS = [f"mlx5_{number}" for number in range(10)]
 SEEN = [Evidence(f"/sys/class/infiniband/{nic}", "down") for nic in NICS]

@@ -2,10 +2,11 @@
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe
 from probes.checks.judgment import judge
 from probes.facts.gpudirect import GdrPath
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers, row_of
 from probes.recording.redaction.tokens import is_known

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, InstalledKernel
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.forecast import MAX_JUDGED, Forecast, KernelForecast, exit_status, forecast
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.modules.files import modinfo_of, set_modinfo

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks.judgment import conclude
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel import boot
 from probes.facts.system import packages
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.forecast import KernelForecast, forecast
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.host import SimulatedHost

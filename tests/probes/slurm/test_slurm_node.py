@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.base.evidence import Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import with_severity
-from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from probes.slurm.slurm_node import (
     SlurmNode,

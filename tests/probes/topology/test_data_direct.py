@@ -7,8 +7,7 @@ from functools import cache
 
 from probes.bandwidth.model.limits import limit_of_host_memory, limit_of_pair
 from probes.base.unknown import Reason, Unknown
-from probes.nccl.topology_file import xml_text
-from probes.nccl.topology_writer import system_of
+from probes.nccl.topology_file import system_of, xml_text
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from probes.topology.hops import Smi

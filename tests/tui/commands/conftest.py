@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.live.model.sample import LiveSample
-from probes.queries.finding import Severity
 from tests.support.live_samples import sample_of as sample_with
 from tests.support.live_samples import with_path
 from tests.support.scripted_watch import Scripted, ScriptedWatch

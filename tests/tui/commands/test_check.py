@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks.judgment import conclude, exit_status
 from probes.checks.registry import CHECKS
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import make_plan
 from probes.checks.judgment import Judgment
-from probes.queries.finding import DETOUR, Evidence, Finding, PairGain, Severity, Status
+from probes.queries.finding import DETOUR, Finding, PairGain, Status
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.lines import Line, Tone, plain
 from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of, words_of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Severity
 from probes.live.model.sample import EventKind, LiveEvent
-from probes.queries.finding import Severity
 from tests.support.live_samples import BEGAN
 from widgets.base.lines import plain, width_of
 from widgets.live import changes, detail

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import listed
@@ -15,7 +16,7 @@ from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
 from probes.live.model.sample import JobStep, StepPart, UsualStep
 from probes.live.model.step_text import longer_step
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.live.model.sample import LiveSample
-from probes.queries.finding import Severity
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, STAGED, Condition, Watched
 from tests.support.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 from widgets.base.columns import HEAD

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 from xml.etree import ElementTree
 
+from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.checks.judgment import exit_status
 from probes.checks.new_jobs import Row, findings_in, rows_against_jobs
 from probes.checks.registry import FAILED_BY_A_BUG
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.slurm.slurm_node import LEADER, reason_for
 from probes.snapshot.verdict import State, Verdict
 from tui.commands.consumers.checked_node import (

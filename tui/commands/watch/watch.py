@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, TextIO, TypedDict
 
+from probes.base.evidence import Severity
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import EventKind, LiveEvent
-from probes.queries.finding import Severity
 from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, duration, parsed, require_running_node
 from tui.commands.live.live import INDENT, wrapped_below

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpu.gpus import GpuFacts
@@ -13,7 +14,7 @@ from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
 from probes.facts.system.tools import InstalledLibrary, LibraryFacts
 from probes.host.nvml import LOST
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from tests.support.changed_facts import said, status, with_gpus, with_log, with_nvml
 from tests.support.doctor import examination_of, findings_on

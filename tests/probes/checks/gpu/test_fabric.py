@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.facts.gpu.fabric import FabricServiceFacts
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.plans.services import restart_fabric_manager
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_fabric_manager

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
@@ -14,7 +15,7 @@ from probes.facts.kernel.modprobe_config import InstallLine
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.system.packages import parse_distribution
 from probes.plans.load_modules import load_modules
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from tests.support.changed_facts import with_file, with_kernel, with_module, without
 from tests.support.doctor import examination_of, findings_on
 from tests.support.module_nodes import (

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge, listed
-from probes.checks.nccl.log_network import nic_names
+from probes.checks.nccl.log_contents import nic_names
 from probes.checks.registry import CHECKS, findings
 from probes.live.job_examination import examine_with_jobs
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks.registry import findings
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.simulation.node.modules.loading import remove_modules

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.rdma.port_health import ErrorCounter
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
 from tests.support.changed_facts import said, status, two_examinations, with_health
 from tests.support.doctor import examination_of

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci.functions import PciFacts, PciFunction
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from tests.support.changed_facts import found_in, said, status, with_devices, with_log, without
 from tests.support.doctor import examination_of, findings_on
 

@@ -5,11 +5,12 @@ from functools import partial
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
 from probes.facts.rdma.devices import RdmaPort
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.queries.ports import PORT_DOWN
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.ports import port_of

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.rdma.devices import Gid, RdmaPort
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
 from tests.support.changed_facts import said, status, with_health, with_ports
 from tests.support.doctor import examination_of, findings_on

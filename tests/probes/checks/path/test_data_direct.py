@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.rdma.data_direct import DataDirectFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.support.doctor import examination_of, findings_on

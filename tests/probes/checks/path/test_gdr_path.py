@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.checks.registry import findings
@@ -16,7 +17,7 @@ from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process, ProcessFacts
 from probes.facts.kernel.log import parse_log
 from probes.facts.pci.functions import PciKind
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 from tests.support.changed_facts import with_devices, with_module

@@ -5,11 +5,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Unknown
 from probes.facts.gpudirect import GdrPath
 from probes.plans.load_modules import load_modules, load_peermem
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.situation import choose_path
 from probes.snapshot.verdict import State
 from tests.support.changed_facts import said

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks.registry import findings
 from probes.facts.pci.config_space import Acs, ConfigSpace, acs_flags
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.plans.pcie import redirects_off
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.queries.pcie_paths import detours
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import Nccl

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.facts.pci.config_space import ConfigSpaceFacts, ErrorCounts, PcieErrorFacts
 from probes.facts.pci.functions import PciKind
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
 from tests.probes.checks.pcie.nodes import (
     ABSENT,

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
 from probes.facts.pci.config_space import ConfigSpace
 from probes.facts.pci.functions import PciKind
 from probes.facts.system.platform import PlatformFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import pci
 from probes.snapshot.examination import examine

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci.functions import PciFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.queries.unproven_paths import BEHIND_IOMMU, IN_GUEST, OVER_C2C, unproven_pairs
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices import pci as config

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import NumaFacts
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from tests.probes.checks.pcie.nodes import (
     ABSENT,
     SLOW,

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.kernel.module_files import DkmsModule, ModuleFileFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from tests.support.changed_facts import with_module, with_service, without
 from tests.support.doctor import examination_of, findings_on, found_on

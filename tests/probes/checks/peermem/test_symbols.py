@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFileFacts
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.plans.load_modules import load_modules, refused_before
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.queries.modules import is_refused_now
 from probes.setup.forecast import forecast
 from probes.setup.twin.build import make_twin

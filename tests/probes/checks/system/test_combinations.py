@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.site import set_site_combinations
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, findings
@@ -15,7 +16,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts
@@ -15,7 +16,7 @@ from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.limits import LimitsLine, MemlockFacts, MemlockLimit
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.services import UnitSetting
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of, findings_on
 

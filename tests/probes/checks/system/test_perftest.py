@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Environment, PlatformFacts
 from probes.facts.system.tools import InstalledLibrary, LibraryFacts, Perftest, ToolFacts
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of, findings_on
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.limits import RdmaCgroupFacts, RdmaLimit
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from tests.support.changed_facts import said
 from tests.support.doctor import examination_of, findings_on
 

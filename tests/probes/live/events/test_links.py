@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import EventKind, LiveSample
-from probes.queries.finding import Severity
 from tests.support.event_runs import Following, texts
 from tests.support.live_samples import a_port, a_sample
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.host.nvml import LOST
 from probes.host.protocol import KernelMessage
 from probes.live.events.kernel import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample
-from probes.queries.finding import Severity
 from probes.snapshot.condition import THROTTLED
 from tests.support.event_runs import Following, lasting, texts
 from tests.support.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf

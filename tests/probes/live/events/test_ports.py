@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.live.model.sample import EventKind, LiveSample
-from probes.queries.finding import Severity
 from probes.snapshot.condition import ERRORS_RISING, PAUSED
 from tests.support.event_runs import Following, lasting, texts
 from tests.support.live_samples import a_port, a_sample

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.live.model.sample import EventKind, LiveSample, NicUse, PathJudgment, PathWord
-from probes.queries.finding import Severity
 from probes.snapshot.condition import RANK_ENDED
 from tests.support.event_runs import Following, lasting, texts
 from tests.support.live_samples import a_process, a_sample

@@ -7,9 +7,9 @@ from itertools import cycle
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, Role
-from probes.queries.finding import Severity
 from probes.snapshot.condition import TRAFFIC_FELL
 from tests.support.event_runs import Following, texts
 from tests.support.live_samples import a_job, a_port, a_process, a_sample

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.live.hang.diagnosis import BlockedThread
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import different_rank
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import verdict_of
-from probes.queries.finding import Severity
 from tests.support.flight_recorder_dumps import group_dump
 from tests.support.hung_job import diagnosed, rank, stopped
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud, Provider
-from probes.queries.finding import Severity
 from probes.setup.environment.assignments import FileKind
 from probes.setup.environment.lint import FileReport, kind_of, lint
 from probes.snapshot.examination import Examination

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.setup.environment.advice import State
 from probes.setup.environment.nics import nic_settings
 from probes.simulation.host import SimulatedHost

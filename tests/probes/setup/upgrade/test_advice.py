@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.facts.gpudirect import GdrPath
-from probes.queries.finding import Finding, Severity, Status
+from probes.queries.finding import Finding, Status
 from probes.setup.forecast import KernelForecast
 from probes.setup.upgrade.advice import advise
 from probes.setup.upgrade.upgrade import ChangeKind, PackageChange, Upgrade, parse, release_of, subject_of

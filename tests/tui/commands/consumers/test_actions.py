@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.checks import new_jobs
 from probes.checks.judgment import conclude
 from probes.checks.new_jobs import Action, rows_against_jobs, rows_for, rows_of, strongest
 from probes.checks.registry import CHECKS
-from probes.queries.finding import Severity
 from probes.snapshot.verdict import State
 from tests.support.doctor import examination_of
 from tests.tui.commands.consumers.checked_nodes import checked

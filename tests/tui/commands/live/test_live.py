@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import conclude
 from probes.checks.live.jobs import AREA
@@ -32,7 +33,6 @@ from probes.live.model.sample import (
     StepPart,
     UsualStep,
 )
-from probes.queries.finding import Severity
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State, Usability

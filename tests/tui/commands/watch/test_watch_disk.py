@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.queries.finding import Severity
+from probes.base.evidence import Severity
 from probes.recording.format import Question
 from tests.support.documents import valid
 from tests.support.scripted_watch import Scripted

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment
 from probes.checks.registry import findings
 from probes.facts.system.services import ServiceFacts
 from probes.facts.system.tools import ToolFacts
-from probes.queries.finding import Severity, Status
+from probes.queries.finding import Status
 from probes.recording.format import Question
 from probes.recording.replay_host import ReplayHost
 from probes.snapshot.examination import Examination, examine

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.queries.finding import Severity
+from probes.base.evidence import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.scripted_watch import Scripted
 from tests.support.watched_node import Watched, recording, rings, saved

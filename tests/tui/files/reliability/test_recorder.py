@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.facts.node import Node, probe_node
 from probes.host.component_history import ComponentHistory
 from probes.live.model.sample import EventKind, LiveEvent
 from probes.live.reliability import ComponentTally
-from probes.queries.finding import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import a_sample
 from tui.files.reliability.database import HistoryRecorder

@@ -1,27 +1,19 @@
-"""NCCL variables that disable GPUDirect RDMA for a job, or limit it."""
+"""NCCL variables that disable or limit GPUDirect RDMA for a job, and the RoCE GID that a job sets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan
+from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Unknown
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, selected_ports, used_devices
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    SHOWN,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    need,
-    passed,
-    unknown,
-)
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed, unknown
 from probes.queries.jobs import (
     NCCL_VARIABLES,
     STAGED,
@@ -42,8 +34,6 @@ AREA = Area("nccl")
 LEVEL = "NCCL_NET_GDR_LEVEL"
 _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"
 C2C_LEVEL = "NCCL_NET_GDR_C2C"
-
-
 _LOST_C2C = (
     " From 2.29 on, NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
 )
@@ -69,9 +59,8 @@ def _ignores_level_over_c2c(settings: JobSettings, version: tuple[int, ...]) -> 
     return is_on and _FIRST_WITH_C2C <= version < _LEVEL_COMES_FIRST
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-gdr-level-ignored",
-    Severity.WARNING,
     "NCCL_NET_GDR_LEVEL has an invalid value; NCCL silently ignores it",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL is unset or valid",
@@ -89,9 +78,8 @@ def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-gdr-level-off",
-    Severity.CRITICAL,
     "NCCL_NET_GDR_LEVEL disables GPUDirect RDMA for a job",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL does not disable GPUDirect RDMA",
@@ -114,9 +102,8 @@ def nccl_gdr_level_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-gdr-level-too-low",
-    Severity.WARNING,
     "NCCL_NET_GDR_LEVEL is lower than the distance between a GPU and its nearest NIC",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL allows each GPU's nearest NIC",
@@ -156,9 +143,8 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.note(
     "nccl-gdr-level-number",
-    Severity.NOTE,
     "NCCL_NET_GDR_LEVEL is a number, which is easily misread",
     _LEVEL_REFERENCE,
     ok="NCCL_NET_GDR_LEVEL is not a number",
@@ -182,9 +168,8 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-gdr-read-off",
-    Severity.WARNING,
     "NCCL_NET_GDR_READ=0 makes a job send from host memory",
     NCCL_VARIABLES + "#nccl-net-gdr-read",
     ok="No job disables sending from GPU memory",
@@ -201,9 +186,8 @@ def nccl_gdr_read_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-gdr-c2c-off",
-    Severity.WARNING,
     "NCCL_NET_GDR_C2C=0 disables GPUDirect RDMA over C2C for a job",
     NCCL_VARIABLES + "#nccl-net-gdr-c2c",
     ok="No job disables GPUDirect RDMA over C2C",
@@ -305,9 +289,8 @@ def wrong_gids(
     return evidence, max(min(severities, key=order, default=most), most, key=order)
 
 
-@AREA.check(
+@AREA.critical(
     "nccl-gid-index-missing",
-    Severity.CRITICAL,
     "NCCL_IB_GID_INDEX selects an empty GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
     ok="NCCL_IB_GID_INDEX is unset or selects a GID on every port",
@@ -319,9 +302,8 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
     return _conclude(examination, is_empty, Severity.CRITICAL, cause)
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-gid-index-not-v2",
-    Severity.WARNING,
     "NCCL_IB_GID_INDEX selects a RoCE v1 GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
     ok="NCCL_IB_GID_INDEX is unset or selects RoCE v2 GIDs",
@@ -333,9 +315,8 @@ def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     return _conclude(examination, is_v1, Severity.WARNING, cause)
 
 
-@AREA.check(
+@AREA.warning(
     "nccl-sparse-gid-table",
-    Severity.WARNING,
     "A job's NCCL stops at an empty entry of a RoCE GID table",
     "https://github.com/NVIDIA/nccl/issues/1573",
     ok="Every job's NCCL can read the RoCE GID tables",

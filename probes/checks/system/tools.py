@@ -1,35 +1,177 @@
-"""Checks of the RDMA libraries that programs load, and of GDRCopy."""
+"""Checks of perftest, the RDMA libraries that programs load, and GDRCopy."""
 
 from __future__ import annotations
 
-from probes.base.plan import instruction, make_plan
+from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.text import version_numbers
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Unknown, first_unread, known, map_known
 from probes.checks.nccl.library import needs_version
-from probes.checks.system.perftest import LIBRARIES
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.nic_families import LADDER_DRIVERS, PROVIDER_OF
 from probes.facts.system.platform import in_container
-from probes.facts.system.tools import LIBRARY_DIRECTORIES, InstalledLibrary
+from probes.facts.system.tools import LIBRARY_DIRECTORIES, PERFTEST_BUILD, InstalledLibrary, Perftest
 from probes.plans.common import modprobe_step
-from probes.plans.packages import verbs_steps
-from probes.queries.finding import (
-    RDMA_DEVICES,
-    Area,
-    Evidence,
-    Outcome,
-    Severity,
-    first_distinct,
-    found,
-    need,
-    passed,
-    unknown,
-)
+from probes.plans.packages import is_immutable, perftest_steps, verbs_steps
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
-from probes.queries.modules import MODULES
+from probes.queries.modules import MODULES, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
-AREA = Area("tools")
+AREA = Area("tools", requires=(no_gpu_or_rdma_device,))
+_LIBRARIES = "the installed libraries"
+_PERFTEST = "https://github.com/linux-rdma/perftest"
+_BUILD = make_plan(
+    "Build perftest with CUDA",
+    "Install the CUDA toolkit and the headers of rdma-core (libibverbs-dev, librdmacm-dev, …)",
+    Step("Download the source", ("git", "clone", f"{_PERFTEST}.git"), needs_root=False),
+    instruction("In the perftest directory, run", to_copy=PERFTEST_BUILD),
+    note="DOCA, HPC-X and NVIDIA's containers include a perftest built with CUDA.",
+)
+_IN_CONTAINER = user_plan(
+    "Run perftest in a container",
+    "Run perftest in a container: no package can be installed on this system.",
+    note=_BUILD.note,
+)
+
+
+def _perftest(examination: Examination) -> Maybe[Perftest]:
+    return map_known(examination.tools, lambda tools: tools.perftest)
+
+
+def _need_perftest(examination: Examination) -> Perftest:
+    """Return the installed perftest; end the check without one, which perftest-missing reports."""
+    absent = Evidence("command -v ib_write_bw", "not installed")
+    return need(_perftest(examination), "perftest", absent=absent)
+
+
+@AREA.note(
+    "perftest-missing",
+    "perftest is not installed",
+    _PERFTEST,
+    ok="perftest is installed",
+    impact="You cannot measure the bandwidth between NICs and GPUs here.",
+)
+def perftest_missing(examination: Examination) -> Outcome:
+    """Look for ib_write_bw and the other programs of perftest."""
+    perftest = _perftest(examination)
+    if not isinstance(perftest, Unknown):
+        return passed(Evidence(perftest.evidence, ", ".join(perftest.installed)))
+    need(first_unread((perftest,)), "perftest")
+    packages = perftest_steps(examination)
+    otherwise = _IN_CONTAINER if is_immutable(examination) else _BUILD
+    return found(
+        "A test of GPU memory proves that GPUDirect RDMA works. Distributions ship perftest without CUDA.",
+        Evidence("command -v ib_write_bw", "not found"),
+        fix=make_plan("Install perftest", *packages) if packages else otherwise,
+    )
+
+
+@AREA.warning(
+    "perftest-without-cuda",
+    "perftest is built without CUDA",
+    _PERFTEST,
+    ok="perftest is built with CUDA, or is not installed",
+    impact="perftest refuses --use_cuda. Old versions ignore it and measure host memory.",
+)
+def perftest_without_cuda(examination: Examination) -> Outcome:
+    """Search the program for libcuda."""
+    perftest = _need_perftest(examination)
+    if need(perftest.cuda, "perftest"):
+        return passed(Evidence(perftest.evidence, "built with CUDA"))
+    return found(
+        "Distribution packages are built without CUDA.",
+        Evidence(perftest.evidence, "does not contain libcuda"),
+        fix=_BUILD,
+    )
+
+
+@AREA.note(
+    "perftest-without-dmabuf",
+    "perftest is built without DMA-BUF",
+    _PERFTEST,
+    ok="perftest is built with DMA-BUF, or without CUDA",
+    impact="A test with --use_cuda measures nvidia-peermem only.",
+)
+def perftest_without_dmabuf(examination: Examination) -> Outcome:
+    """Search the program for --use_cuda_dmabuf; a warning if DMA-BUF is the only path."""
+    perftest = _need_perftest(examination)
+    with_cuda = need(perftest.cuda, "perftest")
+    with_dmabuf = need(perftest.dmabuf, "perftest")
+    if not with_cuda or with_dmabuf:  # perftest-without-cuda reports the first
+        build = "built with DMA-BUF" if with_dmabuf else "built without CUDA"
+        return passed(Evidence(perftest.evidence, build))
+    dmabuf, peermem = usable_paths(examination)
+    only = dmabuf is True and peermem is False
+    fails = "A test with --use_cuda fails with errno 14, because nvidia-peermem is not usable here."
+    return found(
+        "This perftest has no --use_cuda_dmabuf option.",
+        Evidence(perftest.evidence, "does not contain cuMemGetHandleForAddressRange"),
+        fix=_BUILD,
+        severity=Severity.WARNING if only else None,
+        impact=fails if only else "",
+    )
+
+
+@AREA.warning(
+    "libcuda-link-missing",
+    "The libcuda.so link is missing",
+    f"{_PERFTEST}, src/cuda_loader.c",
+    ok="perftest finds libcuda",
+    impact="perftest stops with “Failed to load CUDA library dynamically”.",
+)
+def libcuda_link_missing(examination: Examination) -> Outcome:
+    """Look for the link that development packages bring and perftest of 2025 and later opens."""
+    perftest = _need_perftest(examination)
+    libraries = need(examination.libraries, _LIBRARIES)
+    if not need(perftest.opens_libcuda, "perftest"):
+        return passed(Evidence(perftest.evidence, "does not open libcuda.so"))
+    driver = need(libraries.installed("libcuda.so.1"), _LIBRARIES)
+    if not driver or need(libraries.installed("libcuda.so"), _LIBRARIES):
+        return passed(Evidence("libcuda.so", "found" if driver else "no CUDA driver library"))
+    place = driver[0].path.rpartition("/")[0]
+    return found(
+        "perftest opens libcuda.so, and only libcuda.so.1 is installed.",
+        Evidence(f"{place}/libcuda.so", "not found"),
+        Evidence(f"{place}/libcuda.so.1", driver[0].path),
+        fix=make_plan(
+            "Create the link",
+            Step(
+                "Create the link, as the driver's development package does",
+                ("ln", "-s", "libcuda.so.1", f"{place}/libcuda.so"),
+                undo=("rm", f"{place}/libcuda.so"),
+            ),
+        ),
+    )
+
+
+@AREA.note(
+    "perftest-port-in-use",
+    "perftest's port 18515 is in use",
+    f"{_PERFTEST}, README",
+    ok="perftest's port 18515 is free",
+    impact="A new perftest server stops with “Couldn't listen to port 18515”.",
+)
+def perftest_port_in_use(examination: Examination) -> Outcome:
+    """Look for TCP sockets that listen on port 18515."""
+    tools = need(examination.tools, "the installed tools")
+    socket_file = need(tools.perftest_listens, "/proc/net/tcp")
+    if socket_file is None:
+        return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
+    return found(
+        "A perftest server is waiting for a client, or was left over from an earlier test.",
+        Evidence(socket_file, "a socket listens on port 18515 (hex 4853)"),
+        fix=user_plan(
+            "Use another port",
+            Step("Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")),
+            "Run both sides with --port=18516 (the running test may be another user's)",
+        ),
+    )
+
+
+# The RDMA libraries that programs load, and GDRCopy.
+
+LIBRARY_AREA = Area("tools")
 _GDRCOPY = "https://github.com/NVIDIA/gdrcopy"
 _VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS_1.12"
 _FIRST_ABI_WITH_DMABUF = (1, 12)
@@ -37,7 +179,7 @@ _GDRDRV = "/dev/gdrdrv"
 
 
 def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary, ...]:
-    return need(need(examination.libraries, LIBRARIES).installed(soname), LIBRARIES)
+    return need(need(examination.libraries, _LIBRARIES).installed(soname), _LIBRARIES)
 
 
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
@@ -47,9 +189,8 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     return version_numbers(library.version)
 
 
-@AREA.check(
+@LIBRARY_AREA.warning(
     "rdma-core-without-dmabuf",
-    Severity.WARNING,
     "This node's libibverbs is too old for DMA-BUF",
     _VERBS,
     ok="libibverbs supports DMA-BUF",
@@ -83,9 +224,8 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     return passed(*first_distinct(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
 
 
-@AREA.check(
+@LIBRARY_AREA.warning(
     "old-userspace-abi",
-    Severity.WARNING,
     "A job's libibverbs is too old for DMA-BUF",
     _VERBS,
     ok="Every job's libibverbs supports DMA-BUF",
@@ -118,9 +258,8 @@ def old_userspace_abi(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@LIBRARY_AREA.note(
     "libibverbs-missing",
-    Severity.NOTE,
     "libibverbs or its provider for these NICs is not installed",
     "rdma-core, https://github.com/linux-rdma/rdma-core",
     ok="libibverbs and its provider are installed",
@@ -138,7 +277,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
         return passed(no_rdma)
     wanted = ["libibverbs.so.1", *(["libmlx5.so.1"] if "mlx5_core" in drivers else [])]
     missing = [soname for soname in wanted if not _installed(examination, soname)] if devices else []
-    plugins = need(examination.libraries, LIBRARIES).verbs_providers
+    plugins = need(examination.libraries, _LIBRARIES).verbs_providers
     absent = [
         driver
         for driver, plugin in (PROVIDER_OF.items() if not isinstance(plugins, Unknown) else ())
@@ -157,10 +296,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
             Evidence(f"/usr/lib/*/{soname}", "not found, nor in the loader's other default directories")
             for soname in missing
         ),
-        fix=make_plan(
-            "Install rdma-core",
-            *verbs_steps(examination),
-        ),
+        fix=make_plan("Install rdma-core", *verbs_steps(examination)),
         severity=Severity.CRITICAL if inside else None,
         impact=f"Programs in this container find no RDMA device. {OVER_TCP}" if inside else "",
         data_path=inside,
@@ -168,9 +304,8 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@LIBRARY_AREA.note(
     "gdrdrv-missing",
-    Severity.NOTE,
     "GDRCopy is installed, but its driver gdrdrv is not loaded",
     _GDRCOPY,
     ok="gdrdrv is loaded, or GDRCopy is not installed",
@@ -195,9 +330,8 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.check(
+@LIBRARY_AREA.note(
     "gdrdrv-device-missing",
-    Severity.NOTE,
     "gdrdrv is loaded, but /dev/gdrdrv is not usable",
     _GDRCOPY,
     ok="/dev/gdrdrv is usable, or gdrdrv is not loaded",
