@@ -1,6 +1,7 @@
 """The rules of the design: only probes/host reads the node, the runner changes it, imports point down."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -393,6 +394,12 @@ def test_reading_a_log_does_not_import_textual(tmp_path: Path) -> None:
     assert not modules & {"textual", "pynvml", "networkx", "tarfile"}
 
 
+def test_a_node_without_jobs_needs_no_reader_of_logs(tmp_path: Path) -> None:
+    modules = modules_after(f"from tui.cli import main\nmain(['check', '--root', '{tmp_path}'])")
+    assert "probes.nccl.log.facts" in modules
+    assert not modules & {"probes.nccl.log.reader", "probes.nccl.log.collect", "probes.nccl.log.problems"}
+
+
 def test_a_node_whose_nics_are_not_below_the_switches_of_its_gpus_needs_no_networkx() -> None:
     code = "from tui.cli import main\nmain(['check', '--demo', 'pcie-l40s'])"
     assert "networkx" not in modules_after(code)
@@ -453,6 +460,16 @@ def test_no_constant_has_two_homes() -> None:
                 homes.setdefault(text, []).append(f"{name_of(path)} {name}")
     several = {text: found for text, found in homes.items() if len({row.split()[0] for row in found}) > 1}
     assert {text: found for text, found in several.items() if text not in EQUAL} == {}
+
+
+def test_no_constant_is_set_twice() -> None:
+    twice = [
+        f"{name_of(path)} {name}"
+        for path in MODULES
+        for name, count in Counter(name for name, _ in facts_of(tree_of(path))).items()
+        if count > 1 and not name.startswith("line ")
+    ]
+    assert not twice
 
 
 def test_compute_capabilities_stand_in_the_rows_of_the_generations() -> None:

@@ -23,8 +23,7 @@ from probes.queries.jobs import JobSettings, jobs_of, need_all_processes, no_fau
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
-    from probes.nccl.log.facts import Place
-    from probes.nccl.log.reader import JobLogReading, RankPath
+    from probes.nccl.log.facts import JobLogReading, Place, RankPath
 
 _LOGS = "the NCCL logs of the jobs"
 _NEXT_RUN = "no log has lines of a running process; to get them, start the job with NCCL_DEBUG=INFO"

@@ -42,7 +42,7 @@ from probes.host.probe_table import ProbedFields, Probing, probes_of
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from probes.nccl import topology_file
-from probes.nccl.log.reader import JobLogReading
+from probes.nccl.log.facts import JobLogReading
 from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
 from probes.snapshot.condition import Watched
 from probes.snapshot.rates import Reading, read

@@ -40,7 +40,7 @@ from probes.live.ras.policy import RasUse
 from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
-from probes.nccl.log.reader import JobLogReading
+from probes.nccl.log.facts import JobLogReading
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     OutputOptions,

@@ -26,8 +26,7 @@ from probes.snapshot.condition import STAGED as JOB_STAGED
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
-    from probes.nccl.log.facts import LogFacts
-    from probes.nccl.log.reader import JobLogReading
+    from probes.nccl.log.facts import JobLogReading, LogFacts
 
 AREA = Area("nccl", explains=True)
 _PLUGIN = "NCCL_NET_PLUGIN"

@@ -34,8 +34,7 @@ from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State as NodeState
 
 if TYPE_CHECKING:
-    from probes.nccl.log.facts import Place, Rank
-    from probes.nccl.log.reader import JobLogReading, RankPath
+    from probes.nccl.log.facts import JobLogReading, Place, Rank, RankPath
 
 AREA = Area("nccl", explains=True)
 _TO_TCP = ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_NET_PLUGIN")

@@ -13,8 +13,7 @@ from probes.snapshot.condition import OVER_TCP, STAGED
 from probes.snapshot.examination import Examination
 
 if TYPE_CHECKING:
-    from probes.nccl.log.facts import Problem, Setting
-    from probes.nccl.log.reader import JobLogReading
+    from probes.nccl.log.facts import JobLogReading, Problem, Setting
 
 AREA = Area("nccl", explains=True)
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")

@@ -14,7 +14,6 @@ from probes.facts.system.numa import NumaFacts
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.host.protocol import Host
 
-DRIVER_PARAMETERS = "/proc/driver/nvidia/params"
 _NOT_ASKED = Unknown(Reason.NOT_RECORDED, "NVML", "not asked")
 MEMORY_MODE_PARAMETER = "CoherentGPUMemoryMode"
 

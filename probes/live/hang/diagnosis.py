@@ -24,7 +24,7 @@ from probes.live.model.sample import LiveJob
 from probes.live.processes.packets import PairMotion
 from probes.live.ras.findings import RasFinding
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
-from probes.nccl.log.reader import JobLogReading
+from probes.nccl.log.facts import JobLogReading
 from probes.queries.finding import Finding, Severity
 from probes.snapshot.condition import ERRORS_RISING, FLAPPING, RANK_ENDED, STOPPED, Condition
 

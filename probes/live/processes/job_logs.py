@@ -18,9 +18,9 @@ from probes.facts.jobs.processes import Process
 from probes.host.protocol import FileRange, Host, of_user
 from probes.live.model.sample import GDR_WORDS, WITHOUT_GDR, LiveJob, LiveProcess, LiveSample, Role
 from probes.live.processes.jobs import COMMAND_SECONDS, SLURM_JOB
-from probes.nccl.log.reader import JobLogReading, RankPath
+from probes.nccl.log.facts import JobLogReading, RankPath
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported on first use: most nodes that are checked have no job
     from probes.nccl.log.collect import Collector
 
 

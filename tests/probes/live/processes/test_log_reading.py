@@ -11,8 +11,8 @@ from probes.host.protocol import FileRange
 from probes.live.job_examination import examine_with_jobs
 from probes.live.processes import job_logs
 from probes.nccl.log.collect import Collector
-from probes.nccl.log.facts import State
-from probes.nccl.log.reader import JobLogReading, LogReader
+from probes.nccl.log.facts import JobLogReading, State
+from probes.nccl.log.reader import LogReader
 from probes.simulation.host import SimulatedHost
 from tests.support.nccl_logs import LOG, channel, line
 from tests.support.pilot import SteppedClock
