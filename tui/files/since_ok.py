@@ -18,7 +18,7 @@ from probes.snapshot.examination import Examination
 from tui.files.read_file import read_small
 from tui.files.xdg import STATE, own_directory
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # loaded once there is something to save or to compare
     from probes.fleet.compare import Changes
     from probes.fleet.summary import NodeSummary
 

@@ -45,7 +45,7 @@ from probes.topology.nccl_paths import FileTree
 from probes.topology.paths import Topology, build
 from tui.runtime.schedules import CheckSchedule
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported when a recording is opened
     from probes.recording.replay_host import ReplayHost
 
 

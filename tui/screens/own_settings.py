@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
 
-# Keys that lead out of every screen, and pairs that screens bind one by one.
+# Keys that lead out of every screen, and those that screens bind in pairs (bind_pair).
 FIXED = frozenset(
     (
         *("help", "quit", "open", "back", "exit", "views"),
