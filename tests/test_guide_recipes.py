@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -138,14 +138,3 @@ def test_a_file_that_is_left_out_is_named(repository: Path, heading: str, path: 
         status, output = run_python(repository, *RUN, test)
     assert status in (1, 2), output  # 2: a module cannot be imported
     assert message in output
-
-
-@pytest.mark.slow
-def test_with_all_recipes_together_the_fast_tier_passes(repository: Path) -> None:
-    workers = ("-n", str(len(os.sched_getaffinity(0))), "--ignore", "tests/test_guide_recipes.py")
-    with ExitStack() as stack:
-        for recipe in RECIPES.values():
-            stack.enter_context(changed(repository, recipe))
-        run_python(repository, *RUN, *workers, "--snapshot-update", SNAPSHOTS)
-        status, output = run_python(repository, *RUN, *workers)
-    assert status == 0, output
