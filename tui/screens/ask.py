@@ -1,7 +1,7 @@
 """The question before something runs, stops or is sent: one form for all of them, shown over a screen.
 
 It says what will happen and whom that affects. Enter does it, Esc does not, and the keys of the screen below
-are dead. A plan (tui/screens/confirm/) has the same form on a screen of its own, as it lists every command.
+are dead. A plan (tui/screens/confirm.py) has the same form on a screen of its own, as it lists every command.
 """
 
 from __future__ import annotations

@@ -196,8 +196,9 @@ def _driver_patch(request: ManifestRequest) -> str:
 
 # The Network Operator's NicClusterPolicy: OFED where nvidia-peermem needs it, and NICs for pods.
 #
-# Fields: Mellanox/network-operator v26.7.0, api/v1alpha1/nicclusterpolicy_types.go, docs/mofed-container-
-# env-vars.md and its list of container images; selectors: the README of Mellanox/k8s-rdma-shared-dev-plugin;
+# Fields: Mellanox/network-operator v26.7.0, api/v1alpha1/nicclusterpolicy_types.go,
+# docs/mofed-container-env-vars.md and its list of container images; selectors: the README of
+# Mellanox/k8s-rdma-shared-dev-plugin;
 # modules that the driver's container refuses to replace: Mellanox/doca-driver-build, entrypoint.
 
 REPOSITORY = "nvcr.io/nvidia/mellanox"
