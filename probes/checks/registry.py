@@ -45,27 +45,37 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-_OF_VARIABLES = (gdr_settings, network, library, files, other_settings)
-# Add a new file of checks here. Findings with the same severity are listed in this order.
-_FILES: tuple[ModuleType, ...] = (
+_OF_VARIABLES = (gdr_settings, network, gdr_settings.GIDS, library, files, other_settings)
+# Add a new file of checks here. Findings with the same severity are listed in this order, in which an area of
+# a file may have a place of its own.
+_ORDER: tuple[ModuleType | Area, ...] = (
     *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons
-    *(on_disk, symbols, boot, in_use, dmabuf, vendor_paths, p2p_topology),
-    *(errors, acs, iommu, placement, links, device_control),
-    *(nic_devices, port_state, port_rates, roce_gids, roce_mtu),
-    *(counters, gpu_devices, driver, modes, nvlink, fabric),
-    *(hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
-    *(engines, log_contents, log_path),
+    *(on_disk, symbols, in_use.PARAMETERS, boot, in_use),
+    *(dmabuf, vendor_paths, p2p_topology, vendor_paths.DATA_DIRECT),
+    *(errors, acs, iommu, placement.PASSTHROUGH, placement, acs.HOST_BRIDGES, links, device_control),
+    *(nic_devices, port_state, port_rates, roce_gids, roce_mtu, roce_gids.RAILS),
+    *(counters, nic_devices.KERNEL_LOG),
+    *(gpu_devices, driver, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
+    *(memlock.RDMA_CGROUP, hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
+    *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, log_contents, log_path),
     *(live_jobs, live_ports, next_boot, tools),
 )
 
 
-def _areas(files: Iterable[ModuleType]) -> tuple[Area, ...]:
-    return tuple(area for file in files for area in vars(file).values() if isinstance(area, Area))
+def _areas(places: Iterable[ModuleType | Area]) -> tuple[Area, ...]:
+    """Return the areas in their order; those of a file without the ones that have a place of their own."""
+    apart = [place for place in _ORDER if isinstance(place, Area)]
+    return tuple(
+        area
+        for place in places
+        for area in ((place,) if isinstance(place, Area) else vars(place).values())
+        if isinstance(area, Area) and (area is place or area not in apart)
+    )
 
 
 VARIABLE_AREAS = _areas(_OF_VARIABLES)
 """The checks of environment variables and nccl.conf, by which `gdrtop env` judges settings, too."""
-AREAS = _areas(_FILES)
+AREAS = _areas(_ORDER)
 CHECKS: tuple[Check, ...] = tuple(check for area in AREAS for check in area.checks)
 
 FAILED_BY_A_BUG = "this check failed because of a bug in gdrtop"

@@ -253,7 +253,7 @@ def end_with(outcome: Outcome | None) -> None:
 
 
 class Area:
-    """The checks of one file, in the order in which the file defines them.
+    """The checks of one subject, in the order in which their file defines them.
 
     A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
     what changes with every reading, so they are run again each second; all others run in an examination.

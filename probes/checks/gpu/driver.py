@@ -45,6 +45,7 @@ from probes.queries.modules import DRIVER_README, FILES, file_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
+XIDS = Area("gpu")
 _MISMATCH = "driver/library version mismatch"
 _PERSISTENCE = "NVIDIA driver persistence, https://docs.nvidia.com/deploy/driver-persistence/index.html"
 _SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU settings are lost."
@@ -279,7 +280,7 @@ def _reset(bdfs: Sequence[str]) -> str:
     return f"{_RESET} -i {','.join(bdfs)}" if bdfs else _RESET
 
 
-@AREA.critical(
+@XIDS.critical(
     GSP_TIMEOUT,
     "A GPU's system processor (GSP) timed out",
     XID_DOCUMENT,
@@ -305,7 +306,7 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     return replace(outcome, takes=outcome.devices)
 
 
-@AREA.warning(
+@XIDS.warning(
     "xid-memory-error",
     "A GPU has memory errors",
     XID_DOCUMENT,
@@ -326,7 +327,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.warning(
+@XIDS.warning(
     "xid-nvlink-error",
     "An NVLink has errors",
     XID_DOCUMENT,
@@ -346,7 +347,7 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the driver reported errors on an NVLink.", fix)
 
 
-@AREA.note(
+@XIDS.note(
     "xid-of-a-program",
     "A program failed on a GPU",
     XID_DOCUMENT,
@@ -387,7 +388,7 @@ _STEPS = {
 }
 
 
-@AREA.warning(
+@XIDS.warning(
     "gpu-recovery-action",
     "A GPU needs a reset or a reboot before it can be used again",
     f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {XID_DOCUMENT}",
@@ -425,7 +426,7 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     return replace(outcome, takes=lost)
 
 
-@AREA.warning(
+@XIDS.warning(
     "xid-other",
     "The driver reported a GPU error",
     XID_DOCUMENT,
@@ -444,7 +445,7 @@ def xid_other(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.warning(
+@XIDS.warning(
     "sxid",
     "An NVSwitch reported errors",
     _FABRIC,

@@ -21,6 +21,7 @@ from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
+ACROSS_NODES = Area("gpu")
 FABRIC_GUIDE = (
     "NVIDIA Fabric Manager user guide, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
@@ -221,7 +222,7 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
-@AREA.warning(
+@ACROSS_NODES.warning(
     "imex-down",
     "IMEX is not running, so there is no NVLink to other nodes",
     _GUIDE,
@@ -253,7 +254,7 @@ def imex_down(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
+@ACROSS_NODES.warning(
     "imex-channels-missing",
     "IMEX is running, but there is no IMEX channel",
     "NVIDIA IMEX guide, IMEX Channels, "

@@ -36,6 +36,7 @@ from probes.queries.modules import MODULES, module_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
+NVSHMEM_CHECKS = Area("nccl")
 
 _ENGINE, _PEERMEM = "mooncake/engine", PEERMEM_VARIABLE
 _NEWEST_READ = (0, 3, 12, 1)
@@ -187,7 +188,7 @@ _HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
 _NEWEST_NVSHMEM = (3, 4, 5)
 
 
-@AREA.note(
+@NVSHMEM_CHECKS.note(
     "nvshmem-needs-peermem",
     "A job uses NVSHMEM without nvidia_peermem, which older versions need",
     "https://github.com/NVIDIA/nvshmem/issues/23",
@@ -225,7 +226,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
 
 
-@AREA.warning(
+@NVSHMEM_CHECKS.warning(
     "nvshmem-ibgda-driver-options",
     "A job uses NVSHMEM's IBGDA, but the driver options for it are not set",
     "https://github.com/deepseek-ai/DeepEP, third-party/README.md, Enable NVSHMEM IBGDA support; "
@@ -268,7 +269,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
+@NVSHMEM_CHECKS.warning(
     "nvshmem-ibgda-without-mlx5",
     "A job uses NVSHMEM's IBGDA, and this node has no mlx5 NIC",
     "https://github.com/NVIDIA/nvshmem, src/modules/transport/ibgda/ibgda.cpp; "

@@ -31,6 +31,7 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 
 AREA = Area("nccl")
+GIDS = Area("nccl")
 LEVEL = "NCCL_NET_GDR_LEVEL"
 _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"
 C2C_LEVEL = "NCCL_NET_GDR_C2C"
@@ -289,7 +290,7 @@ def wrong_gids(
     return evidence, max(min(severities, key=order, default=most), most, key=order)
 
 
-@AREA.critical(
+@GIDS.critical(
     "nccl-gid-index-missing",
     "NCCL_IB_GID_INDEX selects an empty GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
@@ -302,7 +303,7 @@ def nccl_gid_index_missing(examination: Examination) -> Outcome:
     return _conclude(examination, is_empty, Severity.CRITICAL, cause)
 
 
-@AREA.warning(
+@GIDS.warning(
     "nccl-gid-index-not-v2",
     "NCCL_IB_GID_INDEX selects a RoCE v1 GID",
     NCCL_VARIABLES + "#nccl-ib-gid-index",
@@ -315,7 +316,7 @@ def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     return _conclude(examination, is_v1, Severity.WARNING, cause)
 
 
-@AREA.warning(
+@GIDS.warning(
     "nccl-sparse-gid-table",
     "A job's NCCL stops at an empty entry of a RoCE GID table",
     "https://github.com/NVIDIA/nccl/issues/1573",

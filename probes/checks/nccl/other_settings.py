@@ -31,6 +31,7 @@ from probes.queries.jobs import (
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
+SEGMENTS = Area("nccl")
 UCX = Area("ucx")
 _UCX_ORDERING = "UCX_IB_PCI_RELAXED_ORDERING"
 _EMERALD_RAPIDS = ("GenuineIntel", 6, 0xCF)  # openucx/ucx, src/ucs/arch/x86_64/cpu.c
@@ -273,7 +274,7 @@ def uses_expandable_segments(settings: JobSettings) -> str:
     return next((name for name in _VARIABLES if _EXPANDABLE.search(settings.get(name) or "")), "")
 
 
-@AREA.warning(
+@SEGMENTS.warning(
     "vmm-memory-with-peermem",
     "A job uses expandable segments, which nvidia_peermem cannot register",
     "https://github.com/pytorch/pytorch/issues/153688; https://github.com/kvcache-ai/Mooncake/issues/351",

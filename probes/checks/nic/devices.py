@@ -19,6 +19,7 @@ from probes.queries.ports import LINK_CAUSES, NO_PORTS, gpus_without_nic, need_d
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
+KERNEL_LOG = Area("nic")
 _BOUND = "bound to mlx5_ib.rdma, without an RDMA device in this network namespace"
 _NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
 DRIVER_DOCUMENT = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
@@ -209,7 +210,7 @@ _REFUSED_REGISTER = "ACCESS_REG"
 _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
 
 
-@AREA.warning(
+@KERNEL_LOG.warning(
     "nic-health-errors",
     "A NIC reported health errors",
     _HEALTH,
@@ -231,7 +232,7 @@ def nic_health_errors(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware reported a fault.", fix)
 
 
-@AREA.warning(
+@KERNEL_LOG.warning(
     "nic-power-or-heat",
     "A NIC has too little power or is too hot",
     DRIVER_DOCUMENT,
@@ -249,7 +250,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.note(
+@KERNEL_LOG.note(
     "link-flaps-log",
     "The kernel log reports links or optics going down",
     DRIVER_DOCUMENT,
@@ -278,7 +279,7 @@ def _is_about(*phrases: str) -> Filter:
     return lambda message: any(words in message.text for words in phrases)
 
 
-@AREA.note(
+@KERNEL_LOG.note(
     "monitor-causes-log-flood",
     "A monitor that reads NIC counters floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
@@ -296,7 +297,7 @@ def monitor_causes_log_flood(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@AREA.warning(
+@KERNEL_LOG.warning(
     "fw-resources-exhausted",
     "A NIC ran out of resources for memory regions",
     "rdma-resource(8) of iproute2",
@@ -314,7 +315,7 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
 
 
-@AREA.warning(
+@KERNEL_LOG.warning(
     "nic-firmware-command-failed",
     "A NIC's firmware failed or timed out on a command",
     _HEALTH,

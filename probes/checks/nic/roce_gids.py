@@ -18,6 +18,7 @@ from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports,
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
+RAILS = Area("nic")
 NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE port here")
 _GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
 
@@ -262,7 +263,7 @@ def _sysctl(netdevs: Sequence[RailNetdev], key: str, value: int, why: str) -> St
 _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they are lost at the next boot")
 
 
-@AREA.warning(
+@RAILS.warning(
     "roce-rails-one-subnet",
     "RoCE NICs in the same subnet answer each other's ARP requests",
     f"{_SYSCTL}, arp_ignore and arp_announce; NVIDIA/nccl issues 1269 and 2158",
@@ -311,7 +312,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
+@RAILS.warning(
     "roce-rp-filter-strict",
     "Strict reverse path filtering drops packets on RoCE NICs in the same subnet",
     f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",

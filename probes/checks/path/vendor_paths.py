@@ -46,6 +46,7 @@ from probes.queries.pcie_paths import functions_of, is_grace, is_guest
 from probes.snapshot.examination import Examination
 
 AREA = Area("path")
+DATA_DIRECT = Area("path")
 _EFA_SOURCE = "amzn-drivers, kernel/linux/efa_nv_peermem/src/efa_nv_peermem_main.c and efa/src/efa_p2p.c"
 _CXI_SOURCE = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1/cass_nvidia_gpu.c"
 _SPARE = "None for programs that use DMA-BUF. Programs without it copy through host memory."
@@ -253,7 +254,7 @@ _THROUGH_CPU = (
 )
 
 
-@AREA.warning(
+@DATA_DIRECT.warning(
     "data-direct-unavailable",
     "A ConnectX NIC cannot use its Data Direct function",
     f"{_GUIDE}Linux drivers/infiniband/hw/mlx5/data_direct.c; mlx5dv_get_data_direct_sysfs_path(3)",
@@ -357,7 +358,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     )
 
 
-@AREA.warning(
+@DATA_DIRECT.warning(
     "data-direct-off-in-job",
     "A job does not use the NICs' Data Direct functions",
     f"{_GUIDE}NVIDIA/nccl src/transport/net_ib/init.cc, NCCL_IB_DATA_DIRECT; NVIDIA/nccl issue 1866",

@@ -48,6 +48,7 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
 AREA = Area("pcie", requires=(unknown_devices,))
+HOST_BRIDGES = Area("pcie", requires=(unknown_devices,))
 
 _WITHOUT_ATS = "acs-direct-translated-without-ats"
 _MANUAL = (
@@ -310,7 +311,7 @@ _FORWARDS = (0x2030, 0x2031, 0x2032, 0x2033, 0x2020, 0x09A2)
 _FORWARDS_WITHIN = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
 
 
-@AREA.note(
+@HOST_BRIDGES.note(
     "p2p-host-bridge-unlisted",
     "The kernel does not list this CPU's host bridge as able to forward GPU traffic to the NIC",
     "Linux drivers/pci/p2pdma.c, pci_p2pdma_whitelist; NVIDIA/open-gpu-kernel-modules issue 1253",

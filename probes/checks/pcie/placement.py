@@ -32,6 +32,7 @@ from probes.topology.nccl_paths import NEAR, ORDER, Nccl
 from probes.topology.paths import Path
 
 AREA = Area("pcie", requires=(unknown_devices,))
+PASSTHROUGH = Area("pcie", requires=(unknown_devices,))
 
 _LEVELS = (
     "NVIDIA System Management Interface, nvidia-smi topo -m; NCCL user guide, NCCL_NET_GDR_LEVEL, "
@@ -320,7 +321,7 @@ def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bo
 # GPUs and NICs that are passed to a virtual machine, and look adjacent there.
 
 
-@AREA.warning(
+@PASSTHROUGH.warning(
     "vm-pair-unproven",
     "A short path between GPU and NIC proves nothing in this virtual machine",
     "https://github.com/ai-dynamo/dynamo/issues/12463; NVIDIA AI Enterprise, VM configuration, ATS and ACS",

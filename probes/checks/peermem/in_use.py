@@ -41,6 +41,7 @@ from probes.queries.modules import (
 from probes.snapshot.examination import Examination
 
 AREA = Area("modules")
+PARAMETERS = Area("modules")
 
 _FIRST_WITH_LOCKS, _FIRST_FIXED = (5, 1, 0, 0, 0, 0), (5, 3, 1, 0, 0, 1)
 _FLOOD = "detected invalid context"
@@ -169,7 +170,7 @@ def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     return spare_fix(examination, plan)
 
 
-@AREA.warning(
+@PARAMETERS.warning(
     "peermem-parameter-wrong",
     "nvidia_peermem runs with peerdirect_support=1, meant for MLNX_OFED 5.0 and older",
     PEERMEM_MANUAL,
@@ -199,7 +200,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
+@PARAMETERS.warning(
     "peermem-parameter-legacy-ofed",
     "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
     PEERMEM_MANUAL,
@@ -224,7 +225,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
+@PARAMETERS.note(
     "peermem-parameter-persistent-off",
     "nvidia_peermem runs with persistent_api_support=0, the older interface",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, persistent_api_support",
@@ -245,7 +246,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
+@PARAMETERS.critical(
     "peermem-parameter-invalid",
     "nvidia_peermem rejected a parameter value",
     f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",

@@ -24,6 +24,7 @@ from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, name
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
+RDMA_CGROUP = Area("environment")
 _GIB = 1 << 30
 # Below this a job fails when it registers its buffers; above, it may do so later, as it grows.
 _LITTLE_BYTES = _GIB
@@ -300,7 +301,7 @@ _TIGHT = 0.9
 _WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
 
 
-@AREA.warning(
+@RDMA_CGROUP.warning(
     "rdma-cgroup-limit",
     "A control group limits a job's RDMA resources",
     "Linux Documentation/admin-guide/cgroup-v2.rst, RDMA Interface Files; kernel/cgroup/rdma.c",

@@ -62,6 +62,26 @@ def test_a_check_function_is_named_as_its_id() -> None:
     assert not [name for name, judge in by_itself if judge.__name__ != name.replace("-", "_")]
 
 
+def test_an_area_with_a_place_of_its_own_is_listed_there_alone() -> None:
+    """Of two findings of one severity the first is the headline; which file holds a check decides nothing."""
+    ids = [check.id for check in CHECKS]
+    assert len(ids) == len({*ids})
+    for before, after in (
+        ("peermem-parameter-invalid", "peermem-not-persistent"),
+        ("vm-pair-unproven", "gpu-nic-cross-socket"),
+        ("ib-port-not-active", "nic-health-errors"),
+        ("fabric-manager-down", "imex-down"),
+        ("imex-down", "xid-119-gsp-timeout"),
+    ):
+        assert ids.index(before) < ids.index(after)
+    of_variables = {check.id for area in registry.VARIABLE_AREAS for check in area.checks}
+    assert "nccl-gid-index-missing" in of_variables
+    assert not of_variables & {
+        "vmm-memory-with-peermem",
+        "ucx-far-nic",
+    }  # they look at processes, not at values
+
+
 def counted(name: str) -> list[Finding]:
     """The findings that a fault adds and that are counted, on "hgx-h100+acs-on"."""
     node = name.partition("+")[0]
