@@ -427,6 +427,15 @@ def test_a_command_line_is_understood_before_any_host_is_loaded() -> None:
     assert not modules_after("from tui import cli\ncli.command_parser().parse_args(['--demo'])") & later
 
 
+def test_the_command_line_starts_without_the_options_of_commands() -> None:
+    """A key that completes a word, --version and --help pay for each import of it."""
+    assert not modules_after("import tui.cli") & {
+        "dataclasses",
+        "tui.command_line.options",
+        "probes.base.frozen",
+    }
+
+
 def test_the_dashboard_starts_without_networkx_and_nvml() -> None:
     later = {
         *("networkx", "pynvml", "probes.plans.catalogue", "probes.checks.registry", "tui.actions.dispatcher"),

@@ -207,7 +207,7 @@ def _channel_lines(ranks: int, distances: Sequence[int]) -> Iterator[str]:
 
 
 def _bench_log_of(kind: str, block: bytes, budget: int) -> None:
-    from tui.command_line.arguments import OutputOptions
+    from tui.command_line.options import OutputOptions
     from tui.commands.nccl_log import write_nccl_log
 
     with tempfile.TemporaryDirectory() as directory:

@@ -6,7 +6,7 @@ from pathlib import Path
 from probes.recording.archive import Recording, read_archive
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.commands.watch.watch import Output, Watcher
 from tui.files.new_file import chunks_of
 from tui.runtime.ring_directory import RingDirectory

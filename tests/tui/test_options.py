@@ -12,7 +12,8 @@ import pytest
 
 from probes.bandwidth.model.request import Request
 from tui import cli
-from tui.command_line.arguments import REFUSED, OutputOptions, TableOptions, commands_of, parsed
+from tui.command_line.arguments import REFUSED, commands_of
+from tui.command_line.options import OutputOptions, TableOptions, parsed
 from tui.commands.bench.options import BenchOptions
 from tui.commands.check import CheckOptions
 from tui.commands.env import EnvOptions

@@ -28,7 +28,7 @@ from tests.support.recordings import recorded
 from tests.support.simulated_jobs import evenly_paced
 from tests.support.tiers import nodes_to_try, number_of, share, usual
 from tests.tui.claims import Claims
-from tui.command_line.arguments import OutputOptions, TableOptions
+from tui.command_line.options import OutputOptions, TableOptions
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.explain import write_explanation
 from tui.commands.live.live import LiveOptions, write_live

@@ -6,10 +6,8 @@ import argparse
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from tui.files.read_file import read_small
@@ -48,34 +46,8 @@ _MOST_NAME = 128
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-_Options = TypeVar("_Options")
-
-
 class UsageError(Exception):
     """The arguments do not fit together; the message says why."""
-
-
-@frozen
-class OutputOptions:
-    """How a command prints; one with more options adds them in a class of its own."""
-
-    json: bool = False
-    ascii: bool = False
-
-
-@frozen
-class TableOptions:
-    """How a command prints that has the options of `add_table_options`."""
-
-    format: str = "table"  # or "wide" with more columns, "json", "yaml"
-    no_header: bool = False  # only the rows of the table
-    ascii: bool = False
-
-
-def parsed(kind: type[_Options], options: argparse.Namespace) -> _Options:
-    """Return the dataclass of a command's options; each field has the name under which argparse stores it."""
-    own: Any = kind
-    return kind(**{field.name: getattr(options, field.name) for field in fields(own)})
 
 
 def add_node_options(parser: argparse.ArgumentParser, command: str = "", with_defaults: bool = False) -> None:

@@ -25,7 +25,8 @@ from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, duration, parsed
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration
+from tui.command_line.options import OutputOptions, parsed
 from tui.commands.consumers.checked_node import (
     ONE_LINE_BYTES,
     CheckedNode,

@@ -23,7 +23,8 @@ from probes.setup.environment.formats import FORMATS, lines_of
 from probes.setup.environment.lint import File, FileReport, lint, named_file, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, named_text, parsed
+from tui.command_line.arguments import UsageError, accept_earlier, named_text
+from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, ExitStatus, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width

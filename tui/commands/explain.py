@@ -20,7 +20,8 @@ from probes.queries.finding import Finding
 from probes.setup.environment.advice import Advice, Setting
 from probes.setup.environment.recommend import recommend
 from probes.snapshot.examination import Examination
-from tui.command_line.arguments import OutputOptions, UsageError, accept_earlier, parsed, whole_number
+from tui.command_line.arguments import UsageError, accept_earlier, whole_number
+from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, node_document, object_from, plain_value, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width

@@ -36,7 +36,8 @@ from probes.setup.upgrade.upgrade import (
     subject_of,
 )
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import OutputOptions, UsageError, parsed
+from tui.command_line.arguments import UsageError
+from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import (
     ExitStatus,
     FindingObject,

@@ -41,14 +41,8 @@ from probes.live.ras.targets import RasTarget, find_targets, local_processes, no
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
 from probes.nccl.log.facts import JobLogReading
-from tui.command_line.arguments import (
-    EXIT_WRONG_USAGE,
-    OutputOptions,
-    UsageError,
-    duration,
-    parsed,
-    require_running_node,
-)
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
+from tui.command_line.options import OutputOptions, parsed
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small
 from tui.runtime.json_values import NO_REASONS, ExitStatus, document, object_from, object_of, write_json

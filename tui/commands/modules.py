@@ -17,7 +17,8 @@ from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, 
 from probes.facts.node import Node, probe_node
 from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
-from tui.command_line.arguments import TableOptions, add_table_options, parsed
+from tui.command_line.arguments import add_table_options
+from tui.command_line.options import TableOptions, parsed
 from tui.runtime.json_values import Changed, node_document, object_from, object_of, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width

@@ -14,7 +14,8 @@ from probes.base.unknown import Reason as Why
 from probes.nccl.log.facts import LogFacts, LogVerdict
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
-from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.options import OutputOptions, parsed
 from tui.files.log_files import STDIN, UnreadableLog, chunks_of_log, log_files, short_names, size_of
 from tui.files.new_file import shown_path
 from tui.runtime.json_values import Changed, ExitStatus, document, object_from, object_of, write_json

@@ -17,7 +17,8 @@ from probes.host.protocol import Host
 from probes.queries.unproven_paths import OVER_C2C
 from probes.snapshot.examination import examine
 from tui.bandwidth.registration.session import RegistrationSession
-from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, parsed
+from tui.command_line.arguments import EXIT_WRONG_USAGE
+from tui.command_line.options import OutputOptions, parsed
 from tui.commands.bench.output import BenchOutput
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import Changed, node_document, object_from

@@ -23,14 +23,13 @@ from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, loc
 from probes.nccl.ras import DiagnosticLine, Diagnostics, RasEvent, RasReport, parse_event
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
-    OutputOptions,
     UsageError,
     accept_earlier,
     duration,
-    parsed,
     require_running_node,
     whole_number,
 )
+from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import (
     NO_REASONS,
     Changed,

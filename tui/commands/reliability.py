@@ -14,7 +14,8 @@ from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
-from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
+from tui.command_line.arguments import UsageError, add_table_options
+from tui.command_line.options import TableOptions, parsed
 from tui.runtime.json_values import Changed, Time, node_document, object_from, time_json, write_document
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width

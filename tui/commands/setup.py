@@ -23,7 +23,8 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, OutputOptions, UsageError, parsed
+from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.command_line.options import OutputOptions, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast import write_advice
 from tui.commands.simulated_setup import SimulatedSetup

@@ -36,7 +36,8 @@ from probes.topology.export import Graph, Mark, node_link, plain_graph
 from probes.topology.hops import Hop, Smi
 from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Path, Topology, build
-from tui.command_line.arguments import UsageError, accept_earlier, parsed
+from tui.command_line.arguments import UsageError, accept_earlier
+from tui.command_line.options import parsed
 from tui.commands.check import examine_host
 from tui.runtime.json_values import (
     Changed,

@@ -15,7 +15,7 @@ from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of
 from tests.support.tiers import usual
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.commands.forecast import write_forecast
 from tui.runtime.node_monitor import NodeMonitor
 

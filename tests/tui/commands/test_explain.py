@@ -11,7 +11,7 @@ from probes.simulation.host import SimulatedHost
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.commands.explain import write_explanation
 
 

@@ -20,7 +20,7 @@ from tests.support.documents import valid
 from tests.support.nccl_logs import channel, info
 from tests.support.nccl_versions import TAGS, completion, log_of
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.commands import nccl_log
 from tui.commands.nccl_log import write_nccl_log
 from tui.files import log_files as files_module

@@ -20,7 +20,7 @@ from tui.bandwidth.processes import ToolProcess
 from tui.bandwidth.registration.session import RegistrationSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.prove import Proof, exit_status
 from tui.runtime import lock

@@ -30,7 +30,7 @@ from tests.support.live_samples import a_sample
 from tests.support.pilot import SteppedClock
 from tests.support.scripted_watch import Scripted
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions, TableOptions
+from tui.command_line.options import OutputOptions, TableOptions
 from tui.commands.reliability import write_reliability
 from tui.commands.watch.watch import Output, Watcher
 from tui.files.reliability import database

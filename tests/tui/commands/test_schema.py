@@ -27,7 +27,7 @@ from tests.support.tiers import usual
 from tests.tui.commands import published_schemas
 from tests.tui.commands.published_schemas import COMMAND, broken_lines, published_file, shape
 from tui.cli import main
-from tui.command_line.arguments import TableOptions
+from tui.command_line.options import TableOptions
 from tui.commands.check import CheckOptions, write_check
 from tui.commands.do import Do
 from tui.commands.modules import write_modules

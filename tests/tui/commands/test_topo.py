@@ -26,7 +26,7 @@ from tests.support.documents import valid
 from tests.support.nccl_xml import pairs_below_switches
 from tests.support.trees import NVIDIA, add_function, add_rdma_device
 from tui.cli import main
-from tui.command_line.arguments import TableOptions
+from tui.command_line.options import TableOptions
 from tui.commands.modules import write_modules
 from tui.commands.topo import TopologyOptions, topology_json, write_topology
 from tui.runtime.json_values import object_of

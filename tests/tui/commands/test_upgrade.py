@@ -13,7 +13,8 @@ from probes.simulation.host import SimulatedHost
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions, UsageError
+from tui.command_line.arguments import UsageError
+from tui.command_line.options import OutputOptions
 from tui.commands.forecast import write_advice
 
 KERNEL = "Inst linux-image-6.8.0-90-generic (6.8.0-90.91 Ubuntu:24.04/noble-updates [amd64])\n"

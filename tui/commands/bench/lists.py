@@ -16,7 +16,7 @@ from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
 from tui.bandwidth.results_store import ResultsStore
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.runtime.json_values import Changed, Time, document, node_document, object_from, time_json, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of

@@ -7,7 +7,8 @@ import argparse
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.base.frozen import frozen
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
-from tui.command_line.arguments import OutputOptions, UsageError, parsed
+from tui.command_line.arguments import UsageError
+from tui.command_line.options import OutputOptions, parsed
 
 TESTS = {program.option: program.name for program in PROGRAMS}
 """Name on the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""

@@ -13,7 +13,7 @@ from probes.bandwidth.model.samples import CONNECTED, WAITING, About, Sample
 from probes.bandwidth.results.comparison import conclusions
 from probes.base.text import printable
 from tui.bandwidth.events import BandwidthEvent, FactReported, SampleReceived, TestEnded, TestStarted
-from tui.command_line.arguments import OutputOptions
+from tui.command_line.options import OutputOptions
 from tui.runtime.json_values import write_json
 from tui.runtime.printing import print_lines, text_width
 from widgets.bandwidth.result import draw_result

@@ -32,7 +32,7 @@ from tui.bandwidth.pairs.pairs_session import (
     RoundEnded,
     RoundStarted,
 )
-from tui.command_line.arguments import OutputOptions, parsed
+from tui.command_line.options import OutputOptions, parsed
 from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED
 from tui.commands.bench.output import BenchOutput
 from tui.commands.fleet.output import fleet_heading

@@ -15,7 +15,8 @@ from probes.fleet.compare import Fleet, changes_between, compare, compare_moment
 from probes.fleet.node_set import is_node_name
 from probes.fleet.summary import summarize
 from probes.host.protocol import Host
-from tui.command_line.arguments import TableOptions, UsageError, add_table_options, parsed
+from tui.command_line.arguments import UsageError, add_table_options
+from tui.command_line.options import TableOptions, parsed
 from tui.commands.check import examine_host
 from tui.commands.fleet.output import common_origin, fleet_document, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names

@@ -39,15 +39,8 @@ from probes.live.model.step_text import step_text
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import (
-    OutputOptions,
-    UsageError,
-    add_job_option,
-    duration,
-    interval,
-    parsed,
-    require_running_node,
-)
+from tui.command_line.arguments import UsageError, add_job_option, duration, interval, require_running_node
+from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import (
     Changed,
     ExitStatus,

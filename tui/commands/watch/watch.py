@@ -21,7 +21,8 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import EventKind, LiveEvent
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, OutputOptions, duration, parsed, require_running_node
+from tui.command_line.arguments import EXIT_WRONG_USAGE, duration, require_running_node
+from tui.command_line.options import OutputOptions, parsed
 from tui.commands.live.live import INDENT, wrapped_below
 from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok

@@ -11,7 +11,7 @@ from tests.support.documents import valid
 from tests.support.last_ok_node import BAD, GOOD, checked, this_node, worked
 from tests.support.watched_node import Watched
 from tui.cli import main
-from tui.command_line.arguments import OutputOptions, TableOptions
+from tui.command_line.options import OutputOptions, TableOptions
 from tui.commands.fleet.diff import write_since_ok
 from tui.commands.report import text_of
 from tui.commands.watch.watch import Output, Watcher
