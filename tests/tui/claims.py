@@ -168,7 +168,7 @@ class Claims:
                     yield f"{output}: ● {job} without a NIC on a BROKEN node"
                 if mark == "●" and used & {"staged", "TCP"} and "NOT APPLICABLE" not in words:
                     yield f"{output}: ● {job} is {used}"
-                if mark in "▲✗" and used <= {"staged"} and words == {"NOT APPLICABLE"}:
+                if mark in "▲✗" and used <= {"staged"} and words == {"NOT APPLICABLE"} and not self.found:
                     yield f"{output}: {mark} {job} for what the hardware cannot do otherwise"
         if words & set(GREEN) and any(seconds >= 66 for seconds in self.silent.values()):
             yield f"{words}, but a job is silent: {self.silent}"

@@ -32,7 +32,7 @@ _IDENTIFIERS = re.compile(
     rb"\b[0-9a-f]{2}(?::[0-9a-f]{2}){5}\b"  # MAC addresses
     rb"|\b(?!0000|fe80)[0-9a-f]{4}(?::[0-9a-f]{4}){3}\b"  # GUIDs
     rb"|\b10(?:\.[0-9]{1,3}){3}\b"  # IP addresses
-    rb"|\b(?!8be4df61)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"  # UUIDs, not that of EFI
+    rb"|\b(?!8be4df61|4a67b082)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"  # UUIDs, not EFI variables'
 )
 
 
