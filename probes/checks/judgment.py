@@ -257,8 +257,9 @@ def conclude(usability: Usability, findings: Iterable[Finding] | None) -> Verdic
     state, path, reason = usability.state, next(iter(paths), None), usability.reason
     reasons = degrading(loud)
     if is_open and not is_lost:
-        refuting = next(finding for finding in serious if finding.refutes)
-        state, reason = State.UNKNOWN, joined_sentences(refuting.title, others_unknown[0].why)
+        refuting = next(finding for finding in (*loud, *serious) if finding.refutes)
+        mark = "" if refuting in loud else " (silenced)"
+        state, reason = State.UNKNOWN, joined_sentences(f"{refuting.title}{mark}", others_unknown[0].why)
     elif state.is_green and is_lost and not reasons:
         state = State.BROKEN
         cause = next(finding for finding in serious if finding.takes or finding.refutes)

@@ -318,7 +318,15 @@ def _left_out(skipped: Sequence[str], only: Collection[str], skip: Collection[st
     return f"{plural(len(skipped), 'check')} skipped ({', '.join((*skipped[:_MOST_NAMED], *more))})"
 
 
-_SILENCED = Annotated[Finding, Changed(only=("id", "severity", "title", "devices"), silence=SilenceObject)]
+_SILENCED = Annotated[
+    Finding,
+    Changed(
+        only=("id", "severity", "title", "devices"), silence=SilenceObject, schema_name="SilencedFinding"
+    ),
+]
+_CHECK = Annotated[
+    FindingObject, Changed("id", "status", "severity", "title", "cause", schema_name="CheckResult")
+]
 
 
 class _Change(TypedDict):
@@ -346,7 +354,7 @@ class CheckDocument(TypedDict):
     findings: tuple[Annotated[FindingObject, Changed(status=Literal["found"])], ...]  # the most severe first
     silenced: tuple[_SILENCED, ...]
     # Every check that ran. With --all or an ID, all details; the title is the outcome.
-    checks: tuple[Annotated[FindingObject, Changed("id", "status", "severity", "title", "cause")], ...]
+    checks: tuple[_CHECK, ...]
 
 
 def check_json(

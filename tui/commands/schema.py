@@ -194,9 +194,10 @@ class _Definitions:
                 self.schemas[name] = _schema(name)
                 return str(self.schemas[name]["$id"])
         if kind not in self._names:
-            name = plain.__name__.lstrip("_").removesuffix("Object")
-            while name in self.schemas:
-                name += "2"
+            names = (plain.__name__.lstrip("_"), *(changed.schema_name for changed in _changes(kind)))
+            name = [name for name in names if name][-1].removesuffix("Object")
+            if name in self.schemas:
+                raise ValueError(f"{name} has several forms: give one a Changed(schema_name=…)")
             self._names[kind] = name
             self.schemas[name] = {}
             self.schemas[name] |= self._object(kind)

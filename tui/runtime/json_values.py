@@ -42,6 +42,7 @@ class Changed:
 
     `required`, `optional`: its fields that are always there, or may be missing; without both, all are there.
     `has_reasons`: its "unknown" may say why values are null. `types`: of fields that differ or are added.
+    `schema_name`: of its schema, where a document has the class in several forms.
     """
 
     def __init__(
@@ -51,10 +52,11 @@ class Changed:
         only: tuple[str, ...] = (),
         optional: tuple[str, ...] = (),
         has_reasons: bool = False,
+        schema_name: str = "",
         **types: Any,
     ) -> None:
         self.required, self.optional, self.types = required, optional, types
-        self.has_reasons = has_reasons
+        self.has_reasons, self.schema_name = has_reasons, schema_name
         self.without, self.only = without, only
 
     def names(self, names: Iterable[str]) -> tuple[str, ...]:

@@ -159,6 +159,11 @@ def test_a_refuted_path_beside_an_unknown_one_leaves_the_verdict_open() -> None:
     verdict = conclude(usability, judge(examination).findings)
     assert (verdict.state, verdict.path) == (State.UNKNOWN, None)
     assert verdict.reason.endswith("Peer memory: nvidia_peermem unknown")
+    set_silences([Silence("p2p-topology-refused-old-importer", "new kernel on Monday", FAR)])
+    silenced = conclude(usability, judge(examination).findings)
+    assert (silenced.state, silenced.silenced) == (State.UNKNOWN, 1)
+    title, reason = verdict.reason.split(". ", 1)
+    assert silenced.reason == f"{title} (silenced). {reason}"
 
 
 def test_paths_are_stated_anew_where_the_verdict_stays() -> None:
