@@ -1,6 +1,6 @@
 """Kubernetes as this node and, with kubectl or oc, its cluster show it.
 
-It reads ClusterPolicy and NVIDIADriver of the GPU Operator, NicClusterPolicy, the labels of the node,
+It reads ClusterPolicy and NVIDIADriver of the GPU Operator, NicClusterPolicy, the name of the node,
 and the driver pods of this node with the last lines of their logs. All requests only read.
 """
 
@@ -15,7 +15,6 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, first_known, is_there, map_known
 from probes.facts.system.kubernetes_objects import (
-    LABELS,
     ContainerState,
     GpuOperator,
     NetworkOperator,
@@ -26,7 +25,6 @@ from probes.facts.system.kubernetes_objects import (
     network_operator,
     objects,
     text_at,
-    texts_at,
 )
 from probes.host.protocol import CommandOutput, Host
 
@@ -230,7 +228,6 @@ class KubernetesFacts:
     gpu_operator: Maybe[GpuOperator]
     network_operator: Maybe[NetworkOperator]
     containers: Maybe[tuple[ContainerState, ...]]
-    labels: Maybe[dict[str, str]]  # of this node, the operators' only
 
 
 class ContainerMessage(Enum):
@@ -297,7 +294,6 @@ def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
         gpu_operator=map_known(policy, lambda found: _gpu_operator(kubectl, found)),
         network_operator=map_known(_first(kubectl.list("nicclusterpolicies.mellanox.com")), network_operator),
         containers=map_known(node, lambda found: _containers(kubectl, found)),
-        labels=map_known(node, lambda found: _with(LABELS, texts_at(found, "metadata", "labels"))),
     )
 
 
@@ -381,7 +377,3 @@ def _with_logs(
     ]
     logs = {id(container): log(container) for container in waiting[:_MAX_LOGS]}
     return tuple(replace(container, log=logs.get(id(container), ())) for container in found)
-
-
-def _with(prefixes: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:
-    return {printable(key, 253): value for key, value in values.items() if key.startswith(prefixes)}

@@ -15,16 +15,8 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, known, map_known
 
 _MAX_ITEMS = 16
-_MAX_KEYS = 128
 _MAX_TEXT = 253  # the longest name of an object
-LABELS = (
-    "nvidia.com/",
-    "network.nvidia.com/",
-    "feature.node.kubernetes.io/pci-15b3.",
-    "feature.node.kubernetes.io/kernel-version.full",
-    "helm.sh/chart",
-    "app.kubernetes.io/version",
-)
+_CHART, _VERSION = "helm.sh/chart", "app.kubernetes.io/version"  # labels
 _STATE = {"waiting": {"reason": None}, "terminated": {"reason": None}}
 _CONTAINER = {"name": None, "ready": None, "restartCount": None, "state": _STATE, "lastState": _STATE}
 _DRIVER = {
@@ -35,8 +27,8 @@ _DRIVER = {
 }
 # Every field that is read, in all objects: the others, such as variables with passwords, are dropped at once.
 _FIELDS: dict[str, Any] = {
-    "metadata": {"name": None, "namespace": None, "labels": LABELS},
-    "spec": {**_DRIVER, "driver": _DRIVER, "ofedDriver": {"version": None, "image": None}},
+    "metadata": {"name": None, "namespace": None, "labels": dict.fromkeys((_CHART, _VERSION))},
+    "spec": {**_DRIVER, "driver": _DRIVER, "ofedDriver": {"version": None}},
     "status": {"state": None, "containerStatuses": [_CONTAINER], "initContainerStatuses": [_CONTAINER]},
 }
 
@@ -109,9 +101,6 @@ def _filtered(value: Any, fields: Any) -> Any:
     if isinstance(fields, list):
         listed = value if isinstance(value, list) else []
         return [_filtered(item, fields[0]) for item in listed[:_MAX_ITEMS]]
-    if isinstance(fields, tuple):  # prefixes of keys that the cluster chooses
-        pairs = list(value.items())[:_MAX_KEYS] if isinstance(value, dict) else []
-        return {printable(key, _MAX_TEXT): _text(text) for key, text in pairs if key.startswith(fields)}
     return value if isinstance(value, bool | int) else _text(value)
 
 
@@ -131,12 +120,6 @@ def flag_at(item: Object, *keys: str) -> Maybe[bool]:
     return value if isinstance(value, bool) else _not_set(keys)
 
 
-def texts_at(item: Object, *keys: str) -> dict[str, str]:
-    """Return the texts below a key by their names; empty if there are none."""
-    value = _at(item, keys)
-    return {key: text for key, text in value.items() if text is not None} if isinstance(value, dict) else {}
-
-
 def _at(item: Any, keys: tuple[str, ...]) -> Any:
     for key in keys:
         item = item.get(key) if isinstance(item, dict) else None
@@ -153,13 +136,11 @@ def gpu_operator(policy: Object, drivers: Maybe[tuple[Object, ...]]) -> GpuOpera
     Several NVIDIADriver objects share the nodes by label: then those fields are unknown.
     """
     uses_crd = flag_at(policy, "spec", "driver", "useNvidiaDriverCRD")
-    # In a ClusterPolicy gdrcopy is beside the driver, in an NVIDIADriver inside.
-    gdrcopy = {"gdrcopy": _at(policy, ("spec", "gdrcopy"))}
-    driver: Maybe[Object] = {"spec": {**(_at(policy, ("spec", "driver")) or {}), **gdrcopy}}
+    driver: Maybe[Object] = {"spec": _at(policy, ("spec", "driver"))}
     if uses_crd is True:
         driver = _single(drivers)
-    chart = text_at(policy, "metadata", "labels", "helm.sh/chart")
-    version = text_at(policy, "metadata", "labels", "app.kubernetes.io/version")
+    chart = text_at(policy, "metadata", "labels", _CHART)
+    version = text_at(policy, "metadata", "labels", _VERSION)
     if isinstance(version, Unknown) and not isinstance(chart, Unknown):
         version = chart.removeprefix("gpu-operator-")
     return GpuOperator(

@@ -107,11 +107,7 @@ def cluster_objects(tokens: Tokens, text: str) -> str:
 
 def _replaced(tokens: Tokens, value: Any) -> Any:
     if isinstance(value, dict):
-        # Keys with a slash are labels and resources, whose names a site can choose.
-        return {
-            tokens.text(key) if "/" in key or "." in key else key: _replaced(tokens, item)
-            for key, item in value.items()
-        }
+        return {key: _replaced(tokens, item) for key, item in value.items()}
     if isinstance(value, list):
         return [_replaced(tokens, item) for item in value]
     return tokens.text(value) if isinstance(value, str) else value

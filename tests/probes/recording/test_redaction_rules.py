@@ -19,7 +19,7 @@ from probes.host.protocol import CommandOutput
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
 from probes.recording.redaction.identifiers import FILES, Identifiers
-from probes.recording.redaction.tokens import NOBODY, is_known
+from probes.recording.redaction.tokens import _SECTIONS, NOBODY, is_known
 from tests.probes.recording import planted
 from tests.support.recordings import archive_of, read
 
@@ -147,6 +147,14 @@ def test_every_path_in_the_table_is_kept() -> None:
         parts = [part for part in re.split("[/|]", row.paths) if part and "*" not in part]
         unknown = [part for part in parts if not is_known(part)]
         assert not unknown, f"add to [paths] in probes/recording/redaction/words.txt: {unknown}"
+
+
+def test_every_word_of_setup_is_read() -> None:
+    """A fact that is dropped leaves no word."""
+    files = (path for path in (ROOT / "probes").rglob("*.py") if "simulation" not in path.parts)
+    source = "".join(path.read_text(encoding="utf-8").lower() for path in files)
+    unread = [word for word in _SECTIONS["setup"] if word.partition("-4a67b082")[0] not in source]
+    assert not unread, f"remove from [setup] in probes/recording/redaction/words.txt: {unread}"
 
 
 def test_configuration_space_loses_only_the_serial_number() -> None:

@@ -248,15 +248,6 @@ def test_an_operator_that_is_not_installed_is_not_there(tmp_path: Path) -> None:
 # Node and containers
 
 
-def test_labels_of_the_operators_only(tmp_path: Path) -> None:
-    facts = kubernetes(Cluster(tmp_path), tmp_path)
-    assert facts.node == NODE
-    assert facts.labels == {
-        "nvidia.com/gpu.present": "true",
-        "network.nvidia.com/operator.mofed.wait": "true",
-    }
-
-
 def test_a_node_with_another_name_is_found_by_its_label(tmp_path: Path) -> None:
     missing = f'Error from server (NotFound): nodes "{NODE}" not found\n'
     named = {**NODE_OBJECT, "metadata": {"name": "worker-3"}}
