@@ -318,47 +318,47 @@ EVENT = Recipe(
     (
         Change(
             "probes/live/model/sample.py",
-            '    PORT_COUNT = "port-count"  # the number of RDMA ports changed\n',
+            '    SAMPLE = "sample"  # the clients of NICs in the kernel changed\n',
             before="    SAMPLES_MISSED =",
         ),
         Change(
             "probes/live/model/explanations.py",
-            '    EventKind.PORT_COUNT: "An RDMA device came or went.",\n',
+            '    EventKind.SAMPLE: "A client in the kernel came or went.",\n',
             before="    EventKind.SAMPLES_MISSED:",
         ),
         Change(
             "probes/live/events/detectors.py",
             '''
 
-class PortCountEvents:
-    """Compare the number of ports."""
+class SampleEvents:
+    """Compare the number of clients in the kernel."""
 
     def __init__(self) -> None:
         self._count: int | None = None
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
-        """Return that there are more or fewer ports."""
-        before, self._count = self._count, len(sample.ports)
+        """Return that there are more or fewer clients."""
+        before, self._count = self._count, len(sample.kernel_clients)
         if before in (None, self._count):
             return []
-        kind, text = EventKind.PORT_COUNT, f"{before} ports became {self._count}"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "ports", text, EXPLANATIONS[kind])]
+        kind, text = EventKind.SAMPLE, f"{before} clients became {self._count}"
+        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "kernel", text, EXPLANATIONS[kind])]
 ''',
         ),
         Change(
             "probes/live/events/detectors.py",
-            '            "number of ports": PortCountEvents().update,\n',
+            '            "clients in the kernel": SampleEvents().update,\n',
             before='            "processes": self._processes.update,\n',
         ),
         Change(
             "tests/probes/live/events/test_node.py",
             """
 
-def test_sample_a_port_less_is_an_event() -> None:
+def test_sample_a_client_in_the_kernel_is_an_event() -> None:
     node = Following()
     node.see(a_sample(), 3)
-    texts_of = texts(node.see(a_sample(ports=()), 1))
-    assert [text for text in texts_of if text.endswith("became 0")]
+    (event,) = node.see(a_sample(kernel_clients={"mlx5_0": ("sample",)}), 1)
+    assert event.text == "0 clients became 1"
 """,
         ),
     ),
@@ -374,12 +374,12 @@ def test_sample_a_port_less_is_an_event() -> None:
             "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
         ),
         "probes/live/model/explanations.py": (
-            "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
-            "assert []",
+            "tests/probes/live/events/test_node.py::test_sample_a_client_in_the_kernel_is_an_event",
+            "not enough values to unpack",
         ),
         "probes/live/events/detectors.py": (
-            "tests/probes/live/events/test_node.py::test_sample_a_port_less_is_an_event",
-            "assert []",
+            "tests/probes/live/events/test_node.py::test_sample_a_client_in_the_kernel_is_an_event",
+            "not enough values to unpack",
         ),
     },
     commands=(PUBLISHED,),
@@ -813,7 +813,7 @@ class SampleScreen(PanesScreen):
         ),
         Change(
             "tui/screens/keys.py",
-            '    "sample": Key("Y", "Y", "Sample", "Sample: one line"),\n',
+            '    "sample": Key("A", "A", "Sample", "Sample: one line"),\n',
             before='    "pane": Key(',
         ),
         Change(
@@ -835,6 +835,8 @@ class SampleScreen(PanesScreen):
 ''',
             before="    def action_command_palette",
         ),
+        Change("tui/controllers/palette.py", '"sample", ', after='"bandwidth", "prove", '),
+        Change("tui/manual/config.md", "`sample`, ", after="These names can be used: "),
         Change(
             "tests/tui/test_snapshots.py",
             """
@@ -843,12 +845,18 @@ class SampleScreen(PanesScreen):
 def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
     clock = SteppedClock()
     app = stepped_app(SimulatedHost("hgx-h100", clock=clock))
-    assert snap_compare(app, terminal_size=size, run_before=after(clock, "Y"))
+    assert snap_compare(app, terminal_size=size, run_before=after(clock, "A"))
 """,
         ),
     ),
-    ("tests/tui/screens/test_keys.py", "-k", "every or means or twice or footer"),
+    (
+        "tests/tui/screens/test_keys.py",
+        "tests/tui/screens/test_own_keys.py",
+        "-k",
+        "every or means or twice or footer",
+    ),
     {
+        "tui/manual/config.md": ("tests/tui/screens/test_own_keys.py", "'sample'"),
         "tui/screens/keys.py": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
         "tui/app.py": (
             "tests/test_architecture.py::test_every_file_is_imported",
@@ -860,7 +868,7 @@ def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
         ),
     },
     pictures="test_sample[80x24]",
-    others=("tui/controllers/palette.py", "tui/screens/history.py", "tui/screens/bandwidth_run/"),
+    others=("tui/screens/history.py", "tui/screens/bandwidth_run/"),
 )
 PANEL = Recipe(
     (
@@ -893,8 +901,8 @@ def draw(node: Node, width: int) -> list[Line]:
         ),
         Change(
             "tui/screens/own_settings.py",
-            '"sample", ',
-            after='    "right": ("jobs", "path", "gpudirect", "modules", ',
+            ', "sample"',
+            after='    "right": ("jobs", "path", "gpudirect", "modules", "traffic"',
         ),
         Change(
             "tui/screens/overview/state.py",
@@ -905,6 +913,12 @@ def draw(node: Node, width: int) -> list[Line]:
             "tui/screens/overview/panel_screen.py",
             '    "sample": "Sample",\n',
             before='    "path": "Path",\n',
+        ),
+        Change("tui/manual/dashboard.md", "- a sample\n", after="kernel modules, and the traffic\n"),
+        Change(
+            "tests/tui/screens/overview/test_layout.py",
+            '"sample", ',
+            after='    first = {"findings", "topology", ',
         ),
         Change(
             "tests/widgets/test_drawings.py",
@@ -921,9 +935,13 @@ def test_sample_the_gpus_are_counted() -> None:
         "tests/tui/screens/overview/test_layout.py",
         "tests/widgets/test_drawings.py",
         "-k",
-        "sample or every_panel",
+        "sample or every_panel or first_screen",
     ),
     {
+        "tests/tui/screens/overview/test_layout.py": (
+            "tests/tui/screens/overview/test_layout.py",
+            "'sample']) == {",
+        ),
         "tui/screens/overview/panels.py": (
             "tests/tui/screens/overview/test_layout.py::test_every_panel_has_its_place_rows_and_drawing",
             "add a case to Panels.draw in tui/screens/overview/panels.py",
@@ -942,7 +960,6 @@ def test_sample_the_gpus_are_counted() -> None:
         ),
     },
     pictures="test_overview[hgx-h100-120x40]",
-    others=("tui/manual/dashboard.md",),
 )
 TOOL = Recipe(
     (
@@ -1038,21 +1055,14 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
         Change("tui/manual/bandwidth.md", "| `sample` | a figure | the rest |\n", before="| `nvbandwidth` |"),
         Change(
             "tests/probes/bandwidth/tools/test_sample.py",
-            '''"""The sample tool on a simulated node."""
+            '''"""The sample tool."""
 
-from probes.bandwidth.model.command import Command
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.tools.sample import SampleOutput, SampleSettings
-from tests.probes.simulation.bandwidth.node import Node
+from probes.bandwidth.tools.sample import SampleOutput
 
 
 def test_the_figure_is_read() -> None:
-    node = Node("hgx-h100")
-    command = SampleSettings().command(node.tools())
-    assert isinstance(command, Command)
-    run = node.begin(command.argv)
-    node.finish(run)
-    (sample,) = (found for line in run.lines for found in SampleOutput().feed(line))
+    (sample,) = SampleOutput().feed("BW: 42")
     assert isinstance(sample, Sample)
     assert sample.gbps == 42
 ''',
@@ -1086,19 +1096,21 @@ CONDITION = Recipe(
     (
         Change(
             "probes/snapshot/condition.py",
-            'SAMPLE = "sample-peermem-gone"\n',
+            'SAMPLE = "sample-client"\n',
             before="\n\n@frozen\nclass Condition:",
         ),
         Change(
             "probes/live/events/processes.py",
-            """        if sample.modules.get("nvidia_peermem") == "not loaded" and sample.jobs:
-            yield Condition(
-                check=SAMPLE,
-                subject="nvidia_peermem",
-                text="nvidia_peermem is not loaded while a job runs",
-                since=sample.taken_at,
-                evidence=(Evidence("/proc/modules", "no nvidia_peermem"),),
-            )
+            """        for nic, clients in sample.kernel_clients.items():
+            if "SMB" in clients:
+                yield Condition(
+                    check=SAMPLE,
+                    subject=nic,
+                    text=f"SMB uses {nic}",
+                    since=sample.taken_at,
+                    evidence=(Evidence(nic, "a queue pair of SMB"),),
+                    devices=(nic,),
+                )
 """,
             before="        if not self._ended or isinstance(",
         ),
@@ -1121,61 +1133,76 @@ CONDITION = Recipe(
             "probes/checks/live/jobs.py",
             '''
 
-_SAMPLE_FIX = Plan("Load nvidia_peermem", (instruction("Load it"),))
+_SAMPLE_FIX = Plan("Remove the sample", (instruction("Remove it"),))
 
 
 @AREA.warning(
-    "sample-peermem-gone",
-    "A job runs without nvidia_peermem",
+    "sample-client",
+    "SMB uses a NIC",
     "A sample",
-    ok="No job runs without nvidia_peermem",
+    ok="SMB uses no NIC",
     impact="None: it is a sample.",
 )
-def sample_peermem_gone(examination: Examination) -> Outcome:
-    """Find jobs on a node without nvidia_peermem."""
-    return report_conditions(examination, "sample-peermem-gone", _SAMPLE_FIX)
+def sample_client(examination: Examination) -> Outcome:
+    """Find NICs that SMB uses."""
+    return report_conditions(examination, "sample-client", _SAMPLE_FIX, seconds=5.0)
 ''',
         ),
         Change(
             "probes/simulation/faults/live.py",
             """
 
-@_fault("sample-unloaded", "nvidia_peermem is not loaded", shows=("sample-peermem-gone",))
-def _sample_unloaded(tree: Tree) -> None:
-    remove_modules(tree, PEERMEM)
+@_fault("sample-smb", "After 15 s SMB uses a job's NIC", shows=("sample-client",))
+def _sample_smb(tree: Tree) -> None:
+    for nic in used_nics(tree)[:1]:
+        tree.plan(OPENED + 15.0, lambda tree: tree.kernel_clients.update({nic.name: "cifs"}))
 """,
         ),
         Change(
-            "probes/simulation/faults/live.py",
-            "from probes.simulation.node.modules.loading import remove_modules\n",
-            before="\nSTAGED_RANK,",
+            "tests/support/simulated_jobs.py",
+            '    "sample-smb": Told(),\n',
+            before='    "two-jobs-two-users": Told(',
+        ),
+        Change(
+            "tests/probes/live/test_simulated_jobs.py",
+            """    if any("SMB" in clients for clients in last.kernel_clients.values()):
+        return "sample-smb", None
+""",
+            before="    if any(process.role is Role.STORAGE",
         ),
         Change(
             "tests/tui/test_blind_diagnosis.py",
-            '    "sample-unloaded": (0, lambda tree: {"nvidia_peermem"}),\n',
+            '    "sample-smb": (15, lambda tree: {"SMB"}),\n',
             before='    "rank-behind": (live',
         ),
     ),
     (
         "tests/probes/live/test_watched_faults.py",
+        "tests/probes/live/test_simulated_jobs.py",
         "tests/probes/live/events/test_conditions.py",
         "tests/probes/checks/test_faults.py",
         "tests/tui/test_blind_diagnosis.py",
+        "-m",
+        "",
         "-k",
-        "sample or every_check or lost or names or figures or rounds",
+        "sample or every_check or lost or names_in or figures or rounds or every_live",
     ),
     {
         "tests/tui/test_blind_diagnosis.py": (
             "tests/tui/test_blind_diagnosis.py::test_the_rounds_know_what_each_watched_fault_is_about",
-            "add ['sample-unloaded'] to SUBJECTS in tests/tui/test_blind_diagnosis.py",
+            "add ['sample-smb'] to SUBJECTS in tests/tui/test_blind_diagnosis.py",
+        ),
+        "tests/support/simulated_jobs.py": (
+            "tests/probes/live/test_simulated_jobs.py::test_every_live_fault_says_what_it_must_tell",
+            "sample-smb",
         ),
         "probes/live/events/conditions.py": (
             "tests/probes/live/events/test_conditions.py",
-            "add the figures of ['sample-peermem-gone'] to _unread() in probes/live/events/conditions.py",
+            "add the figures of ['sample-client'] to _unread() in probes/live/events/conditions.py",
         ),
         "probes/checks/live/jobs.py": (
             "tests/probes/checks/test_faults.py::test_names_in_a_fault_exist",
-            "probes/checks has no check ['sample-peermem-gone']",
+            "probes/checks has no check ['sample-client']",
         ),
         "probes/simulation/faults/live.py": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",

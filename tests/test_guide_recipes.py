@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,8 @@ from tests.test_references import PATH
 LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 RUN = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
 SNAPSHOTS = "tests/tui/test_snapshots.py"
+# What no sample can change: recipes themselves, how a gdrtop ends that cannot start, and hosts over ssh.
+UNCHANGED = ("tests/test_guide_recipes.py", "tests/tui/test_launch.py", "tests/probes/host/remote")
 FORGOTTEN = [(heading, path) for heading, recipe in RECIPES.items() for path in recipe.forgotten]
 
 
@@ -75,7 +77,7 @@ def test_a_sample_fits_the_files_of_the_repository(heading: str, tmp_path: Path)
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the repository."""
     root = tmp_path_factory.mktemp("recipes") / "repository"
-    shutil.copytree(ROOT, root, ignore=LEFT_BEHIND)
+    shutil.copytree(ROOT, root, symlinks=True, ignore=LEFT_BEHIND)
     return root
 
 
@@ -138,3 +140,14 @@ def test_a_file_that_is_left_out_is_named(repository: Path, heading: str, path: 
         status, output = run_python(repository, *RUN, test)
     assert status in (1, 2), output  # 2: a module cannot be imported
     assert message in output
+
+
+@pytest.mark.slow
+def test_with_all_recipes_together_the_fast_tier_passes(repository: Path) -> None:
+    workers = ("-n", str(len(os.sched_getaffinity(0))), "--dist", "worksteal")
+    with ExitStack() as stack:
+        for recipe in RECIPES.values():
+            stack.enter_context(changed(repository, recipe))
+        run_python(repository, *RUN, *workers, "--snapshot-update", SNAPSHOTS)
+        status, output = run_python(repository, *RUN, *workers, *(f"--ignore={path}" for path in UNCHANGED))
+    assert status == 0, output
