@@ -95,7 +95,7 @@ OPENERS = {
     "probes/host/machine/rdma_namespaces.py": {"hidden", "can_enter"},
     "probes/host/machine/library_child.py": {"_is_running", "_silence"},
     "tui/bandwidth/pairs/node_server.py": {"_supervise"},
-    "tui/bandwidth/registration/child.py": {"__init__"},
+    "tui/bandwidth/prove/child.py": {"__init__"},
     "tui/bandwidth/supervisor.py": {"process_table"},
     "tui/launch.py": {"_open_standard_streams"},
     "tui/terminal/driver.py": {"_watch"},
@@ -119,7 +119,7 @@ OWN_PROCESS = {
 TESTS = {
     "tui/bandwidth/processes.py",
     "tui/bandwidth/supervisor.py",
-    "tui/bandwidth/registration/child.py",  # holds GPU memory for a moment
+    "tui/bandwidth/prove/child.py",  # holds GPU memory for a moment
     "tui/bandwidth/pairs/node_server.py",
     "tui/bandwidth/pairs/remote_processes.py",
 }

@@ -236,7 +236,7 @@ class SimulatedHost(HostBase):
 
     def begin_registration(self, gpu: str, nics: Sequence[str]) -> SimulatedTest:
         """Start the program that registers the memory of a GPU (BDF) with NICs; it returns immediately."""
-        from probes.simulation.bandwidth.registration import start
+        from probes.simulation.bandwidth.prove import start
 
         return start(self._running(), gpu, nics)
 

@@ -10,13 +10,13 @@ from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.node_settings import NoSuchDevice, bdf_of
-from probes.bandwidth.registration import GpuTrial, Outcome, PairResult, plan_registration
+from probes.bandwidth.prove import GpuTrial, Outcome, PairResult, plan_registration
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.host.protocol import Host
 from probes.queries.unproven_paths import OVER_C2C
 from probes.snapshot.examination import examine
-from tui.bandwidth.registration.session import RegistrationSession
+from tui.bandwidth.prove.session import RegistrationSession
 from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.bench.output import BenchOutput

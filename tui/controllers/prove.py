@@ -9,9 +9,9 @@ from tui.screens.keys import KEYS
 
 if TYPE_CHECKING:  # loaded with the first registration
     from probes.bandwidth.model.command import Refused
-    from probes.bandwidth.registration import GpuTrial, PairResult
+    from probes.bandwidth.prove import GpuTrial, PairResult
     from probes.snapshot.examination import Examination
-    from tui.bandwidth.registration.session import RegistrationSession
+    from tui.bandwidth.prove.session import RegistrationSession
     from tui.controllers.context import AppContext
     from tui.screens.prove import RegistrationState
 
@@ -63,7 +63,7 @@ class RegistrationController:
     def plan(self, then_ask: bool = False) -> None:
         """Read which GPUs are tried, and who uses them now; `then_ask`: then ask whether to register."""
         from probes.bandwidth.model.command import Refused
-        from probes.bandwidth.registration import plan_registration
+        from probes.bandwidth.prove import plan_registration
         from probes.snapshot.examination import examine
         from tui.bandwidth.impact_check import with_users
 
@@ -98,7 +98,7 @@ class RegistrationController:
 
     def _ask(self, state: RegistrationState) -> None:
         from probes.base.origin import Source
-        from tui.bandwidth.registration.session import RegistrationSession
+        from tui.bandwidth.prove.session import RegistrationSession
         from tui.screens.ask import YES, AskScreen
         from widgets.bandwidth.prove import draw_users, notice_lines
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.message import Message
 
-from probes.bandwidth.registration import GpuTrial, PairResult
+from probes.bandwidth.prove import GpuTrial, PairResult
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
 from tui.screens import save_and_copy

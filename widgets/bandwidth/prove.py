@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from probes.bandwidth.registration import CONTEXT_MEMORY, DMABUF, GpuTrial, Outcome, PairResult, PathResult
+from probes.bandwidth.prove import CONTEXT_MEMORY, DMABUF, GpuTrial, Outcome, PairResult, PathResult
 from probes.base.text import plural
 from probes.queries.unproven_paths import OVER_C2C
 from widgets.bandwidth.table import draw_grid

@@ -26,7 +26,7 @@ from probes.simulation.bandwidth.perftest_text import (
     verb_of,
 )
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
-from probes.simulation.bandwidth.registration import has_provider, register
+from probes.simulation.bandwidth.prove import has_provider, register
 from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.snapshot.examination import Examination
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.bandwidth.registration import GpuTrial, Outcome, PairResult, PathResult, plan_registration
+from probes.bandwidth.prove import GpuTrial, Outcome, PairResult, PathResult, plan_registration
 from probes.base.origin import Origin, Source
 from probes.queries.unproven_paths import IN_GUEST, OVER_C2C
 from probes.simulation.host import SimulatedHost
@@ -17,7 +17,7 @@ from probes.snapshot.examination import examine
 from tests.support.documents import valid
 from tests.support.pilot import SteppedClock
 from tui.bandwidth.processes import ToolProcess
-from tui.bandwidth.registration.session import RegistrationSession
+from tui.bandwidth.prove.session import RegistrationSession
 from tui.bandwidth.simulated_processes import SimulatedProcessStarter
 from tui.cli import main
 from tui.command_line.options import OutputOptions

@@ -1,6 +1,6 @@
 """The tables of a registration, and each reason once."""
 
-from probes.bandwidth.registration import Outcome, PairResult, PathResult
+from probes.bandwidth.prove import Outcome, PairResult, PathResult
 from widgets.bandwidth.prove import draw_results
 from widgets.base.lines import plain
 

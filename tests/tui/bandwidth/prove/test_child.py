@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from probes.bandwidth import registration
-from probes.bandwidth.registration import GpuTrial, NicTrial, Outcome, PairResult
+from probes.bandwidth import prove
+from probes.bandwidth.prove import GpuTrial, NicTrial, Outcome, PairResult
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.support.pilot import SteppedClock
-from tests.tui.bandwidth.registration.stub_libraries import libcuda, libibverbs
+from tests.tui.bandwidth.prove.stub_libraries import libcuda, libibverbs
 from tui.bandwidth.processes import LocalProcessStarter, ToolProcess
-from tui.bandwidth.registration import child
-from tui.bandwidth.registration.session import RegistrationSession
+from tui.bandwidth.prove import child
+from tui.bandwidth.prove.session import RegistrationSession
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 GPU = GpuTrial("GPU0", "0000:1b:00.0", (NicTrial("mlx5_0", "mlx5_0", 7), NicTrial("mlx5_1", "mlx5_1", 7)))
@@ -154,16 +154,16 @@ def test_both_sides_use_the_same_names_of_calls(tmp_path: Path) -> None:
     """A name that only one of them knows would make a failure look like a crash."""
     text = Path(child.__file__).read_text()
     names = (
-        *registration.LIBRARIES,
-        *registration.NIC_CALLS,
-        *registration.GPU_CALLS,
-        *registration.SUPPORTED,
+        *prove.LIBRARIES,
+        *prove.NIC_CALLS,
+        *prove.GPU_CALLS,
+        *prove.SUPPORTED,
     )
     for name in (
         *names,
-        registration.COMPUTE_MODE,
-        registration.EXPORT,
-        registration.DMABUF,
-        registration.PEER_MEMORY,
+        prove.COMPUTE_MODE,
+        prove.EXPORT,
+        prove.DMABUF,
+        prove.PEER_MEMORY,
     ):
         assert f'"{name}"' in text

@@ -254,7 +254,7 @@ def _bar1(gpu: str, examination: Examination) -> str:
     return f"; {used >> 20} of {total >> 20} MiB of BAR1 are in use"
 
 
-# The calls as tui/bandwidth/registration/child.py names them, in its order.
+# The calls as tui/bandwidth/prove/child.py names them, in its order.
 NIC_CALLS = ("ibv_get_device_list", "ibv_open_device", "ibv_alloc_pd", "host memory")
 COMPUTE_MODE, SUPPORTED = "compute mode", ("peer memory supported", "DMA-BUF supported")
 GPU_CALLS = (

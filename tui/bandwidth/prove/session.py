@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.registration import (
+from probes.bandwidth.prove import (
     GPU_SECONDS,
     Answer,
     GpuTrial,
@@ -24,7 +24,7 @@ from probes.snapshot.examination import Examination
 from tui.actions.guards import no_actions_here
 from tui.bandwidth.impact_check import with_users
 from tui.bandwidth.processes import LocalProcessStarter, ToolProcess
-from tui.bandwidth.registration import child
+from tui.bandwidth.prove import child
 from tui.runtime.lock import ActionLock, LockTaken
 
 Start = Callable[[GpuTrial, float], ToolProcess]

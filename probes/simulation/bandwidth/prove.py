@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from probes.bandwidth.registration import (
+from probes.bandwidth.prove import (
     COMPUTE_MODE,
     DMABUF,
     EXPORT,

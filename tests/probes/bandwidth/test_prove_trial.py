@@ -7,7 +7,7 @@ import pytest
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.planning.node_settings import NoSuchDevice
-from probes.bandwidth.registration import GpuTrial, plan_registration
+from probes.bandwidth.prove import GpuTrial, plan_registration
 from probes.base.unknown import Unknown
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine

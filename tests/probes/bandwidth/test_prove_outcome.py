@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.registration import (
+from probes.bandwidth.prove import (
     Answer,
     GpuTrial,
     NicTrial,
