@@ -17,8 +17,8 @@ from probes.live.explain import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding
-from probes.setup.environment.advice import Advice, Setting
-from probes.setup.environment.recommend import recommend
+from probes.setup.env.advice import Advice, Setting
+from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import UsageError, accept_earlier, whole_number
 from tui.command_line.options import OutputOptions, parsed

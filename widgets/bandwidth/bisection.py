@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.planning.bisection import LEAST_DIFFERENCE, Cause, Outcome, Trial
 from probes.base.text import join_limited, plural
-from probes.setup.environment.differences import Difference, Differences
+from probes.setup.env.differences import Difference, Differences
 from widgets.base.figures import gbps, minutes
 from widgets.base.lines import Line, Tone, wrapped
 

@@ -21,7 +21,7 @@ from probes.snapshot.verdict import State
 from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import build
 from tests.support.doctor import findings_on
-from tests.support.environment_nodes import changed
+from tests.support.env_nodes import changed
 from tests.support.nccl_xml import pairs_below_switches
 
 NDV5 = "/opt/microsoft/ndv5/topo.xml"

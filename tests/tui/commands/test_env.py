@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
-from probes.setup.environment.advice import Advice, Setting
-from probes.setup.environment.formats import lines_of
+from probes.setup.env.advice import Advice, Setting
+from probes.setup.env.formats import lines_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.support.documents import valid
@@ -218,7 +218,7 @@ def test_explain_is_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.slow
 def test_the_environment_is_printed_without_textual_and_yaml() -> None:
     modules = modules_after("from tui.cli import main\nassert main(['env', '--demo']) == 0")
-    assert "probes.setup.environment.recommend" in modules
+    assert "probes.setup.env.recommend" in modules
     assert not modules & {"textual", "yaml", "pynvml", "tarfile"}
 
 

@@ -167,8 +167,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     bench_options = parse_options(options)
     make_run: Callable[..., BenchCommand] = bench.BenchCommand
     if options.bisect is not None:
-        from probes.setup.environment.assignments import LIMIT_BYTES
-        from probes.setup.environment.lint import named_file
+        from probes.setup.env.assignments import LIMIT_BYTES
+        from probes.setup.env.lint import named_file
         from tui.commands.bench.bisect import BisectCommand
 
         file = named_file(*named_text(options.bisect, LIMIT_BYTES))

@@ -19,9 +19,9 @@ from probes.base.unknown import known
 from probes.facts.node import host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
-from probes.setup.environment.differences import Difference, Differences, NotCompared, differences
-from probes.setup.environment.lint import File
-from probes.setup.environment.recommend import recommend
+from probes.setup.env.differences import Difference, Differences, NotCompared, differences
+from probes.setup.env.lint import File
+from probes.setup.env.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
 from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted
 from tui.bandwidth.results_store import StoreError

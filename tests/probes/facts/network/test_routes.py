@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.facts.network.routes import Interface, InterfaceFacts, probe
 from probes.host.machine.local import LocalHost
-from probes.setup.environment.recommend import first_choice
+from probes.setup.env.recommend import first_choice
 from probes.simulation.host import SimulatedHost
 from tests.support.trees import write
 

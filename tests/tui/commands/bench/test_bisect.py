@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probes.setup.environment.assignments import FileKind
-from probes.setup.environment.lint import File
+from probes.setup.env.assignments import FileKind
+from probes.setup.env.lint import File
 from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
 from tui.cli import command_parser

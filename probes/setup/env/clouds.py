@@ -15,7 +15,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.platform import Cloud, Provider
 from probes.queries.modules import plugin_only_driver
-from probes.setup.environment.advice import Note, Setting, State
+from probes.setup.env.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 
 GIB_SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"

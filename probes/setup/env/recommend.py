@@ -18,10 +18,10 @@ from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version
 from probes.queries.jobs import jobs_of
-from probes.setup.environment.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
-from probes.setup.environment.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
-from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.nics import level_settings, nic_settings, roce_ports, topology_settings
+from probes.setup.env.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
+from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
+from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.env.nics import level_settings, nic_settings, roce_ports, topology_settings
 from probes.snapshot.examination import Examination
 
 # The interface that NCCL's bootstrap uses; GID, traffic class and queue pairs of RoCE.

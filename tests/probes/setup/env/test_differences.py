@@ -3,9 +3,9 @@
 import pytest
 
 from probes.nccl.variables.variable import NEWEST
-from probes.setup.environment.advice import STATED, Advice, Setting
-from probes.setup.environment.assignments import FileKind
-from probes.setup.environment.differences import Difference, differences
+from probes.setup.env.advice import STATED, Advice, Setting
+from probes.setup.env.assignments import FileKind
+from probes.setup.env.differences import Difference, differences
 
 ADVICE = Advice(
     NEWEST,

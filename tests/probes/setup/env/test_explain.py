@@ -6,9 +6,9 @@ import pytest
 
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, parse_version
-from probes.setup.environment.explain import Explanation, explain
+from probes.setup.env.explain import Explanation, explain
 from tests.support.doctor import examination_of
-from tests.support.environment_nodes import changed
+from tests.support.env_nodes import changed
 from tests.support.tiers import usual
 
 

@@ -14,15 +14,15 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
 from probes.queries.finding import Status
-from probes.setup.environment.advice import State
-from probes.setup.environment.nics import nic_settings
+from probes.setup.env.advice import State
+from probes.setup.env.nics import nic_settings
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.simulation.node.model.description import simulated_names
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import examine
 from tests.support.doctor import examination_of
-from tests.support.environment_nodes import advice_for, changed, note_on
+from tests.support.env_nodes import advice_for, changed, note_on
 
 STORAGE = ("mlx5_4", "mlx5_5")
 

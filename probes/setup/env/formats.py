@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator
 
 from probes.base.text import capitalized, printable
-from probes.setup.environment.advice import OF_JOBS, STATED, Advice, Setting, State
+from probes.setup.env.advice import OF_JOBS, STATED, Advice, Setting, State
 
 FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
 _WIDTH = 78

@@ -9,12 +9,12 @@ import pytest
 from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud, Provider
-from probes.setup.environment.assignments import FileKind
-from probes.setup.environment.lint import FileReport, kind_of, lint
+from probes.setup.env.assignments import FileKind
+from probes.setup.env.lint import FileReport, kind_of, lint
 from probes.snapshot.examination import Examination
-from tests.probes.setup.environment.test_clouds import with_efa
+from tests.probes.setup.env.test_clouds import with_efa
 from tests.support.doctor import examination_of
-from tests.support.environment_nodes import NO_CLOUD, changed
+from tests.support.env_nodes import NO_CLOUD, changed
 
 ERROR, WARNING, NOTE = Severity.CRITICAL, Severity.WARNING, Severity.NOTE
 

@@ -19,7 +19,7 @@ from probes.base.text import printable
 from probes.base.unknown import known
 from probes.facts.system.device_nodes import INFINIBAND
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.setup.environment.assignments import (
+from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     VALUE_LIMIT,
     Assignment,
@@ -30,11 +30,11 @@ from probes.setup.environment.assignments import (
     Problem,
     parse_conf,
 )
-from probes.setup.environment.clouds import Stack
-from probes.setup.environment.shell_commands import Command, Word
-from probes.setup.environment.shell_file import Environment, Script
-from probes.setup.environment.yaml_tree import Mapping, Scalar, Value, YamlError, mappings_of, read_yaml
-from probes.setup.environment.yaml_tree import Sequence as List
+from probes.setup.env.clouds import Stack
+from probes.setup.env.shell_commands import Command, Word
+from probes.setup.env.shell_file import Environment, Script
+from probes.setup.env.yaml_tree import Mapping, Scalar, Value, YamlError, mappings_of, read_yaml
+from probes.setup.env.yaml_tree import Sequence as List
 from probes.snapshot.examination import Examination
 
 _MAX_GROUPS = 64

@@ -13,8 +13,8 @@ from probes.nccl.settings import parse_hca_list, parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import Kind, Variable, Version
 from probes.queries.jobs import nearest
-from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.nics import active_ports
+from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.env.nics import active_ports
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import Nccl
 

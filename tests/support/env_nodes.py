@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
-from probes.setup.environment.advice import Advice, Note
-from probes.setup.environment.recommend import recommend
+from probes.setup.env.advice import Advice, Note
+from probes.setup.env.recommend import recommend
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination, examine

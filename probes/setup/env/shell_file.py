@@ -17,7 +17,7 @@ from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.nccl.variables.catalogue import is_known
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.setup.environment.assignments import (
+from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     MAX_ENVIRONMENTS,
     TOO_MANY,
@@ -28,7 +28,7 @@ from probes.setup.environment.assignments import (
     ParsedFile,
     Problem,
 )
-from probes.setup.environment.shell_commands import Command, Word, split_commands
+from probes.setup.env.shell_commands import Command, Word, split_commands
 
 Environment = dict[str, Assignment]
 _DEEPEST = 3  # bash -c "bash -c '…'"

@@ -7,12 +7,12 @@ from dataclasses import replace
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Cloud, Provider
-from probes.setup.environment.advice import State
-from probes.setup.environment.clouds import GIB_SCRIPT
+from probes.setup.env.advice import State
+from probes.setup.env.clouds import GIB_SCRIPT
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
-from tests.support.environment_nodes import advice_for, changed, note_on
+from tests.support.env_nodes import advice_for, changed, note_on
 from tests.support.nccl_xml import pairs_below_switches
 
 AZURE, GOOGLE = Cloud(Provider.AZURE, ""), Cloud(Provider.GOOGLE, "")

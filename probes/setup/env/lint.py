@@ -14,8 +14,8 @@ from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.jobs import SET_IN
-from probes.setup.environment.advice import Advice
-from probes.setup.environment.assignments import (
+from probes.setup.env.advice import Advice
+from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     TOO_MANY,
     Assignment,
@@ -25,11 +25,11 @@ from probes.setup.environment.assignments import (
     Problem,
     parse_conf,
 )
-from probes.setup.environment.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
-from probes.setup.environment.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.environment.pod_file import missing_devices, parse_pod
-from probes.setup.environment.recommend import recommend
-from probes.setup.environment.shell_file import parse_shell
+from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
+from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.env.pod_file import missing_devices, parse_pod
+from probes.setup.env.recommend import recommend
+from probes.setup.env.shell_file import parse_shell
 from probes.snapshot.examination import Examination
 
 _WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")

@@ -16,7 +16,7 @@ from probes.nccl.variables.variable import Version
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
 from probes.queries.pcie_paths import is_guest
-from probes.setup.environment.advice import Note, Setting, State
+from probes.setup.env.advice import Note, Setting, State
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
 from probes.snapshot.path_verdict import hardware_devices

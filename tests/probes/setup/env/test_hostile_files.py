@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from probes.setup.environment import yaml_tree
-from probes.setup.environment.assignments import MAX_ASSIGNMENTS, FileKind, ParsedFile, parse_conf
-from probes.setup.environment.pod_file import parse_pod
-from probes.setup.environment.shell_file import parse_shell
-from probes.setup.environment.yaml_tree import YamlError, mappings_of, read_yaml
+from probes.setup.env import yaml_tree
+from probes.setup.env.assignments import MAX_ASSIGNMENTS, FileKind, ParsedFile, parse_conf
+from probes.setup.env.pod_file import parse_pod
+from probes.setup.env.shell_file import parse_shell
+from probes.setup.env.yaml_tree import YamlError, mappings_of, read_yaml
 
 WORDS = st.sampled_from(
     (
