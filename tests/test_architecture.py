@@ -77,7 +77,7 @@ OWN_FILES = {
     "tui/bandwidth/results_store.py": {"makedirs"},
     "tui/commands/config.py": {"unlink"},  # the copy that was edited
     "tui/runtime/lock.py": {"makedirs", "ftruncate"},  # the file that is locked, and who has it
-    "tui/runtime/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
+    "tui/commands/watch/ring_directory.py": {"unlink", "ftruncate", "write"},  # what gdrtop watch records
     "tui/terminal/driver.py": {"write"},  # the terminal, when its writer thread hangs
 }
 # All other code reads files by these. A name can lead to what a user has chosen, and opening a device can
@@ -106,7 +106,7 @@ OPENERS = {
     "tui/files/new_file.py": {"_place", "__init__", "keep"},
     "tui/files/reliability/database.py": {"_locked", "_opened"},
     "tui/runtime/lock.py": {"open_own_directory", "_roots_holder", "_open_file"},
-    "tui/runtime/ring_directory.py": {"begin_segment"},
+    "tui/commands/watch/ring_directory.py": {"begin_segment"},
 }
 # Tunes its own process: the allocator, and whether it ends with its parent. Runs the user's editor, and the
 # command by which an admin is told of events; gdrtop makes neither of these commands.
@@ -376,13 +376,19 @@ def test_live_ras_and_watch_do_not_import_textual(tmp_path: Path) -> None:
     live = ["live", "--demo", "cloud-vm", "--seconds", "1"]
     modules = modules_after(f"from tui.cli import main\nmain({live!r})")
     assert "tui.runtime.node_monitor" in modules
-    assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file", "tui.runtime.ring_recorder"}
+    assert not modules & {
+        "textual",
+        "pynvml",
+        "tarfile",
+        "tui.files.new_file",
+        "tui.commands.watch.ring_recorder",
+    }
     modules = modules_after("from tui.cli import main\nmain(['ras', '--demo', '--yes'])")
     assert "tui.commands.ras" in modules
     assert not modules & {"textual", "pynvml", "tarfile", "tui.files.new_file"}
     watch = "from tui.commands.watch import watch\nfrom tui.cli import main\nmain(['watch', '--unit'])"
     modules = modules_after(watch)
-    assert "tui.runtime.ring_recorder" in modules
+    assert "tui.commands.watch.ring_recorder" in modules
     assert not modules & {"textual", "pynvml"}
 
 

@@ -7,10 +7,10 @@ from probes.recording.archive import Recording, read_archive
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tui.command_line.options import OutputOptions
+from tui.commands.watch.ring_directory import RingDirectory
+from tui.commands.watch.ring_recorder import Limits
 from tui.commands.watch.watch import Output, Watcher
 from tui.files.new_file import chunks_of
-from tui.runtime.ring_directory import RingDirectory
-from tui.runtime.ring_recorder import Limits
 
 SMALL = Limits(keep_seconds=600, max_bytes=16 << 20, before_seconds=20, after_seconds=10)
 

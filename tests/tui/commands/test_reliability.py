@@ -32,12 +32,12 @@ from tests.support.scripted_watch import Scripted
 from tui.cli import main
 from tui.command_line.options import OutputOptions, TableOptions
 from tui.commands.reliability import write_reliability
+from tui.commands.watch.ring_directory import RingDirectory
+from tui.commands.watch.ring_recorder import Limits
 from tui.commands.watch.watch import Output, Watcher
 from tui.files.reliability import database
 from tui.files.reliability.reading import read_history
 from tui.runtime.node_monitor import NodeMonitor
-from tui.runtime.ring_directory import RingDirectory
-from tui.runtime.ring_recorder import Limits
 
 SLOW = "mlx5_6 was the slow NIC in 7 of its last 9 jobs"
 

@@ -24,6 +24,8 @@ from tui.bandwidth.slow_results import note_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, duration, require_running_node
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.live.live import INDENT, wrapped_below
+from tui.commands.watch.ring_directory import RingDirectory, RingError
+from tui.commands.watch.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok
 from tui.files.xdg import STATE, own_directory
@@ -31,8 +33,6 @@ from tui.runtime.json_values import node_document, write_json_line
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import heading_of, print_lines, text_width
-from tui.runtime.ring_directory import RingDirectory, RingError
-from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.runtime.signals import signals_stop
 
 # Runs a command of the admin at an event of the node, with the event as JSON on its standard input.

@@ -13,8 +13,8 @@ from tests.support.documents import valid
 from tests.support.scripted_watch import Scripted
 from tests.support.watched_node import Watched, recording, rings, saved
 from tui.cli import main
-from tui.runtime.ring_directory import RingDirectory, RingError
-from tui.runtime.ring_recorder import Limits
+from tui.commands.watch.ring_directory import RingDirectory, RingError
+from tui.commands.watch.ring_recorder import Limits
 
 
 @pytest.mark.slow
@@ -121,9 +121,9 @@ def test_a_write_that_fails_half_way_leaves_whole_moments(
             return write(descriptor, bytes(content)[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("tui.runtime.ring_directory.os.write", full)
+    monkeypatch.setattr("tui.commands.watch.ring_directory.os.write", full)
     watched.seconds(25)
-    monkeypatch.setattr("tui.runtime.ring_directory.os.write", write)
+    monkeypatch.setattr("tui.commands.watch.ring_directory.os.write", write)
     watched.seconds(25)
     text = watched.end()
     assert text.count("No space left on device") == 1
@@ -138,7 +138,7 @@ def test_a_reserve_of_the_disk_stays_free(tmp_path: Path, monkeypatch: pytest.Mo
 
     def disk(total: int, free: int) -> int:
         result = os.statvfs_result((4096, 4096, total >> 12, free >> 12, free >> 12, 1, 1, 1, 0, 255))
-        monkeypatch.setattr("tui.runtime.ring_directory.os.fstatvfs", lambda _: result)
+        monkeypatch.setattr("tui.commands.watch.ring_directory.os.fstatvfs", lambda _: result)
         return directory.free_bytes()
 
     gib = 1 << 30

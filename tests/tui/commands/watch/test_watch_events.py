@@ -20,10 +20,10 @@ from probes.snapshot.examination import Examination, examine
 from tests.support.scripted_watch import Scripted
 from tests.support.watched_node import Watched, recording, rings, saved
 from tui.commands.live.live import LiveOptions, write_live
+from tui.commands.watch.ring_recorder import Limits
 from tui.runtime.json_values import time_json
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.replay_source import ReplaySource
-from tui.runtime.ring_recorder import Limits
 
 
 @pytest.mark.slow
@@ -174,7 +174,7 @@ def test_only_events_of_the_chosen_severity_are_saved(
 def test_events_that_follow_each_other_are_one_recording_of_limited_length(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tui.runtime.ring_recorder.LONGEST_SAVED_SECONDS", 100.0)
+    monkeypatch.setattr("tui.commands.watch.ring_recorder.LONGEST_SAVED_SECONDS", 100.0)
     scripted(events_of=lambda second: [Severity.CRITICAL] if second >= 5 else [])
     watched = Watched(tmp_path / "ring", Limits(3600, 16 << 20, before_seconds=20, after_seconds=10))
     watched.seconds(120)

@@ -8,7 +8,7 @@ from probes.base.evidence import Severity
 from probes.simulation.host import SimulatedHost
 from tests.support.scripted_watch import Scripted
 from tests.support.watched_node import Watched, recording, rings, saved
-from tui.runtime.ring_recorder import Limits
+from tui.commands.watch.ring_recorder import Limits
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_ring_and_saved_recordings_never_exceed_the_size(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = 300_000
-    monkeypatch.setattr("tui.runtime.ring_recorder._SLACK_BYTES", 8_000)
+    monkeypatch.setattr("tui.commands.watch.ring_recorder._SLACK_BYTES", 8_000)
     scripted(events_of=lambda second: [Severity.CRITICAL] if second % 100 == 50 else [])
     watched = Watched(tmp_path / "ring", Limits(86400, limit, before_seconds=20, after_seconds=10))
     sizes = []

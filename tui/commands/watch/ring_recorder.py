@@ -24,9 +24,9 @@ from probes.recording.archive import MAX_MOMENTS, ArchiveWriter, Recording, read
 from probes.recording.format import PackedAnswer, Question, RecordingError
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import PATH_QUESTIONS, Identifiers
+from tui.commands.watch.ring_directory import OwnFile, RingDirectory, RingError, SegmentFile
 from tui.files.new_file import chunks_of, why
 from tui.runtime.recorder import Recorded, Recorder, manifest_of
-from tui.runtime.ring_directory import OwnFile, RingDirectory, RingError, SegmentFile
 
 SEGMENT_SECONDS = 60.0
 LONGEST_SAVED_SECONDS = 900.0  # further events start another recording
