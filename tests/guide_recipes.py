@@ -1145,7 +1145,7 @@ _SAMPLE_FIX = Plan("Remove the sample", (instruction("Remove it"),))
 )
 def sample_client(examination: Examination) -> Outcome:
     """Find NICs that SMB uses."""
-    return report_conditions(examination, "sample-client", _SAMPLE_FIX, seconds=5.0)
+    return report_conditions(examination, "sample-client", _SAMPLE_FIX)
 ''',
         ),
         Change(

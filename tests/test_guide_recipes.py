@@ -22,8 +22,8 @@ from tests.test_references import PATH
 LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 RUN = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
 SNAPSHOTS = "tests/tui/test_snapshots.py"
-# What no sample can change: recipes themselves, how a gdrtop ends that cannot start, and hosts over ssh.
-UNCHANGED = ("tests/test_guide_recipes.py", "tests/tui/test_launch.py", "tests/probes/host/remote")
+# No sample changes the tests of recipes, and how a gdrtop ends that cannot start.
+UNCHANGED = ("tests/test_guide_recipes.py", "tests/tui/test_launch.py")
 FORGOTTEN = [(heading, path) for heading, recipe in RECIPES.items() for path in recipe.forgotten]
 
 
