@@ -34,7 +34,6 @@ def in_cluster(
         gpu_operator=gpu,
         network_operator=network,
         containers=ABSENT,
-        labels=ABSENT,
     )
     return changed(situation, kubernetes=facts)
 
