@@ -1024,7 +1024,7 @@ TOOL = SampleTool()
 
 from __future__ import annotations
 
-from probes.simulation.bandwidth.command_line import ParsedCommand
+from probes.simulation.bandwidth.node_pair import ParsedCommand
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import SimulatedTest, ended
 

@@ -38,7 +38,7 @@ from probes.host.usage import (
 )
 from probes.plans.common import REBOOT
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.jobs.component_history import component_history
+from probes.simulation.node.jobs.processes import component_history
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import packet_numbers, rdma_resources
 from probes.simulation.node.jobs.traffic import common_steps, scale_job, settle_jobs

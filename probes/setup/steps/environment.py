@@ -8,8 +8,7 @@ from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.node import host_name
-from probes.setup.environment.advice import Advice, State
-from probes.setup.environment.formats import lines_of
+from probes.setup.environment.advice import Advice, State, lines_of
 from probes.setup.environment.recommend import recommend
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination

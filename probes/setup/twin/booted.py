@@ -28,8 +28,7 @@ from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.host import TwinHost, unknown_path
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands import boot
-from probes.simulation.node.modules.files import modinfo_fields
-from probes.simulation.node.modules.modules import refcnt, users_of
+from probes.simulation.node.modules.modules import modinfo_fields, refcnt, users_of
 from probes.simulation.node.system.services import has_switches, run, stop
 
 ONLY_AFTER = "only known after the boot"

@@ -45,8 +45,8 @@ from probes.simulation.node.model.description import (
     SystemDescription,
 )
 from probes.simulation.node.model.tree import PlacedGpu, PlacedNic, Refusal, log
-from probes.simulation.node.modules.files import Modinfo, modinfo_fields, version_table
 from probes.simulation.node.modules.loading import SIG_ENFORCE
+from probes.simulation.node.modules.modules import Modinfo, modinfo_fields, version_table
 from probes.simulation.node.system.services import show_units
 from probes.snapshot.examination import Examination
 

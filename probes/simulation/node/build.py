@@ -7,16 +7,19 @@ from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
 from probes.simulation.node.devices.pci import add_config_space, add_pci
-from probes.simulation.node.devices.ports import add_ports, job_traffic
-from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa
+from probes.simulation.node.devices.ports import add_cxi, add_efa, add_ports, job_traffic
 from probes.simulation.node.jobs.processes import add_processes
 from probes.simulation.node.jobs.ras import add_ras
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
 from probes.simulation.node.model.workload import SteppedTotal
-from probes.simulation.node.modules.files import add_module_files, add_module_index
 from probes.simulation.node.modules.loading import add_driver_proc
-from probes.simulation.node.modules.modules import add_module_references, add_modules
+from probes.simulation.node.modules.modules import (
+    add_module_files,
+    add_module_index,
+    add_module_references,
+    add_modules,
+)
 from probes.simulation.node.system.kubernetes import add_kubernetes
 from probes.simulation.node.system.services import add_services
 from probes.simulation.node.system.software import (

@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
-from probes.setup.environment.advice import Advice, Setting
-from probes.setup.environment.formats import lines_of
+from probes.setup.environment.advice import Advice, Setting, lines_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.support.documents import valid

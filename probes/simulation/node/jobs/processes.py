@@ -1,16 +1,18 @@
-"""Processes of a simulated node: init, gdrtop, and a training job with one rank per GPU."""
+"""Processes of a simulated node: init, gdrtop, a training job with one rank per GPU, and earlier jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
+from probes.base.unknown import known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.host.component_history import Component, ComponentHistory, JobPart, PastJob
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
-from probes.simulation.node.model.tree import Content, Program, Tree, Via
+from probes.simulation.node.model.tree import Content, Program, Tree, Via, uuid_of
 
 FIRST_RANK = 41000
 _OWN = 40000
@@ -300,3 +302,34 @@ def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
         "Max stack size            8388608              unlimited            bytes     \n"
         f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"
     )
+
+
+_JOBS, _NOT_SLOW_IN = 9, (1, 5)
+_HOUR = 3600.0
+_COMPARED_SHARE, _SLOW_SHARE = 0.8, 0.9
+
+
+def component_history(tree: Tree, at: float) -> ComponentHistory:
+    """Return what `gdrtop watch` would have kept of nine jobs, the last one ended an hour before `at`."""
+    jobs = []
+    for number in range(_JOBS):
+        ended = at - _HOUR - number * 50 * _HOUR
+        seconds = (6 + 7 * number % 11) * _HOUR
+        name = f"{JOB.script} ({JOB.user}, Slurm job {JOB.slurm_job - 1 - number})"
+        jobs.append(PastJob(name, ended - seconds, ended))
+    components = []
+    compared = len(tree.compute_nics) >= 3
+    for nic in tree.compute_nics:
+        is_slow = nic.name in tree.slow_before
+        parts = []
+        for number, job in enumerate(jobs):
+            seconds = _COMPARED_SHARE * (job.ended - job.began) if compared else 0.0
+            slow = _SLOW_SHARE * seconds if is_slow and number not in _NOT_SLOW_IN else 0.0
+            parts.append(JobPart(number, seconds, slow))
+        guid = known(tree.content(f"{nic.path}/infiniband/{nic.name}/node_guid", 0.0), b"").decode().strip()
+        identity = f"{guid or nic.bdf}/1"
+        components.append(Component(identity, nic.name, is_gpu=False, bdf=nic.bdf, parts=tuple(parts)))
+    for number, gpu in enumerate(tree.gpus):
+        parts = [JobPart(job) for job in range(_JOBS)]
+        components.append(Component(uuid_of(number), f"GPU {number}", True, gpu.bdf, tuple(parts)))
+    return ComponentHistory(jobs[-1].began, jobs[0].ended, tuple(jobs), tuple(components))

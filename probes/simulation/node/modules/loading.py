@@ -17,8 +17,14 @@ from probes.facts.pci.functions import DEVICES
 from probes.facts.pci.nic_families import LADDER_DRIVERS, VERBS_MODULES
 from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
-from probes.simulation.node.modules.files import differing_symbol, modinfo_fields, version_table
-from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
+from probes.simulation.node.modules.modules import (
+    PEERMEM_PARAMETERS,
+    add_memory_peers,
+    add_module,
+    differing_symbol,
+    modinfo_fields,
+    version_table,
+)
 from probes.simulation.node.system.software import add_device_files
 
 MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
