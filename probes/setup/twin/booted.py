@@ -159,7 +159,7 @@ class BootedTwin(TwinHost):
     def _is_parameter_of_now(self, path: str) -> bool:
         """Return whether a path is a parameter of a module that was loaded and is loaded again."""
         match = _PARAMETER.match(path)
-        return match is not None and match[1] in self.tree.live_modules and self._modules.is_of_node(match[1])
+        return match is not None and match[1] in self.tree.live_modules and match[1] in self._modules.of_node
 
     def _gone(self, path: str) -> Unknown | None:
         match = _PROCESS.fullmatch(path)
