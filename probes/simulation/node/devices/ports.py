@@ -59,11 +59,14 @@ def add_ports(tree: Tree) -> None:
             tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})
 
 
-def job_traffic(tree: Tree, nic: PlacedNic, name: str, share: float = 1.0) -> SteppedTotal:
-    """Return the gigabits that a job has sent or received over a NIC, a share of its usual traffic."""
+def traffic_counter(
+    tree: Tree, nic: PlacedNic, name: str, share: float, unit_bits: int
+) -> Callable[[float], str]:
+    """Return a counter of what a job has sent or received over a NIC, a share of its usual traffic."""
     wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
     is_storage = nic.kind is tree.description.nic.get("storage")
-    return SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage))
+    gigabits = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage))
+    return lambda seconds: f"{round(gigabits(seconds) * 1e9 / unit_bits)}\n"
 
 
 def few_bytes(seconds: float) -> str:
@@ -150,14 +153,9 @@ def add_efa(tree: Tree, nic: PlacedNic, guid: str) -> None:
     }
     tree.add_values(base, values)
     for name, share in (("tx_bytes", 1.0), ("rx_bytes", 0.99)):
-        tree.add(f"{base}/ports/1/hw_counters/{name}", _octets(tree, nic, name, share))
+        tree.add(f"{base}/ports/1/hw_counters/{name}", traffic_counter(tree, nic, name, share, 8))
     tree.add_values(f"{base}/ports/1/hw_counters", dict.fromkeys(_PORT_COUNTERS, 0))
-    tree.add(f"{nic.path}/p2p", lambda seconds: f"{peer_provider(tree)}\n")
-
-
-def _octets(tree: Tree, nic: PlacedNic, name: str, share: float) -> Callable[[float], str]:
-    total = job_traffic(tree, nic, name, share)
-    return lambda seconds: f"{round(total(seconds) * 1e9 / 8)}\n"
+    tree.add(f"{nic.path}/p2p", lambda seconds: f"{_peer_provider(tree)}\n")
 
 
 def _stamped(count: Callable[[float], str]) -> Callable[[float], str]:
@@ -165,12 +163,11 @@ def _stamped(count: Callable[[float], str]) -> Callable[[float], str]:
     return lambda seconds: f"{count(seconds).strip()}@{_BOOTED + seconds:.9f}\n"
 
 
-def peer_provider(tree: Tree) -> str:
+def _peer_provider(tree: Tree) -> str:
     """Return what efa_p2p.c names as its provider; it loads efa_nv_peermem by itself if it can."""
-    loadable = EFA_PEERMEM in tree.live_modules or (
-        EFA_PEERMEM in tree.description.modules.on_disk and EFA_PEERMEM not in tree.refusals
-    )
-    return "NVIDIA" if "nvidia" in tree.live_modules and loadable else ""
+    can_load = EFA_PEERMEM in tree.description.modules.on_disk and EFA_PEERMEM not in tree.refusals
+    has_module = can_load or EFA_PEERMEM in tree.live_modules
+    return "NVIDIA" if "nvidia" in tree.live_modules and has_module else ""
 
 
 def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
@@ -180,7 +177,8 @@ def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.link(f"{base}/device", "../..")
     tree.add(f"{base}/dev", f"510:{number}\n")
     for name, direction, share in ((SENT_OCTETS, "tx", 1.0), (RECEIVED_OCTETS, "rx", 0.99)):
-        tree.add(f"{nic.path}/telemetry/{name}", _stamped(_octets(tree, nic, direction, share)))
+        octets = traffic_counter(tree, nic, direction, share, 8)
+        tree.add(f"{nic.path}/telemetry/{name}", _stamped(octets))
     for name in sampled(Place.TELEMETRY):
         tree.add(f"{nic.path}/telemetry/{name}", _stamped(lambda seconds: "0\n"))
     mbps = round(nic.kind.line_gbps * 1000)

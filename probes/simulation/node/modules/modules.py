@@ -160,7 +160,6 @@ class VersionTable:
 
     def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str | CommandOutput]:
         """Return the versions in one file, as --dump-modversions and --show-exports print them."""
-        del seconds
         option, path = (*argv[1:3], "", "")[:2]
         files = {NEEDED: self.needed, EXPORTED: self.exported}.get(option, {})
         if path not in files:
@@ -219,7 +218,6 @@ class Modinfo:
 
     def __call__(self, argv: tuple[str, ...], seconds: float) -> Maybe[str]:
         """Return the fields of the named modules or files; unknown ones are left out. `-k` names a kernel."""
-        del seconds
         names, below = argv[1:], "/lib/modules/"
         if names[:1] == ("-k",):
             names, below = names[2:], f"/lib/modules/{''.join(names[1:2])}/"
@@ -242,7 +240,8 @@ def add_module_files(tree: Tree) -> None:
     tree.commands |= {"modinfo": Modinfo(files), "modprobe": VersionTable()}
     of_kernel = "0x1b2c3d4e\tprintk\tvmlinux\tEXPORT_SYMBOL\t\n"
     tree.add(f"/lib/modules/{node.kernel}/build/Module.symvers", of_kernel)
-    for name in _packages(node):
+    own = (name for module, name in _VENDOR_PACKAGES.items() if module in modules_on_disk(node))
+    for name in ("nvidia", *(("mlnx-ofed-kernel",) if node.modules.ofed else ()), *own):
         _dkms(tree, name)
     if node.modules.ofed:
         tree.add(OFED_SYMVERS, symvers(OFED_VERSIONS))
@@ -334,12 +333,6 @@ def _fields(node: NodeDescription, name: str) -> dict[str, str]:
     return {key: value for key, value in fields.items() if value}
 
 
-def _packages(node: NodeDescription) -> tuple[str, ...]:
-    modules = modules_on_disk(node)
-    own = (name for module, name in _VENDOR_PACKAGES.items() if module in modules)
-    return ("nvidia", *(("mlnx-ofed-kernel",) if node.modules.ofed else ()), *own)
-
-
 def _dkms(tree: Tree, name: str) -> None:
     """Add a package that is built and installed for the running kernel."""
     node = tree.description
@@ -399,7 +392,6 @@ def write_index(tree: Tree, files: dict[str, dict[str, str]]) -> None:
     """Write modules.dep like `depmod -a`; `files` has the modinfo fields of each module."""
     base = f"/lib/modules/{tree.description.kernel}"
     paths = {name: fields["filename"].removeprefix(f"{base}/") for name, fields in files.items()}
-
     lines = []
     for name, path in paths.items():
         found: list[str] = []
