@@ -179,12 +179,11 @@ def _of_group(
         if judgment.variable in values:
             judged.add(judgment.variable)
             line = chosen[judgment.variable].line
-            severity, detail = judgment.severity, judgment.detail
+            problem = replace(judgment, line=line, fix=judgment.fix.replace(SET_IN, f"line {line}"))
             if used.runs_nccl_tests and judgment.variable.startswith("UCX_"):
-                severity = Severity.NOTE
                 detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
-            fix = judgment.fix.replace(SET_IN, f"line {line}")
-            yield Problem(line, severity, judgment.title, detail, fix, judgment.variable)
+                problem = replace(problem, severity=Severity.NOTE, detail=detail)
+            yield problem
     for name, assignment in chosen.items():
         value = assignment.value
         if name not in broken:

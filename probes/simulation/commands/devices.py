@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
@@ -10,6 +11,7 @@ from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
 from probes.simulation.commands.command_result import (
     CommandResult,
+    Handler,
     Invocation,
     done,
     failed,
@@ -205,7 +207,6 @@ _SMALLEST_MTU, _LARGEST_MTU, _LARGEST_IB_MTU = 68, 9978, 4092
 _DOWN, _INIT, _ACTIVE = "1: DOWN", "2: INIT", "4: ACTIVE"
 _DISABLED, _LINK_UP = "3: Disabled", "5: LinkUp"
 _PATH = "# Port info: DR path slid 65535; dlid 65535; 0 port 1"
-_Port = tuple[PlacedNic, dict[str, str], list[str]]
 _IB_ERROR = 255  # exit status of the infiniband-diags programs
 
 
@@ -276,32 +277,36 @@ def _set_port(tree: Tree, nic: PlacedNic, state: str, phys_state: str) -> None:
     tree.add_values(port_of(nic), {"state": state, "phys_state": phys_state})
 
 
-def _infiniband_port(call: Invocation) -> _Port | CommandResult:
-    """Return the port named by -C and -P, the options and the other words; or the error of the program."""
-    options, words = split_options(call.args, valued="CPtL")
-    name, port = options.get("-C", ""), options.get("-P", "1")
-    tree = call.tree
-    chosen = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
-    nic = next(chosen, None)
-    problem = ""
-    if nic is None or port != "1":
-        problem = f"can't open UMAD port ({name or '(null)'}:{port})"
-    elif tree.text(f"{port_of(nic)}/link_layer").strip() != "InfiniBand":
-        problem = "client_register for mgmt 1 failed"  # Ethernet ports have no QP0 (core/mad.c)
-    if nic is None or problem:
+def _on_infiniband_port(
+    run: Callable[[Invocation, PlacedNic, Collection[str], list[str]], CommandResult],
+) -> Handler:
+    """Return a command that runs with the port named by -C and -P, the options and the other words."""
+
+    def handle(call: Invocation) -> CommandResult:
+        options, words = split_options(call.args, valued="CPtL")
+        name, port = options.get("-C", ""), options.get("-P", "1")
+        tree = call.tree
+        nics = (nic for nic in tree.nics if nic.name == name or (not name and nic.kind.layer == "InfiniBand"))
+        nic = next(nics, None)
+        if nic is None or port != "1":
+            problem = f"can't open UMAD port ({name or '(null)'}:{port})"
+        elif tree.text(f"{port_of(nic)}/link_layer").strip() == "InfiniBand":
+            return run(call, nic, options, words)
+        else:
+            problem = "client_register for mgmt 1 failed"  # Ethernet ports have no QP0 (core/mad.c)
         return failed(
             f"ibwarn: [4711] mad_rpc_open_port: {problem}",
             f"{call.name}: iberror: failed: Failed to open '{name or '(null)'}' port '{port}'",
             exit_status=_IB_ERROR,
         )
-    return nic, options, words
+
+    return handle
 
 
-def _ibportstate(call: Invocation) -> CommandResult:
-    found = _infiniband_port(call)
-    if isinstance(found, CommandResult):
-        return found
-    nic, options, words = found
+@_on_infiniband_port
+def _ibportstate(
+    call: Invocation, nic: PlacedNic, options: Collection[str], words: list[str]
+) -> CommandResult:
     tree = call.tree
     if "-D" not in options or len(words) not in (2, 3) or words[:2] != ["0", "1"]:
         return unsupported(call)
@@ -327,14 +332,11 @@ def _port_lines(tree: Tree, nic: PlacedNic) -> tuple[str, ...]:
     return (_PATH, f"{'LinkState:':.<33}{state.capitalize()}", f"{'PhysLinkState:':.<33}{phys_state}")
 
 
-def _perfquery(call: Invocation) -> CommandResult:
+@_on_infiniband_port
+def _perfquery(call: Invocation, nic: PlacedNic, options: Collection[str], words: list[str]) -> CommandResult:
     """`perfquery -R [LID PORT MASK]`: reset error counters; without -R it is not supported."""
-    found = _infiniband_port(call)
-    if isinstance(found, CommandResult):
-        return found
-    nic, options, words = found
-    itself = (str(int(call.tree.text(f"{port_of(nic)}/lid").strip() or "0", 16)), "1", "0xfff")
-    if not options.keys() & {"-R", "--Reset_only"} or tuple(words) not in ((), itself):
+    itself = [str(int(call.tree.text(f"{port_of(nic)}/lid").strip() or "0", 16)), "1", "0xfff"]
+    if {"-R", "--Reset_only"}.isdisjoint(options) or words not in ([], itself):
         return unsupported(call)
     for name in ERROR_COUNTER_BITS:
         path = f"{port_of(nic)}/counters/{name}"
@@ -356,11 +358,9 @@ def _number(text: str) -> int:
     return int(word) if word.isdecimal() else 0
 
 
-def _sminfo(call: Invocation) -> CommandResult:
-    found = _infiniband_port(call)
-    if isinstance(found, CommandResult):
-        return found
-    lid = call.tree.text(f"{port_of(found[0])}/sm_lid").strip()
+@_on_infiniband_port
+def _sminfo(call: Invocation, nic: PlacedNic, options: Collection[str], words: list[str]) -> CommandResult:
+    lid = call.tree.text(f"{port_of(nic)}/sm_lid").strip()
     if lid in ("", "0x0"):
         return failed(
             "ibwarn: [4711] mad_rpc: _do_madrpc failed; dport (Lid 0)",

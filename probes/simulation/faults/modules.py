@@ -18,8 +18,8 @@ from probes.simulation.faults.fault import (
     unloaded,
 )
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Refusal, Tree
-from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.model.tree import Tree
+from probes.simulation.node.modules.loading import KEY_REJECTED, remove_modules
 from probes.simulation.node.modules.modules import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.system.software import remove_products
 
@@ -27,9 +27,6 @@ _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = (*VERBS_MODULES, "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
 
-_KEY_REJECTED = Refusal(
-    "Key was rejected by service", ((5, "Loading of module with unavailable key is rejected"),)
-)
 # Faults that remove the module's file hide faults in that file.
 NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
@@ -105,7 +102,7 @@ FAULTS += (
     fault("secure-boot-unsigned", "The kernel enforces module signatures, and nvidia_peermem is unsigned",
           unloaded(PEERMEM), add_file("/sys/module/module/parameters/sig_enforce", "Y\n"), excludes=NO_FILE),
     fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
-          refused(PEERMEM, _KEY_REJECTED, 14.2)),
+          refused(PEERMEM, KEY_REJECTED, 14.2)),
     fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
           unloaded(PEERMEM), lambda tree: set_modinfo(
               tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions"),
