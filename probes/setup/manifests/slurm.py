@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
+from collections import Counter
 
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known, map_known
@@ -82,9 +83,7 @@ def _type(gpu: Gpu) -> str:
 
 def _asked(gpus: list[Gpu]) -> str:
     """Return the value of Gres= in slurm.conf: "gpu:nvidia_h100_80gb_hbm3:8"."""
-    counts: dict[str, int] = {}
-    for gpu in gpus:
-        counts[_type(gpu)] = counts.get(_type(gpu), 0) + 1
+    counts = Counter(map(_type, gpus))
     return ",".join(f"gpu:{kind}:{count}" if kind else f"gpu:{count}" for kind, count in counts.items())
 
 

@@ -40,17 +40,6 @@ UNDER_PEERMEM = "upgrade-ofed-under-peermem"
 _PEERMEM_README = "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"
 
 
-def warnings_of(
-    host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
-) -> tuple[Finding, ...]:
-    """Return the warnings; `present`: the modules of the running kernel."""
-    return (
-        *_without_headers(host, examination, upgrade, present),
-        *_under_peermem(examination, upgrade, present),
-        *_until_reboot(examination, upgrade),
-    )
-
-
 def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
     """Return whether the headers of a kernel are there after the upgrade."""
     return (
@@ -213,7 +202,11 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
         after = replace(after, next_kernel=newest)
     release = known(after.next_kernel, newest or running)
     found = forecast(upgraded, examination, after, release, only=True)
-    warnings = warnings_of(host, examination, upgrade, present)
+    warnings = (
+        *_without_headers(host, examination, upgrade, present),
+        *_under_peermem(examination, upgrade, present),
+        *_until_reboot(examination, upgrade),
+    )
     kernels = []
     for kernel in found.kernels:  # warnings count for the verdict like every other finding
         findings = (*warnings, *_by_cause(kernel.findings, warnings))
