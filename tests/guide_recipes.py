@@ -279,16 +279,11 @@ SETUP_STEP = Recipe(
     (
         Change(
             "probes/setup/steps/step_list.py",
-            """    CheckedStep(
-        id="sample-cgroup",
-        title="Raise the limit of RDMA objects",
-        why="A control group can limit the RDMA objects of a job.",
-        after=("nic-driver",),
-        done="no control group limits RDMA",
-        checks=("rdma-cgroup-limit",),
-    ),
+            """    CheckedStep("sample-cgroup", "Raise the limit of RDMA objects",
+        "A control group can limit the RDMA objects of a job.",
+        after=("nic-driver",), done="no control group limits RDMA", checks=("rdma-cgroup-limit",)),
 """,
-            before='    CheckedStep(\n        id="memlock",',
+            before='    CheckedStep("memlock",',
         ),
         Change(
             "tests/probes/setup/steps/test_guide.py",
@@ -1041,7 +1036,7 @@ TOOL = SampleTool()
 
 from __future__ import annotations
 
-from probes.simulation.bandwidth.command_line import ParsedCommand
+from probes.simulation.bandwidth.node_pair import ParsedCommand
 from probes.simulation.bandwidth.node_pair import SimulatedNode
 from probes.simulation.bandwidth.playback import SimulatedTest, ended
 

@@ -149,8 +149,6 @@ _NOT_KNOWN = (
     "ports, links and the fabric of the real node",
     "what is installed or mounted when the image starts",
 )
-
-
 _PROGRAMS = ("/bin/sh", "/usr/bin/env", "/bin/busybox", "/usr/bin/bash", "/usr/bin/python3")
 _ELF_HEADER_BYTES = 20
 _MACHINES = {0x3E: "x86_64", 0xB7: "aarch64"}  # EM_X86_64, EM_AARCH64

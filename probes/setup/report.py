@@ -6,8 +6,6 @@ examination and the live sample of the same moment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.comparison import conclusions
@@ -99,7 +97,10 @@ def report_of(
     is_redacted: bool = False,
 ) -> Report:
     """Return the report of a node; `at`: seconds since 1970, by the host's clock."""
-    newest = newest_of_each_test(saved.results)
+    by_test = {result.key: result for result in saved.results}  # the oldest come first
+    newest = sorted(
+        by_test.values(), key=lambda result: (result.pair.gpu_label, result.pair.nic, result.title)
+    )
     return Report(
         at=at,
         examination=examination,
@@ -112,9 +113,3 @@ def report_of(
         unread=saved.unread,
         is_redacted=is_redacted,
     )
-
-
-def newest_of_each_test(results: Iterable[Result]) -> Sequence[Result]:
-    """Return the newest result of each test, in the order of GPU, NIC and title; `results`: oldest first."""
-    newest = {result.key: result for result in results}
-    return sorted(newest.values(), key=lambda result: (result.pair.gpu_label, result.pair.nic, result.title))

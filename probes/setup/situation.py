@@ -5,6 +5,7 @@ Each part is read by one file of probes/facts; this is the whole that setup, man
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeVar
@@ -43,6 +44,7 @@ from probes.topology.endpoints import rdma_functions
 T = TypeVar("T")
 _MESSAGES = {ContainerMessage.WAITING_FOR_DRIVERS: "waiting for MOFED"}  # as the operators' own documents say
 _MOST_WAITING = 3
+_IN_BRACKETS = re.compile(r"[^\[]*\[([^\]]*).*", re.DOTALL)  # of a name in pci.ids, the model
 _NO_NIC = "no RDMA NIC"  # as the verdict says it
 _REFUSED = "the NIC driver refuses GPU memory, by the kernel log"
 _NO_DEVICE = "There is nothing to set up here. Run gdrtop setup on a node with an NVIDIA GPU and an RDMA NIC."
@@ -85,10 +87,6 @@ def _nic_driver(run: _Situating) -> Maybe[NicDriver]:
     return nic_driver.probe(run.host, traces)
 
 
-def _kubernetes(run: _Situating) -> Maybe[KubernetesFacts]:
-    return kubernetes.probe(run.host, host_name(run.examination.node))
-
-
 _probed: ProbedFields[_Situating] = ProbedFields()
 
 
@@ -106,7 +104,9 @@ class Situation:
     # NOT_THERE: no Slurm.
     slurm: Maybe[SlurmFacts] = _probed("Slurm", lambda run: slurm.probe(run.host), directories=("/etc",))
     # NOT_THERE: no kubelet.
-    kubernetes: Maybe[KubernetesFacts] = _probed("Kubernetes", _kubernetes)
+    kubernetes: Maybe[KubernetesFacts] = _probed(
+        "Kubernetes", lambda run: kubernetes.probe(run.host, host_name(run.examination.node))
+    )
 
     @property
     def distribution(self) -> Maybe[Distribution]:
@@ -139,8 +139,13 @@ def choose_path(examination: Examination) -> PathChoice:
     direct = examination.node.gpudirect
     if isinstance(direct, Unknown):
         return PathChoice(None, f"the state of GPUDirect RDMA is unknown: {direct}", ())
-    if direct.peermem.path is GdrPath.CXI:
-        return _of_slingshot(direct.peermem, direct.by_design)
+    if direct.peermem.path is GdrPath.CXI:  # Slingshot NICs have no verbs, and so no other path
+        own = (direct.peermem,)
+        if direct.by_design:
+            return PathChoice(None, direct.by_design, own, is_impossible=True, instead=_STAGED)
+        reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
+        lacking = "" if own[0].usable is True else f"; missing here: {_missing(own[0])}"
+        return PathChoice(GdrPath.CXI, f"{reason}{lacking}", own)
     paths = (direct.dmabuf, direct.peermem)
     if (absent := no_gpu_or_rdma_device(examination)) is not None:
         reason = absent.cause or "; ".join(evidence.value for evidence in absent.evidence)
@@ -167,15 +172,6 @@ def choose_path(examination: Examination) -> PathChoice:
         return PathChoice(GdrPath.DMABUF, reason, paths)
     reason = "DMA-BUF would need a different driver or NIC; nvidia_peermem works with what is installed"
     return PathChoice(GdrPath.PEERMEM, reason, paths)
-
-
-def _of_slingshot(own: PathState, by_design: str) -> PathChoice:
-    """Return the only path of Slingshot NICs, which have no verbs."""
-    if by_design:
-        return PathChoice(None, by_design, (own,), is_impossible=True, instead=_STAGED)
-    lacking = f"missing here: {_missing(own)}"
-    reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
-    return PathChoice(GdrPath.CXI, reason if own.usable is True else f"{reason}; {lacking}", (own,))
 
 
 def _missing(path: PathState) -> str:
@@ -248,14 +244,9 @@ def _nics(node: Node) -> str:
 
 def _models(functions: Iterable[PciFunction], pci: PciFacts, names: dict[str, str]) -> str:
     """Return the models with their number: "8 × ConnectX-7, 2 × ConnectX-6 Dx"; `names`: by address."""
-    models = [_model(names.get(function.bdf) or pci.names.get(function.bdf, "")) for function in functions]
+    found = (names.get(function.bdf) or pci.names.get(function.bdf, "") for function in functions)
+    models = [_IN_BRACKETS.sub(r"\1", name) or "unknown model" for name in found]
     return ", ".join(f"{models.count(model)} × {model}" for model in dict.fromkeys(models))
-
-
-def _model(name: str) -> str:
-    """Return what stands in brackets in the name of pci.ids, else the whole name."""
-    _, bracket, inside = name.partition("[")
-    return inside.partition("]")[0] if bracket else name or "unknown model"
 
 
 def _shown(fact: Maybe[T], show: Callable[[T], str], absent: str = "none") -> str:

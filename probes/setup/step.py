@@ -104,7 +104,7 @@ class SetupFacts:
         return self.situation.examination
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class StepDefinition(ABC):
     """One step of the list; a subclass says where its state comes from."""
 

@@ -30,7 +30,6 @@ from probes.host.protocol import (
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import (
-    InterfaceCounters,
     ProcessUsage,
     counters_from_files,
     thread_names_from_files,
@@ -38,7 +37,7 @@ from probes.host.usage import (
 )
 from probes.plans.common import REBOOT
 from probes.simulation.node.build import build_tree
-from probes.simulation.node.jobs.component_history import component_history
+from probes.simulation.node.jobs.processes import component_history
 from probes.simulation.node.jobs.ras import ADDRESS, ras_events, ras_report
 from probes.simulation.node.jobs.rdma_resources import packet_numbers, rdma_resources
 from probes.simulation.node.jobs.traffic import common_steps, scale_job, settle_jobs
@@ -310,8 +309,8 @@ class SimulatedHost(HostBase):
         found = usage_from_files(self, pids)
         return {pid: map_known(usage, partial(started, pid)) for pid, usage in found.items()}
 
-    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return counters_from_files(self, names)
+    interface_counters = counters_from_files
+    thread_names = thread_names_from_files
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         return self._from_netlink(rdma_resources)
@@ -324,9 +323,6 @@ class SimulatedHost(HostBase):
         if "ib_core" not in self.tree.live_modules:
             return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
         return read(self.tree, seconds)
-
-    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return thread_names_from_files(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         seconds = self._seconds()

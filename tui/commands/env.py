@@ -16,10 +16,9 @@ from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.setup.env.advice import Advice
+from probes.setup.env.advice import FORMATS, Advice, lines_of
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.env.explain import Explanation, explain
-from probes.setup.env.formats import FORMATS, lines_of
 from probes.setup.env.lint import File, FileReport, lint, named_file, worst_status
 from probes.setup.env.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine

@@ -8,6 +8,7 @@ ccl_env.sh.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 
 from probes.base.evidence import Severity
@@ -89,33 +90,25 @@ def stack_notes(stack: Stack) -> list[Note]:
     return [Note("NCCL_*", State.VENDOR, text)]
 
 
-def cloud_settings(examination: Examination, cloud: Maybe[Cloud]) -> tuple[str, list[Setting]]:
-    """Return the cloud's name and the settings of its own images, as far as they are not NCCL's defaults."""
-    if isinstance(cloud, Unknown):
-        return "", []
-    if cloud.provider is Provider.AZURE:
-        if not _has_gpu(examination, "A100", "H100", "H200"):
-            return cloud.provider.value, []
+def cloud_settings(examination: Examination, cloud: Cloud) -> Iterator[Setting]:
+    """Yield the settings of the cloud's own images, as far as they are not NCCL's defaults."""
+    if cloud.provider is Provider.AZURE and _has_gpu(examination, "A100", "H100", "H200"):
         affinity = "Microsoft's images set it, because a virtual machine's CPU affinity is not the host's"
         ordering = "Microsoft's images set it; virtual machines need relaxed ordering for full bandwidth"
-        return cloud.provider.value, [
-            Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE),
-            Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE),
-        ]
+        yield Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE)
+        yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE)
     has_template = _has_gpu(examination, "A100", "H100", "B200", "B300")
     ports = (port for device in examination.topology.devices.values() for port in device.ports)
     has_roce = any(port.link_layer == "Ethernet" for port in ports)
     if cloud.provider is Provider.ORACLE and has_template and has_roce:
         why = "Oracle's images set it for their RoCE network"
-        settings = [Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)]
+        yield Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)
         if not _has_gpu(examination, "A100"):
-            settings.append(Setting("NCCL_IB_TIMEOUT", "22", why, _ORACLE_FILE))
+            yield Setting("NCCL_IB_TIMEOUT", "22", why, _ORACLE_FILE)
         else:
-            settings.append(Setting("NCCL_IB_QPS_PER_CONNECTION", "4", f"{why}, on A100", _ORACLE_FILE))
+            yield Setting("NCCL_IB_QPS_PER_CONNECTION", "4", f"{why}, on A100", _ORACLE_FILE)
         affinity = "Oracle's images set it: NCCL places its threads by GPU"
-        settings.append(Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _ORACLE_FILE))
-        return cloud.provider.value, settings
-    return cloud.provider.value, []
+        yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _ORACLE_FILE)
 
 
 def _has_gpu(examination: Examination, *models: str) -> bool:

@@ -20,6 +20,7 @@ from probes.topology.nccl_paths import Nccl
 
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL")
 _NIC_WORDS = (Nccl.P2C.value, Nccl.PXN.value)
+_BEGIN_WITH = "whose names begin with"
 
 
 @frozen
@@ -54,12 +55,15 @@ def meaning_of_value(variable: Variable, value: str, version: Version) -> Iterat
     elif variable.kind is Kind.NUMBER:
         yield from _of_number(variable, value)
     elif variable.kind is Kind.HCA_LIST:
-        yield _of_list(value)
+        hcas = parse_hca_list(value)
+        names = join_limited(name if port is None else f"{name}:{port}" for name, port in hcas.entries)
+        what = f"{'All but the ' if hcas.excludes else ''}NICs {'named' if hcas.exact else _BEGIN_WITH}"
+        yield f"{what} {names}." if names else "The list is empty, so NCCL uses every NIC."
     elif variable.kind is Kind.INTERFACES:
         exact = value.removeprefix("^").startswith("=")
         names = value.removeprefix("^").removeprefix("=")
         what = "All interfaces except those" if value.startswith("^") else "Interfaces"
-        yield f"{what} {'named' if exact else 'whose names begin with'} {names}."
+        yield f"{what} {'named' if exact else _BEGIN_WITH} {names}."
     else:
         if text := dict(variable.values).get(value):
             yield f"{value}: {text}."
@@ -94,15 +98,6 @@ def _of_number(variable: Variable, value: str) -> Iterator[str]:
         yield f"DSCP {number >> 2}, ECN bits {number & 3}."
 
 
-def _of_list(value: str) -> str:
-    hcas = parse_hca_list(value)
-    names = join_limited(name if port is None else f"{name}:{port}" for name, port in hcas.entries)
-    if not names:
-        return "The list is empty, so NCCL uses every NIC."
-    what = "NICs named" if hcas.exact else "NICs whose names begin with"
-    return f"{'All but the ' if hcas.excludes else ''}{what} {names}."
-
-
 def _defaults(variable: Variable) -> Iterator[str]:
     for number, (since, value) in enumerate(variable.defaults):
         is_first = number == 0 and (since in ("", variable.since))
@@ -129,7 +124,10 @@ def _on_node(
     if variable.name in _LEVELS:
         yield from _distances(examination)
     if variable.name == HCA:
-        yield from _selected(examination, value)
+        hcas = parse_hca_list(value or "")
+        ports = active_ports(examination)
+        chosen = (device.name for device, port in ports if hcas.uses(device.name, port.number))
+        yield f"It selects {join_limited(chosen) or 'no active NIC'}."
     if variable.name == INDEX and value is not None:
         yield from _gids(examination, parse_number(value))
     if value is not None:
@@ -145,14 +143,6 @@ def _distances(examination: Examination) -> Iterator[str]:
         by_word.setdefault("unknown" if word is None else word.value, []).append(gpu.label)
     for distance, gpus in by_word.items():
         yield f"{join_limited(gpus)}: the nearest NIC is at distance {distance}."
-
-
-def _selected(examination: Examination, value: str | None) -> Iterator[str]:
-    hcas = parse_hca_list(value or "")
-    chosen = [
-        device.name for device, port in active_ports(examination) if hcas.uses(device.name, port.number)
-    ]
-    yield f"It selects {join_limited(chosen) or 'no active NIC'}."
 
 
 def _gids(examination: Examination, index: int | None) -> Iterator[str]:

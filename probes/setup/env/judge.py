@@ -6,8 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from probes.base.evidence import Severity
-from probes.base.frozen import frozen
 from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import VARIABLE_AREAS, findings
@@ -18,22 +16,12 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.variable import Version
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import NEW_JOBS
+from probes.setup.env.assignments import Problem
 from probes.snapshot.examination import Examination
 
 _CHECKS = frozenset(check.id for area in VARIABLE_AREAS for check in area.checks) | {"roce-gid-wrong"}
 _SET = re.compile(r"([A-Z][A-Za-z0-9_]{1,63})=")
 _LOGIN_NODE = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "not compared: this node has no GPU")
-
-
-@frozen
-class VariableJudgment:
-    """What the doctor would say about one variable of a job with these settings."""
-
-    variable: str
-    severity: Severity
-    title: str
-    detail: str
-    fix: str
 
 
 def has_gpus_and_nics(examination: Examination) -> bool:
@@ -55,9 +43,7 @@ def with_settings(examination: Examination, values: Mapping[str, str], version: 
     return replace(changed, node=replace(examination.node, rdma=_LOGIN_NODE))
 
 
-def judge(
-    examination: Examination, values: Mapping[str, str], version: Version = ()
-) -> tuple[VariableJudgment, ...]:
+def judge(examination: Examination, values: Mapping[str, str], version: Version = ()) -> tuple[Problem, ...]:
     """Return what the doctor finds in these settings, the most severe first; (): an unknown version."""
     if not values:
         return ()
@@ -68,7 +54,7 @@ def judge(
     ]
     reported = {finding.id for finding in found}
     return tuple(
-        _judgment(finding, variable)
+        _problem(finding, variable)
         for finding in found
         if finding.part_of not in reported
         for variable in _variables(finding, values)
@@ -81,7 +67,7 @@ def _variables(finding: Finding, values: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(match[1] for match in matches if match and match[1] in values))
 
 
-def _judgment(finding: Finding, variable: str) -> VariableJudgment:
+def _problem(finding: Finding, variable: str) -> Problem:
     cause = finding.cause.removeprefix(f"{NEW_JOBS}: ")
     steps = () if finding.fix is None else finding.fix.steps
     remark = next((line.value for line in finding.evidence if line.value.startswith(f"{variable}=")), "")
@@ -89,7 +75,7 @@ def _judgment(finding: Finding, variable: str) -> VariableJudgment:
     detail = capitalized(cause)
     if shown and len(shown[1].split()) > 3:  # shorter remarks only repeat the title
         detail = f"{capitalized(shown[1])}. {detail}"
-    return VariableJudgment(variable, finding.severity, finding.title, detail, steps[0].why if steps else "")
+    return Problem(0, finding.severity, finding.title, detail, steps[0].why if steps else "", variable)
 
 
 def conf_values(examination: Examination) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
@@ -135,19 +136,16 @@ def lint(
         same = (group.assignments for group in parsed.groups if group.name == name)
         in_group = {assignment.name for assignments in same for assignment in assignments}
         problems.extend(_named(Group(name, ()), _missing(in_group, advice, kind is FileKind.NCCL_CONF)))
-    compared = "" if has_gpus_and_nics(examination) else advice.nothing
-    ordered = sorted(
+    problems = sorted(
         dict.fromkeys(problems),
         key=lambda problem: (problem.line == 0, problem.line, _ORDER.index(problem.severity)),
     )
-    chosen = [
-        (group.name, assignment) for group in parsed.groups for assignment in group.effective().values()
-    ]
+    chosen = [(group.name, each) for group in parsed.groups for each in group.effective().values()]
     judged = {(name, assignment.name) for name, assignment in chosen if assignment.value is not None}
     dynamic = {(name, assignment.name) for name, assignment in chosen} - judged
-    return FileReport(
-        parsed.kind, tuple(ordered), len(judged), len(dynamic), compared, len(parsed.containers)
-    )
+    compared = "" if has_gpus_and_nics(examination) else advice.nothing
+    counts = (len(judged), len(dynamic), compared, len(parsed.containers))
+    return FileReport(parsed.kind, tuple(problems), *counts)
 
 
 def parse_file(text: str, kind: FileKind) -> ParsedFile:
@@ -160,8 +158,7 @@ def parse_file(text: str, kind: FileKind) -> ParsedFile:
 def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
     """Name the container where a file has several."""
     for problem in problems:
-        title = f"{problem.title} ({group.name})" if group.name else problem.title
-        yield Problem(problem.line, problem.severity, title, problem.detail, problem.fix, problem.variable)
+        yield replace(problem, title=f"{problem.title} ({group.name})") if group.name else problem
 
 
 def _of_group(
@@ -182,12 +179,11 @@ def _of_group(
         if judgment.variable in values:
             judged.add(judgment.variable)
             line = chosen[judgment.variable].line
-            severity, detail = judgment.severity, judgment.detail
+            problem = replace(judgment, line=line, fix=judgment.fix.replace(SET_IN, f"line {line}"))
             if used.runs_nccl_tests and judgment.variable.startswith("UCX_"):
-                severity = Severity.NOTE
                 detail = "nccl-tests passes only host memory to MPI; its GPU traffic is NCCL's, not UCX's."
-            fix = judgment.fix.replace(SET_IN, f"line {line}")
-            yield Problem(line, severity, judgment.title, detail, fix, judgment.variable)
+                problem = replace(problem, severity=Severity.NOTE, detail=detail)
+            yield problem
     for name, assignment in chosen.items():
         value = assignment.value
         if name not in broken:
@@ -211,11 +207,15 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
     for name, assignment in unknown.items():
         if near := similar_name(name):
             text = f"gdrtop does not know {name}; did you mean {near}?"
-            yield Problem(assignment.line, Severity.WARNING, text, fix=f"Write {near}", variable=name)
+            yield _warning(assignment.line, name, text, fix=f"Write {near}")
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
             text = f"NCCL does not read {name}"
             yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin might read it.", variable=name)
+
+
+def _warning(line: int, variable: str, title: str, detail: str = "", fix: str = "") -> Problem:
+    return Problem(line, Severity.WARNING, title, detail, fix, variable)
 
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
@@ -223,14 +223,13 @@ def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Itera
     variable = CATALOGUE.get(assignment.name)
     if variable is None or not assignment.name.startswith("NCCL_") or is_judged:
         return
-    shown = ".".join(map(str, version))
+    name, line = assignment.name, assignment.line
     if variable.removed and parse_version(variable.removed) <= version:
-        text = f"{assignment.name} has no effect since NCCL {variable.removed}"
         fix = f"Use {variable.instead}" if variable.instead else "Remove it"
-        yield Problem(assignment.line, Severity.WARNING, text, fix=fix, variable=assignment.name)
+        yield _warning(line, name, f"{name} has no effect since NCCL {variable.removed}", fix=fix)
     elif variable.since and parse_version(variable.since) > version:
-        text = f"{assignment.name} has no effect before NCCL {variable.since}; this is {shown}"
-        yield Problem(assignment.line, Severity.WARNING, text, variable=assignment.name)
+        shown = ".".join(map(str, version))
+        yield _warning(line, name, f"{name} has no effect before NCCL {variable.since}; this is {shown}")
 
 
 def _of_value(variable: Variable | None, value: str, line: int, version: Version) -> Iterator[Problem]:
@@ -239,52 +238,44 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
     name = variable.name
     number = parse_number(value) if variable.kind is Kind.NUMBER else None
     if variable.kind is Kind.NUMBER and number is None:
-        text = f"{name}: “{value}” is not a number, so the default applies"
-        yield Problem(
-            line, Severity.WARNING, text, fix="Write a number, or remove the variable", variable=name
-        )
+        fix = "Write a number, or remove the variable"
+        yield _warning(line, name, f"{name}: “{value}” is not a number, so the default applies", fix=fix)
     elif number is not None and variable.limits and not variable.limits[0] <= number <= variable.limits[1]:
         low, high = variable.limits
-        text = f"{name}={value} is outside {low} to {high}"
-        yield Problem(line, Severity.WARNING, text, variable.meaning_sentence, variable=name)
+        yield _warning(line, name, f"{name}={value} is outside {low} to {high}", variable.meaning_sentence)
     elif variable.kind is Kind.LEVEL and parse_level(value) is None:
-        text = f"NCCL silently ignores {name}={value}"
         fix = "Write one of the uppercase words that gdrtop env --explain lists, or remove the variable"
-        yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
+        yield _warning(line, name, f"NCCL silently ignores {name}={value}", fix=fix)
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
-        text = f"{name}: “{words[0]}” is not one of {known}"
         fix = "Write one of these words, or remove the variable"
-        yield Problem(line, Severity.WARNING, text, fix=fix, variable=name)
+        yield _warning(line, name, f"{name}: “{words[0]}” is not one of {known}", fix=fix)
     elif value and variable.default(version) == value:
-        text = f"{name}={value} is the default"
-        yield Problem(line, Severity.NOTE, text, fix="Remove it", variable=name)
+        yield Problem(line, Severity.NOTE, f"{name}={value} is the default", "", "Remove it", name)
     elif variable.for_debugging:
-        text = f"{name} is for debugging"
         detail = "NVIDIA advises against it in production: newer NCCL versions may pick a better value."
-        yield Problem(line, Severity.NOTE, text, detail, "Remove it unless you measured its effect", name)
+        fix = "Remove it unless you measured its effect"
+        yield Problem(line, Severity.NOTE, f"{name} is for debugging", detail, fix, name)
 
 
 def _of_stack(assignment: Assignment, used: _Software) -> Iterator[Problem]:
     """Find what is stacked on a cloud's own settings."""
-    name = assignment.name
+    name, line = assignment.name, assignment.line
     if used.stack is Stack.EFA and name.startswith("NCCL_IB_"):
-        text = f"{name} has no effect on EFA"
         detail = "The network is a plugin (aws-ofi-nccl); NCCL's own InfiniBand code does not run."
-        yield Problem(assignment.line, Severity.WARNING, text, detail, "Remove it", name)
+        yield _warning(line, name, f"{name} has no effect on EFA", detail, "Remove it")
     elif used.stack is Stack.EFA and name in PLUGIN_SETS:
         text = f"{name} overrides what the aws-ofi-nccl plugin sets for this instance type"
-        yield Problem(assignment.line, Severity.WARNING, text, fix="Remove it", variable=name)
+        yield _warning(line, name, text, fix="Remove it")
     elif used.stack is Stack.EFA and name in ON_EFA:
         severity, text, detail = ON_EFA[name]
-        yield Problem(assignment.line, severity, f"{name} {text}", detail, "Remove it", name)
+        yield Problem(line, severity, f"{name} {text}", detail, "Remove it", name)
     elif used.stack is Stack.GIB and name.startswith("NCCL_") and is_known(name):
         if name.startswith(_DEBUG) or (used.sources_gib and name in WITH_GIB):
             return
-        text = f"{name} is set on top of Google's set_nccl_env.sh"
         detail = "gIB checks and sets these variables itself."
         fix = "Remove it" if used.sources_gib else "Remove it and source the script"
-        yield Problem(assignment.line, Severity.WARNING, text, detail, fix, name)
+        yield _warning(line, name, f"{name} is set on top of Google's set_nccl_env.sh", detail, fix)
 
 
 def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator[Problem]:
@@ -293,13 +284,11 @@ def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator
     for name in _WITH_INDEX:
         if index is not None and index >= 0 and name in chosen:
             text = f"{name} has no effect, because NCCL_IB_GID_INDEX is set"
-            yield Problem(chosen[name].line, Severity.WARNING, text, fix="Remove one of them", variable=name)
+            yield _warning(chosen[name].line, name, text, fix="Remove one of them")
     for name in _MAPPINGS:
         if name in chosen and not parse_number(values.get("NVSHMEM_ENABLE_NIC_PE_MAPPING", "")):
             text = f"{name} has no effect without NVSHMEM_ENABLE_NIC_PE_MAPPING=1"
-            yield Problem(
-                chosen[name].line, Severity.WARNING, text, fix="Set that variable to 1", variable=name
-            )
+            yield _warning(chosen[name].line, name, text, fix="Set that variable to 1")
     is_off = parse_number(values.get("NCCL_CUMEM_ENABLE", "")) == 0
     if is_off and parse_number(values.get("NCCL_MNNVL_ENABLE", "")) == 1:
         text = "NCCL_MNNVL_ENABLE=1 needs cuMem, which NCCL_CUMEM_ENABLE=0 disables"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown
@@ -57,8 +57,8 @@ def hides_distances(examination: Examination) -> bool:
     return is_guest(examination) is True and file_in_use(examination) is None
 
 
-def roce_ports(examination: Examination, nics: tuple[str, ...] = ()) -> dict[str, RdmaPort]:
-    """Return the RoCE ports of the NICs that jobs use: of `nics`, or of those that NCCL chooses."""
+def roce_ports(examination: Examination, nics: Collection[str]) -> dict[str, RdmaPort]:
+    """Return the RoCE ports of the NICs that jobs use: of `nics`, if empty of those that NCCL chooses."""
     chosen = default_nics(examination) or {}
     used = set(nics) or {name for names in chosen.values() for name in names}
     return {
@@ -68,7 +68,7 @@ def roce_ports(examination: Examination, nics: tuple[str, ...] = ()) -> dict[str
     }
 
 
-def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
+def nic_advice(examination: Examination) -> list[Setting | Note]:
     """Return the lists of NICs for NCCL, UCX and NVSHMEM, or why none is needed."""
     roles = roles_of(examination.node, examination.topology)
     active = {device.name: device for device, _ in active_ports(examination)}
@@ -78,9 +78,9 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
     notes = _ports_down(examination, [name for name, role in roles.items() if role.role is Role.COMPUTE])
     if chosen is None or (others and hides_distances(examination)):
         text = "the paths between GPUs and NICs are unknown, so NCCL's choice is unknown too"
-        return [], [Note(HCA, State.UNKNOWN, text), *notes]
+        return [Note(HCA, State.UNKNOWN, text), *notes]
     if not active:
-        return [], [Note(HCA, State.FIX_FIRST, "no RDMA port is ACTIVE; see gdrtop check"), *notes]
+        return [Note(HCA, State.FIX_FIRST, "no RDMA port is ACTIVE; see gdrtop check"), *notes]
     used = sorted({name for names in chosen.values() for name in names}, key=list(active).index)
     wrong = [name for name in used if name in others]
     rdma = examination.node.rdma
@@ -90,12 +90,12 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
     rivals = [device.name for device in managing if port_gbps(device) >= slowest]
     if rivals and compute and not wrong:
         reason = f"NCCL may choose NICs that only manage NVSwitches ({join_limited(rivals)}); “=” is exact"
-        return [Setting(HCA, f"={','.join(compute)}", reason)], notes
+        return [Setting(HCA, f"={','.join(compute)}", reason), *notes]
     if not wrong or not compute:
         text = _not_needed(used, others, len(active))
         names = join_limited(device.name for device in managing)
         text += f"; NCCL does not choose those that only manage NVSwitches ({names})" if managing else ""
-        return [], [Note(HCA, State.NOT_NEEDED, text), *notes]
+        return [Note(HCA, State.NOT_NEEDED, text), *notes]
     labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
     gpus = [labels[gpu] for gpu, names in chosen.items() if set(names) & set(wrong)]
     role = roles[wrong[0]].role.value
@@ -107,8 +107,8 @@ def nic_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
         f"{device.name}:{port.number}" for device, port in active_ports(examination) if device.name in compute
     )
     same = "the compute NICs, for the same reason as NCCL_IB_HCA"
-    settings = [Setting(HCA, f"={','.join(compute)}", reason), Setting("UCX_NET_DEVICES", ports, same)]
-    return [*settings, *_of_nvshmem(examination, compute, active)], notes
+    settings = (Setting(HCA, f"={','.join(compute)}", reason), Setting("UCX_NET_DEVICES", ports, same))
+    return [*settings, *_of_nvshmem(examination, compute, active), *notes]
 
 
 def _not_needed(used: list[str], others: list[str], opened: int) -> str:
@@ -140,15 +140,14 @@ def _of_nvshmem(examination: Examination, compute: list[str], active: dict[str, 
         else:
             mapping.append((near[0], 1))
     value = ",".join(f"{name}:{active[name].ports[0].number}:{count}" for name, count in mapping)
+    why = "each PE's nearest compute NIC, if PE 0 uses GPU 0 and so on"
     return [
         Setting("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1", "without it NVSHMEM ignores the mapping"),
-        Setting(
-            "NVSHMEM_HCA_PE_MAPPING", value, "each PE's nearest compute NIC, if PE 0 uses GPU 0 and so on"
-        ),
+        Setting("NVSHMEM_HCA_PE_MAPPING", value, why),
     ]
 
 
-def level_settings(examination: Examination, version: Version) -> tuple[list[Setting], list[Note]]:
+def level_advice(examination: Examination, version: Version) -> Setting | Note:
     """Return the level that the farthest GPU needs, or why the default is right.
 
     The doctor's own checks decide which GPUs are far.
@@ -156,17 +155,15 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
     dmabuf, peermem = usable_paths(examination)
     if dmabuf is False and peermem is False:
         if examination.usability.state is VerdictState.NOT_APPLICABLE:
-            return [], [
-                Note(LEVEL, State.NOT_NEEDED, f"no variable can help, {examination.usability.reason}")
-            ]
-        return [], [Note(LEVEL, State.FIX_FIRST, "no GPUDirect RDMA path is usable; see gdrtop check")]
+            return Note(LEVEL, State.NOT_NEEDED, f"no variable can help, {examination.usability.reason}")
+        return Note(LEVEL, State.FIX_FIRST, "no GPUDirect RDMA path is usable; see gdrtop check")
     # All checks, because other findings explain why a near NIC is lost.
     wanted = {*_FAR, *_REFUSED}
     checks = {finding.id: finding for finding in findings(examination) if finding.id in wanted}
     far = {name: checks[name] for name in _FAR if checks[name].status is Status.FOUND}
     if any(finding.part_of for finding in far.values()):
         text = "the NICs near these GPUs are down or missing; once repaired, the default is right"
-        return [], [Note(LEVEL, State.FIX_FIRST, text)]
+        return Note(LEVEL, State.FIX_FIRST, text)
     topology = examination.topology
     gpus = {  # those that reach no NIC over NVLink either (PXN)
         name: [gpu for gpu in finding.devices if nearest(topology, gpu) is not Nccl.PXN]
@@ -177,8 +174,8 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
         refused = next((checks[name] for name in _REFUSED if checks[name].status is Status.FOUND), None)
         if refused is not None:
             text = f"the driver denies these paths: {refused.title[:1].lower()}{refused.title[1:]}"
-            return [], [Note(LEVEL, State.FIX_FIRST, text)]
-        labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
+            return Note(LEVEL, State.FIX_FIRST, text)
+        labels = {gpu.id: gpu.label for gpu in topology.gpus}
         names = join_limited(labels[gpu] for ids in gpus.values() for gpu in ids)
         # NCCL's authors on CPUs as PCIe switches: https://github.com/NVIDIA/nccl/issues/465 and 1151.
         text = (
@@ -186,13 +183,11 @@ def level_settings(examination: Examination, version: Version) -> tuple[list[Set
             "transfers through a CPU may be slower than copies, or hang: measure a job with "
             f"{LEVEL}={word.value}"
         )
-        return [], [Note(LEVEL, State.MEASURE, text)]
+        return Note(LEVEL, State.MEASURE, text)
     return _of_near_gpus(examination, version, checks)
 
 
-def _of_near_gpus(
-    examination: Examination, version: Version, checks: dict[str, Finding]
-) -> tuple[list[Setting], list[Note]]:
+def _of_near_gpus(examination: Examination, version: Version, checks: dict[str, Finding]) -> Setting | Note:
     topology = examination.topology
     words = {gpu.id: nearest(topology, gpu.id) for gpu in topology.gpus}
     if any(word is Nccl.P2C for word in words.values()):
@@ -200,53 +195,46 @@ def _of_near_gpus(
     unclear = next((finding for finding in checks.values() if finding.status is Status.UNKNOWN), None)
     if hides_distances(examination):
         text = "a virtual machine does not show real distances; NCCL takes them from the topology file"
-        return [], [Note(LEVEL, State.UNKNOWN, text)]
+        return Note(LEVEL, State.UNKNOWN, text)
     if unclear is not None or None in words.values():
         why = f": {unclear.cause}" if unclear is not None else ""
-        return [], [Note(LEVEL, State.UNKNOWN, f"the distances between GPUs and NICs are unknown{why}")]
+        return Note(LEVEL, State.UNKNOWN, f"the distances between GPUs and NICs are unknown{why}")
     if is_guest(examination) is True:
-        return [], [Note(LEVEL, State.NOT_NEEDED, "the topology file has the distances")]
+        return Note(LEVEL, State.NOT_NEEDED, "the topology file has the distances")
+    text = "every GPU has a NIC within PXB, the default"
     if by_nvlink := [gpu.label for gpu in topology.gpus if words[gpu.id] is Nccl.PXN]:
-        text = (
-            f"GPUs that reach a NIC over NVLink to another GPU (PXN): {join_limited(by_nvlink)}; the others:"
-            " within PXB"
-        )
-    else:
-        text = "every GPU has a NIC within PXB, the default"
-    return [], [Note(LEVEL, State.NOT_NEEDED, text)]
+        names = join_limited(by_nvlink)
+        text = f"GPUs that reach a NIC over NVLink to another GPU (PXN): {names}; the others: within PXB"
+    return Note(LEVEL, State.NOT_NEEDED, text)
 
 
-def _of_c2c(version: Version) -> tuple[list[Setting], list[Note]]:
+def _of_c2c(version: Version) -> Setting | Note:
     if version >= _C2C_BY_DEFAULT:
         text = "the GPUs reach their NICs over C2C (P2C), which NCCL 2.27 and newer allow by default"
-        return [], [Note(LEVEL, State.NOT_NEEDED, text)]
+        return Note(LEVEL, State.NOT_NEEDED, text)
     if version >= _FIRST_WITH_C2C:
-        return [
-            Setting(C2C_LEVEL, "1", "the GPUs reach their NICs over C2C; the default is 0 in NCCL 2.26")
-        ], []
+        return Setting(C2C_LEVEL, "1", "the GPUs reach their NICs over C2C; the default is 0 in NCCL 2.26")
     reason = "the GPUs reach their NICs over C2C, which NCCL before 2.26 sees as PHB"
-    return [Setting(LEVEL, Nccl.PHB.value, reason)], []
+    return Setting(LEVEL, Nccl.PHB.value, reason)
 
 
-def topology_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
+def topology_advice(examination: Examination) -> Setting | Note:
     """Return the topology file that a virtual machine needs."""
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return [], [Note(VARIABLE, State.UNKNOWN, f"cannot tell bare metal from a virtual machine: {guest}")]
+        return Note(VARIABLE, State.UNKNOWN, f"cannot tell bare metal from a virtual machine: {guest}")
     if not guest:
-        return [], [Note(VARIABLE, State.NOT_NEEDED, "bare metal shows its topology in sysfs")]
+        return Note(VARIABLE, State.NOT_NEEDED, "bare metal shows its topology in sysfs")
     facts = examination.topology_files
     if isinstance(facts, Unknown):
-        return [], [Note(VARIABLE, State.UNKNOWN, f"the topology files are unknown: {facts}")]
+        return Note(VARIABLE, State.UNKNOWN, f"the topology files are unknown: {facts}")
     if (used := file_in_use(examination)) is not None:
-        return [], [Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")]
+        return Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")
     if fitting := _fitting(examination, facts):
         reason = "the only topology file in the image whose GPUs and NICs are all on this virtual machine"
-        return [Setting(VARIABLE, fitting, reason)], []
-    text = (
-        "this virtual machine shows no real topology and has no topology file; get one from the cloud's image"
-    )
-    return [], [Note(VARIABLE, State.UNKNOWN, text)]
+        return Setting(VARIABLE, fitting, reason)
+    text = "this virtual machine shows no real topology and has no topology file"
+    return Note(VARIABLE, State.UNKNOWN, f"{text}; get one from the cloud's image")
 
 
 def _fitting(examination: Examination, facts: TopologyFileFacts) -> str:

@@ -21,7 +21,7 @@ from probes.queries.jobs import jobs_of
 from probes.setup.env.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.env.nics import level_settings, nic_settings, roce_ports, topology_settings
+from probes.setup.env.nics import level_advice, nic_advice, roce_ports, topology_advice
 from probes.snapshot.examination import Examination
 
 # The interface that NCCL's bootstrap uses; GID, traffic class and queue pairs of RoCE.
@@ -50,41 +50,29 @@ def first_choice(interfaces: tuple[Interface, ...]) -> Interface | None:
     return next(iter((*by_name, *others)), None)
 
 
-def interface_settings(examination: Examination) -> tuple[list[Setting], list[Note]]:
+def interface_advice(examination: Examination) -> Setting | Note:
     """Return the interface of the default route if NCCL would take one that other nodes cannot reach."""
     facts, use = examination.interfaces, examination.node.network
     if isinstance(facts, Unknown) or isinstance(use, Unknown) or isinstance(use.default_routes, Unknown):
-        return [], [Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")]
+        return Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")
     if (chosen := first_choice(facts.interfaces)) is None:
-        return [], [Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")]
-    why = _unreachable(chosen)
+        return Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")
+    why = "which exists on this node only" if chosen.name.startswith(_LOCAL_ONLY) else ""
+    if chosen.networks and all(network.startswith(_LINK_LOCAL_IPV4) for network in chosen.networks):
+        why = "which has only a link-local address, such as a BMC's USB interface"
     if not why or chosen.name in use.default_routes:
-        return [], [Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")]
-    target = next(
-        (interface.name for interface in facts.interfaces if interface.name in use.default_routes), ""
-    )
-    if not target:
+        return Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")
+    routed = [interface.name for interface in facts.interfaces if interface.name in use.default_routes]
+    if not routed:
         text = f"NCCL would use {chosen.name}, {why}; choose an interface that the other nodes can reach"
-        return [], [Note(IFNAME, State.UNKNOWN, text)]
-    reason = f"NCCL would use {chosen.name}, {why}; {target} has the default route"
-    return [Setting(IFNAME, f"={target}", reason)], []
+        return Note(IFNAME, State.UNKNOWN, text)
+    reason = f"NCCL would use {chosen.name}, {why}; {routed[0]} has the default route"
+    return Setting(IFNAME, f"={routed[0]}", reason)
 
 
-def _unreachable(interface: Interface) -> str:
-    if interface.networks and all(network.startswith(_LINK_LOCAL_IPV4) for network in interface.networks):
-        return "which has only a link-local address, such as a BMC's USB interface"
-    return "which exists on this node only" if interface.name.startswith(_LOCAL_ONLY) else ""
-
-
-def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
-    """Say what is known of the traffic class; it is the fabric's, so no value is invented.
-
-    `nics`: as in `gid_settings`.
-    """
+def _traffic_class(examination: Examination, ports: Mapping[str, RdmaPort]) -> Note:
+    """Say what is known of the traffic class; it is the fabric's, so no value is invented."""
     health = examination.port_health
-    ports = roce_ports(examination, nics)
-    if not ports:
-        return []
     found: dict[int, list[str]] = {}
     for name, port in ports.items():
         known_port = None if isinstance(health, Unknown) else health.ports.get((name, port.number))
@@ -94,17 +82,17 @@ def traffic_class_notes(examination: Examination, nics: tuple[str, ...] = ()) ->
     if len(found) == 1 and sum(map(len, found.values())) == len(ports):
         (value,) = found
         text = f"the driver already sets traffic class {value} (DSCP {value >> 2}) on all RoCE traffic"
-        return [Note(CLASS, State.NOT_NEEDED, text)]
+        return Note(CLASS, State.NOT_NEEDED, text)
     if found:
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
-        return [Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")]
+        return Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")
     text = "one node cannot show which class the switches treat as lossless"
     if lossless := _lossless(examination, ports):
         text = f"this node's NICs have PFC for {lossless}, but the switches decide"
-    return [Note(CLASS, State.UNKNOWN, f"{text}; ask your network administrator")]
+    return Note(CLASS, State.UNKNOWN, f"{text}; ask your network administrator")
 
 
-def _lossless(examination: Examination, ports: dict[str, RdmaPort]) -> str:
+def _lossless(examination: Examination, ports: Mapping[str, RdmaPort]) -> str:
     """Return the priorities with PFC and their classes, where all these ports agree; "" otherwise."""
     facts = examination.qos
     netdevs = {} if isinstance(facts, Unknown) else facts.netdevs
@@ -120,38 +108,18 @@ def _lossless(examination: Examination, ports: dict[str, RdmaPort]) -> str:
     return f"priority {priorities} (class {join_limited(str(dscp << 2) for dscp, _ in sorted(pairs))})"
 
 
-def bond_notes(examination: Examination, nics: tuple[str, ...] = ()) -> list[Note]:
-    """Say that jobs over bonds may need more queue pairs; NVIDIA lists the variable under debugging.
-
-    `nics`: as in `gid_settings`.
-    """
-    bonds = [name for name, port in roce_ports(examination, nics).items() if port.bond is not None]
-    if not bonds:
-        return []
-    text = (
-        f"a queue pair uses one port of a bond ({join_limited(bonds, 2)}); measure a job with 2 queue pairs "
-        "per connection"
-    )
-    return [Note(QUEUE_PAIRS, State.UNKNOWN, text)]
-
-
-def gid_settings(
-    examination: Examination, version: Version, nics: tuple[str, ...] = ()
-) -> tuple[list[Setting], list[Note]]:
-    """Return the index or the address family, or why NCCL needs neither.
-
-    `nics`: the NICs that the job uses, if they are not those that NCCL chooses.
-    """
-    ports = roce_ports(examination, nics)
-    if not ports:
-        return [], []
+def _gid(ports: Mapping[str, RdmaPort], version: Version) -> Setting | Note:
+    """Return the index or the address family, or why NCCL needs neither."""
+    routable: dict[str, list[Gid]] = {}  # RoCE v2, and not link-local
     for name, port in ports.items():
         if isinstance(port.gids, Unknown):
-            return [], [Note(INDEX, State.UNKNOWN, f"the GIDs of {name} are unknown: {port.gids}")]
-    routable = {name: _routable(port) for name, port in ports.items()}
+            return Note(INDEX, State.UNKNOWN, f"the GIDs of {name} are unknown: {port.gids}")
+        routable[name] = [
+            gid for gid in port.gids if gid.type == "RoCE v2" and not gid.gid.startswith(_LINK_LOCAL_GID)
+        ]
     if without := [name for name, gids in routable.items() if not gids]:
         text = f"no routable RoCE v2 GID on {join_limited(without)}; see gdrtop check"
-        return [], [Note(INDEX, State.FIX_FIRST, text)]
+        return Note(INDEX, State.FIX_FIRST, text)
     has_ipv4 = {
         name: [gid for gid in gids if gid.gid.startswith(_IPV4_GID)] for name, gids in routable.items()
     }
@@ -161,33 +129,27 @@ def gid_settings(
     common = set.intersection(*({gid.index for gid in gids} for gids in wanted.values()))
     if not common:
         text = "the RoCE v2 GIDs of the NICs have different indexes; use NCCL 2.21 or newer, which finds them"
-        return [], [Note(INDEX, State.FIX_FIRST, text)]
+        return Note(INDEX, State.FIX_FIRST, text)
     index = min(common)
     if index == 0:
-        return [], [Note(INDEX, State.NOT_NEEDED, "GID 0, the default, is a RoCE v2 GID on every NIC")]
+        return Note(INDEX, State.NOT_NEEDED, "GID 0, the default, is a RoCE v2 GID on every NIC")
     reason = (
         "the RoCE v2 GID on every NIC here; NCCL before 2.21 uses index 0, and newer versions need none."
         " Check it on every node (show_gids)"
     )
-    return [Setting(INDEX, str(index), reason)], []
+    return Setting(INDEX, str(index), reason)
 
 
-def _by_family(has_ipv4: dict[str, list[Gid]]) -> tuple[list[Setting], list[Note]]:
+def _by_family(has_ipv4: dict[str, list[Gid]]) -> Setting | Note:
     if all(has_ipv4.values()):
         text = "NCCL 2.21 and newer find the RoCE v2 GID; older versions need an index (--nccl 2.20 shows it)"
-        return [], [Note(INDEX, State.NOT_NEEDED, text)]
+        return Note(INDEX, State.NOT_NEEDED, text)
     if any(has_ipv4.values()):
         without = [name for name, gids in has_ipv4.items() if not gids]
         text = f"no IPv4 address on {join_limited(without)}, unlike the other NICs; use one address family"
-        return [], [Note(FAMILY, State.FIX_FIRST, text)]
+        return Note(FAMILY, State.FIX_FIRST, text)
     reason = "no NIC has an IPv4 address; NCCL looks for an IPv4 GID by default"
-    return [Setting(FAMILY, "AF_INET6", reason)], []
-
-
-def _routable(port: RdmaPort) -> list[Gid]:
-    """Return the RoCE v2 GIDs that are not link-local."""
-    gids = () if isinstance(port.gids, Unknown) else port.gids
-    return [gid for gid in gids if gid.type == "RoCE v2" and not gid.gid.startswith(_LINK_LOCAL_GID)]
+    return Setting(FAMILY, "AF_INET6", reason)
 
 
 def version_of(examination: Examination, stated: str = "") -> tuple[Version, str]:
@@ -218,21 +180,28 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
             if not name.startswith("NCCL_DEBUG")
         )
         return Advice(version, version_from, (), (*stack_notes(stack), *stacked), stack.value, script)
-    vendor, settings = cloud_settings(examination, cloud)
-    nics, nic_notes = nic_settings(examination)
-    named = next((setting.value[1:].split(",") for setting in nics if setting.name == HCA), [])
-    parts: tuple[tuple[list[Setting], list[Note]], ...] = (
-        (nics, nic_notes),
-        level_settings(examination, version),
-        gid_settings(examination, version, tuple(named)),
-        topology_settings(examination),
-        interface_settings(examination),
-        ([], traffic_class_notes(examination, tuple(named))),
-        ([], bond_notes(examination, tuple(named))),
-    )
+    vendor = "" if isinstance(cloud, Unknown) else cloud.provider.value
+    of_cloud = () if isinstance(cloud, Unknown) else cloud_settings(examination, cloud)
+    nics = nic_advice(examination)
+    named = (part.value[1:].split(",") for part in nics if isinstance(part, Setting) and part.name == HCA)
+    ports = roce_ports(examination, next(named, ()))
+    parts = [*nics, level_advice(examination, version), *([_gid(ports, version)] if ports else ())]
+    parts += topology_advice(examination), interface_advice(examination)
+    parts += [_traffic_class(examination, ports)] if ports else []
+    if bonds := [name for name, port in ports.items() if port.bond is not None]:
+        # NVIDIA lists the variable under debugging.
+        text = f"a queue pair uses one port of a bond ({join_limited(bonds, 2)})"
+        text += "; measure a job with 2 queue pairs per connection"
+        parts.append(Note(QUEUE_PAIRS, State.UNKNOWN, text))
     conf = conf_values(examination)
-    notes = [_as_in_file(note, conf) for _, of_part in parts for note in of_part]
-    settings = [*settings, *(setting for of_part, _ in parts for setting in of_part)]
+    notes = [  # where gdrtop cannot decide, the file does
+        Note(note.variable, State.IN_FILE, f"{conf[note.variable]} is already in /etc/nccl.conf")
+        if note.state in (State.UNKNOWN, State.MEASURE) and note.variable in conf
+        else note
+        for note in parts
+        if isinstance(note, Note)
+    ]
+    settings = [*of_cloud, *(part for part in parts if isinstance(part, Setting))]
     catalogued = {setting.name: CATALOGUE.get(setting.name) for setting in settings}
     defaults = {name: variable and variable.default(version) for name, variable in catalogued.items()}
     settings = [setting for setting in settings if defaults[setting.name] != setting.value]
@@ -291,10 +260,3 @@ def _without_findings(
         if setting.name in objections
     ]
     return [setting for setting in settings if setting.name not in objections], notes
-
-
-def _as_in_file(note: Note, conf: Mapping[str, str]) -> Note:
-    """Return the note, or what /etc/nccl.conf decides where gdrtop cannot."""
-    if note.state not in (State.UNKNOWN, State.MEASURE) or note.variable not in conf:
-        return note
-    return Note(note.variable, State.IN_FILE, f"{conf[note.variable]} is already in /etc/nccl.conf")

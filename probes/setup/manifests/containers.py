@@ -7,10 +7,8 @@ examples/demo_nvidia_dranet. resource.k8s.io/v1 exists since Kubernetes 1.34.
 
 from __future__ import annotations
 
-from typing import Any
-
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import SHOWN, join_limited, plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.rdma.devices import natural
@@ -18,7 +16,7 @@ from probes.facts.system.device_nodes import DeviceNode
 from probes.queries.modules import has_efa_only, plugin_only_driver
 from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import (
-    Key,
+    Commented,
     ManifestRequest,
     Refused,
     command_line,
@@ -32,7 +30,6 @@ from probes.topology.paths import Topology
 
 ROOT = "resource.kubernetes.io/pcieRoot"
 _NAME = "gdrtop-rdma-nic"
-_MOST_NAMED = 8
 
 
 @frozen
@@ -71,13 +68,10 @@ def dra(request: ManifestRequest) -> str | Refused:
     lines = head(request, "Kubernetes DRA: a GPU and a NIC below the same PCIe root", use, notes)
     lines += comment_lines("A PCIe root may have many switches. On this node:")
     lines += [command_line(row) for row in _table(pairs)]
-    class_note: dict[Key, str] = {
-        ("metadata", "name"): "Every NIC with an RDMA device, those for storage too."
-    }
     nic_class = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": _NAME},
+        "metadata": {"name": Commented(_NAME, "Every NIC with an RDMA device, those for storage too.")},
         "spec": {
             "selectors": [
                 {"cel": {"expression": 'device.driver == "dra.net"'}},
@@ -85,7 +79,7 @@ def dra(request: ManifestRequest) -> str | Refused:
             ]
         },
     }
-    return join(lines, dump(nic_class, class_note), dump(_template(), _TEMPLATE_COMMENTS))
+    return join(lines, dump(nic_class), dump(_TEMPLATE))
 
 
 def shared_roots(examination: Examination) -> list[SharedRoot]:
@@ -123,25 +117,22 @@ def _warnings(pairs: list[SharedRoot]) -> list[str]:
     loose = [pair for pair in with_nics if pair not in wrong and set(pair.nics) - set(pair.nearest)]
     warnings = []
     if alone:
-        warnings.append(f"no NIC shares the PCIe root of {_few(alone)}: a pod that gets it stays Pending")
+        warnings.append(
+            f"no NIC shares the PCIe root of {join_limited(alone)}: a pod that gets it stays Pending"
+        )
     warnings += [
-        f"{pair.gpu} never gets its nearest NIC {_few(pair.nearest)}, which is below another root"
-        for pair in wrong[:_MOST_NAMED]
+        f"{pair.gpu} never gets its nearest NIC {join_limited(pair.nearest)}, which is below another root"
+        for pair in wrong[:SHOWN]
     ]
     if loose:
         pair = loose[0]
         farther = len(set(pair.nics) - set(pair.nearest))
         warnings.append(
-            f"the constraint is too loose for {_few([each.gpu for each in loose])}: of "
+            f"the constraint is too loose for {join_limited(each.gpu for each in loose)}: of "
             f"{plural(len(pair.nics), 'NIC')} that share the root of {pair.gpu}, {farther} "
-            f"{'is' if farther == 1 else 'are'} farther than {_few(pair.nearest)}"
+            f"{'is' if farther == 1 else 'are'} farther than {join_limited(pair.nearest)}"
         )
     return warnings
-
-
-def _few(names: tuple[str, ...] | list[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if names[_MOST_NAMED:] else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _table(pairs: list[SharedRoot]) -> list[str]:
@@ -151,36 +142,28 @@ def _table(pairs: list[SharedRoot]) -> list[str]:
         gpus.setdefault(pair.root, []).append(pair.gpu)
     nics = {pair.root: pair.nics for pair in pairs}
     return [
-        f"{root}  {_few(names)}: {plural(len(nics[root]), 'NIC')} {_few(nics[root])}".rstrip()
+        f"{root}  {join_limited(names)}: {plural(len(nics[root]), 'NIC')} {join_limited(nics[root])}".rstrip()
         for root, names in gpus.items()
     ]
 
 
-_TEMPLATE_COMMENTS: dict[Key, str] = {
-    ("spec", "spec", "devices", "constraints"): (
+_DEVICES = {
+    "requests": [
+        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}},
+        {"name": "nic", "exactly": {"deviceClassName": _NAME, "count": 1}},
+    ],
+    "constraints": Commented(
+        [{"requests": ["gpu", "nic"], "matchAttribute": ROOT}],
         "matchAttribute: both devices need the attribute, or the pod stays Pending. For more pairs, add a "
-        "claim for each: a count above 1 would require all devices below one root."
-    )
+        "claim for each: a count above 1 would require all devices below one root.",
+    ),
 }
-
-
-def _template() -> dict[str, Any]:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "gdrtop-gpu-and-nic"},
-        "spec": {
-            "spec": {
-                "devices": {
-                    "requests": [
-                        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}},
-                        {"name": "nic", "exactly": {"deviceClassName": _NAME, "count": 1}},
-                    ],
-                    "constraints": [{"requests": ["gpu", "nic"], "matchAttribute": ROOT}],
-                }
-            }
-        },
-    }
+_TEMPLATE = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "gdrtop-gpu-and-nic"},
+    "spec": {"spec": {"devices": _DEVICES}},
+}
 
 
 # A Dockerfile snippet: the verbs libraries in an image, and the options with which a container runs.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,8 +17,8 @@ from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, judge, served_gpus
 from probes.facts.gpudirect import GdrPath
 from probes.setup.manifests.manifest_text import (
+    Commented,
     DriverOwner,
-    Key,
     ManifestRequest,
     Refused,
     command_line,
@@ -80,7 +81,7 @@ def npd(request: ManifestRequest) -> str | Refused:
             "securityContext.privileged: true, which NPD's own example has",
         )
     ]
-    return join([*lines, *image_lines()], dump(config_map("kube-system"), {}))
+    return join([*lines, *image_lines()], dump(config_map("kube-system")))
 
 
 def image_lines() -> list[str]:
@@ -244,11 +245,14 @@ _BINDING = {
     "apiVersion": "rbac.authorization.k8s.io/v1",
     "kind": "ClusterRoleBinding",
     "metadata": {"name": "gdrtop-npd", "labels": _LABELS},
-    "roleRef": {
-        "apiGroup": "rbac.authorization.k8s.io",
-        "kind": "ClusterRole",
-        "name": "system:node-problem-detector",
-    },
+    "roleRef": Commented(
+        {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "system:node-problem-detector",
+        },
+        "Of every cluster: patch the node's status, and write events.",
+    ),
     "subjects": [{"kind": "ServiceAccount", "name": NAME, "namespace": NAME}],
 }
 
@@ -272,11 +276,11 @@ def daemonset(request: ManifestRequest) -> str | Refused:
     account = {"name": NAME, "namespace": NAME, "labels": _LABELS}
     return join(
         [*lines, *image_lines()],
-        dump({"apiVersion": "v1", "kind": "Namespace", "metadata": space}, {}),
-        dump({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}, {}),
-        dump(_BINDING, {("roleRef",): "Of every cluster: patch the node's status, and write events."}),
-        dump(config_map(NAME), {}),
-        dump(_daemonset(), _comments()),
+        dump({"apiVersion": "v1", "kind": "Namespace", "metadata": space}),
+        dump({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}),
+        dump(_BINDING),
+        dump(config_map(NAME)),
+        dump(_daemonset()),
     )
 
 
@@ -287,7 +291,7 @@ def _daemonset() -> dict[str, Any]:
         "/node-problem-detector",
         "--logtostderr",
         f"--config.custom-plugin-monitor=/gdrtop/{FILE}",
-        "--port=0",
+        Commented("--port=0", "Another NPD on the node may have these ports."),
         "--prometheus-port=0",
     ]
     node_name = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
@@ -299,14 +303,19 @@ def _daemonset() -> dict[str, Any]:
     ]
     pod = {
         "serviceAccountName": NAME,
-        "nodeSelector": {"nvidia.com/gpu.present": "true"},
+        "nodeSelector": Commented(
+            {"nvidia.com/gpu.present": "true"},
+            "The GPU Operator sets this label. Without it, use a label of your own GPU nodes.",
+        ),
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "hostPID": True,
+        "hostPID": Commented(
+            True, "Only these show whose processes use RDMA, the node's routes and RDMA devices."
+        ),
         "hostNetwork": True,
         "terminationGracePeriodSeconds": 5,
         "containers": [
-            _container("npd", npd_command, config) | {"env": [node_name]},
-            _container("labels", ["/bin/sh", "-c", _LOOP], features),
+            _container("npd", npd_command, config, Commented) | {"env": [node_name]},
+            _container("labels", ["/bin/sh", "-c", _LOOP], features, lambda value, _: value),
         ],
         "volumes": volumes,
     }
@@ -321,39 +330,24 @@ def _daemonset() -> dict[str, Any]:
     }
 
 
-def _container(name: str, command: list[str], volume: dict[str, Any]) -> dict[str, Any]:
-    host = {"name": "host", "mountPath": "/host", "readOnly": True, "recursiveReadOnly": "IfPossible"}
+def _container(
+    name: str, command: list[Any], volume: dict[str, Any], comment: Callable[[Any, str], Any]
+) -> dict[str, Any]:
+    below = comment("IfPossible", "Also what is mounted below /. Remove this line before Kubernetes 1.31.")
+    privileged = comment(
+        True,
+        "A container that is not privileged can open no device file of a GPU or a NIC, so whether the "
+        "NICs can use DMA-BUF would be unknown. / of the node is read-only here.",
+    )
+    host = {"name": "host", "mountPath": "/host", "readOnly": True, "recursiveReadOnly": below}
     return {
         "name": name,
         "image": _IMAGE,
         "command": command,
         "resources": {
             "requests": {"cpu": "50m", "memory": "128Mi"},
-            "limits": {"cpu": "500m", "memory": "512Mi"},
+            "limits": {"cpu": comment("500m", "Running jobs come first."), "memory": "512Mi"},
         },
-        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        "securityContext": {"privileged": privileged, "readOnlyRootFilesystem": True},
         "volumeMounts": [host, {"name": "tmp", "mountPath": "/tmp"}, volume],
-    }
-
-
-def _comments() -> dict[Key, str]:
-    pod: Key = ("spec", "template", "spec")
-    container: Key = (*pod, "containers", 0)
-    return {
-        (*pod, "nodeSelector"): (
-            "The GPU Operator sets this label. Without it, use a label of your own GPU nodes."
-        ),
-        (*pod, "hostPID"): "Only these show whose processes use RDMA, the node's routes and RDMA devices.",
-        (*container, "command", 3): "Another NPD on the node may have these ports.",
-        (*container, "resources", "limits", "cpu"): "Running jobs come first.",
-        (*container, "securityContext", "privileged"): (
-            "A container that is not privileged can open no device file of a GPU or a NIC, so whether the "
-            "NICs can use DMA-BUF would be unknown. / of the node is read-only here."
-        ),
-        (
-            *container,
-            "volumeMounts",
-            0,
-            "recursiveReadOnly",
-        ): "Also what is mounted below /. Remove this line before Kubernetes 1.31.",
     }

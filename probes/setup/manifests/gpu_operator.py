@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
@@ -22,8 +22,8 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
 from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import (
+    Commented,
     DriverOwner,
-    Key,
     ManifestRequest,
     Refused,
     compute_nics,
@@ -33,7 +33,6 @@ from probes.setup.manifests.manifest_text import (
     has_host_ofed,
     head,
     join,
-    network_operator,
     nic_stack,
 )
 
@@ -42,40 +41,41 @@ _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
 _FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
 _RESTARTS = "driver pods restart and GPU jobs on the nodes are terminated when driver settings change"
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
-_Settings = tuple[dict[str, Any], dict[Key, str]]
 
 
 def cluster_policy(request: ManifestRequest) -> str | Refused:
     """Return a merge patch: the CRD requires nine parts of spec, so a short object is rejected."""
     operator = gpu_operator(request.situation)
-    name = operator.name if operator and _OBJECT_NAME.fullmatch(operator.name) else "cluster-policy"
-    by_crd = operator is not None and operator.uses_driver_crd is True
-    settings, comments = _by_driver_crd(request) if by_crd else _settings(request)
+    name = "" if isinstance(operator, Unknown) else operator.name
+    name = name if _OBJECT_NAME.fullmatch(name) else "cluster-policy"
+    settings = _settings(request)
     use = [
         f"kubectl patch clusterpolicy {name} --type merge --dry-run=server --patch-file FILE",
         f"kubectl patch clusterpolicy {name} --type merge --patch-file FILE",
     ]
-    notes = [
-        *([] if request.driver is DriverOwner.HOST else [_RESTARTS]),
-        *(["NVIDIADriver objects manage the driver here: patch them as well (below)"] if by_crd else []),
-    ]
-    if by_crd:
-        use.append(f"kubectl patch nvidiadriver NAME --type merge --patch '{_driver_patch(request)}'")
+    notes = [] if request.driver is DriverOwner.HOST else [_RESTARTS]
+    if not isinstance(operator, Unknown) and operator.uses_driver_crd is True:
+        # NVIDIADriver objects have the driver's settings, and gdrcopy with them.
+        notes.append("NVIDIADriver objects manage the driver here: patch them as well (below)")
+        del settings["driver"], settings["gdrcopy"]
+        own = _operator_driver(request)
+        kind = {"kernelModuleType": own["kernelModuleType"]} if "kernelModuleType" in own else {}
+        spec = {**kind, "rdma": own["rdma"], "gdrcopy": {"enabled": True}}
+        patch = json.dumps({"spec": spec}, default=lambda commented: commented.value)
+        use.append(f"kubectl patch nvidiadriver NAME --type merge --patch '{patch}'")
     top = head(request, "GPU Operator: merge patch of the ClusterPolicy for GPUDirect RDMA", use, notes)
-    return join(top, dump({"spec": settings}, {("spec", *key): text for key, text in comments.items()}))
+    return join(top, dump({"spec": settings}))
 
 
 def helm(request: ManifestRequest) -> str | Refused:
     """Return a values file for the chart of the GPU Operator."""
-    settings, comments = _settings(request)
+    settings = _settings(request)
     version = driver_version(request.situation)
     numbers = parse_driver_version(version)
     can_stay = request.path is not GdrPath.DMABUF or (numbers is not None and numbers >= FIRST_DMABUF_DRIVER)
     if request.driver is DriverOwner.OPERATOR and version and can_stay:
-        settings["driver"]["version"] = version
-        comments["driver", "version"] = (
-            "The version of this node. Without it, the chart's default replaces the driver."
-        )
+        why = "The version of this node. Without it, the chart's default replaces the driver."
+        settings["driver"]["version"] = Commented(version, why)
     use = [
         "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia && helm repo update",
         f"helm upgrade --install gpu-operator nvidia/gpu-operator --version={CHART_VERSION}"
@@ -83,81 +83,74 @@ def helm(request: ManifestRequest) -> str | Refused:
     ]
     notes = [] if request.driver is DriverOwner.HOST else [_RESTARTS]
     top = head(request, "GPU Operator: values of its Helm chart for GPUDirect RDMA", use, notes)
-    return join(top, dump(settings, comments))
+    return join(top, dump(settings))
 
 
-def _settings(request: ManifestRequest) -> _Settings:
-    """Return the settings that ClusterPolicy.spec and the chart's values have in common, and why each."""
+def _settings(request: ManifestRequest) -> dict[str, Any]:
+    """Return the settings that ClusterPolicy.spec and the chart's values have in common."""
     by_host = request.driver is DriverOwner.HOST
-    driver, why = _host_driver(request) if by_host else _operator_driver(request)
-    settings: dict[str, Any] = {"driver": driver, "gdrcopy": {"enabled": not by_host}}
-    comments: dict[Key, str] = {("driver", *key): text for key, text in why.items()}
-    comments["gdrcopy",] = (
-        "The gdrcopy container is part of the driver pod, which does not run here: install gdrdrv-dkms "
-        "(RPM: gdrcopy-kmod) on the host."
-        if by_host
-        else "Small copies between CPU and GPU memory with gdrdrv. NICs do not use it."
-    )
-    settings["devicePlugin"] = {"enabled": True}
-    comments["devicePlugin",] = "Offers the GPUs to pods as nvidia.com/gpu."
-    settings["dcgmExporter"] = {"enabled": True}
-    comments["dcgmExporter",] = (
+    gdrcopy = "Small copies between CPU and GPU memory with gdrdrv. NICs do not use it."
+    if by_host:
+        gdrcopy = (
+            "The gdrcopy container is part of the driver pod, which does not run here: install gdrdrv-dkms "
+            "(RPM: gdrcopy-kmod) on the host."
+        )
+    metrics = (
         "GPU, NVLink and PCIe metrics. The exporter runs DCGM itself; dcgm.enabled adds a separate host "
         "engine for other tools."
     )
-    return settings, comments
+    return {
+        "driver": _host_driver(request) if by_host else _operator_driver(request),
+        "gdrcopy": Commented({"enabled": not by_host}, gdrcopy),
+        "devicePlugin": Commented({"enabled": True}, "Offers the GPUs to pods as nvidia.com/gpu."),
+        "dcgmExporter": Commented({"enabled": True}, metrics),
+    }
 
 
-def _host_driver(request: ManifestRequest) -> _Settings:
+def _host_driver(request: ManifestRequest) -> dict[str, Any]:
     loads = (
         "the host also loads nvidia-peermem: gdrtop manifest modules-load. driver.rdma has no effect."
         if request.path is GdrPath.PEERMEM
         else "driver.rdma and driver.kernelModuleType have no effect."
     )
     why = f"The host has its own driver, so the operator must not install another one; {loads}"
-    return {"enabled": False}, {("enabled",): why}
+    return {"enabled": Commented(False, why)}
 
 
-def _operator_driver(request: ManifestRequest) -> _Settings:
-    driver: dict[str, Any] = {}
-    comments: dict[Key, str] = {}
-    if isinstance(request.driver, Unknown):
-        comments["rdma",] = f"driver.enabled is left unchanged: {request.driver.detail or request.driver}."
-    else:
-        driver["enabled"] = True
-        comments["enabled",] = "The operator installs the driver in a container on every node."
-    kind, why = _module_type(request)
-    if kind:
-        driver["kernelModuleType"] = kind
-        comments["kernelModuleType",] = why
-    driver["rdma"], rdma_why = _rdma(request)
-    comments.update({("rdma", *key): text for key, text in rdma_why.items()})
-    return driver, comments
+def _operator_driver(request: ManifestRequest) -> dict[str, Any]:
+    rdma, owner = _rdma(request), request.driver
+    kind = _module_type(request)
+    types = {} if kind is None else {"kernelModuleType": kind}
+    if isinstance(owner, Unknown):
+        why = f"driver.enabled is left unchanged: {owner.detail or owner}."
+        return {**types, "rdma": Commented(rdma, why)}
+    why = "The operator installs the driver in a container on every node."
+    return {"enabled": Commented(True, why), **types, "rdma": rdma}
 
 
-def _module_type(request: ManifestRequest) -> tuple[str, str]:
-    """Return open or proprietary kernel modules and why; "" where the current ones can stay."""
+def _module_type(request: ManifestRequest) -> Commented | None:
+    """Return open or proprietary kernel modules and why; None where the current ones can stay."""
     gpus = request.situation.examination.node.gpus
     needs = f"Needs GPU Operator {_FIRST_MODULE_TYPE} or newer, which ignores useOpenKernelModules."
     if request.path is GdrPath.DMABUF:
-        return "open", f"DMA-BUF needs the open kernel modules. {needs}"
+        return Commented("open", f"DMA-BUF needs the open kernel modules. {needs}")
     found = gpus.gpus if isinstance(gpus, GpuFacts) else ()
     if any(is_before(gpu.compute_capability, TURING) for gpu in found):
-        return "proprietary", f"The open kernel modules do not support these GPUs. {needs}"
+        return Commented("proprietary", f"The open kernel modules do not support these GPUs. {needs}")
     numbers = parse_driver_version(driver_version(request.situation))
     flavor = gpus.driver.flavor if isinstance(gpus, GpuFacts) else gpus
     if numbers is not None and numbers >= _FIRST_OPEN_ONLY:
-        return "open", f"Driver 620 and newer have no other kernel modules. {needs}"
+        return Commented("open", f"Driver 620 and newer have no other kernel modules. {needs}")
     if isinstance(flavor, Unknown):
-        return "", ""
+        return None
     kind = "open" if flavor is Flavor.OPEN else "proprietary"
-    return kind, f"As on this node: {request.path.value} works with both kinds. {needs}"
+    return Commented(kind, f"As on this node: {request.path.value} works with both kinds. {needs}")
 
 
-def _rdma(request: ManifestRequest) -> _Settings:
+def _rdma(request: ManifestRequest) -> dict[str, Any]:
     host_ofed = has_host_ofed(request.situation)
-    values = {"enabled": request.path is GdrPath.PEERMEM, "useHostMofed": host_ofed}
     if request.path is GdrPath.PEERMEM:
+        enabled = "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem."
         source = (
             "OFED is installed on the host. If false, the driver pod would wait for the MOFED container "
             "forever."
@@ -165,33 +158,18 @@ def _rdma(request: ManifestRequest) -> _Settings:
             else "The MOFED container provides OFED: apply gdrtop manifest nicclusterpolicy first. If true, "
             "the driver pod would look for OFED on the host."
         )
-        enabled = "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem."
-        return values, {("enabled",): enabled, ("useHostMofed",): source}
-    enabled = (
-        f"{request.path.value} does not use nvidia-peermem. If true, a container waits for OFED before"
-        " loading it."
-    )
-    documented = (
-        "Documented as true for NIC drivers on the host; without rdma.enabled, it has no effect."
-        if host_ofed
-        else "Without rdma.enabled, it has no effect."
-    )
-    return values, {("enabled",): enabled, ("useHostMofed",): documented}
-
-
-def _by_driver_crd(request: ManifestRequest) -> _Settings:
-    """Return the settings without the driver's: NVIDIADriver objects have those, and gdrcopy with them."""
-    settings, comments = _settings(request)
-    for name in ("driver", "gdrcopy"):
-        del settings[name]
-    return settings, {key: text for key, text in comments.items() if key[0] in settings}
-
-
-def _driver_patch(request: ManifestRequest) -> str:
-    """Return the patch of an NVIDIADriver as one line of JSON; all words in it are gdrtop's own."""
-    driver, _ = _operator_driver(request)
-    kind = {"kernelModuleType": driver["kernelModuleType"]} if "kernelModuleType" in driver else {}
-    return json.dumps({"spec": {**kind, "rdma": driver["rdma"], "gdrcopy": {"enabled": True}}})
+    else:
+        waits = "If true, a container waits for OFED before loading it."
+        enabled = f"{request.path.value} does not use nvidia-peermem. {waits}"
+        source = (
+            "Documented as true for NIC drivers on the host; without rdma.enabled, it has no effect."
+            if host_ofed
+            else "Without rdma.enabled, it has no effect."
+        )
+    return {
+        "enabled": Commented(request.path is GdrPath.PEERMEM, enabled),
+        "useHostMofed": Commented(host_ofed, source),
+    }
 
 
 # The Network Operator's NicClusterPolicy: OFED where nvidia-peermem needs it, and NICs for pods.
@@ -220,34 +198,33 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     if not nics:
         return Refused("the Network Operator serves NVIDIA NICs (15b3), but this node has none for compute")
     spec: dict[str, Any] = {}
-    comments: dict[Key, str] = {}
-    note = _ofed(request, spec, comments)
+    note = _ofed(request, spec)
     plugin = _plugin_config(request, nics)
     if isinstance(plugin, Refused):
         return plugin
     config, why = plugin
-    spec["rdmaSharedDevicePlugin"] = {
+    settings = {
         "image": "k8s-rdma-shared-dev-plugin",
         "repository": REPOSITORY,
         "version": PLUGIN_VERSION,
-        "config": json.dumps(config, indent=2) + "\n",
+        "config": Commented(json.dumps(config, indent=2) + "\n", f"A JSON string. {why}"),
     }
-    comments["spec", "rdmaSharedDevicePlugin"] = (
-        "Offers the compute NICs to pods. A pod requests them with resources.limits "
-        + ", ".join(f"rdma/{entry['resourceName']}: 1" for entry in config["configList"])
-        + " and needs securityContext.capabilities.add: [IPC_LOCK] to register memory."
+    asked = ", ".join(f"rdma/{entry['resourceName']}: 1" for entry in config["configList"])
+    spec["rdmaSharedDevicePlugin"] = Commented(
+        settings,
+        f"Offers the compute NICs to pods. A pod requests them with resources.limits {asked} and needs "
+        "securityContext.capabilities.add: [IPC_LOCK] to register memory.",
     )
-    comments["spec", "rdmaSharedDevicePlugin", "config"] = f"A JSON string. {why}"
+    name = Commented("nic-cluster-policy", "The operator accepts only one object, with this name.")
     kind = {"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy"}
-    policy = {**kind, "metadata": {"name": "nic-cluster-policy"}, "spec": spec}
-    comments["metadata", "name"] = "The operator accepts only one object, with this name."
+    policy = {**kind, "metadata": {"name": name}, "spec": spec}
     use = [
         "kubectl apply --dry-run=server --validate=strict --filename FILE",
         "kubectl apply --filename FILE",
     ]
     title = "Network Operator: NicClusterPolicy for GPUDirect RDMA"
     notes = [note, "versions are from Network Operator 26.7.0; use those of the installed release"]
-    return join(head(request, title, use, notes), dump(policy, comments))
+    return join(head(request, title, use, notes), dump(policy))
 
 
 def _ids(functions: Mapping[str, PciFunction], nic: RdmaDevice) -> tuple[int, int] | None:
@@ -261,34 +238,30 @@ def _ids(functions: Mapping[str, PciFunction], nic: RdmaDevice) -> tuple[int, in
 # OFED
 
 
-def _ofed(request: ManifestRequest, spec: dict[str, Any], comments: dict[Key, str]) -> str:
+def _ofed(request: ManifestRequest, spec: dict[str, Any]) -> str:
     """Add the driver's container if this path needs one, and return a note that says why or why not."""
     situation = request.situation
-    installed = network_operator(situation)
     runs = nic_stack(situation) is NicStack.CONTAINER
     if has_host_ofed(situation):
         return "no ofedDriver: the host has its own OFED, which a container's modules would replace"
     if request.path is not GdrPath.PEERMEM and not runs:
         return "no ofedDriver: the kernel's own NIC driver is enough for DMA-BUF"
-    version = known(installed.ofed_version, "") if installed else ""
-    version = version if _IMAGE_VERSION.fullmatch(version) else OFED_VERSION
-    env = _env(request)
-    key: Key = ("spec", "ofedDriver")
+    installed = map_known(situation.kubernetes, lambda cluster: cluster.network_operator)
+    version = known(map_known(installed, lambda operator: operator.ofed_version), "")
+    env = [Commented({"name": name, "value": "true"}, why) for name, why in _env(request)]
+    upgrade = {
+        "autoUpgrade": True,
+        "maxParallelUpgrades": 1,
+        "drain": {"enable": True, "force": True, "deleteEmptyDir": True, "timeoutSeconds": 300},
+    }
+    one_by_one = "One node at a time: replacing OFED ends every RDMA job on the node."
     spec["ofedDriver"] = {
         "image": "doca-driver",
         "repository": REPOSITORY,
-        "version": version,
-        "env": [{"name": name, "value": "true"} for name, _ in env],
-        "upgradePolicy": {
-            "autoUpgrade": True,
-            "maxParallelUpgrades": 1,
-            "drain": {"enable": True, "force": True, "deleteEmptyDir": True, "timeoutSeconds": 300},
-        },
+        "version": version if _IMAGE_VERSION.fullmatch(version) else OFED_VERSION,
+        "env": Commented(env, "The values are strings: true without quotes is rejected."),
+        "upgradePolicy": Commented(upgrade, one_by_one),
     }
-    variables, upgrade = (*key, "env"), (*key, "upgradePolicy")
-    comments.update({(*variables, index): why for index, (_, why) in enumerate(env)})
-    comments[variables] = "The values are strings: true without quotes is rejected."
-    comments[upgrade] = "One node at a time: replacing OFED ends every RDMA job on the node."
     return "the MOFED container replaces the kernel's IB core; storage over RDMA must be unmounted first"
 
 

@@ -28,8 +28,8 @@ from probes.plans.pcie import pass_through_option
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import is_arm64
 from probes.setup.manifests.manifest_text import (
+    Commented,
     DriverOwner,
-    Key,
     ManifestRequest,
     Refused,
     comment_lines,
@@ -164,7 +164,7 @@ _ROLE = "machineconfiguration.openshift.io/role"
 _STANDARD_ROLES = ("worker", "master")
 _FILE_MODE = 0o644  # printed as 420: Ignition takes a decimal integer
 _FIRST_DOCUMENTS = (1, 14)
-_SYSCTL = ("net.core.bpf_jit_harden", "1")
+_SYSCTL = {"net.core.bpf_jit_harden": "1"}
 _WHY_SYSCTL = "From Talos's guide for NVIDIA GPUs."
 _WHY = {
     "nvidia": "The GPU driver. The extension keeps udev from loading it, so every module is listed.",
@@ -181,30 +181,24 @@ def machine_config(request: ManifestRequest) -> str | Refused:
     if isinstance(modules, Refused) and not arguments:
         return modules
     role = request.role
-    spec: dict[str, Any] = {}
-    comments: dict[Key, str] = {
-        ("metadata", "labels"): "The pool whose nodes get this."
-        if role in _STANDARD_ROLES
-        else "The pool below selects it by this label. Without a pool, it is never applied."
-    }
     config: dict[str, Any] = {"ignition": {"version": IGNITION_VERSION}}
     if not isinstance(modules, Refused):
-        config["storage"] = {"files": [_file(modules)]}
-        place: Key = ("spec", "config", "storage", "files", 0)
-        comments[place] = f"Modules at boot: {', '.join(modules)}."
-        mode, contents = (*place, "mode"), (*place, "contents")
-        comments[mode] = "Octal 0644. A string or a leading zero is rejected or misread."
-        comments[contents] = "A data URL (RFC 2397). contents.inline is Butane, not Ignition."
-    spec["config"] = config
+        why = f"Modules at boot: {', '.join(modules)}."
+        config["storage"] = {"files": [Commented(_file(modules), why)]}
+    spec: dict[str, Any] = {"config": config}
     if arguments:
-        spec["kernelArguments"] = arguments
-        comments["spec", "kernelArguments"] = (
-            "The IOMMU translates the DMA of GPUs and NICs on this node, which costs bandwidth."
-        )
+        why = "The IOMMU translates the DMA of GPUs and NICs on this node, which costs bandwidth."
+        spec["kernelArguments"] = Commented(arguments, why)
+    why = (
+        "The pool whose nodes get this."
+        if role in _STANDARD_ROLES
+        else "The pool below selects it by this label. Without a pool, it is never applied."
+    )
+    labels = Commented({_ROLE: role}, why)
     machine = {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
-        "metadata": {"name": f"99-{role}-gdrtop-gpudirect-rdma", "labels": {_ROLE: role}},
+        "metadata": {"name": f"99-{role}-gdrtop-gpudirect-rdma", "labels": labels},
         "spec": spec,
     }
     notes = [f"applying it reboots every node in the pool {role}, one by one"]
@@ -215,13 +209,15 @@ def machine_config(request: ManifestRequest) -> str | Refused:
         use.insert(0, f"oc label node NODE node-role.kubernetes.io/{role}=")
     lines = head(request, f"OpenShift: MachineConfig for GPUDirect RDMA, pool {role}", use, notes)
     pool = () if role in _STANDARD_ROLES else (_pool(role),)
-    return join(lines, *pool, dump(machine, comments))
+    return join(lines, *pool, dump(machine))
 
 
 def _file(modules: tuple[str, ...]) -> dict[str, Any]:
     text = "".join(f"{name}\n" for name in modules)
-    contents = {"source": f"data:,{quote(text)}"}
-    return {"path": OWN_FILE, "mode": _FILE_MODE, "overwrite": True, "contents": contents}
+    mode = Commented(_FILE_MODE, "Octal 0644. A string or a leading zero is rejected or misread.")
+    why = "A data URL (RFC 2397). contents.inline is Butane, not Ignition."
+    contents = Commented({"source": f"data:,{quote(text)}"}, why)
+    return {"path": OWN_FILE, "mode": mode, "overwrite": True, "contents": contents}
 
 
 def _pool(role: str) -> str:
@@ -229,7 +225,7 @@ def _pool(role: str) -> str:
     pool = {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfigPool",
-        "metadata": {"name": role},
+        "metadata": {"name": Commented(role, "Skip this object if the pool already exists.")},
         "spec": {
             "machineConfigSelector": {
                 "matchExpressions": [{"key": _ROLE, "operator": "In", "values": ["worker", role]}]
@@ -237,7 +233,7 @@ def _pool(role: str) -> str:
             "nodeSelector": {"matchLabels": {f"node-role.kubernetes.io/{role}": ""}},
         },
     }
-    return dump(pool, {("metadata", "name"): "Skip this object if the pool already exists."})
+    return dump(pool)
 
 
 def _kernel_arguments(request: ManifestRequest) -> list[str]:
@@ -290,26 +286,16 @@ def _extensions(request: ManifestRequest) -> list[str]:
 
 
 def _machine(modules: list[str]) -> str:
-    key, value = _SYSCTL
-    machine: dict[str, Any] = {
-        "machine": {
-            "kernel": {"modules": [{"name": name} for name in modules]},
-            "sysctls": {key: value},
-        }
-    }
-    comments: dict[Key, str] = {
-        ("machine", "kernel", "modules", index): _WHY[name]
-        for index, name in enumerate(modules)
-        if name in _WHY
-    }
-    return dump(machine, {**comments, ("machine", "sysctls"): _WHY_SYSCTL})
+    listed = [Commented({"name": name}, _WHY.get(name, "")) for name in modules]
+    return dump({"machine": {"kernel": {"modules": listed}, "sysctls": Commented(_SYSCTL, _WHY_SYSCTL)}})
 
 
 def _documents(modules: list[str]) -> list[str]:
-    documents = []
-    for name in modules:
-        document = {"apiVersion": "v1alpha1", "kind": "KernelModuleConfig", "name": name}
-        documents.append(dump(document, {("apiVersion",): _WHY[name]} if name in _WHY else {}))
-    key, value = _SYSCTL
-    sysctl = {"apiVersion": "v1alpha1", "kind": "SysctlConfig", "params": {key: value}}
-    return [*documents, dump(sysctl, {("apiVersion",): _WHY_SYSCTL})]
+    return [
+        *(_document("KernelModuleConfig", _WHY.get(name, ""), name=name) for name in modules),
+        _document("SysctlConfig", _WHY_SYSCTL, params=_SYSCTL),
+    ]
+
+
+def _document(kind: str, why: str, **fields: object) -> str:
+    return dump({"apiVersion": Commented("v1alpha1", why), "kind": kind, **fields})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -25,7 +25,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
+from probes.facts.system.kubernetes import GpuOperator
 from probes.facts.system.packages import Distribution, Family
 from probes.queries.modules import has_efa_only, ofed_of, plugin_only_driver
 from probes.setup.situation import PathChoice, Situation, choose_path
@@ -133,29 +133,16 @@ def driver_owner(situation: Situation) -> Maybe[DriverOwner]:
     gpus = examination.node.gpus
     if container is False and isinstance(gpus, GpuFacts) and isinstance(gpus.driver.version, str):
         return DriverOwner.HOST
-    operator = gpu_operator(situation)
-    if operator is not None and not isinstance(operator.driver_enabled, Unknown):
-        return DriverOwner.OPERATOR if operator.driver_enabled else DriverOwner.HOST
+    enabled = map_known(gpu_operator(situation), lambda operator: operator.driver_enabled)
+    if not isinstance(enabled, Unknown):
+        return DriverOwner.OPERATOR if enabled else DriverOwner.HOST
     detail = "no driver is installed, or its origin could not be read"
     return Unknown(Reason.NOT_THERE, "the NVIDIA driver", detail)
 
 
-def kubernetes_of(situation: Situation) -> KubernetesFacts | None:
-    """Return what is known of Kubernetes; None: nothing."""
-    return situation.kubernetes if isinstance(situation.kubernetes, KubernetesFacts) else None
-
-
-def gpu_operator(situation: Situation) -> GpuOperator | None:
-    """Return the cluster's ClusterPolicy; None: there is none, or it could not be read."""
-    cluster = kubernetes_of(situation)
-    return cluster.gpu_operator if cluster and isinstance(cluster.gpu_operator, GpuOperator) else None
-
-
-def network_operator(situation: Situation) -> NetworkOperator | None:
-    """Return the cluster's NicClusterPolicy; None: there is none, or it could not be read."""
-    cluster = kubernetes_of(situation)
-    found = cluster.network_operator if cluster else None
-    return found if isinstance(found, NetworkOperator) else None
+def gpu_operator(situation: Situation) -> Maybe[GpuOperator]:
+    """Return the cluster's ClusterPolicy."""
+    return map_known(situation.kubernetes, lambda cluster: cluster.gpu_operator)
 
 
 def nic_stack(situation: Situation) -> Maybe[NicStack]:
@@ -214,7 +201,13 @@ _LONGEST = 600  # characters of one comment: names in it come from the node
 # A reader of YAML 1.2 takes some plain words for a number or a Boolean that PyYAML, with YAML 1.1, does not.
 _AMBIGUOUS = re.compile(r"[-+.\d].*|y|n|true|false", re.IGNORECASE | re.DOTALL)
 
-Key = tuple["str | int", ...]
+
+@frozen
+class Commented:
+    """A value of a document, with a comment above its key or item."""
+
+    value: Any
+    text: str
 
 
 def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequence[str] = ()) -> list[str]:
@@ -305,6 +298,7 @@ def _represent_text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(Commented, lambda dumper, commented: dumper.represent_data(commented.value))
 
 
 def comment_lines(text: str, hanging: str = "") -> list[str]:
@@ -324,13 +318,12 @@ def command_line(text: str) -> str:
     return f"#   {printable(text, _LONGEST).rstrip(' ' + chr(92))}"
 
 
-def dump(value: Mapping[str, Any], comments: Mapping[Key, str]) -> str:
-    """Return one document with each comment on its own lines before the key, as ("spec", "env", 0)."""
+def dump(value: Mapping[str, Any]) -> str:
+    """Return one document with each comment on its own lines."""
     text = yaml.dump(dict(value), Dumper=_Dumper, sort_keys=False, allow_unicode=False, width=4096)
-    places = dict(_places(yaml.compose(text, Loader=yaml.SafeLoader), ()))
     above: dict[int, list[str]] = {}
-    for key, comment in comments.items():
-        above.setdefault(places[key], []).extend(comment_lines(comment))
+    for number, comment in _comments(value, yaml.compose(text, Loader=yaml.SafeLoader)):
+        above.setdefault(number, []).extend(comment_lines(comment))
     written: list[str] = []
     for number, line in enumerate(text.splitlines()):
         indent = line[: len(line) - len(line.lstrip(" "))]
@@ -339,17 +332,18 @@ def dump(value: Mapping[str, Any], comments: Mapping[Key, str]) -> str:
     return "\n".join(written) + "\n"
 
 
-def _places(node: yaml.Node | None, path: Key) -> Iterable[tuple[Key, int]]:
-    """Yield the number of the line at which each key and each item begins."""
+def _comments(value: Any, node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """Yield each comment with the number of the line at which its key or item begins."""
+    below: list[tuple[Any, int, yaml.Node]] = []
     if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            here = (*path, str(key.value))
-            yield here, key.start_mark.line
-            yield from _places(value, here)
+        pairs = zip(value.values(), node.value, strict=True)
+        below = [(item, key.start_mark.line, part) for item, (key, part) in pairs]
     elif isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            yield (*path, index), item.start_mark.line
-            yield from _places(item, (*path, index))
+        below = [(item, part.start_mark.line, part) for item, part in zip(value, node.value, strict=True)]
+    for item, number, part in below:
+        if isinstance(item, Commented):
+            yield number, item.text
+        yield from _comments(item.value if isinstance(item, Commented) else item, part)
 
 
 def join(head: Iterable[str], *documents: str) -> str:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable
+from collections import Counter
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import host_name
@@ -83,9 +83,7 @@ def _type(gpu: Gpu) -> str:
 
 def _asked(gpus: list[Gpu]) -> str:
     """Return the value of Gres= in slurm.conf: "gpu:nvidia_h100_80gb_hbm3:8"."""
-    counts: dict[str, int] = {}
-    for gpu in gpus:
-        counts[_type(gpu)] = counts.get(_type(gpu), 0) + 1
+    counts = Counter(map(_type, gpus))
     return ",".join(f"gpu:{kind}:{count}" if kind else f"gpu:{count}" for kind, count in counts.items())
 
 
@@ -197,24 +195,14 @@ def _present(slurm: Maybe[SlurmFacts]) -> tuple[str, ...]:
     return tuple(posixpath.join(directory, prolog) for prolog in known(slurm.prologs, ()))
 
 
-def _pattern(present: Iterable[str]) -> str:
-    """Return a Prolog that stands for every script of a directory, this one too; "" for none."""
-    return next((prolog for prolog in present if any(sign in prolog for sign in "*?[")), "")
-
-
-def _is_configless(slurm: Maybe[SlurmFacts]) -> bool:
-    return not isinstance(slurm, Unknown) and slurm.config == CONFIGLESS
-
-
-def _use(slurm: Maybe[SlurmFacts]) -> list[str]:
+def _use(present: tuple[str, ...], pattern: str, is_pushed: bool) -> list[str]:
     """Return the commands that add the script, and keep the site's own."""
-    present = _present(slurm)
-    if pattern := _pattern(present):
+    if pattern:
         directory = shlex.quote(posixpath.dirname(pattern))
         if pattern.endswith(("/*", "/*.sh")):
             return [f"install -m 0755 FILE {directory}/{_SCRIPT}"]
         return [f"install -m 0755 FILE {directory}/NAME    with a NAME that {pattern} matches"]
-    if _is_configless(slurm):
+    if is_pushed:
         return [
             f"install -m 0755 FILE DIRECTORY/{_SCRIPT}    on slurmctld's host, beside slurm.conf",
             f"Prolog={_SCRIPT}    in slurm.conf there, on a line of its own",
@@ -233,28 +221,22 @@ def _use(slurm: Maybe[SlurmFacts]) -> list[str]:
     ]
 
 
-def _notes(slurm: Maybe[SlurmFacts]) -> list[str]:
+def _notes(slurm: Maybe[SlurmFacts], present: tuple[str, ...], pattern: str, is_pushed: bool) -> list[str]:
     """Return what slurm.conf has already, the order of Prologs, and the limit that jobs would inherit."""
-    present = _present(slurm)
-    excepted = "" if isinstance(slurm, Unknown) else known(slurm.propagate_except, "")
-    notes = []
-    keep = ""
-    if _is_configless(slurm) and not _pattern(present):
+    keep = "" if pattern else f". Copy it to {_DIRECTORY} first, or it will no longer run"
+    order = (
+        f"Slurm runs the scripts of a pattern in reverse alphabetical order, 9 to 0 last: {_SCRIPT} runs"
+        " after scripts whose names begin with a letter"
+    )
+    if is_pushed:
         keep = ". Leave that line; Slurm runs both"
-    elif not _pattern(present):
-        keep = f". Copy it to {_DIRECTORY} first, or it will no longer run"
-    if present:
-        notes.append(f"this node's slurm.conf already has a Prolog: {', '.join(present)}{keep}")
-    if _is_configless(slurm) and not _pattern(present):
-        notes.append(
+        order = (
             "this node is configless: slurmctld (23.11 or newer) sends it only Prologs that are named without"
             " a path, and no pattern"
         )
-    else:
-        notes.append(
-            f"Slurm runs the scripts of a pattern in reverse alphabetical order, 9 to 0 last: {_SCRIPT} runs"
-            " after scripts whose names begin with a letter"
-        )
+    notes = [f"this node's slurm.conf already has a Prolog: {', '.join(present)}{keep}"] if present else []
+    notes.append(order)
+    excepted = known(map_known(slurm, lambda facts: facts.propagate_except), "")
     if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
         notes.append(
             "jobs get the memlock limit of the submitting shell unless slurm.conf has"
@@ -269,8 +251,14 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     first = "load nvidia_peermem if it is missing, and " if loads else ""
     title = f"Slurm Prolog: {first}check GPUDirect RDMA before each job"
     slurm = request.situation.slurm
-    trial = ["gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"]
-    lines = head(request, title, [*trial, *_use(slurm)], _notes(slurm))
+    present = _present(slurm)
+    # A pattern stands for every script of a directory, this one too.
+    pattern = next((prolog for prolog in present if any(sign in prolog for sign in "*?[")), "")
+    # To a configless node, slurmctld sends the script.
+    is_pushed = not isinstance(slurm, Unknown) and slurm.config == CONFIGLESS and not pattern
+    trial = "gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"
+    use, notes = _use(present, pattern, is_pushed), _notes(slurm, present, pattern, is_pushed)
+    lines = head(request, title, [trial, *use], notes)
     parts = ["#!/bin/sh", *lines, "", _SETTINGS]
     if loads:
         options = "".join(f" {option}" for option in peermem_options(request.situation.examination))

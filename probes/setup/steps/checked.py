@@ -53,29 +53,23 @@ class CheckedStep(StepDefinition):
         found = [finding for finding in own if finding.is_present]
         counted = [finding for finding in found if self.notes_count or finding.severity is not Severity.NOTE]
         causes = [facts.findings.get(finding.part_of) for finding in counted if finding.fix is None]
+        unclear = [finding for finding in own if finding.status is Status.UNKNOWN]
+        # Notes alone: the step is done, but its usual sentence would hide them.
+        behind = counted or unclear or found
+        ids = tuple(finding.id for finding in behind)
+        evidence = tuple(part for finding in behind for part in finding.evidence)
         if counted and len(causes) == len(counted) and (cause := causes[0]) and not self.covers(cause.id):
-            ids = tuple(finding.id for finding in counted)
             return self.step(StepState.BLOCKED, f"ends with: {cause.title}", findings=ids)
         if counted:
-            return self.step(
-                StepState.TO_DO,
-                _reason(counted),
-                tuple(part for finding in counted for part in finding.evidence),
-                merged_plan(self.title, counted),
-                needs_console=any(finding.id.startswith("secure-boot") for finding in counted),
-                findings=tuple(finding.id for finding in counted),
-            )
-        unclear = [finding for finding in own if finding.status is Status.UNKNOWN]
+            plan = merged_plan(self.title, counted)
+            asks = any(name.startswith("secure-boot") for name in ids)
+            state, reason = StepState.TO_DO, _reason(counted)
+            return self.step(state, reason, evidence, plan, needs_console=asks, findings=ids)
         if unclear:
             more = f", and {len(unclear) - 1} more" if len(unclear) > 1 else ""
-            ids = tuple(finding.id for finding in unclear)
             return self.step(StepState.UNKNOWN, f"{unclear[0].cause}{more}", findings=ids)
-        if found:  # notes only: the step is done, but its usual sentence would hide them
-            ids = tuple(finding.id for finding in found)
-            evidence = tuple(part for finding in found for part in finding.evidence)
-            reason = f"nothing to do; note: {_reason(found)}"
-            return self.step(StepState.DONE, reason, evidence, findings=ids)
-        return self.step(StepState.DONE, self.done)
+        reason = f"nothing to do; note: {_reason(found)}" if found else self.done
+        return self.step(StepState.DONE, reason, evidence, findings=ids)
 
 
 def _reason(found: list[Finding]) -> str:

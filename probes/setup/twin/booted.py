@@ -28,8 +28,7 @@ from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.host import TwinHost, unknown_path
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands import boot
-from probes.simulation.node.modules.files import modinfo_fields
-from probes.simulation.node.modules.modules import refcnt, users_of
+from probes.simulation.node.modules.modules import modinfo_fields, refcnt, users_of
 from probes.simulation.node.system.services import has_switches, run, stop
 
 ONLY_AFTER = "only known after the boot"
@@ -160,7 +159,7 @@ class BootedTwin(TwinHost):
     def _is_parameter_of_now(self, path: str) -> bool:
         """Return whether a path is a parameter of a module that was loaded and is loaded again."""
         match = _PARAMETER.match(path)
-        return match is not None and match[1] in self.tree.live_modules and self._modules.is_of_node(match[1])
+        return match is not None and match[1] in self.tree.live_modules and match[1] in self._modules.of_node
 
     def _gone(self, path: str) -> Unknown | None:
         match = _PROCESS.fullmatch(path)

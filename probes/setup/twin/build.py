@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS, Flavor, parse_fields
 from probes.facts.gpudirect import MEMORY_PEERS
 from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK
@@ -15,10 +15,9 @@ from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES, PROC_MODULES_LIMIT_BYTES, ModuleFacts
+from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES, PROC_MODULES_LIMIT_BYTES
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.pci.nic_families import LADDER_FAMILIES
-from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
 from probes.queries.modules import (
@@ -29,7 +28,7 @@ from probes.queries.modules import (
     module_messages,
     nics_of,
 )
-from probes.setup.twin.booted import BootedTwin, NextStart
+from probes.setup.twin.booted import BootedTwin
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import read_kernel_files
 from probes.setup.twin.tree import TwinTree
@@ -45,8 +44,8 @@ from probes.simulation.node.model.description import (
     SystemDescription,
 )
 from probes.simulation.node.model.tree import PlacedGpu, PlacedNic, Refusal, log
-from probes.simulation.node.modules.files import Modinfo, modinfo_fields, version_table
 from probes.simulation.node.modules.loading import SIG_ENFORCE
+from probes.simulation.node.modules.modules import Modinfo, modinfo_fields, version_table
 from probes.simulation.node.system.services import show_units
 from probes.snapshot.examination import Examination
 
@@ -122,7 +121,9 @@ def start_twin(
     twin = BootedTwin(tree, _devices(examination), files.start)
     if keeps_kernel and not files.start.changed and files.start.driver is None:
         _log_symbols(twin, examination)
-        if _keeps_command_line(examination, files.start):
+        now = map_known(examination.node.kernel, lambda kernel: kernel.cmdline)
+        lines = [words_that_matter(known(line, "")) for line in (now, files.start.cmdline)]
+        if lines[0] == lines[1]:  # the command line may set ACS
             _log_topology(twin, examination)
     return twin
 
@@ -188,14 +189,6 @@ def fields_of(file: ModuleFile) -> dict[str, str]:
         "signer": known(file.signer, ""),
     }
     return {key: value for key, value in fields.items() if value or key == "depends"}
-
-
-def _keeps_command_line(examination: Examination, start: NextStart) -> bool:
-    """Return whether the command line, which may set ACS, is the same."""
-    kernel = examination.node.kernel
-    now = Unknown(Reason.NOT_THERE) if isinstance(kernel, Unknown) else kernel.cmdline
-    lines = [words_that_matter(known(line, "")) for line in (now, start.cmdline)]
-    return lines[0] == lines[1]
 
 
 def _log_symbols(twin: BootedTwin, examination: Examination) -> None:
@@ -289,23 +282,24 @@ def _place_devices(tree: TwinTree, examination: Examination) -> None:
 def _description(host: Host, examination: Examination) -> NodeDescription:
     """Describe the node as far as the commands of the simulation ask for it."""
     node = examination.node
-    gpus, modules, kernel = node.gpus, node.modules, node.kernel
+    gpus, platform = node.gpus, node.platform
     driver = None if isinstance(gpus, Unknown) else gpus.driver
     first = None if isinstance(gpus, Unknown) or not gpus.gpus else gpus.gpus[0]
     flavor: Literal["open", "proprietary"] = "proprietary"
     if driver is not None and driver.flavor is Flavor.OPEN:
         flavor = "open"
-    platform = node.platform if isinstance(node.platform, PlatformFacts) else None
     refusal = "" if driver is None or driver.nvml is None else driver.nvml
+    # nvidia_peermem built with OFED depends on the RDMA core.
+    depends = known(map_known(node.modules, lambda facts: facts.modules[PEERMEM].depends), ())
     return NodeDescription(
         name="twin",
         title="twin",
-        hostname="this node" if platform is None else known(platform.hostname, "this node"),
+        hostname=known(map_known(platform, lambda facts: facts.hostname), "this node"),
         product=("", ""),
-        distribution="" if platform is None else known(platform.distribution, ""),
+        distribution=known(map_known(platform, lambda facts: facts.distribution), ""),
         kernel=known(node.kernel_release, "0"),
-        architecture="x86_64" if platform is None else known(platform.cpu_architecture, "x86_64"),
-        cmdline="" if isinstance(kernel, Unknown) else known(kernel.cmdline, ""),
+        architecture=known(map_known(platform, lambda facts: facts.cpu_architecture), "x86_64"),
+        cmdline=known(map_known(node.kernel, lambda facts: facts.cmdline), ""),
         driver=DriverDescription("" if driver is None else known(driver.version, ""), flavor, ""),
         gpu=GpuDescription(
             name="" if first is None else first.name,
@@ -321,18 +315,10 @@ def _description(host: Host, examination: Examination) -> NodeDescription:
         switch=SwitchDescription(),
         numa=(),
         root=(),
-        modules=ModulesDescription((), (), _uses_ofed(modules)),
+        modules=ModulesDescription((), (), any(name.startswith("ib_") for name in depends)),
         gpudirect=GpuDirectDescription(
             dmabuf=False, memory_peers=not isinstance(host.names(MEMORY_PEERS), Unknown)
         ),
         system=SystemDescription("", ""),
         nvml=NvmlDescription(refusal=refusal if "mismatch" in refusal else ""),
     )
-
-
-def _uses_ofed(modules: ModuleFacts | Unknown) -> bool:
-    """Return whether nvidia_peermem depends on the RDMA core, as one built with OFED does."""
-    if isinstance(modules, Unknown):
-        return False
-    depends = modules.modules[PEERMEM].depends
-    return not isinstance(depends, Unknown) and any(name.startswith("ib_") for name in depends)

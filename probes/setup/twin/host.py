@@ -64,29 +64,20 @@ class TwinModules:
 
     def __init__(self, tree: TwinTree) -> None:
         self._tree = tree
-        self._old = tuple(tree.live_modules)
+        self.of_node = tuple(tree.live_modules)  # loaded when the twin was made
         self.idle: frozenset[str] = frozenset()  # drivers without devices, which bring nothing
-        for name in self._old:
+        for name in self.of_node:
             tree.references[name, "node"] = self._references(name)
-
-    @property
-    def have_changed(self) -> bool:
-        """Return whether a module was loaded or removed on the twin."""
-        return tuple(self._tree.live_modules) != self._old
 
     @property
     def new(self) -> tuple[str, ...]:
         """Return the modules that were loaded on the twin and not on the node."""
-        known_ones = {*self._old, *self.idle}
+        known_ones = {*self.of_node, *self.idle}
         return tuple(name for name in self._tree.live_modules if name not in known_ones)
-
-    def is_of_node(self, name: str) -> bool:
-        """Return whether a module was loaded when the twin was made."""
-        return name in self._old
 
     def is_removed(self, name: str) -> bool:
         """Return whether a module of the node was removed on the twin."""
-        return name in self._old and name not in self._tree.live_modules
+        return name in self.of_node and name not in self._tree.live_modules
 
     def count(self, name: str) -> int:
         """Return a module's reference count, without users that were removed and with new ones."""
@@ -238,11 +229,11 @@ class TwinHost(HostBase):
         return content
 
     def _content(self, path: str, limit: int) -> Maybe[bytes]:
-        if self._modules.have_changed:
+        if tuple(self.tree.live_modules) != self._modules.of_node:
             if path == PROC_MODULES:
                 return self._modules.proc_modules().encode()
             module = path.removeprefix("/sys/module/").removesuffix("/refcnt")
-            if path == f"/sys/module/{module}/refcnt" and self._modules.is_of_node(module):
+            if path == f"/sys/module/{module}/refcnt" and module in self._modules.of_node:
                 if self._modules.is_removed(module):
                     return Unknown(Reason.NOT_THERE, path)
                 return f"{self._modules.count(module)}\n".encode()

@@ -29,6 +29,7 @@ from probes.queries.modules import file_of, gpu_functions, is_present, module_of
 from probes.setup.twin.booted import ONLY_AFTER, NextStart
 from probes.simulation.commands.boot import MODULES
 from probes.simulation.node.model.tree import Refusal
+from probes.simulation.node.modules.loading import KEY_REJECTED
 from probes.simulation.node.system.system import PASSTHROUGH
 from probes.snapshot.examination import Examination
 
@@ -36,9 +37,6 @@ NAMES = tuple(dict.fromkeys((*LADDER, *MODULES, "nouveau", "ib_peer_mem")))
 """The modules that decide a start."""
 _OFF = {"intel_iommu=off", "amd_iommu=off", "iommu=off"}
 _IOMMU_WORDS = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
-_REJECTED = Refusal(
-    "Key was rejected by service", ((5, "Loading of module with unavailable key is rejected"),)
-)
 _SECONDS = 2.0
 _NO_ENTRY = "no boot entry shows the next kernel command line"
 
@@ -241,7 +239,7 @@ def _by_signatures(
     if answers == {True}:
         return {}, {}
     if answers == {False}:
-        return dict.fromkeys(strangers, _REJECTED), {}
+        return dict.fromkeys(strangers, KEY_REJECTED), {}
     doubt = "gdrtop cannot tell whether the kernel trusts its signature"
     return {}, {name: doubt for name in strangers if name in ("nvidia", "nvidia_uvm", *CONNECTX.modules)}
 

@@ -7,9 +7,10 @@ everything else, read-only.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.host.protocol import Host
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, Removed, Tree
@@ -33,8 +34,12 @@ class TwinTree(Tree):
         self.hidden: set[str] = set()  # removed, with everything below
         self.made: dict[str, set[str]] = {"/": set()}  # directory -> names that were added to it
         self.files: dict[str, Content] = _Overlay(self._node_file)
-        self.links: dict[str, str] = _Overlay(self._node_link)
-        self.directories: dict[str, set[str]] = _Overlay(self._directory_now)
+        self.links: dict[str, str] = _Overlay(
+            lambda path: None if self.is_hidden(path) else known(self.host_of(path).link(path), None)
+        )
+        self.directories: dict[str, set[str]] = _Overlay(
+            lambda path: known(map_known(self.node_names(path), set), None)
+        )
 
     def host_of(self, path: str) -> Host:
         """Return the host that has a path: the node for what its kernel shows, else the disk."""
@@ -97,10 +102,7 @@ class TwinTree(Tree):
 
     def restore(self, removed: Removed) -> None:
         self.hidden -= removed.directories
-        for path, target in removed.links.items():
-            self.link(path, target)
-        for path, content in removed.files.items():
-            self.add(path, content)
+        super().restore(replace(removed, directories=frozenset()))
 
     def is_there(self, path: str) -> bool:
         if path in self.made or self.changed_file(path) is not None or self.changed_link(path) is not None:
@@ -162,14 +164,6 @@ class TwinTree(Tree):
         if isinstance(content, Unknown):
             return None
         return content if path.endswith("/config") else content.decode("utf-8", "replace")
-
-    def _node_link(self, path: str) -> str | None:
-        return None if self.is_hidden(path) else known(self.host_of(path).link(path), None)
-
-    def _directory_now(self, path: str) -> set[str] | None:
-        """Return the names in a directory, with the changes: `made` has them."""
-        names = self.node_names(path)
-        return None if isinstance(names, Unknown) else set(names)
 
     def node_names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the names in a directory of the node, with the changes."""

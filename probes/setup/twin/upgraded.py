@@ -24,7 +24,7 @@ from probes.setup.twin.build import MANAGER_VERSION, fields_of, make_tree
 from probes.setup.twin.host import TwinHost
 from probes.setup.twin.next_start import NAMES
 from probes.setup.twin.tree import TwinTree
-from probes.simulation.node.modules.files import Modinfo
+from probes.simulation.node.modules.modules import Modinfo
 from probes.snapshot.examination import Examination
 
 # Modules that the kernel itself has too, and their directories below kernel/drivers.

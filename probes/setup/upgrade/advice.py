@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity
@@ -40,17 +40,6 @@ UNDER_PEERMEM = "upgrade-ofed-under-peermem"
 _PEERMEM_README = "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"
 
 
-def warnings_of(
-    host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
-) -> tuple[Finding, ...]:
-    """Return the warnings; `present`: the modules of the running kernel."""
-    return (
-        *_without_headers(host, examination, upgrade, present),
-        *_under_peermem(examination, upgrade, present),
-        *_until_reboot(examination, upgrade),
-    )
-
-
 def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
     """Return whether the headers of a kernel are there after the upgrade."""
     return (
@@ -60,7 +49,7 @@ def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
 
 def _without_headers(
     host: Host, examination: Examination, upgrade: Upgrade, present: InstalledModules
-) -> Sequence[Finding]:
+) -> Iterator[Finding]:
     """Find new kernels for which DKMS cannot build the drivers."""
     modules = () if isinstance(examination.dkms, Unknown) else examination.dkms.modules
     ours = [module.name for module in modules if present.release in module.installed]
@@ -68,89 +57,76 @@ def _without_headers(
     new = [kernel for kernel in upgrade.kernels if kernel != present.release]
     without = [kernel for kernel in new if not has_headers(host, upgrade, kernel)]
     if not without or not (gpu or nic):
-        return ()
+        return
     fix = tuple(header_step(examination, kernel) for kernel in without)
     source = _source(upgrade)
     drivers = "the GPU driver and the NIC driver" if gpu and nic else f"the {'GPU' if gpu else 'NIC'} driver"
     own_nic = "After the reboot, the kernel's own NIC driver is used, and nvidia_peermem does not load."
-    return (
-        _finding(
-            WITHOUT_HEADERS,
-            Severity.CRITICAL if gpu else Severity.WARNING,
-            "The new kernel comes without headers, so DKMS cannot build the drivers",
-            f"DKMS builds {drivers} for a new kernel only if its headers are installed.",
-            "After the reboot, the node has no GPU driver." if gpu else own_nic,
-            (
-                *(Evidence(source, f"installs kernel {kernel}, and no headers for it") for kernel in without),
-                *(Evidence("/var/lib/dkms", f"{name} is built on this node") for name in (*gpu, *nic)),
-            ),
-            Plan("Install the headers with the kernel", fix),
-            "dkms(8)",
+    yield _finding(
+        WITHOUT_HEADERS,
+        Severity.CRITICAL if gpu else Severity.WARNING,
+        "The new kernel comes without headers, so DKMS cannot build the drivers",
+        f"DKMS builds {drivers} for a new kernel only if its headers are installed.",
+        "After the reboot, the node has no GPU driver." if gpu else own_nic,
+        (
+            *(Evidence(source, f"installs kernel {kernel}, and no headers for it") for kernel in without),
+            *(Evidence("/var/lib/dkms", f"{name} is built on this node") for name in (*gpu, *nic)),
         ),
+        Plan("Install the headers with the kernel", fix),
+        "dkms(8)",
     )
 
 
 def _under_peermem(
     examination: Examination, upgrade: Upgrade, present: InstalledModules
-) -> Sequence[Finding]:
+) -> Iterator[Finding]:
     """Find that OFED is replaced and the GPU driver's modules are not built again."""
     changed = upgrade.nic_modules
     entry = present.entry(PEERMEM)
     if not changed or entry is None or upgrade.driver_version:
-        return ()
+        return
     module = module_of(examination, PEERMEM)
     is_loaded = not isinstance(module, Unknown) and is_present(module)
     direct = examination.node.gpudirect
     uses = not isinstance(direct, Unknown) and direct.dmabuf.usable is not True and is_loaded
-    evidence = (
-        *(Evidence(_source(upgrade), _words(change.name, change.old, change.new)) for change in changed),
-        Evidence(f"modinfo -n {PEERMEM}", entry.path),
-    )
-    return (
-        _finding(
-            UNDER_PEERMEM,
-            Severity.WARNING if uses else Severity.NOTE,
-            "OFED is replaced under nvidia_peermem, which is not rebuilt",
-            "nvidia_peermem was built with the symbols of the present OFED. The upgrade replaces OFED and not"
-            " the GPU driver, so the module may not load with the new OFED.",
-            "If it does not load, no path is usable." if uses else "DMA-BUF does not need nvidia_peermem.",
-            evidence,
-            Plan(
-                "Rebuild the GPU driver after the upgrade",
-                rebuild_steps(examination),
-                note="For a new kernel, use its release.",
-            ),
-            _PEERMEM_README,
-            data_path=True,
+    title, steps = "Rebuild the GPU driver after the upgrade", rebuild_steps(examination)
+    yield _finding(
+        UNDER_PEERMEM,
+        Severity.WARNING if uses else Severity.NOTE,
+        "OFED is replaced under nvidia_peermem, which is not rebuilt",
+        "nvidia_peermem was built with the symbols of the present OFED. The upgrade replaces OFED and not"
+        " the GPU driver, so the module may not load with the new OFED.",
+        "If it does not load, no path is usable." if uses else "DMA-BUF does not need nvidia_peermem.",
+        (
+            *(Evidence(_source(upgrade), _words(change.name, change.old, change.new)) for change in changed),
+            Evidence(f"modinfo -n {PEERMEM}", entry.path),
         ),
+        Plan(title, steps, note="For a new kernel, use its release."),
+        _PEERMEM_README,
+        data_path=True,
     )
 
 
-def _until_reboot(examination: Examination, upgrade: Upgrade) -> Sequence[Finding]:
+def _until_reboot(examination: Examination, upgrade: Upgrade) -> Iterator[Finding]:
     """Find that the driver's libraries will differ from the loaded module until the reboot."""
     gpus = examination.node.gpus
     loaded = "" if isinstance(gpus, Unknown) or gpus.driver is None else known(gpus.driver.version, "")
     version = upgrade.library_version
     if not loaded or not version or version == loaded:
-        return ()
-    return (
-        _finding(
-            "upgrade-needs-reboot",
-            Severity.WARNING,
-            "No CUDA program starts between the upgrade and the reboot",
-            f"The upgrade installs libcuda {version}; driver {loaded} stays loaded until the node restarts.",
-            "New jobs fail with “driver/library version mismatch” until then; running jobs go on.",
-            (
-                Evidence(_source(upgrade), f"libcuda {version}"),
-                Evidence("/sys/module/nvidia/version", loaded),
-            ),
-            make_plan(
-                "Reboot right after the upgrade",
-                "Drain the node before the upgrade, and reboot it right after.",
-                needs_reboot=True,
-            ),
-            "NVIDIA driver README, Known Issues",
+        return
+    drain = "Drain the node before the upgrade, and reboot it right after."
+    yield _finding(
+        "upgrade-needs-reboot",
+        Severity.WARNING,
+        "No CUDA program starts between the upgrade and the reboot",
+        f"The upgrade installs libcuda {version}; driver {loaded} stays loaded until the node restarts.",
+        "New jobs fail with “driver/library version mismatch” until then; running jobs go on.",
+        (
+            Evidence(_source(upgrade), f"libcuda {version}"),
+            Evidence("/sys/module/nvidia/version", loaded),
         ),
+        make_plan("Reboot right after the upgrade", drain, needs_reboot=True),
+        "NVIDIA driver README, Known Issues",
     )
 
 
@@ -226,7 +202,11 @@ def advise(host: Host, examination: Examination, upgrade: Upgrade) -> UpgradeAdv
         after = replace(after, next_kernel=newest)
     release = known(after.next_kernel, newest or running)
     found = forecast(upgraded, examination, after, release, only=True)
-    warnings = warnings_of(host, examination, upgrade, present)
+    warnings = (
+        *_without_headers(host, examination, upgrade, present),
+        *_under_peermem(examination, upgrade, present),
+        *_until_reboot(examination, upgrade),
+    )
     kernels = []
     for kernel in found.kernels:  # warnings count for the verdict like every other finding
         findings = (*warnings, *_by_cause(kernel.findings, warnings))

@@ -136,8 +136,7 @@ def parse_dnf(text: str) -> tuple[PackageChange, ...]:
             words = []
             _replace(found, line.split()[1:])
         elif kind is not None:
-            is_start = line[1:2] not in (" ", "\t")
-            if is_start:
+            if line[1:2] not in (" ", "\t"):
                 _add(found, kind, words)
                 words = []
             words += line.split()
@@ -198,11 +197,9 @@ def _distinct(found: Iterable[PackageChange]) -> tuple[PackageChange, ...]:
     """
     chosen: dict[tuple[str, str], PackageChange] = {}
     for change in found:
-        key = (change.name, change.new)
-        chosen.setdefault(key, change)
+        chosen.setdefault((change.name, change.new), change)
     kept = {name for name, new in chosen if new}
-    rows = (change for (name, new), change in chosen.items() if new or name not in kept)
-    return tuple(rows)[:MAX_PACKAGES]
+    return tuple(change for (name, new), change in chosen.items() if new or name not in kept)[:MAX_PACKAGES]
 
 
 KERNEL, HEADERS = "kernel", "kernel headers"
@@ -265,10 +262,8 @@ class Upgrade:
     def has_prebuilt_driver(self, release: str) -> bool:
         """Return whether it installs GPU modules that were built for this kernel."""
         version = release.rpartition(".")[0] or release
-        names = [
-            change.name for change in self.changes if change.new and subject_of(change.name) == GPU_MODULES
-        ]
-        return any(name.endswith((f"-{release}", f"-{version}")) for name in names)
+        endings = (f"-{release}", f"-{version}")
+        return any(change.name.endswith(endings) for change in self._installed(GPU_MODULES))
 
     @property
     def driver_version(self) -> str:

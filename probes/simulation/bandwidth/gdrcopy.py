@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from probes.facts.system.tool_names import SANITY
 from probes.simulation.bandwidth import cuda, speeds
-from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
 from probes.snapshot.examination import Examination
 

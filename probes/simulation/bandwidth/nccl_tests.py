@@ -17,9 +17,8 @@ from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.nccl.settings import parse_hca_list, parse_level
 from probes.simulation.bandwidth import cuda, speeds
-from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.simulation.node.model.tree import Tree

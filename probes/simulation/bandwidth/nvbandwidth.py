@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probes.simulation.bandwidth import cuda, speeds
-from probes.simulation.bandwidth.command_line import ParsedCommand
 from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
 
 _STARTS, _SECONDS_PER_GPU = 1.2, 0.12

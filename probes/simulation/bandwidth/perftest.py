@@ -15,8 +15,13 @@ from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.facts.system.tools import ToolFacts, cuda_in_program
 from probes.simulation.bandwidth import perftest_text, speeds
-from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
-from probes.simulation.bandwidth.node_pair import Listener, SimulatedNode, is_taken
+from probes.simulation.bandwidth.node_pair import (
+    Listener,
+    ParsedCommand,
+    SimulatedNode,
+    is_taken,
+    program_bytes,
+)
 from probes.simulation.bandwidth.perftest_text import (
     NOT_CONNECTED,
     PEER_GONE,

@@ -26,8 +26,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import why_topology_allowed
 from probes.simulation.bandwidth import cuda, perftest_text
-from probes.simulation.bandwidth.command_line import ParsedCommand, program_bytes
-from probes.simulation.bandwidth.node_pair import SimulatedNode
+from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode, program_bytes
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest
 from probes.simulation.bandwidth.speeds import device_of
 from probes.simulation.node.jobs.processes import library_directory

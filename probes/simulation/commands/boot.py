@@ -18,9 +18,8 @@ from probes.host.protocol import Host
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.systemctl import MODULES_LOAD
 from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
-from probes.simulation.node.modules.files import read_index
 from probes.simulation.node.modules.loading import MODULES_DISABLED, remove_modules
-from probes.simulation.node.modules.modules import end_rdma_traffic
+from probes.simulation.node.modules.modules import end_rdma_traffic, read_index
 from probes.simulation.node.system.services import stop
 
 _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")

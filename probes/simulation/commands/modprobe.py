@@ -23,9 +23,8 @@ from probes.simulation.commands.command_result import (
     split_options,
     unsupported,
 )
-from probes.simulation.node.modules.files import module_of_file, read_index
 from probes.simulation.node.modules.loading import INVALID, insert_module, modules_are_locked, remove_modules
-from probes.simulation.node.modules.modules import refcnt, users_of
+from probes.simulation.node.modules.modules import module_of_file, read_index, refcnt, users_of
 
 # fmt: off
 _OPTIONS = frozenset({

@@ -20,7 +20,7 @@ from probes.simulation.commands.command_result import (
 )
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.model.tree import Tree
-from probes.simulation.node.modules.files import add_driver_files
+from probes.simulation.node.modules.modules import add_driver_files
 from probes.simulation.node.system.software import (
     DRIVER,
     IMEX,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
-from probes.simulation.faults import environment, gpu, live, modules, nccl, new_node, nic, path, pcie, peermem
+from probes.simulation.faults import environment, gpu, live, modules, nccl, nic, path, pcie
 from probes.simulation.faults.fault import Fault
 
 _HIDDEN_OVER_TCP = (
@@ -66,18 +66,15 @@ HIDES: dict[str, tuple[str, ...]] = {
 }
 
 # Add a new file of faults here.
-AREAS: tuple[ModuleType, ...] = (
-    *(modules, peermem, path, pcie, nic, gpu, environment, nccl, live, new_node),
-)
+AREAS: tuple[ModuleType, ...] = (modules, path, pcie, nic, gpu, environment, nccl, live)
+_ALL: tuple[Fault, ...] = tuple(fault for area in AREAS for fault in area.FAULTS)
 # Nothing else can be wrong with what is not there.
-_ALL = tuple(fault.name for area in AREAS for fault in area.FAULTS)
-HIDES |= {fault.name: tuple(name for name in _ALL if name != fault.name) for fault in new_node.FAULTS}
+HIDES |= {new.name: tuple(fault.name for fault in _ALL if fault is not new) for new in modules.NEW_NODES}
 FAULTS: dict[str, Fault] = {
     fault.name: replace(
         fault, excludes=fault.excludes | {hider for hider, hidden in HIDES.items() if fault.name in hidden}
     )
-    for area in AREAS
-    for fault in area.FAULTS
+    for fault in _ALL
 }
 
 

@@ -11,8 +11,8 @@ from probes.base.frozen import frozen
 from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, Tree, log
-from probes.simulation.node.modules.files import modinfo_of, set_modinfo
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
+from probes.simulation.node.modules.modules import modinfo_of, set_modinfo
 
 Given = ParamSpec("Given")
 ChangeTree = Callable[[Tree], object]  # what it returns does not matter

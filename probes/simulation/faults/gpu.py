@@ -20,7 +20,7 @@ from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.jobs.processes import add_fabric_manager, library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
 from probes.simulation.node.model.tree import Tree, log
-from probes.simulation.node.modules.files import set_modinfo
+from probes.simulation.node.modules.modules import set_modinfo
 from probes.simulation.node.system.services import (
     UNITS,
     set_fabric_manager_version,

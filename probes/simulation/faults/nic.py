@@ -32,8 +32,8 @@ from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.jobs.traffic import change_count
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree, log
-from probes.simulation.node.modules.files import remove_module_file
 from probes.simulation.node.modules.loading import INVALID, symbol_mismatch
+from probes.simulation.node.modules.modules import remove_module_file
 
 _WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
 _ROCE = ("mlx5_4", "mlx5_9")

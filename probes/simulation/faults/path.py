@@ -1,9 +1,11 @@
-"""Faults of the path from NIC to GPU memory."""
+"""Faults of the paths from NIC to GPU memory: nvidia_peermem, DMA-BUF, Data Direct."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
 from probes.queries.modules import DRIVER_VERSION
@@ -15,14 +17,211 @@ from probes.simulation.faults.fault import (
     change_devices,
     change_fields,
     fault,
+    refused,
     remove_path,
+    set_module_field,
     unloaded,
 )
-from probes.simulation.faults.peermem import GONE, ofed, peermem_parameter
+from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
+from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
+from probes.simulation.node.modules.loading import (
+    insert_module,
+    refuse_module,
+    symbol_mismatch,
+)
+from probes.simulation.node.modules.modules import (
+    OFED_SYMVERS,
+    OTHER_VERSIONS,
+    add_module,
+    add_module_file,
+    modinfo_fields,
+    remove_module_file,
+    set_modinfo,
+    srcversion_of,
+    symvers,
+    version_table,
+)
+from probes.simulation.node.system.services import WANTS, stop
 
-FAULTS = Faults()
+_NOT_INSERTED = "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
+_OPTIONS = "/etc/modprobe.d/nvidia-peermem.conf"
+_PARAMETERS = "/sys/module/nvidia_peermem/parameters"
+_UNKNOWN_SYMBOL = Refusal(
+    "Unknown symbol in module, or unknown parameter (see dmesg)",
+    ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),),
+)
+_SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
+
+FAULTS, _UNLOADED = Faults(), Faults()
+_UNLOAD = unloaded(PEERMEM)
+_NOT_ON_DISK = (_UNLOAD, as_change(remove_module_file)(PEERMEM))
+
+
+def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
+    path = f"/lib/modules/{tree.description.kernel}/modules.dep"
+    text = tree.files[path]
+    assert isinstance(text, str)
+    tree.add(path, "".join(change(line) for line in text.splitlines(True)))
+
+
+def _without_symbols(tree: Tree) -> None:
+    node = tree.description
+    own, nvidia = module_path(node, PEERMEM), module_path(node, "nvidia")
+    _edit_dependencies(tree, lambda line: f"{own}: {nvidia}\n" if line.startswith(f"{own}:") else line)
+    set_modinfo(tree, PEERMEM, "depends", "nvidia")
+
+
+@_UNLOADED.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
+def _symbol_of_other_ofed(tree: Tree) -> None:
+    refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, PEER_MEMORY_SYMBOL), 15.1)
+    table, path = version_table(tree), modinfo_fields(tree, PEERMEM).get("filename", "")
+    if path in table.needed:
+        table.needed[path] = OTHER_VERSIONS
+        del tree.refusals[PEERMEM]  # the versions explain it, until they are the same
+
+
+def _ofed_replaced(tree: Tree) -> None:
+    """Exchange OFED's files on disk; the loaded modules stay until the next boot."""
+    path = modinfo_fields(tree, "ib_core").get("filename", "")
+    version_table(tree).exported[path] = OTHER_VERSIONS
+    set_modinfo(tree, "ib_core", "srcversion", srcversion_of("ib_core of another OFED"))
+    tree.add(OFED_SYMVERS, symvers(OTHER_VERSIONS))
+
+
+def _inbox_core(tree: Tree) -> None:
+    ofed, inbox = module_path(tree.description, "ib_core"), "kernel/drivers/infiniband/core/ib_core.ko"
+    _edit_dependencies(tree, lambda line: line.replace(ofed, inbox))
+    set_modinfo(tree, "ib_core", "filename", f"/lib/modules/{tree.description.kernel}/{inbox}")
+
+
+@as_change
+def peermem_parameter(tree: Tree, name: str, value: str) -> None:
+    """Load nvidia_peermem with a parameter, now and at the next boot."""
+    tree.add(_OPTIONS, f"options nvidia-peermem {name}={value}\n")
+    tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
+
+
+@as_change
+def ofed(tree: Tree, release: str) -> None:
+    """Install another release of OFED."""
+    tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
+
+
+def _unneeded(tree: Tree) -> None:
+    """Add an old configuration to a node with DMA-BUF: OFED's symbols, and a unit that runs modprobe."""
+    tree.add(f"/lib/modules/{tree.description.kernel}/modules.symbols", _SYMBOLS)
+    set_modinfo(tree, PEERMEM, "depends", "nvidia,ib_core")
+    unit = "/etc/systemd/system/load-peermem.service"
+    tree.add(unit, "[Service]\nType=oneshot\nExecStart=/sbin/modprobe nvidia-peermem\n")
+    tree.link(f"{WANTS}/load-peermem.service", unit)
+    tree.live_modules.append(PEERMEM)
+    version = tree.description.driver.version
+    add_module(tree, PEERMEM, version, srcversion_of(PEERMEM))
+
+
+def _old_module(tree: Tree) -> None:
+    _old_package(tree)
+    tree.live_modules.append("nv_peer_mem")
+    add_module(tree, "nv_peer_mem", "1.3-0", srcversion_of("nv_peer_mem"))
+
+
+def _old_package(tree: Tree) -> None:
+    add_module_file(tree, "nv_peer_mem")
+    set_modinfo(tree, "nv_peer_mem", "version", "1.3-0")
+    tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
+
+
+def _end_all_programs(tree: Tree) -> None:
+    for program in list(tree.programs):
+        end_program(tree, program.pid)
+
+
+@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use, but no process uses it", on="dgx-a100")
+def _leak(tree: Tree) -> None:
+    for name in [name for name in tree.directories.get("/proc", set()) if name.isdecimal()]:
+        tree.remove(f"/proc/{name}")
+    tree.directory("/proc/1/fd")
+    tree.add("/proc/1/comm", "systemd\n")
+    tree.add("/proc/1/cmdline", "/sbin/init\0")
+    tree.references[PEERMEM, "job"] = lambda seconds: 12
+
+
+@FAULTS.fault("peermem-invalid-context-flood", "nvidia_peermem floods the kernel log")
+def _flood(tree: Tree) -> None:
+    for number in range(3):
+        text = "ERROR detected invalid context, skipping further processing"
+        text = f"nvidia-peermem nv_get_p2p_free_callback:127 {text}"
+        log(tree, text, 900.0 + number, 3)
+
+
+# fmt: off
+_UNLOADED += (
+    fault("peermem-built-without-symbols", "nvidia_peermem was built without the peer-memory symbols",
+          _UNLOAD, _without_symbols, excludes=NO_FILE),
+    fault("boot-load-race", "systemd-modules-load failed to load nvidia_peermem at boot",
+          _UNLOAD, lambda tree: stop(tree, "systemd-modules-load", "failed"),
+          lambda tree: tree.journal.update({"systemd-modules-load": [_NOT_INSERTED]}),
+          excludes=(*NO_FILE, "no-gdr-path")),
+    fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only",
+          *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
+                                               f"{module_path(tree.description, PEERMEM)}:\n")),
+    fault("peermem-symbol-version-mismatch-nvidia", "nvidia_peermem on disk is from another driver version",
+          _UNLOAD, set_module_field(PEERMEM, "version", "565.57.01"), excludes=NO_FILE),
+    fault("peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs",
+          refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
+    fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem",
+          _UNLOAD, add_file(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n"),
+          lambda tree: insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)),
+    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _UNLOAD, excludes=NO_FILE),
+    fault("peermem-not-on-disk", "nvidia_peermem is not installed",
+          *_NOT_ON_DISK, excludes=("peermem-not-on-disk-other-kernel",)),
+    fault("peermem-lost-after-driver-update", "nvidia_peermem was loaded at boot and has since been unloaded",
+          _UNLOAD, excludes=(*NO_FILE, "no-gdr-path", "boot-load-race", "module-blacklisted",
+                             "module-blacklisted-install", "module-blacklisted-cmdline",
+                             "kernel-forbids-modules-disabled", "peermem-built-without-symbols")),
+)
+# Faults that unload nvidia_peermem hide faults of the loaded module.
+GONE = frozenset(fault.name for fault in _UNLOADED) | {
+    "no-gdr-path", "module-blacklisted-install", "module-blacklisted-cmdline",
+    "kernel-forbids-modules-lockdown", "secure-boot-unsigned", "secure-boot-key-rejected",
+    "module-wrong-vermagic",
+}
+
+FAULTS += _UNLOADED
+FAULTS += (
+    fault("peermem-not-on-disk-old-driver", "NVIDIA driver 460, which has no nvidia_peermem",
+          *_NOT_ON_DISK, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
+          on="dgx-a100"),
+    fault("peermem-parameter-wrong", "nvidia_peermem runs with peerdirect_support=1",
+          peermem_parameter("peerdirect_support", "1"), excludes=GONE),
+    fault("peermem-parameter-persistent-off", "nvidia_peermem runs with persistent_api_support=0",
+          peermem_parameter("persistent_api_support", "0"), excludes=GONE),
+    # With another OFED, with the old module, or with no word for the boot, others' faults look different.
+    fault("peermem-parameter-legacy-ofed", "MLNX_OFED 4.9, which needs peerdirect_support=1",
+          ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
+    fault("peermem-lock-inversion", "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
+          ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
+    fault("peermem-not-persistent", "Nothing will load nvidia_peermem at the next boot",
+          add_file("/etc/modules-load.d/nvidia.conf", "# none\n"), on="dgx-a100"),
+    fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
+          _old_module, on="dgx-a100"),
+    fault("peermem-not-on-disk-container", "The NVIDIA driver runs from a container without nvidia_peermem",
+          _UNLOAD, take_driver_from_disk, on="dgx-a100"),
+    # The modules are exchanged while no job runs: a job would hold either of them.
+    fault("nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem",
+          _end_all_programs, _UNLOAD, _old_module, on="dgx-a100"),
+    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot",
+          _old_package, add_link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")),
+    fault("ofed-replaced-under-peermem", "OFED was upgraded after nvidia_peermem was built and loaded",
+          _ofed_replaced, finds=("peermem-symbol-version-mismatch",), on="dgx-a100", excludes=NO_FILE),
+    fault("inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed",
+          _inbox_core),
+    fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
+          _unneeded, on="pcie-l40s"),
+)
+# fmt: on
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:

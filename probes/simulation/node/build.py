@@ -7,16 +7,18 @@ from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
 from probes.simulation.node.devices.pci import add_config_space, add_pci
-from probes.simulation.node.devices.ports import add_ports, job_traffic
-from probes.simulation.node.devices.vendor_nics import add_cxi, add_efa
+from probes.simulation.node.devices.ports import add_cxi, add_efa, add_ports, traffic_counter
 from probes.simulation.node.jobs.processes import add_processes
 from probes.simulation.node.jobs.ras import add_ras
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import GIB, Content, PlacedNic, Tree, add_kernel_log
-from probes.simulation.node.model.workload import SteppedTotal
-from probes.simulation.node.modules.files import add_module_files, add_module_index
+from probes.simulation.node.model.tree import GIB, PlacedNic, Tree, add_kernel_log
 from probes.simulation.node.modules.loading import add_driver_proc
-from probes.simulation.node.modules.modules import add_module_references, add_modules
+from probes.simulation.node.modules.modules import (
+    add_module_files,
+    add_module_index,
+    add_module_references,
+    add_modules,
+)
 from probes.simulation.node.system.kubernetes import add_kubernetes
 from probes.simulation.node.system.services import add_services
 from probes.simulation.node.system.software import (
@@ -37,18 +39,9 @@ CONFIG_INFINIBAND_ON_DEMAND_PAGING=y
 """
 # Directories of any node that configuration can be written to.
 _USUAL_DIRECTORIES = (
-    "/etc/default/grub.d",
-    "/etc/modprobe.d",
-    "/etc/modules-load.d",
-    "/etc/sysctl.d",
-    "/etc/systemd/system",
-    "/etc/udev/rules.d",
-    "/root",
-    "/run/systemd/system",
-    "/tmp",
-    "/usr/local/sbin",
-    "/var/lib",
-    "/var/tmp",
+    *("/etc/default/grub.d", "/etc/modprobe.d", "/etc/modules-load.d", "/etc/sysctl.d"),
+    *("/etc/systemd/system", "/etc/udev/rules.d", "/root", "/run/systemd/system", "/tmp"),
+    *("/usr/local/sbin", "/var/lib", "/var/tmp"),
 )
 
 
@@ -155,13 +148,8 @@ def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:
     tree.add(f"{nic.path}/net/{own}/dev_port", "0\n")
     _gids(tree, nic, guid, port_netdev(nic) or own)
     for name, share in ((SENT, 1.0), (RECEIVED, 0.99)):
-        tree.add(f"{base}/ports/1/counters/{name}", _counter(job_traffic(tree, nic, name, share)))
+        tree.add(f"{base}/ports/1/counters/{name}", traffic_counter(tree, nic, name, share, 32))
     tree.add_values(f"{base}/ports/1/counters", {"port_xmit_packets": 0, "port_rcv_packets": 0})
-
-
-def _counter(total: SteppedTotal) -> Content:
-    """Return a counter in units of four octets for a total in gigabits."""
-    return lambda seconds: f"{round(total(seconds) * 1e9 / 32)}\n"
 
 
 def _gids(tree: Tree, nic: PlacedNic, guid: str, netdev: str) -> None:

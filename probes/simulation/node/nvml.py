@@ -127,7 +127,8 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
         power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
         pcie_tx_bytes_per_second=traffic * tx.at(seconds),
         pcie_rx_bytes_per_second=traffic * 0.98 * rx.at(seconds),
-        link_generation=_generation(_link_file(tree, bdf, "speed", seconds)) or gpu.link[0],
+        link_generation=generation(parse_speed(_link_file(tree, bdf, "speed", seconds)) or 0.0)
+        or gpu.link[0],
         link_width=int(_link_file(tree, bdf, "width", seconds) or gpu.link[1]),
         processes=pids,
         nvlink_tx_bytes_per_second=nvlink * nvlink_tx.at(seconds) if no_nvlink is None else no_nvlink,
@@ -149,12 +150,6 @@ def _waves(seed: int, bdf: str) -> tuple[Wave, ...]:
     names = ("tx", "rx", "nvlink tx", "nvlink rx")
     load = Wave(1.0, angle_of(seed, f"{bdf} load"), 61.0, 7.1)
     return load, *(Wave(1.0, angle_of(seed, f"{bdf} {name}")) for name in names)
-
-
-@lru_cache(maxsize=64)
-def _generation(speed: str) -> int:
-    """Return the PCIe generation of "32.0 GT/s PCIe", 0 if it is none."""
-    return generation(parse_speed(speed) or 0.0) or 0
 
 
 def _reported(bdf: str, figure: int, more: int = 0) -> Maybe[int]:

@@ -14,8 +14,8 @@ from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, Insta
 from probes.queries.finding import Finding, Status
 from probes.setup.forecast import MAX_JUDGED, Forecast, KernelForecast, exit_status, forecast
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.modules.files import modinfo_of, set_modinfo
 from probes.simulation.node.modules.loading import remove_modules
+from probes.simulation.node.modules.modules import modinfo_of, set_modinfo
 from probes.snapshot.examination import examine
 from probes.snapshot.verdict import State
 from tests.support.pilot import SteppedClock

@@ -20,7 +20,6 @@ from probes.simulation.node.model.tree import PlacedNic, Tree
 _DEFAULTS = {"rp_filter": 2, "arp_ignore": 0, "arp_announce": 0, "arp_filter": 0}
 _FIRST_BOND_INDEX = 100
 _PRIORITIES, _DSCPS = 8, 64
-DCB, MLNX_QOS = "dcb", "mlnx_qos"
 
 
 def port_netdev(nic: PlacedNic) -> str:
@@ -123,7 +122,7 @@ def set_qos(tree: Tree, qos: QosDescription) -> None:
             shown = {"dscp_prio": [list(pair) for pair in _mapping(qos)]} if qos.trusts_dscp else {}
         return json.dumps(shown)
 
-    tree.commands[qos.tool] = dcb if qos.tool == DCB else lambda argv, seconds: _text(qos)
+    tree.commands[qos.tool] = dcb if qos.tool == "dcb" else lambda argv, seconds: _text(qos)
 
 
 def _mapping(qos: QosDescription) -> list[tuple[int, int]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from probes.facts.pci.functions import DEVICES
 from probes.facts.system.platform import hypervisor_of
 from probes.simulation.node.model.description import NicDescription, RootDescription
@@ -18,65 +21,45 @@ def add_pci(tree: Tree) -> None:
     _uncore(tree)
 
 
-class _Buses:
-    """Bus numbers below one root port, assigned in order."""
-
-    def __init__(self, domain: str, bus: int) -> None:
-        self._domain, self._next = domain, bus
-
-    def skip_to(self, bus: str) -> None:
-        """Go on with this bus number."""
-        self._next = int(bus, 16) - 1
-
-    def next_bus(self) -> str:
-        """Return the next bus with its domain."""
-        self._next += 1
-        return f"{self._domain}:{self._next:02x}"
-
-
 def _root(tree: Tree, root: RootDescription) -> None:
     domain, _, bus = root.bus.partition(":")
     top = f"/sys/devices/pci{root.bus}"
-    buses = _Buses(domain, int(bus, 16))
+    # The numbers of the buses below one root port, in order; those below a switch may begin elsewhere.
+    first = int(bus, 16) + 1
+    below_switch = int(root.first or f"{first + 2:x}", 16)
+    numbers = chain((first, first + 1), range(below_switch, 0x100))
+    buses = (f"{domain}:{number:02x}" for number in numbers)
     for slot, device in enumerate(root.flat):
         _endpoint(tree, device, f"{top}/{root.bus}:{slot:02x}.0", root.numa)
     for slot, device in enumerate(root.ports, 1):
         port = f"{top}/{root.bus}:{slot:02x}.0"
         kind = tree.description.nic.get(device.partition(" ")[0], tree.description.gpu)
         _function(tree, port, tree.description.root_port, "060400", root.numa, kind.link, driver="pcieport")
-        _endpoint(tree, device, f"{port}/{buses.next_bus()}:00.0", root.numa)
+        _endpoint(tree, device, f"{port}/{next(buses)}:00.0", root.numa)
     if root.switch:
         port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
         link = root.link or switch.uplink or switch.link
         _function(tree, port, tree.description.root_port, "060400", root.numa, link, driver="pcieport")
-        _switch(tree, root.switch, port, buses, root.numa, link, root.first)
+        _switch(tree, root.switch, port, buses, root.numa, link)
 
 
 def _switch(
-    tree: Tree,
-    devices: list[object],
-    above: str,
-    buses: _Buses,
-    numa: int,
-    link: tuple[int, int],
-    first: str = "",
+    tree: Tree, devices: list[object], above: str, buses: Iterator[str], numa: int, link: tuple[int, int]
 ) -> None:
     """Add an upstream port with its link, and a downstream port for each child; a list is another switch."""
     kind = tree.description.switch
-    upstream = f"{above}/{buses.next_bus()}:00.0"
+    upstream = f"{above}/{next(buses)}:00.0"
     # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
     _function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
-    inner = buses.next_bus()
-    if first:
-        buses.skip_to(first)
+    inner = next(buses)
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
         _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
         if isinstance(device, list):
             _switch(tree, device, downstream, buses, numa, kind.link)
         else:
-            _endpoint(tree, str(device), f"{downstream}/{buses.next_bus()}:00.0", numa)
+            _endpoint(tree, str(device), f"{downstream}/{next(buses)}:00.0", numa)
 
 
 def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
@@ -87,11 +70,12 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
     if kind == "gpu":
         _function(tree, path, node.gpu.id, "030200", numa, node.gpu.link, "10de:16c1", "nvidia")
         tree.gpus.append(PlacedGpu(bdf, numa))
-        aperture = 0x20_0000_0000 + len(tree.gpus) * (node.gpu.bar1_gib * GIB)
-        tree.add(
-            f"{path}/resource",
-            _resource((0xA000_0000, 16 << 20, _PLAIN), (aperture, node.gpu.bar1_gib * GIB, _PREFETCHABLE)),
+        bar1 = node.gpu.bar1_gib * GIB
+        bars = (
+            (0xA000_0000, 16 << 20, _PLAIN),
+            (0x20_0000_0000 + len(tree.gpus) * bar1, bar1, _PREFETCHABLE),
         )
+        tree.add(f"{path}/resource", _resource(*bars))
     elif kind == "nvswitch":
         model = "10de:22a3" if node.gpu.capability[0] >= 9 else "10de:1af1"
         _function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
@@ -102,11 +86,8 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         tree.add(f"{path}/resource", _resource((0xA8_0000_0000, 32 << 20, _PREFETCHABLE)))
         tree.dma_functions[name] = path
     else:
-        if "+" in name:
-            for number, port in enumerate(name.split("+")):
-                _endpoint(tree, f"{kind} {port}", f"{path.removesuffix('.0')}.{number}", numa)
-            return
-        _nic(tree, node.nic[kind], name, path, numa)
+        for number, port in enumerate(name.split("+")):
+            _nic(tree, node.nic[kind], port, f"{path.removesuffix('.0')}.{number}", numa)
 
 
 def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> None:
@@ -116,7 +97,7 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
     if nic.vpd:
         tree.add(f"{path}/vpd", _vpd(nic))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
-    if nic.id == "15b3:101e":
+    if nic.id == "15b3:101e":  # a virtual function
         tree.link(f"{path}/physfn", "../0000:00:00.0")
     cards = tree.bridges if nic.manages_nvswitches else tree.nics
     number = sum(placed.kind is nic for placed in cards)
@@ -310,7 +291,9 @@ def _config(tree: Tree, path: str, fields: dict[str, str], code: int, bar_gib: i
     if redirectable:
         lacking = _COMPLETION_REDIRECT if fields["PCI_ID"] in _VERA_ROOT_PORTS else 0
         put(ACS + 4, _ACS_CAPABLE & ~lacking)
-        put(ACS_CONTROL, _acs_of(tree) & ~lacking)
+        # The kernel's ACS on Grace, where it is right; elsewhere bits that redirect nothing.
+        others = _SOURCE_VALIDATION if tree.description.iommu else 0
+        put(ACS_CONTROL, (_KERNEL_ACS if tree.description.gpu.c2c else others) & ~lacking)
     put(ATS, REBAR << 20 | (0x1_000F if code >> 16 == 0x02 else 0x1_0019), 4)
     is_guest = hypervisor_of(" ".join(tree.description.product)) is not None
     if code >> 16 == 0x02 and (is_guest or f"{path}/physfn" in tree.links):
@@ -329,10 +312,3 @@ def _port_type(path: str) -> int:
     if depth == 0:
         return _ROOT_PORT
     return _UPSTREAM if depth % 2 else _DOWNSTREAM
-
-
-def _acs_of(tree: Tree) -> int:
-    """Return the kernel's ACS on Grace, where it is right; elsewhere bits that redirect nothing."""
-    if tree.description.gpu.c2c:
-        return _KERNEL_ACS
-    return _SOURCE_VALIDATION if tree.description.iommu else 0

@@ -1,9 +1,13 @@
-"""RDMA ports of a simulated node: what the checks need besides state and rate."""
+"""RDMA ports of a simulated node: what the checks need besides state and rate; NICs of AWS and HPE."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from probes.base.unknown import Maybe
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
+from probes.facts.kernel.modules import EFA_PEERMEM
+from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.tree import PlacedNic, Tree
 from probes.simulation.node.model.workload import SteppedTotal, Wave, angle_of, traffic_steps
@@ -55,11 +59,14 @@ def add_ports(tree: Tree) -> None:
             tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})
 
 
-def job_traffic(tree: Tree, nic: PlacedNic, name: str, share: float = 1.0) -> SteppedTotal:
-    """Return the gigabits that a job has sent or received over a NIC, a share of its usual traffic."""
+def traffic_counter(
+    tree: Tree, nic: PlacedNic, name: str, share: float, unit_bits: int
+) -> Callable[[float], str]:
+    """Return a counter of what a job has sent or received over a NIC, a share of its usual traffic."""
     wave = Wave(nic.kind.gbps * share, angle_of(tree.seed, f"{nic.name} {name}"))
     is_storage = nic.kind is tree.description.nic.get("storage")
-    return SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage))
+    gigabits = SteppedTotal(wave.total, traffic_steps(tree.seed, nic.kind, is_storage))
+    return lambda seconds: f"{round(gigabits(seconds) * 1e9 / unit_bits)}\n"
 
 
 def few_bytes(seconds: float) -> str:
@@ -116,3 +123,63 @@ def add_switch(tree: Tree, bad: PlacedNic) -> None:
 def _shown(**fields: object) -> str:
     """Return fields as libibmad prints them: the name, dots up to column 33, the value."""
     return "".join(f"{f'{name}:':.<33}{value}\n" for name, value in fields.items())
+
+
+# EFA: drivers/infiniband/hw/efa and AWS's driver package. An EFA has no netdev, no board and no standard
+# counters; its port is always ACTIVE. Slingshot: HewlettPackard/shs-cxi-driver,
+# drivers/net/ethernet/hpe/ss1; without verbs, programs open /dev/cxiN through libfabric.
+
+_BOOTED = 1_750_000_000  # seconds since 1970
+# hw/efa/efa_verbs.c, in its order; bytes besides are zero.
+_PORT_COUNTERS = (
+    *("tx_pkts", "rx_pkts", "rx_drops", "send_bytes", "send_wrs", "recv_bytes", "recv_wrs"),
+    *("rdma_read_wrs", "rdma_read_bytes", "rdma_read_wr_err", "rdma_read_resp_bytes"),
+    *("rdma_write_wrs", "rdma_write_bytes", "rdma_write_wr_err", "rdma_write_recv_bytes"),
+    *("retrans_bytes", "retrans_pkts", "retrans_timeout_events", "unresponsive_remote_events"),
+)
+
+
+def add_efa(tree: Tree, nic: PlacedNic, guid: str) -> None:
+    """Add what is an EFA's own: its counters and its peer-memory provider."""
+    base = f"{nic.path}/infiniband/{nic.name}"
+    values = {
+        "node_type": "7: unspecified",
+        "fw_ver": "",
+        "sys_image_guid": "0000:0000:0000:0000",
+        "ports/1/lid": "0x0",
+        "ports/1/sm_lid": "0x0",
+        "ports/1/gids/0": f"fe80:0000:0000:0000:{guid}",
+        "ports/1/gid_attrs/types/0": "IB/RoCE v1",
+    }
+    tree.add_values(base, values)
+    for name, share in (("tx_bytes", 1.0), ("rx_bytes", 0.99)):
+        tree.add(f"{base}/ports/1/hw_counters/{name}", traffic_counter(tree, nic, name, share, 8))
+    tree.add_values(f"{base}/ports/1/hw_counters", dict.fromkeys(_PORT_COUNTERS, 0))
+    tree.add(f"{nic.path}/p2p", lambda seconds: f"{_peer_provider(tree)}\n")
+
+
+def _stamped(count: Callable[[float], str]) -> Callable[[float], str]:
+    """Return a counter of telemetry/, with the time of the reading."""
+    return lambda seconds: f"{count(seconds).strip()}@{_BOOTED + seconds:.9f}\n"
+
+
+def _peer_provider(tree: Tree) -> str:
+    """Return what efa_p2p.c names as its provider; it loads efa_nv_peermem by itself if it can."""
+    can_load = EFA_PEERMEM in tree.description.modules.on_disk and EFA_PEERMEM not in tree.refusals
+    has_module = can_load or EFA_PEERMEM in tree.live_modules
+    return "NVIDIA" if "nvidia" in tree.live_modules and has_module else ""
+
+
+def add_cxi(tree: Tree, nic: PlacedNic, number: int) -> None:
+    """Add one NIC with its netdev hsnN."""
+    base = f"{nic.path}/cxi/{nic.name}"
+    tree.link(f"/sys/class/cxi/{nic.name}", f"../../{base.removeprefix('/sys/')}")
+    tree.link(f"{base}/device", "../..")
+    tree.add(f"{base}/dev", f"510:{number}\n")
+    for name, direction, share in ((SENT_OCTETS, "tx", 1.0), (RECEIVED_OCTETS, "rx", 0.99)):
+        octets = traffic_counter(tree, nic, direction, share, 8)
+        tree.add(f"{nic.path}/telemetry/{name}", _stamped(octets))
+    for name in sampled(Place.TELEMETRY):
+        tree.add(f"{nic.path}/telemetry/{name}", _stamped(lambda seconds: "0\n"))
+    mbps = round(nic.kind.line_gbps * 1000)
+    tree.add_values(f"{nic.path}/net/hsn{number}", {"dev_port": 0, "speed": mbps})

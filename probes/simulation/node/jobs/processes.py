@@ -1,16 +1,18 @@
-"""Processes of a simulated node: init, gdrtop, and a training job with one rank per GPU."""
+"""Processes of a simulated node: init, gdrtop, a training job with one rank per GPU, and earlier jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
+from probes.base.unknown import known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.host.component_history import Component, ComponentHistory, JobPart, PastJob
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
-from probes.simulation.node.model.tree import Content, Program, Tree, Via
+from probes.simulation.node.model.tree import Content, Program, Tree, Via, uuid_of
 
 FIRST_RANK = 41000
 _OWN = 40000
@@ -83,22 +85,14 @@ def add_rank(
     Without a program it is a job of its own that starts: it has no queue pairs before its first collective.
     """
     job = job or (_STARTING_JOB if program is None else JOB)
-    base = f"/proc/{pid}"
+    base, cpus = f"/proc/{pid}", _cpus_near(tree, gpu)
     opened = tuple(nic.name for nic in tree.nics)
     program = program or Program(pid, gpu, (), opened, Via.NONE, gpu)
-    tree.programs.append(program)
-    tree.add(f"{base}/comm", "python3\n")
-    script = f"/home/{job.user}/llm/{job.script}"
-    tree.add(f"{base}/cmdline", f"/usr/bin/python3\0-u\0{script}\0--config\0llama.yaml\0".encode())
+    command = f"/usr/bin/python3\0-u\0/home/{job.user}/llm/{job.script}\0--config\0llama.yaml\0"
     group = f"/slurm/uid_{job.uid}/job_{job.slurm_job}/step_0/task_{gpu}"
-    tree.add(f"{base}/cgroup", f"4:memory:{group}\n2:cpuset:{group}\n0::/system.slice/slurmd.service\n")
-    tree.add(f"{base}/status", _status(tree, program, pid, job.uid, _cpus_near(tree, gpu)))
-    tree.add(f"{base}/stat", lambda seconds: f"{pid} (python3) {_times(program, seconds)}\n")
-    tree.add(f"{base}/limits", limits())
-    _add_threads(tree, program, job.uid, _cpus_near(tree, gpu))
+    groups = f"4:memory:{group}\n2:cpuset:{group}\n0::/system.slice/slurmd.service\n"
     given = {"CUDA_VISIBLE_DEVICES": "0", **compute_nics(tree), **tree.description.job}
     given |= variables or {}
-    tree.add(f"{base}/environ", "".join(f"{name}={value}\0" for name, value in given.items()).encode())
     files = [f"/dev/nvidia{gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
     if uses_cxi(tree):
         files += [f"/dev/{name}" for name in opened]
@@ -107,13 +101,44 @@ def add_rank(
         files += [f"/dev/infiniband/{name}" for name in verbs]
         for name in (*verbs, "rdma_cm"):
             tree.add(f"{base}/root/dev/infiniband/{name}", "")
-    for number, file in enumerate(files, 3):
-        tree.link(f"{base}/fd/{number}", file)
+    mapped = default_libraries(tree) if libraries is None else libraries
+    _add_process(tree, program, "python3", command, groups, files, mapped, given, job.uid, cpus)
+    _add_threads(tree, program, job.uid, cpus)
     for stream in (1, 2):  # a job with an output of its own has another link
         tree.link(f"{base}/fd/{stream}", "/dev/null")
     if tree.is_there(NCCL_CONF):
         tree.link(f"{base}/root{NCCL_CONF}", NCCL_CONF)
-    map_libraries(tree, pid, default_libraries(tree) if libraries is None else libraries)
+
+
+def _add_process(
+    tree: Tree,
+    program: Program,
+    comm: str,
+    command: str,
+    groups: str,
+    files: Sequence[str],
+    libraries: Sequence[str],
+    environment: Mapping[str, str],
+    uid: int,
+    cpus: str,
+) -> None:
+    tree.programs.append(program)
+    base, pid = f"/proc/{program.pid}", program.pid
+    variables = "".join(f"{name}={value}\0" for name, value in environment.items())
+    contents: dict[str, Content] = {
+        "comm": f"{comm}\n",
+        "cmdline": command.encode(),
+        "cgroup": groups,
+        "status": _status(tree, program, pid, uid, cpus, comm),
+        "stat": lambda seconds: f"{pid} ({comm}) {_times(program, seconds)}\n",
+        "limits": limits(),
+        "environ": variables.encode(),
+    }
+    for name, content in contents.items():
+        tree.add(f"{base}/{name}", content)
+    for number, file in enumerate(files, 3):
+        tree.link(f"{base}/fd/{number}", file)
+    map_libraries(tree, pid, libraries)
 
 
 def map_libraries(tree: Tree, pid: int, paths: Sequence[str]) -> None:
@@ -159,8 +184,7 @@ def add_job(
         programs.append(program)
         for stream in (1, 2):
             tree.link(f"/proc/{program.pid}/fd/{stream}", output)
-    job_log = JobOutput(tree, programs, len(gpus) * node.job_nodes)
-    tree.add(output, job_log.text)
+    tree.add(output, JobOutput(tree, programs, len(gpus) * node.job_nodes).text)
 
 
 def end_program(tree: Tree, pid: int) -> None:
@@ -193,19 +217,9 @@ def _add_daemon(
     libraries: Sequence[str] = (),
 ) -> None:
     """Add the process of a service of root."""
-    tree.programs.append(program)
-    base, comm = f"/proc/{program.pid}", command.rpartition("/")[2][:15]
-    tree.add(f"{base}/comm", f"{comm}\n")
-    tree.add(f"{base}/cmdline", f"{command}\0".encode())
-    tree.add(f"{base}/cgroup", f"0::/system.slice/{service}.service\n")
-    tree.add(f"{base}/status", _status(tree, program, program.pid, 0, "", comm))
-    tree.add(f"{base}/stat", lambda seconds: f"{program.pid} ({comm}) {_times(program, seconds)}\n")
-    tree.add(f"{base}/limits", limits())
-    tree.add(f"{base}/environ", b"")
-    tree.add(f"{base}/task/{program.pid}/comm", f"{comm}\n")
-    map_libraries(tree, program.pid, libraries)
-    for number, device in enumerate(devices, 3):
-        tree.link(f"{base}/fd/{number}", device)
+    comm, groups = command.rpartition("/")[2][:15], f"0::/system.slice/{service}.service\n"
+    _add_process(tree, program, comm, f"{command}\0", groups, devices, libraries, {}, 0, "")
+    tree.add(f"/proc/{program.pid}/task/{program.pid}/comm", f"{comm}\n")
 
 
 def _add_threads(tree: Tree, program: Program, uid: int, cpus: str) -> None:
@@ -300,3 +314,34 @@ def limits(soft: str = "unlimited", hard: str = "unlimited") -> str:
         "Max stack size            8388608              unlimited            bytes     \n"
         f"Max locked memory         {soft:<20} {hard:<20} bytes     \n"
     )
+
+
+_JOBS, _NOT_SLOW_IN = 9, (1, 5)
+_HOUR = 3600.0
+_COMPARED_SHARE, _SLOW_SHARE = 0.8, 0.9
+
+
+def component_history(tree: Tree, at: float) -> ComponentHistory:
+    """Return what `gdrtop watch` would have kept of nine jobs, the last one ended an hour before `at`."""
+    jobs = []
+    for number in range(_JOBS):
+        ended = at - _HOUR - number * 50 * _HOUR
+        seconds = (6 + 7 * number % 11) * _HOUR
+        name = f"{JOB.script} ({JOB.user}, Slurm job {JOB.slurm_job - 1 - number})"
+        jobs.append(PastJob(name, ended - seconds, ended))
+    components = []
+    compared = len(tree.compute_nics) >= 3
+    for nic in tree.compute_nics:
+        is_slow = nic.name in tree.slow_before
+        parts = []
+        for number, job in enumerate(jobs):
+            seconds = _COMPARED_SHARE * (job.ended - job.began) if compared else 0.0
+            slow = _SLOW_SHARE * seconds if is_slow and number not in _NOT_SLOW_IN else 0.0
+            parts.append(JobPart(number, seconds, slow))
+        guid = known(tree.content(f"{nic.path}/infiniband/{nic.name}/node_guid", 0.0), b"").decode().strip()
+        identity = f"{guid or nic.bdf}/1"
+        components.append(Component(identity, nic.name, is_gpu=False, bdf=nic.bdf, parts=tuple(parts)))
+    for number, gpu in enumerate(tree.gpus):
+        parts = [JobPart(job) for job in range(_JOBS)]
+        components.append(Component(uuid_of(number), f"GPU {number}", True, gpu.bdf, tuple(parts)))
+    return ComponentHistory(jobs[-1].began, jobs[0].ended, tuple(jobs), tuple(components))

@@ -17,8 +17,14 @@ from probes.facts.pci.functions import DEVICES
 from probes.facts.pci.nic_families import LADDER_DRIVERS, VERBS_MODULES
 from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.model.tree import Refusal, Removed, Tree, log, uuid_of
-from probes.simulation.node.modules.files import differing_symbol, modinfo_fields, version_table
-from probes.simulation.node.modules.modules import PEERMEM_PARAMETERS, add_memory_peers, add_module
+from probes.simulation.node.modules.modules import (
+    PEERMEM_PARAMETERS,
+    add_memory_peers,
+    add_module,
+    differing_symbol,
+    modinfo_fields,
+    version_table,
+)
 from probes.simulation.node.system.software import add_device_files
 
 MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"
@@ -27,6 +33,9 @@ _LOCKDOWN = "/sys/kernel/security/lockdown"
 NOT_PERMITTED = Refusal("Operation not permitted")
 INVALID = Refusal("Invalid argument")
 _ERROR, _WARNING, _NOTICE = 3, 4, 5
+KEY_REJECTED = Refusal(
+    "Key was rejected by service", ((_NOTICE, "Loading of module with unavailable key is rejected"),)
+)
 _PARAMETER = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _NAME_TAKEN = "nvidia-peermem nv_mem_client_init:674 ERROR nv_mem_client_init -- error while registering "
 _OLD_NAME_TAKEN = "nv_mem_client_init:382: nv_mem_client_init -- error while registering client"
@@ -110,8 +119,7 @@ def _refusal(tree: Tree, name: str, parameters: Mapping[str, str]) -> Refusal | 
         return Refusal("Exec format error", ((_ERROR, f"{name}: Invalid architecture in ELF header"),))
     if "signer" not in fields:
         if tree.text(SIG_ENFORCE).strip() == "Y":
-            lines = ((_NOTICE, "Loading of unsigned module is rejected"),)
-            return Refusal("Key was rejected by service", lines)
+            return Refusal(KEY_REJECTED.error, ((_NOTICE, "Loading of unsigned module is rejected"),))
         if "[none]" not in (tree.text(_LOCKDOWN) or "[none]"):
             text = "Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7"
             return Refusal(NOT_PERMITTED.error, ((_NOTICE, text),))

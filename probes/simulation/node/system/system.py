@@ -48,8 +48,13 @@ def add_system(tree: Tree) -> None:
     if system.efi:
         tree.directory("/sys/firmware/efi")
     _BOOT[system.boot](tree)
+    ram_disk = "initramfs-{}.img" if system.boot == "grub-bls" else "initrd.img-{}"
     for release in filter(None, (node.kernel, system.older_kernel)):
-        _add_kernel(tree, release)
+        tree.add(f"/boot/vmlinuz-{release}", "")
+        tree.add(f"/boot/{ram_disk.format(release)}", "")
+    if system.older_kernel:
+        tree.add(f"/lib/modules/{system.older_kernel}/modules.dep", "")
+        tree.directory(f"/lib/modules/{system.older_kernel}/build")
     if (manager := _MANAGERS.get(system.id)) is not None:
         tree.commands[manager] = lambda argv, seconds: _upgrade(manager, node.kernel, argv)
 
@@ -89,15 +94,6 @@ def _upgrade(manager: str, kernel: str, argv: tuple[str, ...]) -> str:
         return _ZYPPER_XML.format(flavor=last, version=version, architecture="x86_64")
     nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded."
     return f"{nothing if manager == 'apt-get' else 'Nothing to do.'}\n"
-
-
-def _add_kernel(tree: Tree, release: str) -> None:
-    ram_disk = "initramfs-{}.img" if tree.description.system.boot == "grub-bls" else "initrd.img-{}"
-    tree.add(f"/boot/vmlinuz-{release}", "")
-    tree.add(f"/boot/{ram_disk.format(release)}", "")
-    if release != tree.description.kernel:
-        tree.add(f"/lib/modules/{release}/modules.dep", "")
-        tree.directory(f"/lib/modules/{release}/build")
 
 
 def _options(node: NodeDescription) -> str:

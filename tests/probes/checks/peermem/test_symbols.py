@@ -16,7 +16,7 @@ from probes.queries.modules import is_refused_now
 from probes.setup.forecast import forecast
 from probes.setup.twin.build import make_twin
 from probes.simulation.host import SimulatedHost
-from probes.simulation.node.modules.files import OFED_VERSIONS, OTHER_VERSIONS, modinfo_of, version_table
+from probes.simulation.node.modules.modules import OFED_VERSIONS, OTHER_VERSIONS, modinfo_of, version_table
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State
 from tests.support.doctor import examination_of, findings_on

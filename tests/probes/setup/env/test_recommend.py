@@ -14,8 +14,8 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
 from probes.queries.finding import Status
-from probes.setup.env.advice import State
-from probes.setup.env.nics import nic_settings
+from probes.setup.env.advice import Note, Setting, State
+from probes.setup.env.nics import nic_advice
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
 from probes.simulation.node.model.description import simulated_names
@@ -228,12 +228,13 @@ def test_what_manages_nvswitches_is_no_nic_of_jobs() -> None:
     node = examination_of("hgx-b200")
     rdma = node.node.rdma
     assert isinstance(rdma, RdmaFacts)
-    settings, notes = nic_settings(node)
-    assert settings == []
-    assert "only manage NVSwitches" in notes[0].text
+    note, *_ = nic_advice(node)
+    assert isinstance(note, Note)
+    assert "only manage NVSwitches" in note.text
     fast = tuple(
         replace(device, ports=tuple(replace(port, rate_gbps=400.0) for port in device.ports))
         for device in rdma.management
     )
-    settings, _ = nic_settings(replace(node, node=replace(node.node, rdma=replace(rdma, management=fast))))
-    assert settings[0].value == "=" + ",".join(f"mlx5_{number}" for number in range(4, 12))
+    setting, *_ = nic_advice(replace(node, node=replace(node.node, rdma=replace(rdma, management=fast))))
+    assert isinstance(setting, Setting)
+    assert setting.value == "=" + ",".join(f"mlx5_{number}" for number in range(4, 12))

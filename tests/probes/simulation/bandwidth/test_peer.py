@@ -4,7 +4,7 @@ import pytest
 
 from probes.bandwidth.model.command import Command, by_ssh
 from probes.bandwidth.model.samples import About
-from probes.simulation.bandwidth.command_line import split_ssh
+from probes.simulation.bandwidth.node_pair import split_ssh
 from tests.probes.simulation.bandwidth.node import Node, both, settings_on
 
 SSH = ("ssh", "-tt", "-o", "BatchMode=yes", "--")
