@@ -67,8 +67,6 @@ class BootFacts:
     mok_keys: Maybe[tuple[str, ...]]  # certificates that modules are signed with on this node; () is none
 
 
-__all__ = ["BootFacts", "BootLoader", "InitramfsTool", "InstalledKernel"]
-
 MODULES_DIRECTORY = "/lib/modules"
 _MAX_KERNELS = 32
 _IMAGES = ("/boot/vmlinuz-{}", "/boot/vmlinux-{}", "/boot/Image-{}", "/lib/modules/{}/vmlinuz")

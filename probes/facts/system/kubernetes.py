@@ -209,17 +209,6 @@ def parse_failure(stderr: str, what: str) -> tuple[Unknown, bool]:
     return Unknown(Reason.IO_ERROR, source, printable(first, 160)), True
 
 
-__all__ = [
-    "ContainerMessage",
-    "ContainerState",
-    "GpuOperator",
-    "KubernetesFacts",
-    "NetworkOperator",
-    "message_of",
-    "waits_for_nic_driver",
-]
-
-
 @frozen
 class KubernetesFacts:
     """What the node itself shows, then what the API server answers; Unknown: why it was not asked."""
@@ -309,15 +298,6 @@ def message_of(container: ContainerState) -> ContainerMessage | None:
         if found is not None:
             return found
     return None
-
-
-def waits_for_nic_driver(facts: Maybe[KubernetesFacts]) -> Maybe[bool]:
-    """Return whether the operator's peermem container waits for the NIC driver or the GPU driver."""
-    found = map_known(facts, lambda known_facts: known_facts.containers)
-    if isinstance(found, Unknown):
-        return found
-    waiting = [row for row in found if row.name == PEERMEM_CONTAINER and not row.ready]
-    return any(message_of(container) is ContainerMessage.WAITING_FOR_DRIVERS for container in waiting)
 
 
 def known_phrases(text: str) -> tuple[str, ...]:

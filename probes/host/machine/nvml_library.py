@@ -167,7 +167,6 @@ class NvmlLibrary:
             gpus = [self._gpu(session, number) for number in range(len(session.handles))]
             return NvmlFacts(
                 driver_version=self._text("NVML driver version", nv.nvmlSystemGetDriverVersion),
-                nvml_version=self._text("NVML version", nv.nvmlSystemGetNVMLVersion),
                 cuda_version=map_known(cuda, cuda_text),
                 gpus=(*gpus, *session.lost.values()),
                 confidential_computing=false_if_absent(confidential),
@@ -189,8 +188,6 @@ class NvmlLibrary:
             compute_capability=self._ask(bdf, lambda: _pair(nv.nvmlDeviceGetCudaComputeCapability(handle))),
             memory_total_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total)),
             bar1_total_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total)),
-            link_generation_max=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMaxPcieLinkGeneration(handle))),
-            link_width_max=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMaxPcieLinkWidth(handle))),
             nvlinks=peers if isinstance(peers, Unknown) else sum(links for _, links in peers),
             nvlink_peers=peers,
             c2c_links=self._c2c(session, handle, bdf),

@@ -44,7 +44,6 @@ def parse_facts(text: str) -> Maybe[NvmlFacts]:
         gpus = root.findall("gpu")[:MAX_GPUS]
         return NvmlFacts(
             driver_version=_text(root, "driver_version"),
-            nvml_version=_NOT_PRINTED,
             cuda_version=_text(root, "cuda_version"),
             gpus=tuple(_gpu(number, gpu) for number, gpu in enumerate(gpus)),
         )
@@ -117,8 +116,6 @@ def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:
         compute_capability=_NOT_PRINTED,
         memory_total_bytes=_bytes(gpu, "fb_memory_usage/total"),
         bar1_total_bytes=_bytes(gpu, "bar1_memory_usage/total"),
-        link_generation_max=_number(gpu, "pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
-        link_width_max=_number(gpu, "pci/pci_gpu_link_info/link_widths/max_link_width"),
         nvlinks=_NOT_PRINTED,
         nvlink_peers=_NOT_PRINTED,
         c2c_links=map_known(_text(gpu, "c2c_mode"), lambda mode: 1 if mode == "Enabled" else 0),
