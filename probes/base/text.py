@@ -109,8 +109,8 @@ def did_you_mean(
     return f"; did you mean {' or '.join(similar)}?" if similar else otherwise
 
 
-def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
-    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
+def join_limited(words: Iterable[str], most: int = SHOWN, others: str = "") -> str:
+    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more", with `others` as "and 3 more programs"."""
     each = tuple(dict.fromkeys(words))
-    more = f" and {len(each) - most} more" if len(each) > most else ""
+    more = f" and {len(each) - most} more {others}".rstrip() if len(each) > most else ""
     return ", ".join(each[:most]) + more

@@ -12,8 +12,7 @@ from typing import Any
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.host_base import HostBase
-from probes.host.protocol import FileRange, KernelMessage
+from probes.host.protocol import FileRange, HostBase, KernelMessage
 from probes.host.usage import ProcessUsage, usage_from_files
 from probes.recording.archive import Manifest, Recording
 from probes.recording.format import PackedAnswer, Question

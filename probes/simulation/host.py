@@ -17,7 +17,6 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, T, Unknown, map_known
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import ComponentHistory
-from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import (
     MESSAGE_CHARACTERS,
@@ -25,6 +24,7 @@ from probes.host.protocol import (
     CommandOutput,
     CudaGpu,
     FileRange,
+    HostBase,
     KernelMessage,
 )
 from probes.host.ras import ANSWER_SECONDS, REPORTS

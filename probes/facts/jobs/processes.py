@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from probes.base.frozen import frozen
-from probes.base.text import plural, printable
+from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
 from probes.facts.jobs.process_files import (
@@ -207,9 +207,7 @@ def name_of(process: Process) -> str:
 
 def names_of(processes: Iterable[Process]) -> str:
     """Return processes, grouped by program, user and job: "train.py (alice, pids 41, 42)"."""
-    named = [_named(group) for group in groups_of(processes)]
-    more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
-    return ", ".join(named[:_PIDS_NAMED]) + more
+    return join_limited(map(_named, groups_of(processes)), _PIDS_NAMED, "programs")
 
 
 def groups_of(processes: Iterable[Process]) -> list[list[Process]]:
@@ -227,10 +225,8 @@ def job_name(process: Process, *more: str) -> str:
 
 
 def _named(group: Sequence[Process]) -> str:
-    pids = [str(process.pid) for process in group]
-    more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
-    numbers = f"pid{'s' * (len(pids) > 1)} {', '.join(pids[:_PIDS_NAMED])}{more}"
-    return job_name(group[0], numbers)
+    pids = join_limited((str(process.pid) for process in group), _PIDS_NAMED)
+    return job_name(group[0], f"pid{'s' * (len(group) > 1)} {pids}")
 
 
 def program_of(process: Process) -> str:
@@ -374,7 +370,9 @@ def _process(
         memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
-        libraries=map_known(maps, lambda found: _libraries(host, pid, found)),
+        libraries=map_known(
+            maps, lambda found: tuple(_with_version(host, pid, library) for library in parse_maps(found))
+        ),
         rdma_nodes=map_known(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
         ),
@@ -416,18 +414,13 @@ def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> 
     return f"/proc/{pid}/root{inside}" if inside.startswith("/") else f"/proc/{pid}/cwd/{inside}"
 
 
-def _libraries(host: Host, pid: int, maps: bytes) -> tuple[MappedLibrary, ...]:
-    return tuple(
-        _with_version(host, pid, library) if isinstance(library.version, Unknown) else library
-        for library in parse_maps(maps)
-    )
-
-
 def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
-    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/).
+    """Add an unknown version of a library in a Python package (…/site-packages/nvidia/nccl/lib/).
 
     That of UCX is in the file for pkg-config that it installs beside its library.
     """
+    if not isinstance(library.version, Unknown):
+        return library
     if library.name == "libucp":
         path = f"/proc/{pid}/root{posixpath.dirname(library.path)}/pkgconfig/ucx.pc"
         found = _PC_VERSION.search(known(host.read(path, _PC_LIMIT_BYTES), ""))

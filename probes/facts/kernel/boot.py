@@ -213,12 +213,11 @@ def read_next_boot(host: Host, boot: Maybe[BootFacts], release: str) -> NextBoot
     """Read the boot loader's files, and whether settings in modprobe.d are newer than the boot image."""
     is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
     configured = read_grub_options(host) if is_grub else Unknown(Reason.NOT_THERE, GRUB_SETTINGS)
-    kernels = boot if isinstance(boot, Unknown) else boot.kernels
+    kernels = map_known(boot, lambda facts: facts.kernels)
     absent = Unknown(Reason.NOT_THERE, "/boot", "no initial RAM disk")
-    image: Maybe[str] = kernels if isinstance(kernels, Unknown) else absent
-    for kernel in known(kernels, ()):
-        image = kernel.initramfs if kernel.release == release else image
-    newer: Maybe[tuple[str, ...]] = image if isinstance(image, Unknown) else _newer(host, image)
+    images = map_known(kernels, lambda found: {kernel.release: kernel.initramfs for kernel in found})
+    image = map_known(images, lambda found: found.get(release, absent))
+    newer = map_known(image, lambda path: _newer(host, path))
     return NextBootFacts(read_next_line(host, release), configured, image, newer)
 
 

@@ -20,10 +20,9 @@ from typing import NamedTuple
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.host_base import HostBase
 from probes.host.machine.counter_files import CounterFiles
 from probes.host.probe_thread import note
-from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange
+from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange, HostBase
 
 # Open directories of a tree other than "/", from which no path leads out of its root.
 

@@ -16,7 +16,6 @@ from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
-from probes.host.host_base import HostBase
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
 from probes.host.machine.kernel_log_reader import KERNEL_LOG, KernelLogReader
@@ -31,7 +30,7 @@ from probes.host.machine.library_probes import (
 from probes.host.machine.nvml_library import NvmlLibrary
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
-from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, KernelMessage
+from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import (

@@ -15,7 +15,6 @@ from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.collectives import CollectiveSpeed
-from probes.host.host_base import HostBase
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
@@ -24,18 +23,10 @@ from probes.host.machine.local import DRIVER_LOADED, SleepingGpus
 from probes.host.machine.rdma_netlink import Answer, Command, request
 from probes.host.machine.rdma_reader import SECONDS, ResourceReader, is_final, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, KernelMessage
+from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, HostBase, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.remote import nvidia_smi
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
-from probes.host.remote.nvidia_smi import (
-    CAPABILITIES,
-    NVLINKS,
-    QUERY,
-    parse_facts,
-    parse_live,
-    with_capabilities,
-    with_nvlinks,
-)
 from probes.host.remote.transport import plain_source
 from probes.host.usage import (
     InterfaceCounters,
@@ -209,14 +200,17 @@ class CollectedHost(HostBase):
     # NVML: its library is on the node, its Python module perhaps not
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        facts = map_known(self._smi(), parse_facts)
+        facts = map_known(self._smi(), nvidia_smi.parse_facts)
         if isinstance(facts, Unknown):
             return facts
-        more = [map_known(self.run(argv, _SMI_SECONDS), _text) for argv in (CAPABILITIES, NVLINKS)]
-        return with_nvlinks(with_capabilities(facts, more[0]), more[1])
+        more = [
+            map_known(self.run(argv, _SMI_SECONDS), _text)
+            for argv in (nvidia_smi.CAPABILITIES, nvidia_smi.NVLINKS)
+        ]
+        return nvidia_smi.with_nvlinks(nvidia_smi.with_capabilities(facts, more[0]), more[1])
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        return map_known(self._smi(), parse_live)
+        return map_known(self._smi(), nvidia_smi.parse_live)
 
     def _smi(self) -> Maybe[str]:
         """Return the output of nvidia-smi, which may be some seconds old: it takes a second on eight GPUs."""
@@ -231,7 +225,7 @@ class CollectedHost(HostBase):
         if not any(map(self._is_there, DRIVER_LOADED)):
             return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
         why = self._sleeping_gpus.why_not_asked("NVML")
-        return map_known(self.run(QUERY, _SMI_SECONDS), _text) if why is None else why
+        return map_known(self.run(nvidia_smi.QUERY, _SMI_SECONDS), _text) if why is None else why
 
     # Processes and networks
 

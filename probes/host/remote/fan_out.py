@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
+from probes.host.remote import transport
 from probes.host.remote.cluster_shell import (
     E_READ,
     E_WRITE,
@@ -42,23 +43,7 @@ from probes.host.remote.connection import (
     start_transport,
 )
 from probes.host.remote.remote_host import Answers, Missing, pack_questions, questions_of
-from probes.host.remote.transport import (
-    GARBLED,
-    MOST_ERRORS_BYTES,
-    MOST_LINE_BYTES,
-    MOST_NOISE_BYTES,
-    MOST_QUESTIONS,
-    NOISY,
-    REFUSED,
-    ROUNDS,
-    TOO_MANY_FILES,
-    TOO_MUCH,
-    ConnectionFailed,
-    Target,
-    collector_source,
-    unpack,
-    why_failed,
-)
+from probes.host.remote.transport import ConnectionFailed, Target
 
 # How many nodes can be connected at once: each connection has open files.
 
@@ -141,12 +126,12 @@ class _Client(ExecClient):  # type: ignore[misc]
     def _read(self, sname: str, size: int = 65536) -> bytes:
         part: bytes = super()._read(sname, size)
         self.worker.read_bytes[sname] += len(part)
-        most = MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
-        if len(self.streams[sname].rbuf) + len(part) > MOST_LINE_BYTES or (
+        most = transport.MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
+        if len(self.streams[sname].rbuf) + len(part) > transport.MOST_LINE_BYTES or (
             self.worker.read_bytes[sname] > most
         ):
-            is_greeted = self.worker.most_bytes > MOST_NOISE_BYTES
-            self.worker.failure = TOO_MUCH if is_greeted else NOISY
+            is_greeted = self.worker.most_bytes > transport.MOST_NOISE_BYTES
+            self.worker.failure = transport.TOO_MUCH if is_greeted else transport.NOISY
             kill_session(self.popen.pid)  # else the worker would end only when the other stream does
             raise EngineClientEOF
         return part
@@ -160,7 +145,7 @@ class _NodeWorker(ExecWorker):  # type: ignore[misc]
     def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
         self.target = target
         self.read_bytes: Counter[str] = Counter()
-        self.most_bytes = MOST_NOISE_BYTES
+        self.most_bytes = transport.MOST_NOISE_BYTES
         self.failure = ""
         node = NodeSet(target.host, resolver=RESOLVER_NOGROUP)  # "@" begins no group here
         super().__init__(node, handler, timeout=seconds, command="collector", stderr=True)
@@ -276,7 +261,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         worker = _NodeWorker(node.target, self, seconds)
         self._workers[node.target.host] = worker
         task_self().schedule(worker)
-        worker.write(collector_source())
+        worker.write(transport.collector_source())
 
     def _retry_later(self, node: _Node[T]) -> bool:
         """Connect to a node that refused once more, after a pause; return False if that was tried enough."""
@@ -302,7 +287,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             if left > 0:
                 self._connect(node, left)
             else:
-                self._end(node, failure=REFUSED)
+                self._end(node, failure=transport.REFUSED)
 
     # Events of ClusterShell
 
@@ -317,7 +302,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         if asked.is_done or worker.failure:  # then this is the rest of what was too much
             return
         if sname == worker.SNAME_STDERR:
-            asked.errors = (asked.errors + msg + b"\n")[-MOST_ERRORS_BYTES:]
+            asked.errors = (asked.errors + msg + b"\n")[-transport.MOST_ERRORS_BYTES :]
             return
         try:
             self._take(asked, msg)
@@ -327,19 +312,21 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _take(self, node: _Node[T], line: bytes) -> None:
         if not node.is_greeted:  # before, banners and shells may print
             node.is_greeted = line == GREETING.encode()
-            node.noise = b"" if node.is_greeted else line[-MOST_ERRORS_BYTES:].strip() or node.noise
+            node.noise = (
+                b"" if node.is_greeted else line[-transport.MOST_ERRORS_BYTES :].strip() or node.noise
+            )
             if node.is_greeted:
                 self._workers[node.target.host].most_bytes = self._most_node_bytes
             return
         if not node.kind:
-            greeting, _ = unpack(line)
+            greeting, _ = transport.unpack(line)
             node.kind = printable(str(greeting.get("kind")), 400) or "?"
             node.answers.is_root = greeting.get("is_root") is True
             self._begin(node)
             return
         node.answers.lines.append(line)
         if len(node.answers.lines) > len(node.answers.asked):
-            raise ConnectionFailed(GARBLED)  # it was not asked
+            raise ConnectionFailed(transport.GARBLED)  # it was not asked
         try:
             future = self._executor.submit(self._judge, node.answers)
         except BrokenExecutor as error:
@@ -378,11 +365,11 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             self._end(node, result=self._keep(found))
             return
         failure = found.failure or node.closed
-        if not failure and len(node.answers.asked) >= ROUNDS:
+        if not failure and len(node.answers.asked) >= transport.ROUNDS:
             failure = "its answers change with every question"
         count = sum(len(questions_of(line)) for line in node.answers.asked) + len(found.questions)
-        if not failure and count > MOST_QUESTIONS:
-            failure = TOO_MANY_FILES
+        if not failure and count > transport.MOST_QUESTIONS:
+            failure = transport.TOO_MANY_FILES
         if failure:
             self._end(node, failure=failure)
         else:
@@ -398,8 +385,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         elif timedout:
             failure = f"it did not answer within {self._options.seconds:g} s"
         else:
-            failure = why_failed(node.errors, node.target, node.noise)
-            if failure == REFUSED and not node.is_greeted and self._retry_later(node):
+            failure = transport.why_failed(node.errors, node.target, node.noise)
+            if failure == transport.REFUSED and not node.is_greeted and self._retry_later(node):
                 return
         if node.is_judged:  # perhaps nothing is missing
             node.closed = failure
