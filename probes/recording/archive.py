@@ -24,7 +24,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.frozen import frozen
@@ -44,6 +44,7 @@ from probes.recording.format import (
 )
 from probes.recording.recording_host import Moment
 
+T = TypeVar("T")
 MAX_MOMENTS = 3601  # an hour
 MAX_TOTAL_BYTES = 96 << 20  # unpacked
 MAX_MEMORY_BYTES = 144 << 20  # of a recording while it is read
@@ -351,11 +352,7 @@ def _manifest(content: bytes) -> Manifest:
             f"format version {str(fields['format'])[:20]}, written by gdrtop {writer}, is not supported; this"
             f" gdrtop reads version {FORMAT_VERSION}. Use the gdrtop that recorded it, or a newer one"
         )
-    try:
-        manifest: Manifest = _HEAD_CODEC.decode(Manifest, fields)
-    except CodecError as error:
-        raise RecordingError(f"manifest.json: {error}") from None
-    return manifest
+    return _decoded(Manifest, fields, "manifest.json")
 
 
 class _Loader:
@@ -399,7 +396,7 @@ class _Loader:
                 if not isinstance(fields, dict):
                     raise RecordingError("not a JSON object")
                 if head is None:
-                    head = _head(fields)
+                    head = _decoded(MomentHead, fields, "not the first line of a moment")
                     continue
                 question, answer = self._answer(fields)
                 self._reserve(_memory_of(question, question not in recording.answers, len(line)))
@@ -428,9 +425,9 @@ class _Loader:
         return line.question, self._decoded[key]
 
 
-def _head(fields: dict[str, Any]) -> MomentHead:
+def _decoded(kind: type[T], fields: dict[str, Any], what: str) -> T:
     try:
-        head: MomentHead = _HEAD_CODEC.decode(MomentHead, fields)
+        decoded: T = _HEAD_CODEC.decode(kind, fields)
     except CodecError as error:
-        raise RecordingError(f"not the first line of a moment: {error}") from None
-    return head
+        raise RecordingError(f"{what}: {error}") from None
+    return decoded

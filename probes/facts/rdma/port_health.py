@@ -204,7 +204,6 @@ def sampled(place: Place, is_expected: bool = False) -> tuple[str, ...]:
 # Settings and traffic, not trouble: mlx5's names, drivers/infiniband/hw/mlx5/counters.c.
 _NO_ERRORS = ("lifespan", "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect")
 _MAX_HW_COUNTERS = 128
-# Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
 _PRIORITIES = range(8)
 _IFF_UP = 1  # include/uapi/linux/if.h
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)

@@ -15,7 +15,6 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, first_known, is_there, map_known
 from probes.facts.system.kubernetes_objects import (
-    LABELS,
     ContainerState,
     GpuOperator,
     NetworkOperator,
@@ -286,7 +285,7 @@ def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
         gpu_operator=map_known(policy, lambda found: _gpu_operator(kubectl, found)),
         network_operator=map_known(_first(kubectl.list("nicclusterpolicies.mellanox.com")), network_operator),
         containers=map_known(node, lambda found: _containers(kubectl, found)),
-        labels=map_known(node, lambda found: _with(LABELS, texts_at(found, "metadata", "labels"))),
+        labels=map_known(node, lambda found: texts_at(found, "metadata", "labels")),
     )
 
 
@@ -361,7 +360,3 @@ def _with_logs(
     ]
     logs = {id(container): log(container) for container in waiting[:_MAX_LOGS]}
     return tuple(replace(container, log=logs.get(id(container), ())) for container in found)
-
-
-def _with(prefixes: tuple[str, ...], values: dict[str, str]) -> dict[str, str]:
-    return {printable(key, 253): value for key, value in values.items() if key.startswith(prefixes)}

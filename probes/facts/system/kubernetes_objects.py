@@ -17,7 +17,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, known, 
 _MAX_ITEMS = 16
 _MAX_KEYS = 128
 _MAX_TEXT = 253  # the longest name of an object
-LABELS = (
+_LABELS = (
     "nvidia.com/",
     "network.nvidia.com/",
     "feature.node.kubernetes.io/pci-15b3.",
@@ -35,7 +35,7 @@ _DRIVER = {
 }
 # Every field that is read, in all objects: the others, such as variables with passwords, are dropped at once.
 _FIELDS: dict[str, Any] = {
-    "metadata": {"name": None, "namespace": None, "labels": LABELS},
+    "metadata": {"name": None, "namespace": None, "labels": _LABELS},
     "spec": {**_DRIVER, "driver": _DRIVER, "ofedDriver": {"version": None, "image": None}},
     "status": {"state": None, "containerStatuses": [_CONTAINER], "initContainerStatuses": [_CONTAINER]},
 }

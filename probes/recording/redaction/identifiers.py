@@ -33,7 +33,7 @@ from probes.recording.redaction.answers import (
     program_strings,
     symbol_versions,
 )
-from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
+from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text
 from probes.recording.redaction.kernel_files import cgroup_path, host_name, is_variable
 from probes.recording.redaction.tokens import PROGRAMS, USER, Tokens
 
@@ -47,7 +47,7 @@ class Row(NamedTuple):
     rule: Rule | None  # None: only existence, size and link target, no content
 
 
-_WORDS, _FIGURES = of_text(words), of_text(figures)
+_WORDS, _FIGURES = of_text(Tokens.text), of_text(figures)
 _CPU_MASK = r"[0-9a-f]{1,8}(?:,[0-9a-f]{8}){0,255}\s*"
 _COUNTERS = (
     *("**/counters/*", "**/hw_counters/*", "**/statistics/*", "**/aer_dev_*", "**/meminfo"),

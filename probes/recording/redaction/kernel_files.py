@@ -14,7 +14,7 @@ from probes.facts.pci.config_space import (
     is_gone,
 )
 from probes.facts.pci.nvswitch_management import MARK
-from probes.recording.redaction.basic_rules import decoded, figures, words
+from probes.recording.redaction.basic_rules import decoded, figures
 from probes.recording.redaction.tokens import (
     ARGUMENT,
     HOST,
@@ -232,7 +232,7 @@ def status(tokens: Tokens, text: str) -> str:
         elif key.startswith("Cap") and re.fullmatch(r"\s*[0-9a-f]{1,16}", value):
             kept.append(line)
         elif re.match(_STATUS, line):
-            kept.append((figures if key.startswith(("Vm", "Rss")) else words)(tokens, line))
+            kept.append((figures if key.startswith(("Vm", "Rss")) else Tokens.text)(tokens, line))
     return "\n".join([*kept, ""])
 
 
