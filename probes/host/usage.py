@@ -48,7 +48,7 @@ def cpu_list(numbers: Iterable[int]) -> str:
 
 def usage_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
     """Return what /proc and /etc/passwd of a dumped, recorded or simulated node say about processes."""
-    users = parse_passwd(host.read(PASSWD)) if pids else {}
+    users = map_known(host.read(PASSWD), parse_passwd) if pids else {}
     booted = _match(host.read("/proc/stat"), "/proc/stat", r"^btime ([0-9]{1,12})$")
     return {pid: _usage(host, pid, users, booted) for pid in pids}
 
@@ -76,10 +76,8 @@ def _usage(host: Files, pid: int, users: Maybe[dict[int, str]], booted: Maybe[st
     )
 
 
-def parse_passwd(text: Maybe[str]) -> Maybe[dict[int, str]]:
+def parse_passwd(text: str) -> dict[int, str]:
     """Return names by user ID from lines NAME:PASSWORD:UID:… (passwd(5)); the first line of an ID counts."""
-    if isinstance(text, Unknown):
-        return text
     users: dict[int, str] = {}
     for line in text.split("\n"):
         fields = line.split(":", 3)

@@ -242,6 +242,5 @@ def version_of(path: str) -> Maybe[str]:
     A single number ("libnccl.so.2") is the version of the interface.
     """
     match = _VERSION.search(path)
-    return (
-        match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
-    )
+    absent = Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
+    return match[1] if match else absent

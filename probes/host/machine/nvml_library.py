@@ -209,19 +209,15 @@ class NvmlLibrary:
     def _fabric(self, nv: Any, handle: Any, bdf: str) -> _Fabric:
         """Ask nvmlDeviceGetGpuFabricInfoV, and the older call of drivers without it (no health)."""
 
-        def ask_newer() -> Any:
-            info = nv.c_nvmlGpuFabricInfo_v2_t()
-            nv.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        def ask(structure: str, function: str) -> Any:
+            info = getattr(nv, structure)()
+            getattr(nv, function)(handle, ctypes.byref(info))
             return info
 
-        def ask_older() -> Any:
-            info = nv.c_nvmlGpuFabricInfo_t()
-            nv.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
-            return info
-
-        info = self._ask(bdf, ask_newer)
+        newer = partial(ask, "c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV")
+        info = self._ask(bdf, newer)
         if isinstance(info, Unknown):
-            info = self._ask(bdf, ask_older)
+            info = self._ask(bdf, partial(ask, "c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"))
         if isinstance(info, Unknown):
             # Not supported before Hopper and by old drivers.
             none = info.reason is Reason.NOT_THERE

@@ -18,8 +18,8 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
-from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
-from probes.host.machine.local import DRIVER_LOADED, SleepingGpus
+from probes.host.machine.library_probes import probe_cuda, probe_data_direct, probe_dmabuf
+from probes.host.machine.local import GpuLibraries
 from probes.host.machine.rdma_netlink import Answer, Command, request
 from probes.host.machine.rdma_reader import SECONDS, ResourceReader, is_final, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
@@ -67,7 +67,7 @@ class CollectedHost(HostBase):
     def __init__(self, name: str, is_root: bool) -> None:
         self.origin = Origin(Source.REMOTE, printable(name))
         self._is_root = is_root
-        self._sleeping_gpus = SleepingGpus(self)
+        self._libraries = GpuLibraries(self)
         self._ethtool = EthtoolReader()
         self._resources = ResourceReader()
         self._smi_lock = threading.Lock()
@@ -169,9 +169,6 @@ class CollectedHost(HostBase):
     def environment(self, name: str) -> Maybe[str]:
         return map_known(self._typed(str, "environment", name), printable)
 
-    def _is_there(self, path: str) -> bool:
-        return not isinstance(self.size(path), Unknown)
-
     # Commands, and programs of gdrtop's own
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
@@ -191,10 +188,7 @@ class CollectedHost(HostBase):
         return probe_data_direct(devices, child=self._child)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        missing = next((path for path in CUDA_NEEDS if not self._is_there(path)), None)
-        if missing is not None:
-            return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
-        why = self._sleeping_gpus.why_not_asked("libcuda")
+        why = self._libraries.why_no_cuda()
         return probe_cuda(child=self._child) if why is None else why
 
     # NVML: its library is on the node, its Python module perhaps not
@@ -217,15 +211,10 @@ class CollectedHost(HostBase):
         with self._smi_lock:
             at, text = self._smi_output
             if isinstance(text, Unknown) or time.monotonic() - at > _SMI_EVERY_SECONDS:
-                text = self._read_smi()
+                why = self._libraries.why_no_nvml()
+                text = map_known(self.run(nvidia_smi.QUERY, _SMI_SECONDS), _text) if why is None else why
                 self._smi_output = time.monotonic(), text
             return text
-
-    def _read_smi(self) -> Maybe[str]:
-        if not any(map(self._is_there, DRIVER_LOADED)):
-            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        why = self._sleeping_gpus.why_not_asked("NVML")
-        return map_known(self.run(nvidia_smi.QUERY, _SMI_SECONDS), _text) if why is None else why
 
     # Processes and networks
 

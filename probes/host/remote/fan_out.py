@@ -21,27 +21,8 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.host.remote import transport
-from probes.host.remote.cluster_shell import (
-    E_READ,
-    E_WRITE,
-    RESOLVER_NOGROUP,
-    EngineClientEOF,
-    EventHandler,
-    ExecClient,
-    ExecWorker,
-    NodeSet,
-    Task,
-    task_self,
-)
+from probes.host.remote import cluster_shell, connection, transport
 from probes.host.remote.collector import GREETING
-from probes.host.remote.connection import (
-    END_SECONDS,
-    INTERRUPT_SECONDS,
-    close_pipes,
-    kill_session,
-    start_transport,
-)
 from probes.host.remote.remote_host import Answers, Missing, pack_questions, questions_of
 from probes.host.remote.transport import ConnectionFailed, Target
 
@@ -87,7 +68,7 @@ class FanOutOptions:
     seconds: float
 
 
-class _Client(ExecClient):  # type: ignore[misc]
+class _Client(cluster_shell.ExecClient):  # type: ignore[misc]
     """The transport of one node, started without a shell; what it prints is bounded."""
 
     def _build_cmd(self) -> tuple[list[str], None]:
@@ -98,29 +79,29 @@ class _Client(ExecClient):  # type: ignore[misc]
     ) -> subprocess.Popen[bytes]:
         """Start the transport; ClusterShell wants a process and descriptors that it may close."""
         try:
-            process = start_transport(commandlist)
+            process = connection.start_transport(commandlist)
         except OSError as error:
             self.worker.failure = f"cannot run {printable(commandlist[0])}: {error.strerror}"
-            process = start_transport(["true"])
+            process = connection.start_transport(["true"])
         for name, stream, mode in (
-            (self.worker.SNAME_STDERR, process.stderr, E_READ),
-            (self.worker.SNAME_STDOUT, process.stdout, E_READ),
-            (self.worker.SNAME_STDIN, process.stdin, E_WRITE),
+            (self.worker.SNAME_STDERR, process.stderr, cluster_shell.E_READ),
+            (self.worker.SNAME_STDOUT, process.stdout, cluster_shell.E_READ),
+            (self.worker.SNAME_STDIN, process.stdin, cluster_shell.E_WRITE),
         ):
             assert stream is not None
             descriptor = os.dup(stream.fileno())
             os.set_blocking(descriptor, False)
-            self.streams.set_stream(name, descriptor, mode, retain=mode == E_READ)
-        close_pipes(process)
+            self.streams.set_stream(name, descriptor, mode, retain=mode == cluster_shell.E_READ)
+        connection.close_pipes(process)
         return process
 
     def _close(self, abort: bool, timeout: bool) -> None:
         """End the transport with all that it has started; ClusterShell would wait for it without a limit."""
-        until = time.monotonic() + (0.0 if abort else END_SECONDS)
+        until = time.monotonic() + (0.0 if abort else connection.END_SECONDS)
         while self.popen.poll() is None and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         if self.popen.poll() is None:
-            kill_session(self.popen.pid)
+            connection.kill_session(self.popen.pid)
         super()._close(abort, timeout)
 
     def _read(self, sname: str, size: int = 65536) -> bytes:
@@ -132,22 +113,24 @@ class _Client(ExecClient):  # type: ignore[misc]
         ):
             is_greeted = self.worker.most_bytes > transport.MOST_NOISE_BYTES
             self.worker.failure = transport.TOO_MUCH if is_greeted else transport.NOISY
-            kill_session(self.popen.pid)  # else the worker would end only when the other stream does
-            raise EngineClientEOF
+            # Else the worker would end only when the other stream does.
+            connection.kill_session(self.popen.pid)
+            raise cluster_shell.EngineClientEOF
         return part
 
 
-class _NodeWorker(ExecWorker):  # type: ignore[misc]
+class _NodeWorker(cluster_shell.ExecWorker):  # type: ignore[misc]
     """One node; ClusterShell's word for what it schedules is worker."""
 
     SHELL_CLASS = _Client
 
-    def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
+    def __init__(self, target: Target, handler: cluster_shell.EventHandler, seconds: float) -> None:
         self.target = target
         self.read_bytes: Counter[str] = Counter()
         self.most_bytes = transport.MOST_NOISE_BYTES
         self.failure = ""
-        node = NodeSet(target.host, resolver=RESOLVER_NOGROUP)  # "@" begins no group here
+        # "@" begins no group here.
+        node = cluster_shell.NodeSet(target.host, resolver=cluster_shell.RESOLVER_NOGROUP)
         super().__init__(node, handler, timeout=seconds, command="collector", stderr=True)
 
 
@@ -172,7 +155,7 @@ class _Node(Generic[T]):
         return self.result is not None or bool(self.failure)
 
 
-class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
+class FanOut(cluster_shell.EventHandler, Generic[T]):  # type: ignore[misc]
     """One reading of many nodes; `run` returns when all have answered or failed.
 
     `on_progress` gets how many nodes are done, and how many there are. `keep` gets what a process of the
@@ -225,7 +208,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         with ThreadPoolExecutor(1, "fleet") as thread:
             try:
                 reading = thread.submit(self._run)
-                while not wait([reading], INTERRUPT_SECONDS).done:
+                while not wait([reading], connection.INTERRUPT_SECONDS).done:
                     pass
                 return reading.result()
             except KeyboardInterrupt:
@@ -234,7 +217,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
                 raise
 
     def _run(self) -> tuple[dict[str, T], dict[str, str]]:
-        task: Task = task_self()
+        task: cluster_shell.Task = cluster_shell.task_self()
         for name, value in (("stdout_msgtree", False), ("stderr_msgtree", False), ("auto_tree", False)):
             task.set_default(name, value)
         task.set_info("fanout", allow_nodes(self._options.fan_out, _FILES_A_NODE))
@@ -260,7 +243,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _connect(self, node: _Node[T], seconds: float) -> None:
         worker = _NodeWorker(node.target, self, seconds)
         self._workers[node.target.host] = worker
-        task_self().schedule(worker)
+        cluster_shell.task_self().schedule(worker)
         worker.write(transport.collector_source())
 
     def _retry_later(self, node: _Node[T]) -> bool:
@@ -272,7 +255,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         node.errors = node.noise = b""
         self._refused.append(node)
         if self._retry is None:
-            task = task_self()
+            task = cluster_shell.task_self()
             task.set_info("fanout", max(min(_LEAST_FAN_OUT, task.info("fanout")), task.info("fanout") // 2))
             self._retry = task.timer(self._pause, self, autoclose=True)
             self._pause *= 2
@@ -412,7 +395,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         else:
             self._first[node.kind] = node.target.host
             patience = min(_FIRST_SECONDS, self._options.seconds / 4)
-            timer = task_self().timer(patience, self, autoclose=True)
+            timer = cluster_shell.task_self().timer(patience, self, autoclose=True)
             self._patience[timer] = node.kind, node.target.host
             self._ask(node, pack_questions([]))
 

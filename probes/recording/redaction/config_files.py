@@ -163,11 +163,8 @@ def grub_menu(tokens: Tokens, text: str) -> str:
         if match and match["entry"]:
             kept.append(f"{match['entry']} 'redacted' {{\n")
         elif match:
-            kernel, parameters = (
-                _entry(tokens, match["image"]),
-                kernel_parameters(tokens, match["parameters"]),
-            )
-            kept.append(f"{match['command']} /vmlinuz-{kernel} {parameters}")
+            parameters = kernel_parameters(tokens, match["parameters"])
+            kept.append(f"{match['command']} /vmlinuz-{_entry(tokens, match['image'])} {parameters}")
     return "".join(kept)
 
 

@@ -276,11 +276,8 @@ class Identifiers(Tokens):
         kind, subject = question
         if kind in PATH_QUESTIONS:
             row = row_of(subject[0])
-            path = (
-                cgroup_path(self, subject[0])
-                if subject[0].startswith(f"{CGROUPS}/")
-                else self.text(subject[0])
-            )
+            is_group = subject[0].startswith(f"{CGROUPS}/")
+            path = cgroup_path(self, subject[0]) if is_group else self.text(subject[0])
             return None if row is None else Question(kind, (path,))
         if kind == "run":
             # Options come from gdrtop; all other words may come from the node.
@@ -339,10 +336,5 @@ class Identifiers(Tokens):
 
 def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
     """Return whether this is an open file other than a GPU or RDMA device; a busy node has many."""
-    if (
-        question.kind != "link"
-        or not isinstance(answer, str)
-        or not _OPEN_FILE.fullmatch(question.subject[0])
-    ):
-        return False
-    return _DEVICE_FILE.fullmatch(answer) is None
+    is_open_file = question.kind == "link" and _OPEN_FILE.fullmatch(question.subject[0]) is not None
+    return is_open_file and isinstance(answer, str) and _DEVICE_FILE.fullmatch(answer) is None

@@ -6,13 +6,7 @@ import ipaddress
 import re
 
 from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
-from probes.facts.pci.config_space import (
-    CONVENTIONAL_BYTES,
-    HEADER_BYTES,
-    capabilities,
-    extended_capabilities,
-    is_gone,
-)
+from probes.facts.pci import config_space
 from probes.facts.pci.nvswitch_management import MARK
 from probes.recording.redaction.basic_rules import decoded, figures
 from probes.recording.redaction.tokens import (
@@ -59,27 +53,27 @@ def vital_product_data(tokens: Tokens, content: bytes) -> bytes:
 
 def pci_config(tokens: Tokens, content: bytes) -> bytes:
     """Keep the registers and capabilities that probes read; another capability has the serial number."""
-    if is_gone(content):
+    if config_space.is_gone(content):
         return b"\xff" * len(content)
     kept = bytearray(len(content))
     kept[:4] = content[:4]  # vendor and device
-    if len(content) <= HEADER_BYTES:
+    if len(content) <= config_space.HEADER_BYTES:
         return bytes(kept)
     kept[0x06] = content[0x06] & 0x10  # has a capability list
     kept[0x0E] = content[0x0E]  # header type
-    found = [(at, _CAPABILITIES[kind]) for kind, at in capabilities(content).items() if kind in _CAPABILITIES]
+    listed = config_space.capabilities(content).items()
+    found = [(at, _CAPABILITIES[kind]) for kind, at in listed if kind in _CAPABILITIES]
     kept[0x34] = found[0][0] if found else 0
     for offset, size in found:
         kept[offset : offset + size] = content[offset : offset + size]
         kept[offset + 1] = 0  # end of the list
-    if len(content) <= CONVENTIONAL_BYTES:
+    if len(content) <= config_space.CONVENTIONAL_BYTES:
         return bytes(kept)
-    extended = extended_capabilities(content)
-    places = sorted(
-        (at, _EXTENDED_CAPABILITIES[kind]) for kind, at in extended.items() if kind in _EXTENDED_CAPABILITIES
-    )
-    if places and places[0][0] != CONVENTIONAL_BYTES:
-        places.insert(0, (CONVENTIONAL_BYTES, 0))  # the list must start there
+    listed = config_space.extended_capabilities(content).items()
+    sizes = _EXTENDED_CAPABILITIES
+    places = sorted((at, sizes[kind]) for kind, at in listed if kind in sizes)
+    if places and places[0][0] != config_space.CONVENTIONAL_BYTES:
+        places.insert(0, (config_space.CONVENTIONAL_BYTES, 0))  # the list must start there
     for (offset, size), (following, _) in zip(places, [*places[1:], (0, 0)], strict=False):
         number = int.from_bytes(content[offset : offset + 4], "little") & 0xFFFFF if size else 0x10000
         kept[offset : offset + size] = content[offset : offset + size]
