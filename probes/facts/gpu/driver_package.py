@@ -104,7 +104,7 @@ def _prebuilt(
         return origin
     if origin is not DriverOrigin.PACKAGE or not isinstance(host.size(_AKMODS), Unknown):
         return False
-    return file if isinstance(file, Unknown) else map_known(by_dkms, lambda is_built: not is_built)
+    return map_known(file, lambda _: map_known(by_dkms, lambda is_built: not is_built))
 
 
 def module_flavor(is_open: Maybe[bool]) -> str:

@@ -175,16 +175,13 @@ def _has_ended(host: Host, process: Process) -> bool:
     return False
 
 
-def read_process(host: Host, pid: int, usage: Maybe[ProcessUsage] = _NOT_READ) -> Maybe[Process]:
-    """Read one process completely; NOT_THERE: it has ended or is not visible.
-
-    `usage`: from Host.process_usage, which can hang in a directory service.
-    """
+def read_process(host: Host, pid: int) -> Maybe[Process]:
+    """Read one process, without its usage; NOT_THERE: it has ended or is not visible."""
     status = host.read(f"/proc/{pid}/status")
     if isinstance(status, Unknown):
         return status
     own = known(host.link("/proc/self"), "")
-    return _process(host, pid, _device_files(host, pid), own, usage, _Patience())
+    return _process(host, pid, _device_files(host, pid), own, _NOT_READ, _Patience())
 
 
 def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:

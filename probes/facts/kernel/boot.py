@@ -236,16 +236,13 @@ def _settings(host: Host) -> tuple[str, ...]:
 def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
     """Return the first entry of a kernel that is not for recovery; NOT_THERE: there is none."""
     answers: list[Maybe[object]] = []
-
-    def files() -> Iterator[tuple[str, Callable[[str, str], str | None]]]:
-        for directory in _ENTRIES:
-            names = host.names(directory)
-            answers.append(names)
-            for name in [name for name in known(names, ()) if name.endswith(".conf")][:_MAX_ENTRIES]:
-                yield f"{directory}/{name}", parse_entry
-        yield from ((path, parse_grub) for path in boot_loader.GRUB_CONFIGS)
-
-    for path, parse in files():
+    files: list[tuple[str, Callable[[str, str], str | None]]] = []
+    for directory in _ENTRIES:
+        answers.append(names := host.names(directory))
+        entries = [name for name in known(names, ()) if name.endswith(".conf")][:_MAX_ENTRIES]
+        files += [(f"{directory}/{name}", parse_entry) for name in entries]
+    files += [(path, parse_grub) for path in boot_loader.GRUB_CONFIGS]
+    for path, parse in files:
         text = _text(host, path)
         answers.append(text)
         line = None if isinstance(text, Unknown) else parse(text, release)

@@ -61,27 +61,19 @@ _NO_GUEST = Guest(False, Unknown(Reason.NOT_THERE, "", NOT_A_GUEST))
 # Words that a hypervisor writes into its guests' DMI tables ("VENDOR PRODUCT"), and the hypervisor's name
 # (systemd src/basic/virt.c, and the clouds' manuals). The first match wins.
 _DMI_HYPERVISORS = (
-    ("vmware", "VMware"),
-    ("microsoft corporation virtual machine", "Microsoft"),
-    ("amazon ec2", "Amazon EC2"),
-    ("google compute engine", "Google"),
-    ("virtualbox", "VirtualBox"),
-    ("innotek gmbh", "VirtualBox"),
-    ("parallels", "Parallels"),
-    ("nutanix ahv", "Nutanix AHV"),
-    ("apple virtualization", "Apple"),
-    ("hvm domu", "Xen"),
-    ("bhyve", "bhyve"),
-    ("cloud hypervisor", "KVM"),
-    ("alibaba cloud ecs", "KVM"),
-    ("openstack", "KVM"),
-    ("openshift virtualization", "KVM"),
-    ("kubevirt", "KVM"),
-    ("rhev", "KVM"),
-    ("qemu", "KVM"),
-    ("kvm", "KVM"),
-    ("bochs", "KVM"),
-    ("xen", "Xen"),
+    ("VMware", ("vmware",)),
+    ("Microsoft", ("microsoft corporation virtual machine",)),
+    ("Amazon EC2", ("amazon ec2",)),
+    ("Google", ("google compute engine",)),
+    ("VirtualBox", ("virtualbox", "innotek gmbh")),
+    ("Parallels", ("parallels",)),
+    ("Nutanix AHV", ("nutanix ahv",)),
+    ("Apple", ("apple virtualization",)),
+    ("Xen", ("hvm domu",)),
+    ("bhyve", ("bhyve",)),
+    ("KVM", ("cloud hypervisor", "alibaba cloud ecs", "openstack", "openshift virtualization", "kubevirt")),
+    ("KVM", ("rhev", "qemu", "kvm", "bochs")),
+    ("Xen", ("xen",)),
 )
 _METAL_INSTANCE = re.compile(r"\.metal\b")  # Amazon's bare-metal types: "m7i.metal-24xl"
 _PLACEHOLDER = re.compile(
@@ -141,8 +133,8 @@ def hypervisor_of(machine: str) -> str | None:
     machine = machine.lower()
     if _METAL_INSTANCE.search(machine):
         return None
-    for words, name in _DMI_HYPERVISORS:
-        if words in machine and re.search(rf"\b{words}\b", machine):  # few of the words need their pattern
+    for name, words in _DMI_HYPERVISORS:
+        if any(word in machine and re.search(rf"\b{word}\b", machine) for word in words):
             return name
     return None
 
