@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, map_known
@@ -42,21 +42,10 @@ _BLOCKING_READINGS = 1
 PCIE_THREAD = "NVML PCIe"
 
 
-class _Slow(NamedTuple):
-    """What changes slowly, or where a few seconds do not matter."""
-
-    bar1_used_bytes: Maybe[int]
-    sm_clock_mhz: Maybe[int]
-    throttle_reasons: Maybe[tuple[str, ...]]
-
-
-class _Fabric(NamedTuple):
-    """A GPU's registration with the NVLink fabric."""
-
-    state: Maybe[str]
-    clique: Maybe[int]
-    cluster: Maybe[str]
-    health: Maybe[int]
+_Slow = tuple[Maybe[int], Maybe[int], Maybe[tuple[str, ...]]]
+"""What changes slowly, or where a few seconds do not matter: BAR1 (bytes), SM clock (MHz), throttling."""
+_Fabric = tuple[Maybe[str], Maybe[int], Maybe[str], Maybe[int]]
+"""A GPU's registration with the NVLink fabric: state, clique, cluster, health."""
 
 
 class _Session:
@@ -178,7 +167,7 @@ class NvmlLibrary:
         if isinstance(name, Unknown) and name.reason is Reason.DRIVER_ERROR:
             return Unknown(name.reason, bdf, name.detail)
         peers = self._nvlink_peers(session, handle, bdf)
-        fabric = self._fabric(nv, handle, bdf)
+        state, clique, cluster, health = self._fabric(nv, handle, bdf)
         indexes = [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost]
         facts = NvmlGpu(
             index=indexes[number],
@@ -195,10 +184,10 @@ class NvmlLibrary:
             # A GPU that does not support MIG is not partitioned.
             mig=false_if_absent(self._ask(bdf, lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0]))),
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
-            fabric=fabric.state,
-            fabric_clique=fabric.clique,
-            fabric_cluster=fabric.cluster,
-            fabric_health=fabric.health,
+            fabric=state,
+            fabric_clique=clique,
+            fabric_cluster=cluster,
+            fabric_health=health,
         )
         # For a lost GPU, the driver may still return cached values such as the name.
         for answer in vars(facts).values():
@@ -221,20 +210,18 @@ class NvmlLibrary:
         if isinstance(info, Unknown):
             # Not supported before Hopper and by old drivers.
             none = info.reason is Reason.NOT_THERE
-            return _Fabric(FABRIC_STATES[0] if none else info, info, info, info)
+            return FABRIC_STATES[0] if none else info, info, info, info
         number = int(info.state) & 0xFF  # nvmlGpuFabricState_t is an unsigned char
         state = FABRIC_STATES[number] if number < len(FABRIC_STATES) else "unknown"
         if state == "completed" and int(info.status):
             state = "failed"
         if state != "completed":
             unset = Unknown(Reason.NOT_THERE, bdf, f"the NVLink fabric is {state}")
-            return _Fabric(state, unset, unset, unset)
-        return _Fabric(
-            state,
-            self._ask(bdf, lambda: int(info.cliqueId)),
-            self._ask(bdf, lambda: _uuid_text(bytes(info.clusterUuid))),
-            self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH,
-        )
+            return state, unset, unset, unset
+        clique = self._ask(bdf, lambda: int(info.cliqueId))
+        cluster = self._ask(bdf, lambda: _uuid_text(bytes(info.clusterUuid)))
+        health = self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH
+        return state, clique, cluster, health
 
     def _field(self, session: _Session, handle: Any, field: int, scope: int = 0) -> Maybe[int]:
         return self._fields(session, handle, ((field, scope),))[0]
@@ -301,7 +288,7 @@ class NvmlLibrary:
     def _live(self, session: _Session, number: int) -> NvmlLive:
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
         sent, received, nvlink_sent, nvlink_received = self._rates(session, number)
-        slow = self._slow_facts(nv, handle, bdf)
+        bar1_used, sm_clock, throttling = self._slow_facts(nv, handle, bdf)
         return NvmlLive(
             bdf=bdf,
             utilization_percent=self._ask(bdf, lambda: int(nv.nvmlDeviceGetUtilizationRates(handle).gpu)),
@@ -319,9 +306,9 @@ class NvmlLibrary:
             ),
             nvlink_tx_bytes_per_second=nvlink_sent,
             nvlink_rx_bytes_per_second=nvlink_received,
-            bar1_used_bytes=slow.bar1_used_bytes,
-            sm_clock_mhz=slow.sm_clock_mhz,
-            throttle_reasons=slow.throttle_reasons,
+            bar1_used_bytes=bar1_used,
+            sm_clock_mhz=sm_clock,
+            throttle_reasons=throttling,
         )
 
     def _slow_facts(self, nv: Any, handle: Any, bdf: str) -> _Slow:
@@ -329,7 +316,7 @@ class NvmlLibrary:
         read_at, slow = self._slow.get(bdf, (0.0, None))
         if slow is not None and self._clock() - read_at < _SLOW_SECONDS:
             return slow
-        slow = _Slow(
+        slow = (
             self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Used)),
             self._ask(bdf, lambda: int(nv.nvmlDeviceGetClockInfo(handle, nv.NVML_CLOCK_SM))),
             self._throttle_reasons(nv, handle, bdf),

@@ -7,7 +7,6 @@ import re
 
 from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
 from probes.facts.pci import config_space
-from probes.facts.pci.nvswitch_management import MARK
 from probes.recording.redaction.basic_rules import decoded, figures
 from probes.recording.redaction.tokens import (
     ARGUMENT,
@@ -46,11 +45,6 @@ _CAPABILITIES = {0x10: 0x3C}
 _EXTENDED_CAPABILITIES = {0x0D: 8, 0x0F: 8, 0x15: 52}
 
 
-def vital_product_data(tokens: Tokens, content: bytes) -> bytes:
-    """Keep only the mark of functions that manage NVSwitches; the rest has part and serial numbers."""
-    return MARK if MARK in content else b""
-
-
 def pci_config(tokens: Tokens, content: bytes) -> bytes:
     """Keep the registers and capabilities that probes read; another capability has the serial number."""
     if config_space.is_gone(content):
@@ -79,11 +73,6 @@ def pci_config(tokens: Tokens, content: bytes) -> bytes:
         kept[offset : offset + size] = content[offset : offset + size]
         kept[offset : offset + 4] = (number | following << 20).to_bytes(4, "little")
     return bytes(kept)
-
-
-def host_name_file(tokens: Tokens, text: str) -> str:
-    """Replace the host name in the first line of a file."""
-    return "\n".join(host_name(tokens, line) for line in text.split("\n")[:1]) + "\n"
 
 
 def host_name(tokens: Tokens, name: str) -> str:
@@ -160,11 +149,6 @@ _LIBRARY_THREAD = re.compile(
 def thread_name(tokens: Tokens, name: str) -> str:
     """Keep the names that libraries give their threads; replace others unless the program is known."""
     return name if _LIBRARY_THREAD.fullmatch(name) else program(tokens, name)
-
-
-def process_name(tokens: Tokens, text: str) -> str:
-    """Replace the name in /proc/PID/comm unless the program or thread is known."""
-    return f"{thread_name(tokens, text.strip())}\n"
 
 
 def command_line(tokens: Tokens, content: bytes) -> bytes:
