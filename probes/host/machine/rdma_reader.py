@@ -6,7 +6,6 @@ Where the socket cannot be used, `rdma -j -d resource show` lists them.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import socket
@@ -16,7 +15,7 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.machine.rdma_namespaces import RdmaNamespaces
@@ -278,27 +277,18 @@ def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[rdma.RdmaR
     return rdma.RdmaResources(
         tuple(map(_queue_pair, lists["qp"])),
         tuple(_region(row, at) for at, row in enumerate(lists["mr"])),
-        tuple(
-            rdma.ProtectionDomain(_device(row), _number(row, "pdn") or 0, _number(row, "ctxn"), *_owner(row))
-            for row in lists["pd"]
-        ),
+        tuple(rdma.ProtectionDomain(*_in_context(row, "pdn"), *_owner(row)) for row in lists["pd"]),
         tuple(
             rdma.RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row)) for row in lists["ctx"]
         ),
-        tuple(
-            rdma.CompletionQueue(_device(row), _number(row, "cqn") or 0, _number(row, "ctxn"), *_owner(row))
-            for row in lists["cq"]
-        ),
+        tuple(rdma.CompletionQueue(*_in_context(row, "cqn"), *_owner(row)) for row in lists["cq"]),
         None if mode is None else mode[1] == "shared",
         left_out,
     )
 
 
 def _objects(text: str) -> list[dict[str, Any]] | None:
-    try:
-        found = json.loads(text) if text.strip() else []
-    except (ValueError, RecursionError):
-        return None
+    found = parse_json(text.strip() or "[]")
     if not isinstance(found, list):
         return None
     return [row for row in found if isinstance(row, dict) and isinstance(row.get("ifname"), str)]
@@ -311,6 +301,11 @@ def _device(row: dict[str, Any]) -> str:
 def _number(row: dict[str, Any], key: str) -> int | None:
     value = row.get(key)
     return value if type(value) is int and 0 <= value <= _GREATEST else None
+
+
+def _in_context(row: dict[str, Any], key: str) -> tuple[str, int, int | None]:
+    """Return the device of an object, its number, and that of its context."""
+    return _device(row), _number(row, key) or 0, _number(row, "ctxn")
 
 
 def _text(row: dict[str, Any], key: str) -> str:

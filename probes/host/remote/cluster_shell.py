@@ -55,15 +55,13 @@ __all__ = [
     "EventHandler",
     "ExecClient",
     "ExecWorker",
+]
+__all__ += [
+    "ExecWorker",
     "GroupResolver",
     "GroupResolverConfig",
     "GroupResolverError",
     "GroupResolverSourceError",
-    "GroupSourceError",
-    "GroupSourceNoUpcall",
-    "NodeSet",
-    "NodeSetException",
-    "Task",
-    "UpcallGroupSource",
-    "task_self",
 ]
+__all__ += ["GroupSourceError", "GroupSourceNoUpcall", "NodeSet", "NodeSetException", "Task"]
+__all__ += ["UpcallGroupSource", "task_self"]

@@ -60,9 +60,7 @@ _SLURM = of_lines(r"(?i)\s*(?:prolog|propagateresourcelimitsexcept)\s*=")
 FILES: Sequence[Row] = (
     Row("/proc/cmdline", of_text(config_files.kernel_parameters)),
     Row("/proc/cpuinfo", of_text(kernel_files.cpuinfo)),
-    Row(
-        "/proc/config.gz", lambda t, packed: compress(config_files.kernel_config(t, unpack(packed)), mtime=0)
-    ),
+    Row("/proc/config.gz", lambda t, gz: compress(config_files.kernel_config(t, unpack(gz)), mtime=0)),
     Row("/proc/driver/nvidia/**", _WORDS),
     Row("/proc/version", of_lines("Linux version", lambda t, line: t.text(" ".join(line.split()[:3])))),
     Row(
