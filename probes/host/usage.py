@@ -66,7 +66,7 @@ def cpu_list(numbers: Iterable[int]) -> str:
     return ",".join(spans(numbers))
 
 
-def usage_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+def read_usage(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
     """Return what /proc and /etc/passwd of a dumped, recorded or simulated node say about processes."""
     users = map_known(host.read(PASSWD), parse_passwd) if pids else {}
     booted = _match(host.read("/proc/stat"), "/proc/stat", r"^btime ([0-9]{1,12})$")
@@ -108,7 +108,7 @@ def user_name(uid: int, users: Maybe[dict[int, str]]) -> Maybe[str]:
     return map_known(users, lambda names: names.get(uid) or absent)
 
 
-def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+def read_counters(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
     """Return the counters of interfaces by name, from /sys/class/net."""
 
     def counters(name: str) -> Maybe[InterfaceCounters]:
@@ -119,7 +119,7 @@ def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe
     return {name: counters(name) for name in names}
 
 
-def thread_names_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+def read_thread_names(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
     """Return the distinct names of each process's threads, sorted, from /proc/PID/task/TID/comm.
 
     Libraries name theirs, so NCCL shows without reading its environment.

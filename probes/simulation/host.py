@@ -29,13 +29,7 @@ from probes.host.protocol import (
 )
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.usage import (
-    InterfaceCounters,
-    ProcessUsage,
-    counters_from_files,
-    thread_names_from_files,
-    usage_from_files,
-)
+from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
 from probes.plans.common import REBOOT
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.component_history import component_history
@@ -307,11 +301,11 @@ class SimulatedHost(HostBase):
         def started(pid: int, usage: ProcessUsage) -> ProcessUsage:
             return replace(usage, started_at=began + since.get(pid, 0.0))
 
-        found = usage_from_files(self, pids)
+        found = read_usage(self, pids)
         return {pid: map_known(usage, partial(started, pid)) for pid, usage in found.items()}
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return counters_from_files(self, names)
+        return read_counters(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         return self._from_netlink(rdma_resources)
@@ -326,7 +320,7 @@ class SimulatedHost(HostBase):
         return read(self.tree, seconds)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return thread_names_from_files(self, pids)
+        return read_thread_names(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         seconds = self._seconds()

@@ -19,15 +19,9 @@ from functools import lru_cache
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs import process_files
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
-from probes.facts.jobs.process_files import (
-    MappedLibrary,
-    parse_environment,
-    parse_job,
-    parse_maps,
-    parse_program,
-    parse_status,
-)
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.system.limits import MemlockLimit, parse_limits
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
@@ -348,10 +342,11 @@ def _process(
     base = f"/proc/{pid}"
     memory: tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]] = (_NO_JOB, _NO_JOB, _NO_JOB)
     environ, maps, cmdline = memory if patience is None else patience.read(host, pid)
-    fields = map_known(host.read(f"{base}/status"), parse_status)
+    fields = map_known(host.read(f"{base}/status"), process_files.parse_status)
     limits = host.read(f"{base}/limits")
     stack = map_known(limits, lambda text: parse_limits(text, "Max stack size"))
-    environment = map_known(environ, parse_environment)
+    environment = map_known(environ, process_files.parse_environment)
+    mapped = map_known(maps, process_files.parse_maps)
     cgroup = known(host.read(f"{base}/cgroup"), "")
     nodes = host.names(f"{base}/root/dev/infiniband")
     conf_path = "" if isinstance(environ, Unknown) else user_conf_path(pid, environ, known(environment, {}))
@@ -367,9 +362,7 @@ def _process(
         memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
-        libraries=map_known(
-            maps, lambda found: tuple(_with_version(host, pid, library) for library in parse_maps(found))
-        ),
+        libraries=map_known(mapped, lambda found: tuple(_with_version(host, pid, each) for each in found)),
         rdma_nodes=map_known(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
         ),
@@ -377,11 +370,11 @@ def _process(
         user_conf=read_nccl_conf(host, conf_path) if conf_path else no_conf,
         user_conf_path=printable(conf_path, 256),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
-        program=map_known(cmdline, parse_program),
+        program=map_known(cmdline, process_files.parse_program),
         user=map_known(usage, lambda found: found.user),
         usage=usage,
         stack=map_known(stack, lambda limit: limit.soft_bytes),
-        job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
+        job=process_files.parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
 
 
@@ -393,7 +386,7 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
         if str(parent) == own:
             return True
         status = host.read(f"/proc/{parent}/status")
-        parent = status if isinstance(status, Unknown) else parse_status(status).parent
+        parent = status if isinstance(status, Unknown) else process_files.parse_status(status).parent
     return False
 
 

@@ -9,14 +9,9 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, because, known, map_known
 from probes.facts.kernel import depmod
+from probes.facts.kernel import release as kernel
 from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.facts.kernel.release import (
-    read_cmdline,
-    read_modules_disabled,
-    read_release,
-    read_signatures_enforced,
-)
 from probes.facts.pci import nic_families
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import CONNECTX
@@ -192,8 +187,8 @@ class LoadedModule:
 
 def probe(host: Host) -> ModuleFacts:
     """Read /proc/modules, /sys/module, /lib/modules/RELEASE and modprobe.d."""
-    release = read_release(host)
-    rules = read_rules(host, read_cmdline(host))
+    release = kernel.read_release(host)
+    rules = read_rules(host, kernel.read_cmdline(host))
     tree = depmod.read_tree(host, release, rules.file_names(LADDER))
     listed = because(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), _NO_MODULES)
     loaded = map_known(listed, parse_proc_modules)
@@ -206,8 +201,8 @@ def probe(host: Host) -> ModuleFacts:
         symbols=tuple(_symbol_provider(tree, symbol, user) for symbol, user in _SYMBOLS),
         memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
         rules_unread=rules.unread,
-        loading_disabled=known(read_modules_disabled(host), False),
-        signed_only=known(read_signatures_enforced(host), False),
+        loading_disabled=known(kernel.read_modules_disabled(host), False),
+        signed_only=known(kernel.read_signatures_enforced(host), False),
     )
 
 

@@ -27,13 +27,7 @@ from probes.host.probe_thread import note, start_probe
 from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.usage import (
-    InterfaceCounters,
-    ProcessUsage,
-    counters_from_files,
-    thread_names_from_files,
-    usage_from_files,
-)
+from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
 from probes.host.values import RDMA_CLASS
 
 if TYPE_CHECKING:  # imported on first use
@@ -116,7 +110,7 @@ class LocalHost(LocalFiles):
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         if self._root:
-            return usage_from_files(self, pids)
+            return read_usage(self, pids)
         from probes.host.machine.live_usage import process_usage  # psutil takes 20 ms to import
 
         note("process usage")
@@ -124,7 +118,7 @@ class LocalHost(LocalFiles):
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         if self._root:
-            return counters_from_files(self, names)
+            return read_counters(self, names)
         from probes.host.machine.live_usage import interface_counters
 
         note("/proc/net/dev")
@@ -168,7 +162,7 @@ class LocalHost(LocalFiles):
         return ResourceReader(namespaces=RdmaNamespaces(can_enter()))
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return thread_names_from_files(self, pids)
+        return read_thread_names(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return some of the counters of `ethtool -S`; TIMED_OUT while a driver is being reconfigured."""

@@ -18,16 +18,9 @@ from typing import Any, Protocol, TypeVar
 from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
+from probes.host.machine import rdma_netlink
 from probes.host.machine.rdma_namespaces import RdmaNamespaces
-from probes.host.machine.rdma_netlink import (
-    Answer,
-    Command,
-    ResourceParser,
-    devices_of,
-    packet_numbers,
-    request,
-    shares_namespaces,
-)
+from probes.host.machine.rdma_netlink import Answer, Command
 from probes.host.protocol import CommandOutput
 
 T = TypeVar("T")
@@ -90,7 +83,7 @@ class _Connection:
     def _ask_once(self, command: Command, device: int | None) -> Answer:
         self._sequence += 1
         answer = Answer(self._sequence)
-        self._socket.sendto(request(command, self._sequence, device), (0, 0))
+        self._socket.sendto(rdma_netlink.request(command, self._sequence, device), (0, 0))
         for _ in range(_MAX_DATAGRAMS):
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -117,7 +110,7 @@ class ResourceReader:
     ) -> None:
         self._connect = connect
         self._namespaces = namespaces
-        self._parser = ResourceParser()
+        self._parser = rdma_netlink.ResourceParser()
 
     def read(self, seconds: float = SECONDS, kernel: Kernel | None = None) -> Maybe[rdma.RdmaResources]:
         """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits.
@@ -150,8 +143,8 @@ class ResourceReader:
         if listed.errno:
             return _unknown(listed.errno)
         found = _Objects()
-        found.ask(connection, devices_of(listed))
-        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        found.ask(connection, rdma_netlink.devices_of(listed))
+        shared = rdma_netlink.shares_namespaces(connection.ask(Command.SYS_GET))
         hidden = self._hidden(shared, found.devices)
         for kernel, devices in self._others(hidden):
             found.ask(kernel, devices)
@@ -164,11 +157,11 @@ class ResourceReader:
         listed = connection.ask(Command.GET)
         if listed.errno:
             return _unknown(listed.errno)
-        devices = devices_of(listed)
+        devices = rdma_netlink.devices_of(listed)
         found = _packets(connection, devices)
         if self._namespaces is None:
             return found
-        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        shared = rdma_netlink.shares_namespaces(connection.ask(Command.SYS_GET))
         hidden = self._hidden(shared, {name for _, name in devices})
         for kernel, others in self._others(hidden):
             if isinstance(found, Unknown):
@@ -188,7 +181,8 @@ class ResourceReader:
         with closing(self._namespaces.sockets(_NAMESPACES_SECONDS)) as sockets:
             for namespace, opened in sockets:
                 kernel = _Connection(SECONDS, opened)
-                devices = [row for row in devices_of(kernel.ask(Command.GET)) if row[1] in hidden]
+                listed = rdma_netlink.devices_of(kernel.ask(Command.GET))
+                devices = [row for row in listed if row[1] in hidden]
                 if devices:
                     self._namespaces.note(namespace)
                     yield kernel, devices
@@ -227,7 +221,7 @@ def _packets(kernel: Kernel, devices: list[tuple[int, str]]) -> Maybe[tuple[rdma
         answer = kernel.ask(Command.RES_QP_GET, index)
         if answer.errno or answer.is_interrupted:
             return _unknown(answer.errno or errno.EAGAIN)
-        found += islice(packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
+        found += islice(rdma_netlink.packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
     return tuple(found)
 
 

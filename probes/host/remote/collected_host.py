@@ -28,13 +28,7 @@ from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.remote import nvidia_smi
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
 from probes.host.remote.transport import plain_source
-from probes.host.usage import (
-    InterfaceCounters,
-    ProcessUsage,
-    counters_from_files,
-    thread_names_from_files,
-    usage_from_files,
-)
+from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
 
 T = TypeVar("T")
 Question = tuple[Any, ...]
@@ -219,13 +213,13 @@ class CollectedHost(HostBase):
     # Processes and networks
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        return usage_from_files(self, pids)
+        return read_usage(self, pids)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return thread_names_from_files(self, pids)
+        return read_thread_names(self, pids)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return counters_from_files(self, names)
+        return read_counters(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         kernel = _Kernel(self)
