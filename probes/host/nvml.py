@@ -86,11 +86,6 @@ def bdf_of(bus_id: str) -> str:
     return f"{domain[-4:] if domain[:-4].strip('0') == '' else domain.lstrip('0')}:{rest}"
 
 
-def cuda_text(number: int) -> str:
-    """Return "12.4" for 12040."""
-    return f"{number // 1000}.{number % 1000 // 10}"
-
-
 def throttle_words(reasons: int) -> tuple[str, ...]:
     """Return why clocks are reduced."""
     words = tuple(word for bit, word in _THROTTLE_REASONS.items() if reasons & bit)

@@ -72,18 +72,15 @@ class LocalHost(LocalFiles):
         return super().run(argv) if self._root else run_command(argv, seconds)
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        if self._root:
-            return super().nvml()
-        note("NVML")
-        why = self._libraries.why_no_nvml()
-        return self._library.facts() if why is None else why
+        return super().nvml() if self._root else self._ask_nvml(self._library.facts)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        if self._root:
-            return super().nvml_live()
+        return super().nvml_live() if self._root else self._ask_nvml(self._library.live)
+
+    def _ask_nvml(self, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
         note("NVML")
         why = self._libraries.why_no_nvml()
-        return self._library.live() if why is None else why
+        return ask() if why is None else why
 
     def release(self) -> None:
         """End the NVML session, which keeps the driver module in use; the next question opens a new one."""

@@ -12,16 +12,7 @@ from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, map_known
-from probes.host.nvml import (
-    FABRIC_STATES,
-    LOST,
-    NvmlFacts,
-    NvmlGpu,
-    NvmlLive,
-    bdf_of,
-    cuda_text,
-    throttle_words,
-)
+from probes.host.nvml import FABRIC_STATES, LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of, throttle_words
 
 T = TypeVar("T")
 # NVML field ids, whose names in nvidia-ml-py have changed (nvml.h NVML_FI_DEV_…).
@@ -380,6 +371,11 @@ class NvmlLibrary:
 
 # nvmlValueType_t: the member of nvmlValue_t with the value.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def cuda_text(number: int) -> str:
+    """Return "12.4" for 12040."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _pair(values: Any) -> tuple[int, int]:

@@ -29,13 +29,6 @@ from probes.recording.format import Question
 from probes.recording.recording_host import Moment
 from probes.recording.redaction import answers as rules
 from probes.recording.redaction import config_files, kernel_files
-from probes.recording.redaction.answers import (
-    cluster_objects,
-    kernel_log,
-    modinfo,
-    program_strings,
-    symbol_versions,
-)
 from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text
 from probes.recording.redaction.kernel_files import cgroup_path, host_name, is_variable, thread_name
 from probes.recording.redaction.tokens import PROGRAMS, USER, Tokens
@@ -127,18 +120,18 @@ FILES: Sequence[Row] = (
     Row("**/modules.dep|**/modules.builtin", config_files.module_lines),
     Row("**/modules.symbols|**/Module.symvers", config_files.symbol_lines),
     Row("/var/run/nvidia-topologyd/**|/opt/microsoft/*/topo.xml", config_files.TOPOLOGY),
-    *(Row(f"{directory}/*", program_strings) for directory in PROGRAM_DIRECTORIES),
+    *(Row(f"{directory}/*", rules.program_strings) for directory in PROGRAM_DIRECTORIES),
     Row("/dev|/dev/**", None),
     *(Row(f"/{top}/**", None) for top in ("boot", "lib", "lib64", "usr", "var", "run")),
     Row("/.dockerenv", None),
 )
 COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
-    "dmesg": kernel_log,
-    "journalctl": kernel_log,
-    "modinfo": modinfo,
-    "modprobe": symbol_versions,
-    "kubectl": cluster_objects,
-    "oc": cluster_objects,
+    "dmesg": rules.kernel_log,
+    "journalctl": rules.kernel_log,
+    "modinfo": rules.modinfo,
+    "modprobe": rules.symbol_versions,
+    "kubectl": rules.cluster_objects,
+    "oc": rules.cluster_objects,
 }
 """Rules for the output of commands; in the output of other known programs, unknown words are replaced."""
 ENVIRONMENT = ("KUBERNETES_SERVICE_HOST", "container", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
@@ -186,7 +179,7 @@ NO_COMMAND_LINE = b"(not recorded)\0"
 _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "rdma_resources": rules.resources,
     "packet_numbers": rules.packets,
-    "thread_names": rules.threads,
+    "thread_names": lambda tokens, names: tuple(sorted({thread_name(tokens, name) for name in names})),
     "collectives": rules.collectives,
     "component_history": rules.component_history,
     "log_findings": rules.log_findings,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from probes.base.unknown import Reason, Unknown
-from probes.host.machine.nvml_library import PCIE_THREAD, NvmlLibrary
-from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of, cuda_text
+from probes.host.machine.nvml_library import PCIE_THREAD, NvmlLibrary, cuda_text
+from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of
 
 ERRORS = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": 12,
