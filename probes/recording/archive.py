@@ -30,18 +30,8 @@ from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe
-from probes.recording.format import (
-    FORMAT_VERSION,
-    MAX_BLOB_BYTES,
-    MAX_LINE_BYTES,
-    Question,
-    RecordingError,
-    decode,
-    decode_blob,
-    encode,
-    packed,
-    parse_json,
-)
+from probes.recording import format as line_format
+from probes.recording.format import FORMAT_VERSION, MAX_BLOB_BYTES, MAX_LINE_BYTES, Question, RecordingError
 from probes.recording.recording_host import Moment
 
 T = TypeVar("T")
@@ -141,7 +131,7 @@ class ArchiveWriter:
         new: set[str] = set()
         memory = self._memory
         for question, answer in moment.answers.items():
-            encoded = encode(question, answer)
+            encoded = line_format.encode(question, answer)
             if len(encoded.text) >= MAX_LINE_BYTES:
                 continue  # no question of gdrtop has a path or command of that length
             lines.append(encoded.text)
@@ -342,7 +332,7 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
 
 
 def _manifest(content: bytes) -> Manifest:
-    fields = parse_json(content)
+    fields = line_format.parse_json(content)
     if not isinstance(fields, dict) or type(fields.get("format")) is not int:
         raise RecordingError("manifest.json has no format version")
     if fields["format"] != FORMAT_VERSION:
@@ -392,7 +382,7 @@ class _Loader:
             if len(line) > MAX_LINE_BYTES:
                 raise RecordingError(f"{where}, line {line_number}: longer than {MAX_LINE_BYTES >> 20} MiB")
             try:
-                fields = parse_json(line)
+                fields = line_format.parse_json(line)
                 if not isinstance(fields, dict):
                     raise RecordingError("not a JSON object")
                 if head is None:
@@ -409,19 +399,20 @@ class _Loader:
         recording.moments.append(head)
 
     def _answer(self, fields: dict[str, Any]) -> tuple[Question, Maybe[Any]]:
-        line = decode(fields)
+        line = line_format.decode(fields)
 
         def content() -> bytes:
             return json.dumps(fields["answer"], separators=(",", ":")).encode()
 
         if not line.blob:
-            return line.question, packed(line.question, line.answer, content)
+            return line.question, line_format.packed(line.question, line.answer, content)
         key = line.question.kind, line.blob
         if key not in self._decoded:
             blob = self._blobs.get(line.blob)
             if blob is None:
                 raise RecordingError(f"blob {line.blob[:12]!r} is missing")
-            self._decoded[key] = packed(line.question, decode_blob(line.question, blob), lambda: blob)
+            answer = line_format.decode_blob(line.question, blob)
+            self._decoded[key] = line_format.packed(line.question, answer, lambda: blob)
         return line.question, self._decoded[key]
 
 

@@ -352,17 +352,13 @@ def _errors(host: Host, directory: str, names: tuple[str, ...]) -> dict[str, May
         if name not in names:
             continue
         text = host.read(f"{directory}/{name}", 4096) if refused is None else refused
-        found[name] = _counter(text, f"{directory}/{name}", bits)
+        if text == NO_PMA:
+            text = Unknown(Reason.NOT_THERE, f"{directory}/{name}", NO_PMA)
+        found[name] = parse_known(text, partial(parse_counter, bits=bits), f"{directory}/{name}")
         # A device that refuses one counter refuses all, and logs a line to the kernel log for each.
         if isinstance(text, Unknown) and text.reason is Reason.IO_ERROR:
             refused = Unknown(text.reason, text.source, text.detail or "not read again after an error")
     return found
-
-
-def _counter(text: Maybe[str], path: str, bits: int) -> Maybe[ErrorCounter]:
-    if text == NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, NO_PMA)
-    return parse_known(text, lambda number: parse_counter(number, bits), path)
 
 
 def _hw_errors(host: Host, directories: tuple[str, str], names: tuple[str, ...]) -> dict[str, Maybe[int]]:
