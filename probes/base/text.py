@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Iterable
-from typing import Any
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # of a PCI function, with its domain
@@ -33,14 +32,15 @@ def printable_lines(text: str) -> str:
     return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> object:
     """Return the value of a JSON text; None for anything else."""
     import json
 
     try:
-        return json.loads(text)
+        value: object = json.loads(text)
     except (ValueError, RecursionError):
         return None
+    return value
 
 
 def text_of(content: bytes) -> str:
