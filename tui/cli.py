@@ -416,9 +416,9 @@ def _run(options: argparse.Namespace) -> int:
 
     choose_color(options.color)
     if options.verbose:
-        from probes.host import source_log
+        from probes.host.probe_thread import begin_log
 
-        source_log.begin()
+        begin_log()
     try:
         return _command(options.command).run(options, sys.stdout)
     except UsageError as error:
@@ -433,11 +433,11 @@ def _run(options: argparse.Namespace) -> int:
 
 def _print_sources(ascii_only: bool) -> None:
     """Print on stderr which sources were read, below what the command has printed."""
-    from probes.host import source_log
+    from probes.host.probe_thread import end_log
     from tui.runtime.printing import print_lines
     from widgets.node.sources import draw_sources
 
-    sources = source_log.end()
+    sources = end_log()
     if sys.stdout is not None:
         sys.stdout.flush()
     print_lines(draw_sources(sources), sys.stderr, ascii_only)

@@ -80,7 +80,8 @@ class Codec:
         if isinstance(value, Enum):
             return value.value
         if isinstance(value, Unknown):
-            return None if self.unknown_beside else _unknown_object(value)
+            texts = {"unknown": value.reason.value, "source": value.source, "detail": value.detail}
+            return None if self.unknown_beside else {name: text for name, text in texts.items() if text}
         if is_dataclass(value) and not isinstance(value, type):
             return self._encode_items({name: getattr(value, name) for name in self._written(value)})
         if isinstance(value, Mapping):
@@ -228,11 +229,6 @@ def decode_unknown(value: dict[str, Any]) -> Unknown:
         if not isinstance(text, str):
             raise _expected("text", text).inside(name)
     return Unknown(reason, printable(texts["source"]), printable(texts["detail"]))
-
-
-def _unknown_object(value: Unknown) -> dict[str, str]:
-    texts = {"unknown": value.reason.value, "source": value.source, "detail": value.detail}
-    return {name: text for name, text in texts.items() if text}
 
 
 def _member(kind: Any, value: object) -> Any:

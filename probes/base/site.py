@@ -65,19 +65,6 @@ def components(row: SiteCombination) -> str:
     return ", ".join(parts)
 
 
-_in_force: list[SiteCombination] = []
-
-
-def set_site_combinations(rows: Iterable[SiteCombination]) -> None:
-    """Put these rows in force, and no others: gdrtop does it once, when it has read its configuration."""
-    _in_force[:] = rows
-
-
-def site_combinations() -> tuple[SiteCombination, ...]:
-    """Return the rows in force."""
-    return tuple(_in_force)
-
-
 # Findings that an admin has silenced until a date; all judgments of a run have the same silences.
 
 
@@ -105,19 +92,6 @@ class Silence:
             return True
 
 
-_silences: list[Silence] = []
-
-
-def set_silences(silences: Iterable[Silence]) -> None:
-    """Put these in force, and no others: gdrtop does it once, when it has read its configuration."""
-    _silences[:] = silences
-
-
-def silences() -> tuple[Silence, ...]:
-    """Return those in force, expired ones too."""
-    return tuple(_silences)
-
-
 # Where this site has the clients of its cluster; all commands of a run look there.
 
 
@@ -129,14 +103,23 @@ class ClusterPlaces:
     slurm_conf: str = ""  # the file for SLURM_CONF where the environment has none
 
 
-_places = [ClusterPlaces()]
+@frozen
+class Site:
+    """What all judgments and commands of a run take from the configuration."""
+
+    combinations: tuple[SiteCombination, ...] = ()
+    silences: tuple[Silence, ...] = ()  # expired ones too
+    places: ClusterPlaces = ClusterPlaces()
 
 
-def set_cluster_places(places: ClusterPlaces) -> None:
-    """Put these in force: gdrtop does it once, when it has read its configuration."""
-    _places[0] = places
+_in_force = [Site()]
 
 
-def cluster_places() -> ClusterPlaces:
-    """Return those in force."""
-    return _places[0]
+def set_site(configured: Site) -> None:
+    """Put this in force: gdrtop does it once, when it has read its configuration."""
+    _in_force[0] = configured
+
+
+def site() -> Site:
+    """Return what is in force."""
+    return _in_force[0]

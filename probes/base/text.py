@@ -32,6 +32,17 @@ def printable_lines(text: str) -> str:
     return "".join(c if c in "\t\n" or c.isprintable() else REPLACEMENT for c in text)
 
 
+def parse_json(text: str) -> object:
+    """Return the value of a JSON text; None for anything else."""
+    import json
+
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
 def text_of(content: bytes) -> str:
     """Decode a file's content like `Host.read`; some sysfs attributes end with a NUL (cpulist)."""
     return clean_text(content.decode("utf-8", "replace"))
@@ -109,8 +120,8 @@ def did_you_mean(
     return f"; did you mean {' or '.join(similar)}?" if similar else otherwise
 
 
-def join_limited(words: Iterable[str], most: int = SHOWN) -> str:
-    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more"."""
+def join_limited(words: Iterable[str], most: int = SHOWN, others: str = "") -> str:
+    """Join distinct words, as "mlx5_0, mlx5_1 and 3 more", with `others` as "and 3 more programs"."""
     each = tuple(dict.fromkeys(words))
-    more = f" and {len(each) - most} more" if len(each) > most else ""
+    more = f" and {len(each) - most} more {others}".rstrip() if len(each) > most else ""
     return ", ".join(each[:most]) + more

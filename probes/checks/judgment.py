@@ -17,7 +17,7 @@ from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.plan import user_plan
-from probes.base.site import Silence, silences
+from probes.base.site import Silence, site
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
 from probes.checks.statements import PathStatement, path_statements
@@ -104,7 +104,7 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
     own = known(host_name(node), "")
     reached = node.origin.label if node.origin.source is Source.REMOTE else ""
     names = (*filter(None, (own, reached)), called)
-    for silence in silences():
+    for silence in site().silences:
         if silence.covers_node(names):
             by_id.setdefault(silence.id, []).append(silence)
     if not by_id:

@@ -8,22 +8,9 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.facts import gpudirect_requirements as required
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState, Requirement, hardware_of
-from probes.facts.gpudirect_requirements import (
-    cxi_requirements,
-    driver_requirements,
-    efa_requirement,
-    gpu_support,
-    is_live,
-    kernel_requirements,
-    nic_requirement,
-    path_state,
-    peermem_state,
-    support_requirements,
-    topology_requirements,
-    verbs_requirement,
-)
 from probes.facts.kernel.modules import ModuleFacts, has_ofed_peer_memory
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.pci.nic_families import PEER_DRIVERS
@@ -108,11 +95,11 @@ def _nics_by_peer_memory(
     for device in devices:
         driver = known(device.driver, "")
         if driver == "efa":
-            answers[device.name] = efa_requirement(host, device).met
+            answers[device.name] = required.efa_requirement(host, device).met
         elif not has_verbs(device):
             answers[device.name] = peermem.usable if peermem.path is GdrPath.CXI else False
-        elif driver == "bnxt_en":
-            answers[device.name] = is_live(host, "ib_peer_mem") if peermem.usable is True else peermem.usable
+        elif driver == "bnxt_en" and peermem.usable is True:
+            answers[device.name] = required.is_live(host, "ib_peer_mem")
         elif driver == "erdma" and peermem.usable is True:
             answers[device.name] = modules if isinstance(modules, Unknown) else has_ofed_peer_memory(modules)
         else:
@@ -156,29 +143,30 @@ def probe(
     hardware = hardware_of(rdma)
     answers = _ask_nics(host, [device for device in hardware if has_verbs(device)])
     cuda = (ask_cuda or host.cuda_gpus)()
-    support = gpu_support(gpus, cuda)
-    dmabuf = path_state(
+    support = required.gpu_support(gpus, cuda)
+    dmabuf = required.path_state(
         GdrPath.DMABUF,
         (
-            *driver_requirements(modules, gpus),
-            *kernel_requirements(kernel, answers),
-            verbs_requirement(modules, answers),
-            nic_requirement(rdma, answers),
-            *support_requirements(support, GdrPath.DMABUF),
+            *required.driver_requirements(modules, gpus),
+            *required.kernel_requirements(kernel, answers),
+            required.verbs_requirement(modules, answers),
+            required.nic_requirement(rdma, answers),
+            *required.support_requirements(support, GdrPath.DMABUF),
         ),
     )
-    of_gpus = support_requirements(support, GdrPath.PEERMEM)
-    peermem = peermem_state(modules, [*topology_requirements(gpus, GdrPath.PEERMEM), *of_gpus])
+    of_gpus = required.support_requirements(support, GdrPath.PEERMEM)
+    of_topology = required.topology_requirements(gpus, GdrPath.PEERMEM)
+    peermem = required.peermem_state(modules, [*of_topology, *of_gpus])
     if hardware and all(known(device.driver, "") == "efa" for device in hardware):
-        rows = [efa_requirement(host, device) for device in hardware]
+        rows = [required.efa_requirement(host, device) for device in hardware]
         first = next((row for row in rows if row.met is True), rows[0])
-        peermem = path_state(GdrPath.EFA, (first, *of_gpus))
+        peermem = required.path_state(GdrPath.EFA, (first, *of_gpus))
     elif hardware and not any(map(has_verbs, hardware)):
-        peermem = path_state(GdrPath.CXI, cxi_requirements(host, gpus, support))
+        peermem = required.path_state(GdrPath.CXI, required.cxi_requirements(host, gpus, support))
     if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
         unread = Requirement("NICs whose kind is known", rdma, f"/sys/class/infiniband: {rdma}")
-        dmabuf = path_state(GdrPath.DMABUF, (*driver_requirements(modules, gpus), unread))
-        peermem = path_state(GdrPath.PEERMEM, (unread, *of_gpus))
+        dmabuf = required.path_state(GdrPath.DMABUF, (*required.driver_requirements(modules, gpus), unread))
+        peermem = required.path_state(GdrPath.PEERMEM, (unread, *of_gpus))
     return GpuDirectFacts(
         dmabuf=dmabuf,
         peermem=peermem,

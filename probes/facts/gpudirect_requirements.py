@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of, is_there, known, map_known
+from probes.base.text import join_limited, printable
+from probes.base.unknown import (
+    Maybe,
+    Reason,
+    Unknown,
+    all_of,
+    any_of,
+    is_there,
+    known,
+    map_known,
+    parse_known,
+)
 from probes.facts.gpu.generations import TURING, is_before, without_gdr
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
@@ -28,7 +38,6 @@ from probes.host.protocol import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu, Host
 CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
 FIRST_DMABUF_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 FIRST_DMABUF_KERNEL = (5, 12)
-_MOST_NAMED = 8  # NICs
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")
 IB_EXPORTERS = frozenset({"ib_core", "ib_uverbs", "ib_peer_mem"})
 TOPOLOGY_CHECK = "GrdmaPciTopoCheckOverride"
@@ -71,12 +80,8 @@ def driver_requirements(modules: Maybe[ModuleFacts], gpus: Maybe[GpuFacts]) -> l
     evidence = f"{source}: {word}" if isinstance(version, Unknown) else f"{source}: {word}, {version}"
     lack = "DMA-BUF needs the open kernel modules"
     requirements.append(Requirement("open NVIDIA kernel modules", is_open, evidence, lack))
-    numbers = map_known(version, parse_driver_version)
-    new: Maybe[bool]
-    if isinstance(numbers, Unknown):
-        new = numbers
-    else:
-        new = Unknown(Reason.MALFORMED, source) if numbers is None else numbers >= FIRST_DMABUF_DRIVER
+    numbers = parse_known(version, parse_driver_version, source)
+    new = map_known(numbers, lambda found: found >= FIRST_DMABUF_DRIVER)
     lack = "DMA-BUF needs driver 515.43.04 or newer"
     requirements.append(Requirement("driver 515.43.04 or newer", new, f"{source}: {version}", lack))
     return [*requirements, *topology_requirements(gpus, GdrPath.DMABUF)]
@@ -223,9 +228,7 @@ def nic_requirement(rdma: Maybe[RdmaFacts], answers: dict[str, Maybe[bool]]) -> 
         unseen = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "in another network namespace")
         evidence = f"/sys/bus/auxiliary/devices: RDMA devices of {', '.join(elsewhere)}"
         return Requirement(name, unseen, evidence)
-    unable = ", ".join([*answers][:_MOST_NAMED])
-    if len(answers) > _MOST_NAMED:
-        unable += f" and {len(answers) - _MOST_NAMED} more"
+    unable = join_limited(answers)
     lack = f"the kernel or the NIC driver does not support DMA-BUF on {unable}"
     return Requirement(name, False, f"{probe_name}: not supported on {unable}", lack)
 

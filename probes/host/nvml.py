@@ -21,8 +21,6 @@ class NvmlGpu:
     compute_capability: Maybe[tuple[int, int]]
     memory_total_bytes: Maybe[int]
     bar1_total_bytes: Maybe[int]
-    link_generation_max: Maybe[int]  # the lower one of GPU and slot
-    link_width_max: Maybe[int]
     nvlinks: Maybe[int]  # active NVLinks
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (remote BDF, links); a switch is also a remote
     c2c_links: Maybe[int]  # chip-to-chip links to the CPU (Grace); 1 if NVML does not count them; 0 elsewhere
@@ -41,7 +39,6 @@ class NvmlFacts:
     """What NVML reports about the driver and every GPU it can reach."""
 
     driver_version: Maybe[str]
-    nvml_version: Maybe[str]
     cuda_version: Maybe[str]  # "12.4", the newest version that the driver supports
     gpus: tuple[Maybe[NvmlGpu], ...]  # a GPU off the bus is an Unknown whose source is its index or BDF
     confidential_computing: Maybe[bool] = _NOT_ASKED  # other devices cannot access GPU memory
@@ -87,11 +84,6 @@ def bdf_of(bus_id: str) -> str:
     """Convert NVML's "00000000:1B:00.0" to "0000:1b:00.0" as in sysfs; longer domains keep their digits."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:] if domain[:-4].strip('0') == '' else domain.lstrip('0')}:{rest}"
-
-
-def cuda_text(number: int) -> str:
-    """Return "12.4" for 12040."""
-    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def throttle_words(reasons: int) -> tuple[str, ...]:

@@ -35,9 +35,8 @@ class Probe(Generic[P]):
     needs: tuple[str, ...] = ()  # fields whose answers it uses: it starts when they are there
     directories: tuple[str, ...] = ()  # a dumped tree without one of them says nothing about this field
     in_background: bool = False  # works in a library: the next probe starts at once
-    recall_by: Callable[[P], Hashable] | None = (
-        None  # what it uses besides files, links and names; for `Recalling`
-    )
+    # What it uses besides files, links and names; for `Recalling`.
+    recall_by: Callable[[P], Hashable] | None = None
 
 
 class Recalling(ABC):

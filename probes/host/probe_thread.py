@@ -9,20 +9,65 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from probes.base.frozen import frozen
+from probes.base.origin import Origin
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host import source_log
 from probes.host.protocol import Host
-from probes.host.source_log import ReadSource
 
 T = TypeVar("T")
 
 LONGEST_SECONDS = 60.0  # time limit of a slow probe
 _MOST_IDLE = 3  # threads that wait for the next probe
+
+# Which sources of a node were read, for `gdrtop -v`. Nothing is logged until `begin_log`: the answers of a
+# whole fleet would take much memory.
+_MOST_LOGGED = 1000  # sources; a node has about forty
+
+
+@frozen
+class ReadSource:
+    """One reading of a source."""
+
+    origin: Origin
+    name: str  # that of its probe: "PCIe errors"
+    seconds: float
+    answer: object
+    questions: tuple[str, ...] = ()  # paths and commands that were asked of this machine, in order
+
+
+_LOG: dict[tuple[Origin, str], ReadSource] = {}
+_is_on = False
+
+
+def begin_log() -> None:
+    """Log sources from now on."""
+    global _is_on
+    _is_on = True
+
+
+def is_logging() -> bool:
+    """Return whether sources are logged."""
+    return _is_on
+
+
+def log_source(origin: Origin, name: str, began: float, answer: object, questions: Iterable[str]) -> None:
+    """Log a source that was read since `began`, by the monotonic clock, instead of its reading before."""
+    if _is_on and (len(_LOG) < _MOST_LOGGED or (origin, name) in _LOG):
+        _LOG[origin, name] = ReadSource(origin, name, time.monotonic() - began, answer, tuple(questions))
+
+
+def end_log() -> tuple[ReadSource, ...]:
+    """Stop, and return the newest reading of each source."""
+    global _is_on
+    _is_on = False
+    sources = tuple(_LOG.values())
+    _LOG.clear()
+    return sources
 
 
 class Progress:
@@ -32,7 +77,7 @@ class Progress:
         self.question = ""
         self.asked_at = time.monotonic()
         self.allowed_seconds = 0.0  # the time limit of a command
-        self.questions: list[str] | None = [] if source_log.is_on() else None  # all of them
+        self.questions: list[str] | None = [] if _is_on else None  # all of them
 
     def quiet_seconds(self) -> float:
         """Return the seconds for which the newest question has been open beyond its own limit."""
@@ -173,11 +218,8 @@ class RunningProbe(Generic[T]):
 
     def _log(self, answer: object) -> None:
         """Log the answer that counts; one that comes too late does not."""
-        if not source_log.is_on() or self._is_given_up:
-            return
-        questions = tuple(self._progress.questions or ())
-        seconds = time.monotonic() - self._began
-        source_log.log(ReadSource(self._host.origin, self.name, seconds, answer, questions))
+        if not self._is_given_up:
+            log_source(self._host.origin, self.name, self._began, answer, self._progress.questions or ())
 
     def end(self) -> None:
         """Let those who wait have the answer."""
@@ -189,7 +231,7 @@ class RunningProbe(Generic[T]):
 
 def ask_here(host: Host, name: str, ask: Callable[[], T]) -> T:
     """Ask in this thread what is no probe, and log it like one."""
-    if not source_log.is_on():
+    if not _is_on:
         return ask()
     before = getattr(_OF_THREAD, "progress", None)
     progress, began = Progress(), time.monotonic()
@@ -198,8 +240,7 @@ def ask_here(host: Host, name: str, ask: Callable[[], T]) -> T:
         answer = ask()
     finally:
         _OF_THREAD.progress = before
-    seconds = time.monotonic() - began
-    source_log.log(ReadSource(host.origin, name, seconds, answer, tuple(progress.questions or ())))
+    log_source(host.origin, name, began, answer, progress.questions or ())
     return answer
 
 

@@ -14,12 +14,32 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
 from probes.host.values import Files, read_integer
 
 PASSWD = "/etc/passwd"
-_NUMBER = re.compile(r"[0-9]{1,20}")
 _NAME_LIMIT = 48  # of a user's name
 _TICKS_PER_SECOND = 100  # USER_HZ, the unit of /proc/PID/stat on x86 and Arm
 MAX_THREADS = 1024  # of a process; a rank with data loaders has a few hundred
 _MAX_THREAD_NAMES = 256
 _THREAD_NAME_BYTES = 64  # the kernel gives 15 characters and a newline
+
+
+@frozen
+class Stat:
+    """Some fields of /proc/PID/stat."""
+
+    state: str
+    parent: int
+    cpu_seconds: float  # all threads, user and system time
+    started: int  # clock ticks after boot: with the pid, it identifies a process
+
+
+def parse_stat(text: str) -> Maybe[Stat]:
+    """Parse fields 3, 4, 14, 15 and 22. The name, field 2, may contain anything."""
+    fields = text.rpartition(") ")[2].split()
+    figures = (*fields[1:2], *fields[11:13], *fields[19:20])
+    digits = "".join(figures)
+    if len(figures) < 4 or not (digits.isascii() and digits.isdigit()) or max(map(len, figures)) > 20:
+        return Unknown(Reason.MALFORMED, "/proc/PID/stat")
+    parent, user, system, started = map(int, figures)
+    return Stat(printable(fields[0], 1), parent, (user + system) / _TICKS_PER_SECOND, started)
 
 
 @frozen
@@ -46,9 +66,9 @@ def cpu_list(numbers: Iterable[int]) -> str:
     return ",".join(spans(numbers))
 
 
-def usage_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
+def read_usage(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
     """Return what /proc and /etc/passwd of a dumped, recorded or simulated node say about processes."""
-    users = parse_passwd(host.read(PASSWD)) if pids else {}
+    users = map_known(host.read(PASSWD), parse_passwd) if pids else {}
     booted = _match(host.read("/proc/stat"), "/proc/stat", r"^btime ([0-9]{1,12})$")
     return {pid: _usage(host, pid, users, booted) for pid in pids}
 
@@ -61,25 +81,19 @@ def _usage(host: Files, pid: int, users: Maybe[dict[int, str]], booted: Maybe[st
     uid = _match(status, path, r"^Uid:\s+[0-9]{1,10}\s+([0-9]{1,10})\s")
     memory = _match(status, path, r"^VmRSS:\s+([0-9]{1,15}) kB$")
     cpus = _match(status, path, r"^Cpus_allowed_list:\s+([0-9,-]{1,4096})$")
-    # utime and stime are fields 14 and 15, starttime is field 22. The name, field 2, may contain anything.
-    path = f"/proc/{pid}/stat"
-    times = map_known(host.read(path), lambda stat: tuple(stat.rpartition(") ")[2].split()[11:20]))
-    if not isinstance(times, Unknown) and (len(times) < 9 or not all(map(_NUMBER.fullmatch, times))):
-        times = Unknown(Reason.MALFORMED, path)
-    started = map_known(times, lambda found: int(found[8]) / _TICKS_PER_SECOND)
+    stat = map_known(host.read(f"/proc/{pid}/stat"), parse_stat)
+    started = map_known(stat, lambda found: found.started / _TICKS_PER_SECOND)
     return ProcessUsage(
         user=map_known(uid, lambda number: user_name(int(number), users)),
-        cpu_seconds=map_known(times, lambda found: (int(found[0]) + int(found[1])) / _TICKS_PER_SECOND),
+        cpu_seconds=map_known(stat, lambda found: found.cpu_seconds),
         memory_bytes=map_known(memory, lambda kibibytes: int(kibibytes) * 1024),
         cpus=cpus,
         started_at=map_known(started, lambda after: map_known(booted, lambda at: int(at) + after)),
     )
 
 
-def parse_passwd(text: Maybe[str]) -> Maybe[dict[int, str]]:
+def parse_passwd(text: str) -> dict[int, str]:
     """Return names by user ID from lines NAME:PASSWORD:UID:… (passwd(5)); the first line of an ID counts."""
-    if isinstance(text, Unknown):
-        return text
     users: dict[int, str] = {}
     for line in text.split("\n"):
         fields = line.split(":", 3)
@@ -94,7 +108,7 @@ def user_name(uid: int, users: Maybe[dict[int, str]]) -> Maybe[str]:
     return map_known(users, lambda names: names.get(uid) or absent)
 
 
-def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
+def read_counters(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
     """Return the counters of interfaces by name, from /sys/class/net."""
 
     def counters(name: str) -> Maybe[InterfaceCounters]:
@@ -105,7 +119,7 @@ def counters_from_files(host: Files, names: Sequence[str]) -> Mapping[str, Maybe
     return {name: counters(name) for name in names}
 
 
-def thread_names_from_files(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
+def read_thread_names(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
     """Return the distinct names of each process's threads, sorted, from /proc/PID/task/TID/comm.
 
     Libraries name theirs, so NCCL shows without reading its environment.

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.unknown import Unknown, known, map_known
-from probes.facts.kernel.boot import BootLoader, InitramfsTool
-from probes.facts.kernel.boot_loader import GRUB_SETTINGS
+from probes.facts.kernel.boot import InitramfsTool
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS, BootLoader
 from probes.facts.system.packages import Family
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.packages import family_of

@@ -24,26 +24,17 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe
-from probes.recording.format import (
-    FORMAT_VERSION,
-    MAX_BLOB_BYTES,
-    MAX_LINE_BYTES,
-    Question,
-    RecordingError,
-    decode,
-    decode_blob,
-    encode,
-    packed,
-    parse_json,
-)
+from probes.recording import format as line_format
+from probes.recording.format import FORMAT_VERSION, MAX_BLOB_BYTES, MAX_LINE_BYTES, Question, RecordingError
 from probes.recording.recording_host import Moment
 
+T = TypeVar("T")
 MAX_MOMENTS = 3601  # an hour
 MAX_TOTAL_BYTES = 96 << 20  # unpacked
 MAX_MEMORY_BYTES = 144 << 20  # of a recording while it is read
@@ -140,7 +131,7 @@ class ArchiveWriter:
         new: set[str] = set()
         memory = self._memory
         for question, answer in moment.answers.items():
-            encoded = encode(question, answer)
+            encoded = line_format.encode(question, answer)
             if len(encoded.text) >= MAX_LINE_BYTES:
                 continue  # no question of gdrtop has a path or command of that length
             lines.append(encoded.text)
@@ -341,7 +332,7 @@ def read_archive(chunks: Iterable[bytes]) -> Recording:
 
 
 def _manifest(content: bytes) -> Manifest:
-    fields = parse_json(content)
+    fields = line_format.parse_json(content)
     if not isinstance(fields, dict) or type(fields.get("format")) is not int:
         raise RecordingError("manifest.json has no format version")
     if fields["format"] != FORMAT_VERSION:
@@ -351,11 +342,7 @@ def _manifest(content: bytes) -> Manifest:
             f"format version {str(fields['format'])[:20]}, written by gdrtop {writer}, is not supported; this"
             f" gdrtop reads version {FORMAT_VERSION}. Use the gdrtop that recorded it, or a newer one"
         )
-    try:
-        manifest: Manifest = _HEAD_CODEC.decode(Manifest, fields)
-    except CodecError as error:
-        raise RecordingError(f"manifest.json: {error}") from None
-    return manifest
+    return _decoded(Manifest, fields, "manifest.json")
 
 
 class _Loader:
@@ -395,11 +382,11 @@ class _Loader:
             if len(line) > MAX_LINE_BYTES:
                 raise RecordingError(f"{where}, line {line_number}: longer than {MAX_LINE_BYTES >> 20} MiB")
             try:
-                fields = parse_json(line)
+                fields = line_format.parse_json(line)
                 if not isinstance(fields, dict):
                     raise RecordingError("not a JSON object")
                 if head is None:
-                    head = _head(fields)
+                    head = _decoded(MomentHead, fields, "not the first line of a moment")
                     continue
                 question, answer = self._answer(fields)
                 self._reserve(_memory_of(question, question not in recording.answers, len(line)))
@@ -412,25 +399,26 @@ class _Loader:
         recording.moments.append(head)
 
     def _answer(self, fields: dict[str, Any]) -> tuple[Question, Maybe[Any]]:
-        line = decode(fields)
+        line = line_format.decode(fields)
 
         def content() -> bytes:
             return json.dumps(fields["answer"], separators=(",", ":")).encode()
 
         if not line.blob:
-            return line.question, packed(line.question, line.answer, content)
+            return line.question, line_format.packed(line.question, line.answer, content)
         key = line.question.kind, line.blob
         if key not in self._decoded:
             blob = self._blobs.get(line.blob)
             if blob is None:
                 raise RecordingError(f"blob {line.blob[:12]!r} is missing")
-            self._decoded[key] = packed(line.question, decode_blob(line.question, blob), lambda: blob)
+            answer = line_format.decode_blob(line.question, blob)
+            self._decoded[key] = line_format.packed(line.question, answer, lambda: blob)
         return line.question, self._decoded[key]
 
 
-def _head(fields: dict[str, Any]) -> MomentHead:
+def _decoded(kind: type[T], fields: dict[str, Any], what: str) -> T:
     try:
-        head: MomentHead = _HEAD_CODEC.decode(MomentHead, fields)
+        decoded: T = _HEAD_CODEC.decode(kind, fields)
     except CodecError as error:
-        raise RecordingError(f"not the first line of a moment: {error}") from None
-    return head
+        raise RecordingError(f"{what}: {error}") from None
+    return decoded

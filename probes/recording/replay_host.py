@@ -12,9 +12,8 @@ from typing import Any
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.host_base import HostBase
-from probes.host.protocol import FileRange, KernelMessage
-from probes.host.usage import ProcessUsage, usage_from_files
+from probes.host.protocol import FileRange, HostBase, KernelMessage
+from probes.host.usage import ProcessUsage, read_usage
 from probes.recording.archive import Manifest, Recording
 from probes.recording.format import PackedAnswer, Question
 
@@ -100,7 +99,7 @@ class ReplayHost(HostBase):
             for pid in pids
             if Question("process_usage", (str(pid),)) in self.recording.answers
         }
-        return {**usage_from_files(self, [pid for pid in pids if pid not in recorded]), **recorded}
+        return {**read_usage(self, [pid for pid in pids if pid not in recorded]), **recorded}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the messages that came in this moment; an earlier moment's messages are not new again."""

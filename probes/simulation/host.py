@@ -17,7 +17,6 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, T, Unknown, map_known
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import ComponentHistory
-from probes.host.host_base import HostBase
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import (
     MESSAGE_CHARACTERS,
@@ -25,16 +24,12 @@ from probes.host.protocol import (
     CommandOutput,
     CudaGpu,
     FileRange,
+    HostBase,
     KernelMessage,
 )
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.usage import (
-    ProcessUsage,
-    counters_from_files,
-    thread_names_from_files,
-    usage_from_files,
-)
+from probes.host.usage import ProcessUsage, read_counters, read_thread_names, read_usage
 from probes.plans.common import REBOOT
 from probes.simulation.node.build import build_tree
 from probes.simulation.node.jobs.processes import component_history
@@ -47,7 +42,7 @@ from probes.simulation.node.nvml import nvml_facts, nvml_live
 from probes.simulation.node.system.software import library_missing
 from probes.simulation.node.system.system import description_after, keep_disk
 
-if TYPE_CHECKING:  # a node that is only read needs neither faults nor commands nor benchmark tools
+if TYPE_CHECKING:
     from probes.simulation.bandwidth.node_pair import NodeParts, SimulatedNetwork, SimulatedNode
     from probes.simulation.bandwidth.playback import SimulatedTest
     from probes.simulation.commands.command_result import CommandResult
@@ -306,11 +301,11 @@ class SimulatedHost(HostBase):
         def started(pid: int, usage: ProcessUsage) -> ProcessUsage:
             return replace(usage, started_at=began + since.get(pid, 0.0))
 
-        found = usage_from_files(self, pids)
+        found = read_usage(self, pids)
         return {pid: map_known(usage, partial(started, pid)) for pid, usage in found.items()}
 
-    interface_counters = counters_from_files
-    thread_names = thread_names_from_files
+    interface_counters = read_counters
+    thread_names = read_thread_names
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         return self._from_netlink(rdma_resources)

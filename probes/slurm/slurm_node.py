@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, make_plan
-from probes.base.site import cluster_places
+from probes.base.site import site
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.new_jobs import nics_near
@@ -157,7 +157,7 @@ class GpuOrder:
 
 def read_gpu_order(host: Host, node: str) -> Maybe[GpuOrder]:
     """Read gres.conf, which is beside slurm.conf."""
-    named = known(host.environment("SLURM_CONF"), "") or cluster_places().slurm_conf
+    named = known(host.environment("SLURM_CONF"), "") or site().places.slurm_conf
     path = named if named.startswith("/") else config_path(host)
     text = map_known(path, lambda found: read_with_includes(host, f"{found.rpartition('/')[0]}/gres.conf"))
     return map_known(text, lambda found: parse_gpu_order(found, node))

@@ -170,10 +170,8 @@ def _smi_gpu(gpu: NvmlGpu, live: NvmlLive | None) -> str:
         return value if isinstance(value, Unknown) else ("Enabled" if value else "Disabled")
 
     link = (
-        f"<pcie_gen>{_tag('max_link_gen', gpu.link_generation_max)}"
-        f"{_tag('device_current_link_gen', live.link_generation) if live else ''}</pcie_gen>"
-        f"<link_widths>{_tag('max_link_width', gpu.link_width_max, 'x')}"
-        f"{_tag('current_link_width', live.link_width, 'x') if live else ''}</link_widths>"
+        f"<pcie_gen>{_tag('device_current_link_gen', live.link_generation) if live else ''}</pcie_gen>"
+        f"<link_widths>{_tag('current_link_width', live.link_width, 'x') if live else ''}</link_widths>"
     )
     parts = [
         _tag("product_name", gpu.name),

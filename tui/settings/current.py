@@ -14,12 +14,11 @@ def use(configuration: Configuration | None) -> None:
     """Make this the configuration of the run, None for none; its silences, rows and places are in force."""
     before, _current[0] = _current[0], configuration
     if configuration is not None or before is not None:
-        from probes.base.site import ClusterPlaces, set_cluster_places, set_silences, set_site_combinations
+        from probes.base.site import ClusterPlaces, Site, set_site
 
-        set_silences(() if configuration is None else configuration.silences)
-        set_site_combinations(() if configuration is None else configuration.combinations)
-        places = (current().configured(f"cluster.{name}").value for name in ("commands", "slurm_conf"))
-        set_cluster_places(ClusterPlaces(*map(str, places)))
+        used = current()
+        places = (str(used.configured(f"cluster.{name}").value) for name in ("commands", "slurm_conf"))
+        set_site(Site(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places)))
 
 
 def is_configured() -> bool:

@@ -11,7 +11,7 @@ from itertools import groupby
 
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
-from probes.host.source_log import ReadSource
+from probes.host.probe_thread import ReadSource
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.lines import Line, Run, Tone, line
 

@@ -13,7 +13,7 @@ from functools import partial
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
-from probes.base.site import COMPONENTS, components, site_combinations
+from probes.base.site import COMPONENTS, components, site
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
@@ -414,7 +414,7 @@ def known_bad_combination(examination: Examination) -> Outcome:
 
 def _rows_of_site() -> Iterator[Combination]:
     """Yield the rows of the configuration."""
-    for row in site_combinations():
+    for row in site().combinations:
         source = row.source or row.origin
         yield Combination(
             row.origin,

@@ -66,23 +66,19 @@ def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
             return Unknown(Reason.NOT_THERE, "modinfo nvidia", "no NVIDIA driver is installed")
         return version
     package = owner_of_module(host, map_known(file, lambda found: found.path), _PROGRAM)
+    flavor = map_known(traces.loaded, lambda driver: driver.flavor)
+    license_text = map_known(file, lambda found: found.license)
+    by_license = map_known(license_text, lambda text: text != _CLOSED_LICENSE)
     origin = _origin(host, in_container, package)
     by_dkms = installed_for(traces.dkms, DRIVER_PACKAGES, traces.release)
     return DriverPackage(
         version=version,
-        is_open=_is_open(traces.loaded, file),
+        is_open=by_license if isinstance(flavor, Unknown) else flavor is Flavor.OPEN,
         origin=origin,
         package=map_known(package, lambda owner: owner.name),
         by_dkms=by_dkms,
         prebuilt=_prebuilt(host, origin, by_dkms, file),
     )
-
-
-def _is_open(loaded: Maybe[DriverFacts], file: Maybe[ModuleFile]) -> Maybe[bool]:
-    flavor = map_known(loaded, lambda driver: driver.flavor)
-    if not isinstance(flavor, Unknown):
-        return flavor is Flavor.OPEN
-    return map_known(file, lambda found: map_known(found.license, lambda text: text != _CLOSED_LICENSE))
 
 
 def _origin(host: Host, in_container: Maybe[bool], package: Maybe[Package]) -> Maybe[DriverOrigin]:
@@ -108,7 +104,7 @@ def _prebuilt(
         return origin
     if origin is not DriverOrigin.PACKAGE or not isinstance(host.size(_AKMODS), Unknown):
         return False
-    return file if isinstance(file, Unknown) else map_known(by_dkms, lambda is_built: not is_built)
+    return map_known(file, lambda _: map_known(by_dkms, lambda is_built: not is_built))
 
 
 def module_flavor(is_open: Maybe[bool]) -> str:

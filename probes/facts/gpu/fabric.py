@@ -110,23 +110,19 @@ def probe(host: Host, pci: Maybe[PciFacts]) -> FabricServiceFacts:
         nvlsm_runs=_runs(host) if has_bridge else _NO_SWITCHES,
         umad_loaded=is_there(host.names(UMAD_MODULE)),
         imex_channels=channels,
-        imex_nodes=map_known(nodes, count_nodes),
+        imex_nodes=map_known(nodes, lambda text: len(addresses_of(text))),
         imex_list=map_known(nodes, _list_of),
     )
 
 
-def count_nodes(text: str) -> int:
-    """Count the nodes in nodes_config.cfg: one IP address a line, comments begin with #."""
-    return len(_addresses(text))
-
-
-def _addresses(text: str) -> list[str]:
+def addresses_of(text: str) -> list[str]:
+    """Parse nodes_config.cfg: one IP address a line, comments begin with #."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith("#")]
 
 
 def _list_of(text: str) -> str:
-    addresses = sorted(_addresses(text))
+    addresses = sorted(addresses_of(text))
     digest = zlib.crc32("\n".join(addresses).encode("utf-8", "replace"))
     return f"{plural(len(addresses), 'node')}, {digest:08x}"
 

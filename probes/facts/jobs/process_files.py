@@ -52,7 +52,6 @@ _LIBRARIES = re.compile(
     r"|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
     r"(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"  # auditwheel adds a hash to the name
 )
-_TICKS_PER_SECOND = 100  # USER_HZ on x86 and Arm
 _NO_LINE = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
@@ -172,27 +171,6 @@ def parse_pinned(text: str) -> Maybe[int]:
     """Parse VmPin of a status, in bytes; NOT_THERE as in Status."""
     pinned = _status_field("VmPin").search(text)
     return int(pinned[1]) * 1024 if pinned else _NO_PINNED
-
-
-@frozen
-class Stat:
-    """Some fields of /proc/PID/stat."""
-
-    state: str
-    parent: int
-    cpu_seconds: float  # all threads, user and system time
-    started: int  # clock ticks after boot: with the pid, it identifies a process
-
-
-def parse_stat(text: str) -> Maybe[Stat]:
-    """Parse fields 3, 4, 14, 15 and 22. The name, field 2, may contain anything."""
-    fields = text.rpartition(") ")[2].split()
-    figures = (*fields[1:2], *fields[11:13], *fields[19:20])
-    digits = "".join(figures)
-    if len(figures) < 4 or not (digits.isascii() and digits.isdigit()) or max(map(len, figures)) > 20:
-        return Unknown(Reason.MALFORMED, "/proc/PID/stat")
-    parent, user, system, started = map(int, figures)
-    return Stat(printable(fields[0], 1), parent, (user + system) / _TICKS_PER_SECOND, started)
 
 
 def parse_environment(content: bytes) -> dict[str, str]:

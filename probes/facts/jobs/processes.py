@@ -17,17 +17,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from probes.base.frozen import frozen
-from probes.base.text import plural, printable
+from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs import process_files
 from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf, read_nccl_conf
-from probes.facts.jobs.process_files import (
-    MappedLibrary,
-    parse_environment,
-    parse_job,
-    parse_maps,
-    parse_program,
-    parse_status,
-)
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.system.limits import MemlockLimit, parse_limits
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
@@ -175,16 +169,13 @@ def _has_ended(host: Host, process: Process) -> bool:
     return False
 
 
-def read_process(host: Host, pid: int, usage: Maybe[ProcessUsage] = _NOT_READ) -> Maybe[Process]:
-    """Read one process completely; NOT_THERE: it has ended or is not visible.
-
-    `usage`: from Host.process_usage, which can hang in a directory service.
-    """
+def read_process(host: Host, pid: int) -> Maybe[Process]:
+    """Read one process, without its usage; NOT_THERE: it has ended or is not visible."""
     status = host.read(f"/proc/{pid}/status")
     if isinstance(status, Unknown):
         return status
     own = known(host.link("/proc/self"), "")
-    return _process(host, pid, _device_files(host, pid), own, usage, _Patience())
+    return _process(host, pid, _device_files(host, pid), own, _NOT_READ, _Patience())
 
 
 def busy_cpus(processes: Iterable[Process], taken_at: float) -> float | None:
@@ -207,9 +198,7 @@ def name_of(process: Process) -> str:
 
 def names_of(processes: Iterable[Process]) -> str:
     """Return processes, grouped by program, user and job: "train.py (alice, pids 41, 42)"."""
-    named = [_named(group) for group in groups_of(processes)]
-    more = f" and {len(named) - _PIDS_NAMED} more programs" if len(named) > _PIDS_NAMED else ""
-    return ", ".join(named[:_PIDS_NAMED]) + more
+    return join_limited(map(_named, groups_of(processes)), _PIDS_NAMED, "programs")
 
 
 def groups_of(processes: Iterable[Process]) -> list[list[Process]]:
@@ -227,10 +216,8 @@ def job_name(process: Process, *more: str) -> str:
 
 
 def _named(group: Sequence[Process]) -> str:
-    pids = [str(process.pid) for process in group]
-    more = f" and {len(pids) - _PIDS_NAMED} more" if len(pids) > _PIDS_NAMED else ""
-    numbers = f"pid{'s' * (len(pids) > 1)} {', '.join(pids[:_PIDS_NAMED])}{more}"
-    return job_name(group[0], numbers)
+    pids = join_limited((str(process.pid) for process in group), _PIDS_NAMED)
+    return job_name(group[0], f"pid{'s' * (len(group) > 1)} {pids}")
 
 
 def program_of(process: Process) -> str:
@@ -355,10 +342,11 @@ def _process(
     base = f"/proc/{pid}"
     memory: tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]] = (_NO_JOB, _NO_JOB, _NO_JOB)
     environ, maps, cmdline = memory if patience is None else patience.read(host, pid)
-    fields = map_known(host.read(f"{base}/status"), parse_status)
+    fields = map_known(host.read(f"{base}/status"), process_files.parse_status)
     limits = host.read(f"{base}/limits")
     stack = map_known(limits, lambda text: parse_limits(text, "Max stack size"))
-    environment = map_known(environ, parse_environment)
+    environment = map_known(environ, process_files.parse_environment)
+    mapped = map_known(maps, process_files.parse_maps)
     cgroup = known(host.read(f"{base}/cgroup"), "")
     nodes = host.names(f"{base}/root/dev/infiniband")
     conf_path = "" if isinstance(environ, Unknown) else user_conf_path(pid, environ, known(environment, {}))
@@ -374,7 +362,7 @@ def _process(
         memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
-        libraries=map_known(maps, lambda found: _libraries(host, pid, found)),
+        libraries=map_known(mapped, lambda found: tuple(_with_version(host, pid, each) for each in found)),
         rdma_nodes=map_known(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
         ),
@@ -382,11 +370,11 @@ def _process(
         user_conf=read_nccl_conf(host, conf_path) if conf_path else no_conf,
         user_conf_path=printable(conf_path, 256),
         is_ours=not isinstance(fields, Unknown) and _is_below(host, fields.parent, own),
-        program=map_known(cmdline, parse_program),
+        program=map_known(cmdline, process_files.parse_program),
         user=map_known(usage, lambda found: found.user),
         usage=usage,
         stack=map_known(stack, lambda limit: limit.soft_bytes),
-        job=parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
+        job=process_files.parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
 
 
@@ -398,7 +386,7 @@ def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:
         if str(parent) == own:
             return True
         status = host.read(f"/proc/{parent}/status")
-        parent = status if isinstance(status, Unknown) else parse_status(status).parent
+        parent = status if isinstance(status, Unknown) else process_files.parse_status(status).parent
     return False
 
 
@@ -416,18 +404,13 @@ def user_conf_path(pid: int, environ: bytes, environment: Mapping[str, str]) -> 
     return f"/proc/{pid}/root{inside}" if inside.startswith("/") else f"/proc/{pid}/cwd/{inside}"
 
 
-def _libraries(host: Host, pid: int, maps: bytes) -> tuple[MappedLibrary, ...]:
-    return tuple(
-        _with_version(host, pid, library) if isinstance(library.version, Unknown) else library
-        for library in parse_maps(maps)
-    )
-
-
 def _with_version(host: Host, pid: int, library: MappedLibrary) -> MappedLibrary:
-    """Add the package's version to a library in a Python package (…/site-packages/nvidia/nccl/lib/).
+    """Add an unknown version of a library in a Python package (…/site-packages/nvidia/nccl/lib/).
 
     That of UCX is in the file for pkg-config that it installs beside its library.
     """
+    if not isinstance(library.version, Unknown):
+        return library
     if library.name == "libucp":
         path = f"/proc/{pid}/root{posixpath.dirname(library.path)}/pkgconfig/ucx.pc"
         found = _PC_VERSION.search(known(host.read(path, _PC_LIMIT_BYTES), ""))

@@ -20,17 +20,7 @@ from probes.base.unknown import (
     map_known,
     not_found,
 )
-from probes.facts.kernel.boot_loader import (
-    CONFIG_LIMIT_BYTES,
-    ENTRIES,
-    GRUB_CONFIGS,
-    GRUB_SETTINGS,
-    BootLoader,
-    grub_setting_files,
-    is_image_of,
-    loader_of,
-    next_kernel,
-)
+from probes.facts.kernel import boot_loader
 from probes.facts.kernel.modprobe_config import MODPROBE_DIRECTORIES
 from probes.facts.kernel.release import is_release
 from probes.facts.system.packages import Distribution
@@ -60,14 +50,12 @@ class InstalledKernel:
 class BootFacts:
     """What decides what the next boot loads."""
 
-    loader: Maybe[BootLoader]
+    loader: Maybe[boot_loader.BootLoader]
     initramfs: Maybe[InitramfsTool]
     kernels: Maybe[tuple[InstalledKernel, ...]]  # newest first
     next_kernel: Maybe[str]  # release that the loader starts by default
     mok_keys: Maybe[tuple[str, ...]]  # certificates that modules are signed with on this node; () is none
 
-
-__all__ = ["BootFacts", "BootLoader", "InitramfsTool", "InstalledKernel"]
 
 MODULES_DIRECTORY = "/lib/modules"
 _MAX_KERNELS = 32
@@ -96,13 +84,13 @@ def probe(host: Host, distribution: Maybe[Distribution], running: Maybe[str]) ->
     `running`: release of the running kernel.
     """
     kernels = _kernels(host, running)
-    loader = loader_of(host, distribution)
+    loader = boot_loader.loader_of(host, distribution)
     releases = map_known(kernels, lambda found: tuple(kernel.release for kernel in found))
     return BootFacts(
         loader=loader,
         initramfs=_initramfs_tool(host),
         kernels=kernels,
-        next_kernel=next_kernel(host, loader, releases, running),
+        next_kernel=boot_loader.next_kernel(host, loader, releases, running),
         mok_keys=_certificates(host),
     )
 
@@ -171,7 +159,7 @@ def parse_certificates(text: str) -> tuple[str, ...]:
 # Sources: the `linux` lines of grub.cfg (GRUB manual, "linux"), the entries of the Boot Loader Specification
 # (/boot/loader/entries/*.conf, `options`), and stat(1) for the times of files.
 
-_ENTRIES = (ENTRIES, "/boot/efi/loader/entries", "/efi/loader/entries")
+_ENTRIES = (boot_loader.ENTRIES, "/boot/efi/loader/entries", "/efi/loader/entries")
 _MAX_ENTRIES = 64
 _MAX_WORDS = 256
 _LINE_LIMIT = 8192
@@ -213,14 +201,13 @@ class NextBootFacts:
 
 def read_next_boot(host: Host, boot: Maybe[BootFacts], release: str) -> NextBootFacts:
     """Read the boot loader's files, and whether settings in modprobe.d are newer than the boot image."""
-    is_grub = not isinstance(boot, Unknown) and boot.loader is BootLoader.GRUB
-    configured = read_grub_options(host) if is_grub else Unknown(Reason.NOT_THERE, GRUB_SETTINGS)
-    kernels = boot if isinstance(boot, Unknown) else boot.kernels
+    is_grub = not isinstance(boot, Unknown) and boot.loader is boot_loader.BootLoader.GRUB
+    configured = read_grub_options(host) if is_grub else Unknown(Reason.NOT_THERE, boot_loader.GRUB_SETTINGS)
+    kernels = map_known(boot, lambda facts: facts.kernels)
     absent = Unknown(Reason.NOT_THERE, "/boot", "no initial RAM disk")
-    image: Maybe[str] = kernels if isinstance(kernels, Unknown) else absent
-    for kernel in known(kernels, ()):
-        image = kernel.initramfs if kernel.release == release else image
-    newer: Maybe[tuple[str, ...]] = image if isinstance(image, Unknown) else _newer(host, image)
+    images = map_known(kernels, lambda found: {kernel.release: kernel.initramfs for kernel in found})
+    image = map_known(images, lambda found: found.get(release, absent))
+    newer = map_known(image, lambda path: _newer(host, path))
     return NextBootFacts(read_next_line(host, release), configured, image, newer)
 
 
@@ -249,22 +236,19 @@ def _settings(host: Host) -> tuple[str, ...]:
 def read_next_line(host: Host, release: str) -> Maybe[NextLine]:
     """Return the first entry of a kernel that is not for recovery; NOT_THERE: there is none."""
     answers: list[Maybe[object]] = []
-
-    def files() -> Iterator[tuple[str, Callable[[str, str], str | None]]]:
-        for directory in _ENTRIES:
-            names = host.names(directory)
-            answers.append(names)
-            for name in [name for name in known(names, ()) if name.endswith(".conf")][:_MAX_ENTRIES]:
-                yield f"{directory}/{name}", parse_entry
-        yield from ((path, parse_grub) for path in GRUB_CONFIGS)
-
-    for path, parse in files():
+    files: list[tuple[str, Callable[[str, str], str | None]]] = []
+    for directory in _ENTRIES:
+        answers.append(names := host.names(directory))
+        entries = [name for name in known(names, ()) if name.endswith(".conf")][:_MAX_ENTRIES]
+        files += [(f"{directory}/{name}", parse_entry) for name in entries]
+    files += [(path, parse_grub) for path in boot_loader.GRUB_CONFIGS]
+    for path, parse in files:
         text = _text(host, path)
         answers.append(text)
         line = None if isinstance(text, Unknown) else parse(text, release)
         if line is not None:
             return NextLine(printable(path, 256), line, "$" in line)
-    return not_found(answers, GRUB_CONFIGS[0], f"no boot entry for {release}")
+    return not_found(answers, boot_loader.GRUB_CONFIGS[0], f"no boot entry for {release}")
 
 
 def parse_grub(text: str, release: str) -> str | None:
@@ -273,7 +257,7 @@ def parse_grub(text: str, release: str) -> str | None:
         words = line[:_LINE_LIMIT].split(maxsplit=_MAX_WORDS)
         if len(words) < 2 or words[0] not in ("linux", "linuxefi", "linux16"):
             continue
-        if not is_image_of(words[1], release) or {"single", "recovery", "rescue"} & set(words):
+        if not boot_loader.is_image_of(words[1], release) or {"single", "recovery", "rescue"} & set(words):
             continue
         return printable(" ".join(words[2:]), _LINE_LIMIT)
     return None
@@ -287,7 +271,7 @@ def parse_entry(text: str, release: str) -> str | None:
         fields.setdefault(key, []).append(value.strip())
     version = fields.get("version", [""])[0]
     images = fields.get("linux", []) + fields.get("efi", [])
-    if version != release and not any(is_image_of(image, release) for image in images):
+    if version != release and not any(boot_loader.is_image_of(image, release) for image in images):
         return None
     return printable(" ".join(fields.get("options", [])), _LINE_LIMIT)
 
@@ -298,7 +282,7 @@ def read_grub_options(host: Host) -> Maybe[str]:
     NOT_THERE: the files of GRUB's settings set none; MALFORMED: only a shell knows the value.
     """
     values: dict[str, str] = {}
-    for path in grub_setting_files(host):
+    for path in boot_loader.grub_setting_files(host):
         text = _text(host, path)
         if isinstance(text, Unknown):
             if text.reason is not Reason.NOT_THERE:
@@ -309,7 +293,7 @@ def read_grub_options(host: Host) -> Maybe[str]:
                 return Unknown(Reason.MALFORMED, path, f"{name} is computed by a shell")
             values[name] = value
     if not values:
-        return Unknown(Reason.NOT_THERE, GRUB_SETTINGS, "no GRUB_CMDLINE_LINUX")
+        return Unknown(Reason.NOT_THERE, boot_loader.GRUB_SETTINGS, "no GRUB_CMDLINE_LINUX")
     # The order of grub.cfg (10_linux), in which a later option may override an earlier one.
     return " ".join(values[name] for name in sorted(values)).strip()
 
@@ -317,7 +301,7 @@ def read_grub_options(host: Host) -> Maybe[str]:
 def parse_grub_options(text: str, earlier: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Parse the lines GRUB_CMDLINE_LINUX=VALUE of a shell file, in which earlier values are replaced."""
     known_values = dict(earlier)
-    for match in islice(_GRUB_OPTIONS.finditer(text[:CONFIG_LIMIT_BYTES]), _MAX_WORDS):
+    for match in islice(_GRUB_OPTIONS.finditer(text[: boot_loader.CONFIG_LIMIT_BYTES]), _MAX_WORDS):
         name, value = match[1], match[2] or match[3] or match[4] or ""
         value = value if match[2] is None else value.replace('\\"', '"')
         for other in sorted(known_values, key=len, reverse=True):  # one name begins with the other
@@ -350,5 +334,5 @@ def parse_times(text: str) -> dict[str, int]:
 
 
 def _text(host: Host, path: str) -> Maybe[str]:
-    content = host.read_bytes(path, CONFIG_LIMIT_BYTES)
+    content = host.read_bytes(path, boot_loader.CONFIG_LIMIT_BYTES)
     return map_known(content, lambda found: printable_lines(found.decode("utf-8", errors="replace")))

@@ -16,7 +16,7 @@ from dataclasses import replace
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
 from probes.facts.kernel import depmod
 from probes.facts.kernel.boot import MODULES_DIRECTORY, version_key
 from probes.facts.kernel.elf import LIMIT_BYTES, Read, parse
@@ -149,7 +149,22 @@ class ModuleContent:
 
 def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
     """Read one file; of a signed one the signer is NOT_RECORDED, because it is not decoded."""
-    return map_known(open_module_file(host, path), lambda content: _module_file(path, content))
+    content = open_module_file(host, path)
+    if isinstance(content, Unknown):
+        return content
+    strings = modinfo_of(content.read)
+    lines = [f"filename:       {path}"]
+    for string in strings or ():
+        name, equals, value = string.partition(b"=")
+        if equals:
+            text = value.decode("utf-8", "replace").replace("\n", " ")
+            lines.append(f"{name.decode('utf-8', 'replace')}:       {text}")
+    file = next(iter(parse_modinfo("\n".join(lines)).values()), None)
+    if strings is None or file is None:
+        return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
+    if content.read(content.size - len(_SIGNED), len(_SIGNED)) != _SIGNED:
+        return file
+    return replace(file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded"))
 
 
 def open_module_file(host: Host, path: str) -> Maybe[ModuleContent]:
@@ -200,25 +215,6 @@ def unpack(packed: bytes) -> Maybe[bytes]:
     except (zlib.error, lzma.LZMAError, EOFError, MemoryError):
         return Unknown(Reason.MALFORMED, "", "damaged")
     return content if is_whole else Unknown(Reason.MALFORMED, "", "damaged, or too long")
-
-
-def _module_file(path: str, content: ModuleContent) -> Maybe[ModuleFile]:
-    strings = modinfo_of(content.read)
-    if strings is None:
-        return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
-    lines = [f"filename:       {path}"]
-    for string in strings:
-        name, equals, value = string.partition(b"=")
-        if equals:
-            text = value.decode("utf-8", "replace").replace("\n", " ")
-            lines.append(f"{name.decode('utf-8', 'replace')}:       {text}")
-    files = parse_modinfo("\n".join(lines))
-    file = next(iter(files.values()), None)
-    if file is None:
-        return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
-    if content.read(content.size - len(_SIGNED), len(_SIGNED)) != _SIGNED:
-        return file
-    return replace(file, signer=Unknown(Reason.NOT_RECORDED, file.path, "signed; the signer is not decoded"))
 
 
 def modinfo_of(read: Read) -> tuple[bytes, ...] | None:

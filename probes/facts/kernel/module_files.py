@@ -291,9 +291,8 @@ def _installed(host: Host, name: str, entries: tuple[str, ...]) -> dict[str, lis
 
 def _version(host: Host, name: str, version: str, installed: dict[str, list[str]]) -> DkmsModule:
     base = f"{DIRECTORY}/{name}/{version}"
-    kernels = [entry for entry in known(host.names(base), ()) if entry not in _NOT_KERNELS][
-        :_MAX_DKMS_KERNELS
-    ]
+    entries = known(host.names(base), ())
+    kernels = [entry for entry in entries if entry not in _NOT_KERNELS][:_MAX_DKMS_KERNELS]
     log = f"{base}/build/make.log"
     return DkmsModule(
         name=printable(name, 64),

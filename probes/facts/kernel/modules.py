@@ -8,34 +8,13 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, because, known, map_known
-from probes.facts.kernel.depmod import (
-    ModuleTree,
-    find_module,
-    find_provider,
-    is_builtin,
-    module_name,
-    origin_of,
-    read_tree,
-)
+from probes.facts.kernel import depmod
+from probes.facts.kernel import release as kernel
 from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
-from probes.facts.kernel.release import (
-    read_cmdline,
-    read_modules_disabled,
-    read_release,
-    read_signatures_enforced,
-)
+from probes.facts.pci import nic_families
 from probes.facts.pci.functions import PciFacts
-from probes.facts.pci.nic_families import (
-    CONNECTX,
-    CONNECTX_3,
-    EFA,
-    FAMILIES,
-    LADDER_FAMILIES,
-    MELLANOX,
-    PLUGIN_ONLY,
-    cards_of,
-)
+from probes.facts.pci.nic_families import CONNECTX
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
@@ -128,7 +107,8 @@ class ModuleFacts:
     @property
     def file_names(self) -> dict[str, str]:
         """The modules whose files have other names, as modinfo takes them; Debian's driver has such files."""
-        files = {name: module_name(known(row.on_disk, name).encode()) for name, row in self.modules.items()}
+        paths = {name: known(row.on_disk, name).encode() for name, row in self.modules.items()}
+        files = {name: depmod.module_name(path) for name, path in paths.items()}
         return {name: file for name, file in files.items() if file != name}
 
 
@@ -157,7 +137,10 @@ USUAL_NEEDS: dict[str, tuple[str, ...]] = {
 LADDER = tuple(USUAL_NEEDS)
 """All modules in load order: a module comes after those it needs."""
 COMPANIONS = tuple(name for name in LADDER if name not in CORE_LADDER)
-_FAMILY_OF = {**{name: family for family in LADDER_FAMILIES for name in family.modules}, EFA_PEERMEM: EFA}
+_FAMILY_OF = {
+    **{name: family for family in nic_families.LADDER_FAMILIES for name in family.modules},
+    EFA_PEERMEM: nic_families.EFA,
+}
 
 _WHY = {
     "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
@@ -204,9 +187,9 @@ class LoadedModule:
 
 def probe(host: Host) -> ModuleFacts:
     """Read /proc/modules, /sys/module, /lib/modules/RELEASE and modprobe.d."""
-    release = read_release(host)
-    rules = read_rules(host, read_cmdline(host))
-    tree = read_tree(host, release, rules.file_names(LADDER))
+    release = kernel.read_release(host)
+    rules = read_rules(host, kernel.read_cmdline(host))
+    tree = depmod.read_tree(host, release, rules.file_names(LADDER))
     listed = because(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), _NO_MODULES)
     loaded = map_known(listed, parse_proc_modules)
     modules = {name: _module(host, name, loaded, tree, rules) for name in LADDER}
@@ -218,14 +201,14 @@ def probe(host: Host) -> ModuleFacts:
         symbols=tuple(_symbol_provider(tree, symbol, user) for symbol, user in _SYMBOLS),
         memory_peers=peers if isinstance(peers, Unknown) else tuple(printable(name, 64) for name in peers),
         rules_unread=rules.unread,
-        loading_disabled=known(read_modules_disabled(host), False),
-        signed_only=known(read_signatures_enforced(host), False),
+        loading_disabled=known(kernel.read_modules_disabled(host), False),
+        signed_only=known(kernel.read_signatures_enforced(host), False),
     )
 
 
-def _symbol_provider(tree: ModuleTree, symbol: str, user: str) -> SymbolProvider:
-    provider = find_provider(tree, symbol)
-    file = map_known(provider, lambda name: find_module(tree, name))
+def _symbol_provider(tree: depmod.ModuleTree, symbol: str, user: str) -> SymbolProvider:
+    provider = depmod.find_provider(tree, symbol)
+    file = map_known(provider, lambda name: depmod.find_module(tree, name))
     return SymbolProvider(symbol, user, provider, map_known(file, lambda entry: entry.path))
 
 
@@ -244,17 +227,19 @@ def for_cards(facts: ModuleFacts, pci: Maybe[PciFacts]) -> ModuleFacts:
     """Fit the ladder to the cards on the bus: mlx4, EFA's and Slingshot's modules only where a card is."""
     if isinstance(pci, Unknown):
         return facts
-    here = [family for family in FAMILIES if cards_of(pci, family)]
-    mellanox = [family for family in MELLANOX if family in here]
+    here = [family for family in nic_families.FAMILIES if nic_families.cards_of(pci, family)]
+    mellanox = [family for family in nic_families.MELLANOX if family in here]
     unused: tuple[str, ...] = ()
-    if not mellanox and any(family in here for family in PLUGIN_ONLY):
+    if not mellanox and any(family in here for family in nic_families.PLUGIN_ONLY):
         # EFA has no use for nvidia_peermem, and Slingshot none for the RDMA stack either.
-        unused = (*CONNECTX.modules, PEERMEM, *(() if EFA in here else ("ib_core", "ib_uverbs")))
+        unused = (*CONNECTX.modules, PEERMEM, *(() if nic_families.EFA in here else ("ib_core", "ib_uverbs")))
     ladder = []
     for rung in facts.ladder:
         family = _FAMILY_OF.get(rung.module)
         if family in (None, CONNECTX):
-            is_needless = rung.module in unused or (family in MELLANOX and mellanox == [CONNECTX_3])
+            is_needless = rung.module in unused or (
+                family in nic_families.MELLANOX and mellanox == [nic_families.CONNECTX_3]
+            )
             rung = replace(rung, core=rung.core and not is_needless)
         elif family in here:
             rung = replace(rung, core=rung.module != EFA_PEERMEM)
@@ -292,7 +277,11 @@ def _loaded_module(words: list[str]) -> LoadedModule:
 
 
 def _module(
-    host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: ModuleTree, rules: LoadingRules
+    host: Host,
+    name: str,
+    loaded: Maybe[dict[str, LoadedModule]],
+    tree: depmod.ModuleTree,
+    rules: LoadingRules,
 ) -> KernelModule:
     directory = f"/sys/module/{name}"
     line = None if isinstance(loaded, Unknown) else loaded.get(name)
@@ -314,7 +303,7 @@ def _module(
     else:
         refcnt = read_integer(host, f"{directory}/refcnt", signed=True)
         taint = _attribute(host, f"{directory}/taint")
-    file = find_module(tree, name)
+    file = depmod.find_module(tree, name)
     if built_in and isinstance(file, Unknown):
         file = Unknown(Reason.NOT_THERE, f"{tree.directory}/modules.builtin", "built into the kernel")
     return KernelModule(
@@ -327,7 +316,7 @@ def _module(
         taint=taint,
         parameters=_parameters(host, f"{directory}/parameters") if absent is None else {},
         on_disk=file if isinstance(file, Unknown) else file.path,
-        origin=file if isinstance(file, Unknown) else origin_of(file.relative),
+        origin=file if isinstance(file, Unknown) else depmod.origin_of(file.relative),
         depends=file if isinstance(file, Unknown) else file.depends,
         blacklisted=rules.blacklisted(name),
         install_line=rules.install_line(name),
@@ -338,10 +327,10 @@ def _module(
 
 
 def _state_without_line(
-    host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: ModuleTree
+    host: Host, name: str, loaded: Maybe[dict[str, LoadedModule]], tree: depmod.ModuleTree
 ) -> Maybe[ModuleState]:
     """Return the state of a module that /proc/modules does not list, or of any without that file."""
-    listed = is_builtin(tree, name)
+    listed = depmod.is_builtin(tree, name)
     if not isinstance(listed, Unknown):
         if listed:
             return ModuleState.BUILTIN

@@ -98,12 +98,8 @@ def parse_banner(banner: str) -> str:
 
 def parse_version(release: Maybe[str]) -> Maybe[tuple[int, int]]:
     """Return major and minor number of a release: "6.8.0-45-generic" is (6, 8)."""
-
-    def numbers(text: str) -> tuple[int, int] | None:
-        match = _VERSION.match(text)
-        return (int(match[1]), int(match[2])) if match else None
-
-    return parse_known(release, numbers, "kernel release")
+    match = parse_known(release, _VERSION.match, "kernel release")
+    return map_known(match, lambda found: (int(found[1]), int(found[2])))
 
 
 def read_cmdline(host: Host) -> Maybe[str]:

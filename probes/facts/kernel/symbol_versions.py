@@ -108,12 +108,10 @@ def _needed(elf: Elf, symbol: bytes) -> int | None:
     content = elf.content(b"__versions") or b""
     for start in range(0, len(content) - _ENTRY_BYTES + 1, _ENTRY_BYTES):
         if content[start + 8 : start + _ENTRY_BYTES].split(b"\0", 1)[0] == symbol:
-            crc: int = struct.unpack_from(f"{elf.order}Q", content, start)[0]
-            return crc
+            return int(struct.unpack_from(f"{elf.order}Q", content, start)[0])
     names = (elf.content(b"__version_ext_names") or b"").split(b"\0")
     crcs = elf.content(b"__version_ext_crcs") or b""
     place = names.index(symbol) if symbol in names else len(crcs)
     if 4 * place + 4 > len(crcs):
         return None
-    found: int = struct.unpack_from(f"{elf.order}I", crcs, 4 * place)[0]
-    return found
+    return int(struct.unpack_from(f"{elf.order}I", crcs, 4 * place)[0])

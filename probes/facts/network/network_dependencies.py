@@ -10,11 +10,11 @@ Formats: proc(5), /proc/net/tcp and /proc/PID/mountinfo; sysfs of netdevs, block
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from probes.base.frozen import frozen
-from probes.base.text import BDF, printable
+from probes.base.text import BDF, join_limited, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.network.routes import (
     NET,
@@ -81,46 +81,36 @@ class _Connection:
     peer_port: int
 
 
-class _Reader:
-    """Reads the tables of a host and notes which could not be read."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        self.unread: list[Unknown] = []
-
-    def text(self, path: str) -> str:
-        """Return a table; "" if the kernel does not have it."""
-        text = self.host.read(path, _TABLE_BYTES)
-        if not isinstance(text, Unknown):
-            return text
-        if text.reason is not Reason.NOT_THERE:
-            self.unread.append(text)
-        return ""
-
-
 def probe(host: Host) -> NetworkDependencyFacts:
     """Read /proc/net, /proc/self, /sys/class/net and the root's mount."""
-    reader = _Reader(host)
-    routes = list(parse_routes(reader.text("/proc/net/route")))
-    routes.extend(parse_routes_v6(reader.text("/proc/net/ipv6_route")))
-    addresses = parse_addresses_v6(reader.text("/proc/net/if_inet6"))
+    unread: list[Unknown] = []
     found: list[NetworkDependency] = []
+
+    def table(path: str) -> str:
+        text = host.read(path, _TABLE_BYTES)
+        if isinstance(text, Unknown) and text.reason is not Reason.NOT_THERE:
+            unread.append(text)
+        return known(text, "")
+
+    routes = list(parse_routes(table("/proc/net/route")))
+    routes.extend(parse_routes_v6(table("/proc/net/ipv6_route")))
+    addresses = parse_addresses_v6(table("/proc/net/if_inet6"))
 
     def add(what: str, netdevs: Iterable[str]) -> None:
         stacks = [with_lower(host, name) for name in dict.fromkeys(netdevs)]
         found.extend(NetworkDependency(what, names) for names in stacks or [()])
 
-    for what, connections in _ssh_sessions(reader):
+    for what, connections in _ssh_sessions(host, table):
         pairs = ((connection.local, connection.peer) for connection in connections)
         add(what, (name for local, peer in pairs for name in carriers(local, peer, routes, addresses)))
     for what, names in default_routes(routes):
         add(what, names)
-    for what, peer in _root(reader):
+    for what, peer in _root(host, table):
         add(what, carriers(None, peer, routes, addresses) if peer else ())
     netdevs = {name: netdev for name in _names(host, NET) if (netdev := _netdev(host, name)) is not None}
     devices = _names(host, "/sys/class/infiniband")
     rdma = {name: _bdf(host, f"/sys/class/infiniband/{name}/device") for name in devices}
-    return NetworkDependencyFacts(tuple(dict.fromkeys(found)), netdevs, rdma, tuple(reader.unread))
+    return NetworkDependencyFacts(tuple(dict.fromkeys(found)), netdevs, rdma, tuple(unread))
 
 
 # Netdevs
@@ -148,15 +138,15 @@ def _netdev(host: Host, name: str) -> Netdev | None:
 # SSH
 
 
-def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
+def _ssh_sessions(host: Host, table: Callable[[str], str]) -> Iterator[tuple[str, list[_Connection]]]:
     """Yield the SSH sessions with their connections: this session first, then all others together."""
-    own = _own_connections(reader.host)
+    own = _own_connections(host)
     ports = {_SSH_PORT, *(port for _, _, port in own)}
     own_peers = {(address, port) for address, port, _ in own}
     mine: list[_Connection] = []
     others: list[_Connection] = []
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for connection in parse_connections(reader.text(path)):
+        for connection in parse_connections(table(path)):
             if connection.local_port in ports and not connection.peer.is_loopback:
                 is_own = (connection.peer, connection.peer_port) in own_peers
                 (mine if is_own else others).append(connection)
@@ -169,9 +159,7 @@ def _ssh_sessions(reader: _Reader) -> Iterator[tuple[str, list[_Connection]]]:
 
 
 def _peers(connections: list[_Connection]) -> str:
-    peers = list(dict.fromkeys(str(connection.peer) for connection in connections))
-    more = f" and {len(peers) - _MOST_SHOWN} more" if len(peers) > _MOST_SHOWN else ""
-    return ", ".join(peers[:_MOST_SHOWN]) + more
+    return join_limited((str(connection.peer) for connection in connections), _MOST_SHOWN)
 
 
 def _own_connections(host: Host) -> set[tuple[Address, int, int]]:
@@ -227,10 +215,10 @@ def _socket_address(word: str) -> Address:
 # The root file system
 
 
-def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
+def _root(host: Host, table: Callable[[str], str]) -> Iterator[tuple[str, Address | None]]:
     """Yield the root file system if it is on the network, with its servers' addresses (None: unknown)."""
     mount = None
-    for line in reader.text("/proc/self/mountinfo").split("\n"):
+    for line in table("/proc/self/mountinfo").split("\n"):
         words = line.split()
         if len(words) > 8 and words[4] == "/" and "-" in words[6:-2]:
             mount = words
@@ -243,7 +231,7 @@ def _root(reader: _Reader) -> Iterator[tuple[str, Address | None]]:
         return
     number, disk = mount[2], source.rpartition("/")[2]
     name = f"/sys/class/block/{disk}" if number.startswith("0:") else f"/sys/dev/block/{number}"
-    for kind, server in _block_servers(reader.host, name, _MOST_LAYERS):
+    for kind, server in _block_servers(host, name, _MOST_LAYERS):
         yield _with_server(f"the root file system ({kind}", server), server
 
 

@@ -141,7 +141,6 @@ _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
 _PREFETCHABLE = 0x2000  # IORESOURCE_PREFETCH, include/linux/ioport.h
-_SEPARATORS = re.compile(r"[:.]")
 
 
 def is_for_guests(driver: Maybe[str]) -> bool:
@@ -357,17 +356,16 @@ def _without_recorded_drivers(host: Host, functions: dict[str, PciFunction]) -> 
     return {bdf: replace(function, driver=unknown) for bdf, function in functions.items()}
 
 
-def sort_key(bdf: str) -> tuple[int, ...]:
-    """Return a sort key for BDFs by number: domains of more than four digits come last."""
-    return tuple(int(part, 16) for part in _SEPARATORS.split(bdf))
-
-
 def probe(host: Host) -> Maybe[PciFacts]:
     """Read /sys/bus/pci/devices, but nothing that would wake a sleeping device."""
     names = host.names(DEVICES)
     if isinstance(names, Unknown):
         return names
-    bdfs = sorted((name for name in names if BDF.fullmatch(name)), key=sort_key)
+
+    def numbers(bdf: str) -> list[int]:
+        return [int(part, 16) for part in re.split("[:.]", bdf)]  # domains of more than four digits come last
+
+    bdfs = sorted(filter(BDF.fullmatch, names), key=numbers)
     read = {bdf: _function(host, bdf) for bdf in bdfs}
     unread = first_unread(read.values())  # it may be a GPU or a NIC
     if unread is not None:

@@ -94,10 +94,8 @@ FAMILIES = (
         ("erdma",),
         "erdma",
         "erdma",
-        octets=(
-            ("tx_bytes_cnt", "rx_bytes_cnt"),
-            ("hw_tx_bytes_cnt", "hw_rx_bytes_cnt"),
-        ),  # kernel's, Alibaba's
+        # The kernel's, and Alibaba's.
+        octets=(("tx_bytes_cnt", "rx_bytes_cnt"), ("hw_tx_bytes_cnt", "hw_rx_bytes_cnt")),
         dkms=("erdma",),
         asks_peer_memory=True,
         no_dmabuf=(

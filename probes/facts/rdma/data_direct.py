@@ -15,7 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.functions import PciFacts, PciKind
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.protocol import Host
 
 DATA_DIRECT_FUNCTION = "mlx5dv_get_data_direct_sysfs_path"
@@ -36,16 +36,16 @@ def probe(host: Host, pci: Maybe[PciFacts], rdma: Maybe[RdmaFacts]) -> Maybe[Dat
         return pci
     functions = tuple(row.bdf for row in pci.functions.values() if row.kind is PciKind.DMA)
     devices = () if isinstance(rdma, Unknown) else rdma.devices
-    asked = {row.name: row.sysfs_path.rpartition("/")[2] for row in devices if _may_have_one(row)}
+    asked = {
+        row.name: row.sysfs_path.rpartition("/")[2]
+        for row in devices
+        if not isinstance(row.bdf, Unknown) and known(row.driver, "mlx5_core") == "mlx5_core"
+    }
     if not functions or not asked:
         return DataDirectFacts(functions)
     paths = host.data_direct_paths(tuple(asked.values()))
     found = {name: function_of(paths[key], functions) for name, key in asked.items()}
     return DataDirectFacts(functions, found)
-
-
-def _may_have_one(device: RdmaDevice) -> bool:
-    return not isinstance(device.bdf, Unknown) and known(device.driver, "mlx5_core") == "mlx5_core"
 
 
 def function_of(path: Maybe[str], functions: tuple[str, ...]) -> Maybe[str | None]:

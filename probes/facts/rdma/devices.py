@@ -303,12 +303,9 @@ def pci_function(path: str) -> str | None:
 
 
 def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
-    def parse(text: str) -> tuple[int, int] | None:
-        match = _NUMBER.fullmatch(text)
-        return (int(match[1]), int(match[2])) if match else None
-
     path = f"{VERBS}/{name}/dev"
-    return parse_known(host.read(path, 4096), parse, path)
+    match = parse_known(host.read(path, 4096), _NUMBER.fullmatch, path)
+    return map_known(match, lambda found: (int(found[1]), int(found[2])))
 
 
 def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) -> RdmaDevice:
@@ -418,9 +415,7 @@ def _names_elsewhere(host: Host, uverbs: Mapping[str, str], elsewhere: Collectio
 
 def _namespace_mode(host: Host) -> Maybe[str]:
     """Return whether devices are in one namespace ("exclusive") or in all ("shared"): rdma-system(8)."""
-    answer = host.run(NAMESPACE_ARGV)
-    if isinstance(answer, Unknown):
-        return answer
-    match = _NAMESPACE_MODE.search(answer.stdout)
-    detail = "no netns mode in its output"
-    return match[1] if match else Unknown(Reason.MALFORMED, " ".join(NAMESPACE_ARGV), detail)
+    output = map_known(host.run(NAMESPACE_ARGV), lambda answer: answer.stdout)
+    source, detail = " ".join(NAMESPACE_ARGV), "no netns mode in its output"
+    match = parse_known(output, _NAMESPACE_MODE.search, source, detail=detail)
+    return map_known(match, lambda found: found[1])

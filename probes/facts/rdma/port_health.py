@@ -204,7 +204,6 @@ def sampled(place: Place, is_expected: bool = False) -> tuple[str, ...]:
 # Settings and traffic, not trouble: mlx5's names, drivers/infiniband/hw/mlx5/counters.c.
 _NO_ERRORS = ("lifespan", "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect")
 _MAX_HW_COUNTERS = 128
-# Old kernels print this for a device that answers no PMA query (core/sysfs.c, show_pma_counter).
 _PRIORITIES = range(8)
 _IFF_UP = 1  # include/uapi/linux/if.h
 _ROCE_MTUS = (4096, 2048, 1024, 512, 256)
@@ -316,8 +315,8 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
     return PortHealth(
         device=device.name,
         port=port.number,
-        errors=_errors(host, f"{base}/counters", port.counters),
-        hw_errors=_hw_errors(host, directories, port.hw_counters),
+        errors=map_known(port.counters, lambda names: _errors(host, f"{base}/counters", names)),
+        hw_errors=map_known(port.hw_counters, lambda names: _hw_errors(host, directories, names)),
         sm_lid=read_integer(host, f"{base}/sm_lid"),
         netdev=port.netdev,
         netdev_mtu_bytes=mtu,
@@ -334,10 +333,8 @@ def _roce_mtu(port: RdmaPort, netdev_mtu: Maybe[int]) -> Maybe[int]:
         return port.link_layer
     if port.link_layer != "Ethernet":
         return Unknown(Reason.NOT_THERE, "link_layer", "not a RoCE port")
-    if isinstance(netdev_mtu, Unknown):
-        return netdev_mtu
     too_small = Unknown(Reason.MALFORMED, "mtu", f"{netdev_mtu} bytes are too few for RoCE")
-    return roce_mtu(netdev_mtu) or too_small
+    return map_known(netdev_mtu, lambda mtu: roce_mtu(mtu) or too_small)
 
 
 def parse_counter(text: str, bits: int = 64) -> ErrorCounter | None:
@@ -348,35 +345,23 @@ def parse_counter(text: str, bits: int = 64) -> ErrorCounter | None:
     return ErrorCounter(int(text), int(text) == (1 << bits) - 1)
 
 
-def _errors(
-    host: Host, directory: str, names: Maybe[tuple[str, ...]]
-) -> Maybe[dict[str, Maybe[ErrorCounter]]]:
-    if isinstance(names, Unknown):
-        return names
+def _errors(host: Host, directory: str, names: tuple[str, ...]) -> dict[str, Maybe[ErrorCounter]]:
     found: dict[str, Maybe[ErrorCounter]] = {}
     refused: Unknown | None = None
     for name, bits in ERROR_COUNTER_BITS.items():
         if name not in names:
             continue
         text = host.read(f"{directory}/{name}", 4096) if refused is None else refused
-        found[name] = _counter(text, f"{directory}/{name}", bits)
+        if text == NO_PMA:
+            text = Unknown(Reason.NOT_THERE, f"{directory}/{name}", NO_PMA)
+        found[name] = parse_known(text, partial(parse_counter, bits=bits), f"{directory}/{name}")
         # A device that refuses one counter refuses all, and logs a line to the kernel log for each.
         if isinstance(text, Unknown) and text.reason is Reason.IO_ERROR:
             refused = Unknown(text.reason, text.source, text.detail or "not read again after an error")
     return found
 
 
-def _counter(text: Maybe[str], path: str, bits: int) -> Maybe[ErrorCounter]:
-    if text == NO_PMA:
-        return Unknown(Reason.NOT_THERE, path, NO_PMA)
-    return parse_known(text, lambda number: parse_counter(number, bits), path)
-
-
-def _hw_errors(
-    host: Host, directories: tuple[str, str], names: Maybe[tuple[str, ...]]
-) -> Maybe[dict[str, Maybe[int]]]:
-    if isinstance(names, Unknown):
-        return names
+def _hw_errors(host: Host, directories: tuple[str, str], names: tuple[str, ...]) -> dict[str, Maybe[int]]:
     # Counters of the port or, with some drivers, of the device; devices.py lists the first that exists.
     directory = directories[1] if isinstance(host.names(directories[0]), Unknown) else directories[0]
     found: dict[str, Maybe[int]] = {}

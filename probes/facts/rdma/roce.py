@@ -6,14 +6,13 @@ it has DSCP entries in the APP table (mlx5/core/en_dcbnl.c, mlx5e_dcbnl_ieee_set
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known, parse_known
 from probes.facts.network.routes import InterfaceFacts
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
@@ -156,10 +155,7 @@ def parse_dscp_priorities(text: str) -> dict[int, int] | None:
 
 
 def _table(text: str) -> dict[str, object] | None:
-    try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+    parsed = parse_json(text)
     return parsed if isinstance(parsed, dict) else None
 
 
@@ -285,10 +281,7 @@ def parse_table_netdevs(text: str) -> dict[str, frozenset[str]] | None:
 
 
 def _entries(text: str) -> list[dict[str, object]] | None:
-    try:
-        parsed = json.loads(text or "[]")
-    except (ValueError, RecursionError):
-        return None
+    parsed = parse_json(text or "[]")
     if not isinstance(parsed, list):
         return None
     return [entry for entry in parsed[:_MOST_ENTRIES] if isinstance(entry, dict)]

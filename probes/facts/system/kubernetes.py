@@ -14,18 +14,8 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, first_known, is_there, map_known
-from probes.facts.system.kubernetes_objects import (
-    ContainerState,
-    GpuOperator,
-    NetworkOperator,
-    Object,
-    containers,
-    gpu_operator,
-    kept_fields,
-    network_operator,
-    objects,
-    text_at,
-)
+from probes.facts.system import kubernetes_objects as kube
+from probes.facts.system.kubernetes_objects import ContainerState, GpuOperator, NetworkOperator, Object
 from probes.host.protocol import CommandOutput, Host
 
 # Traces of Kubernetes on a node: its pods, and the driver containers of the GPU and the Network Operator.
@@ -133,7 +123,7 @@ class Kubectl:
 
     def _objects(self, *words: str) -> Maybe[tuple[Object, ...]]:
         output = self._run(*words, "--output=json")
-        return map_known(output, lambda answer: objects(answer.stdout))
+        return map_known(output, lambda answer: kube.objects(answer.stdout))
 
     def _run(self, *words: str) -> Maybe[CommandOutput]:
         if self._stopped is not None:
@@ -169,7 +159,7 @@ def without_variables(answer: Maybe[CommandOutput]) -> Maybe[CommandOutput]:
         return answer
     if answer.argv[1:2] != ("get",):
         return answer
-    return replace(answer, stdout=kept_fields(answer.stdout))
+    return replace(answer, stdout=kube.kept_fields(answer.stdout))
 
 
 def parse_log(text: str) -> tuple[str, ...]:
@@ -205,17 +195,6 @@ def parse_failure(stderr: str, what: str) -> tuple[Unknown, bool]:
         return Unknown(Reason.IO_ERROR, source, "cannot connect to the API server"), True
     first = next((line for line in stderr.split("\n") if line.strip()), "kubectl failed without a message")
     return Unknown(Reason.IO_ERROR, source, printable(first, 160)), True
-
-
-__all__ = [
-    "ContainerMessage",
-    "ContainerState",
-    "GpuOperator",
-    "KubernetesFacts",
-    "NetworkOperator",
-    "message_of",
-    "waits_for_nic_driver",
-]
 
 
 @frozen
@@ -287,12 +266,13 @@ def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
     kubectl = Kubectl(host, ("oc", "kubectl") if distribution == "OpenShift" else ("kubectl", "oc"))
     node = _node(kubectl, hostname)
     policy = _first(kubectl.list("clusterpolicies.nvidia.com"))
+    nic_policy = _first(kubectl.list("nicclusterpolicies.mellanox.com"))
     return KubernetesFacts(
         distribution=distribution,
         tool=kubectl.tool,
-        node=map_known(node, lambda found: text_at(found, "metadata", "name")),
+        node=map_known(node, lambda found: kube.text_at(found, "metadata", "name")),
         gpu_operator=map_known(policy, lambda found: _gpu_operator(kubectl, found)),
-        network_operator=map_known(_first(kubectl.list("nicclusterpolicies.mellanox.com")), network_operator),
+        network_operator=map_known(nic_policy, kube.network_operator),
         containers=map_known(node, lambda found: _containers(kubectl, found)),
     )
 
@@ -305,15 +285,6 @@ def message_of(container: ContainerState) -> ContainerMessage | None:
         if found is not None:
             return found
     return None
-
-
-def waits_for_nic_driver(facts: Maybe[KubernetesFacts]) -> Maybe[bool]:
-    """Return whether the operator's peermem container waits for the NIC driver or the GPU driver."""
-    found = map_known(facts, lambda known_facts: known_facts.containers)
-    if isinstance(found, Unknown):
-        return found
-    waiting = [row for row in found if row.name == PEERMEM_CONTAINER and not row.ready]
-    return any(message_of(container) is ContainerMessage.WAITING_FOR_DRIVERS for container in waiting)
 
 
 def known_phrases(text: str) -> tuple[str, ...]:
@@ -345,15 +316,15 @@ def _first(found: Maybe[tuple[Object, ...]]) -> Maybe[Object]:
 
 
 def _gpu_operator(kubectl: Kubectl, policy: Object) -> GpuOperator:
-    without = gpu_operator(policy, Unknown(Reason.NOT_THERE, "nvidiadrivers.nvidia.com"))
+    without = kube.gpu_operator(policy, Unknown(Reason.NOT_THERE, "nvidiadrivers.nvidia.com"))
     if without.uses_driver_crd is not True:
         return without
-    return gpu_operator(policy, kubectl.list("nvidiadrivers.nvidia.com"))
+    return kube.gpu_operator(policy, kubectl.list("nvidiadrivers.nvidia.com"))
 
 
 def _containers(kubectl: Kubectl, node: Object) -> Maybe[tuple[ContainerState, ...]]:
     """Return the containers of the driver pods on this node, with logs of those that are not ready."""
-    name = text_at(node, "metadata", "name")
+    name = kube.text_at(node, "metadata", "name")
     if isinstance(name, Unknown):
         return name
     found: list[ContainerState] = []
@@ -363,7 +334,7 @@ def _containers(kubectl: Kubectl, node: Object) -> Maybe[tuple[ContainerState, .
         )
         if isinstance(pods, Unknown):
             return pods
-        found += [container for pod in pods for container in containers(pod)]
+        found += [container for pod in pods for container in kube.containers(pod)]
     return _with_logs(found, kubectl.log)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, known, map_known
 
 _MAX_ITEMS = 16
@@ -82,10 +82,7 @@ def kept_fields(text: str) -> str:
 
 def objects(text: str) -> Maybe[tuple[Object, ...]]:
     """Parse the objects of a list, or the single object, that kubectl printed."""
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
-        return Unknown(Reason.MALFORMED, "kubectl", "the output is not JSON")
+    whole = parse_json(text)
     if not isinstance(whole, dict):
         return Unknown(Reason.MALFORMED, "kubectl", "the output is not a JSON object")
     items = whole.get("items", [whole])

@@ -162,7 +162,6 @@ def _lines(host: Host) -> tuple[tuple[LimitsLine, ...], tuple[Unknown, ...]]:
 # a completion queue, a memory region, a protection domain and so on; a handle is an opened device.
 
 CGROUPS = "/sys/fs/cgroup"
-OWN = "self"
 _MAX_GROUPS = 256
 _MAX_DEPTH = 16
 _CGROUP_LINES = 1024
@@ -199,8 +198,8 @@ def probe_rdma_cgroups(host: Host, pids: Iterable[int] = ()) -> Maybe[RdmaCgroup
     if isinstance(names, Unknown):
         return names
     groups: dict[str, tuple[RdmaLimit, ...]] = {}
-    read = {str(pid): _of_process(host, str(pid), groups) for pid in (OWN, *pids)}
-    return RdmaCgroupFacts(read.pop(OWN), {int(pid): limits for pid, limits in read.items()})
+    processes = {pid: _of_process(host, str(pid), groups) for pid in pids}
+    return RdmaCgroupFacts(_of_process(host, "self", groups), processes)
 
 
 def _of_process(

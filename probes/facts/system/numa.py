@@ -75,11 +75,9 @@ def read_cpus(host: Host, list_path: str, map_path: str) -> Maybe[str]:
 
 
 def _memory(host: Host, path: str) -> Maybe[int]:
-    text = host.read(f"{path}/meminfo")
-    if isinstance(text, Unknown):
-        return text
-    match = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", text)
-    return int(match.group(1)) * 1024 if match else Unknown(Reason.MALFORMED, f"{path}/meminfo")
+    search = re.compile(r"MemTotal:\s+([0-9]{1,15}) kB").search
+    match = parse_known(host.read(f"{path}/meminfo"), search, f"{path}/meminfo")
+    return map_known(match, lambda found: int(found[1]) * 1024)
 
 
 def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int, int]]:

@@ -8,7 +8,7 @@ nonzero status if a file has no owner.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from probes.base.frozen import frozen
@@ -120,16 +120,13 @@ def parse_rpm(answer: CommandOutput, paths: Sequence[str]) -> dict[str, Maybe[Pa
     if len(lines) != len(paths):
         error = printable(" ".join(answer.stderr.split()), _VERSION_LIMIT) or f"{len(lines)} lines"
         return dict.fromkeys(paths, Unknown(Reason.MALFORMED, "rpm --query --file", error))
-    return dict(_of_rpm(lines, paths))
-
-
-def _of_rpm(lines: Iterable[str], paths: Iterable[str]) -> Iterable[tuple[str, Maybe[Package]]]:
+    found: dict[str, Maybe[Package]] = {}
     for line, path in zip(lines, paths, strict=True):
         match = _RPM_OWNED.fullmatch(line)
+        found[path] = Unknown(Reason.NOT_THERE, path, "not owned by any package")
         if match:
-            yield path, Package(match["package"], printable(match["version"], _VERSION_LIMIT))
-        else:
-            yield path, Unknown(Reason.NOT_THERE, path, "not owned by any package")
+            found[path] = Package(match["package"], printable(match["version"], _VERSION_LIMIT))
+    return found
 
 
 # The distribution and its package tool, from /etc/os-release (os-release(5)).

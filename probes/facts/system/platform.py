@@ -47,41 +47,25 @@ class Processor:
     hypervisor: Maybe[bool]  # the CPUID hypervisor bit, x86 only
 
 
-@frozen
-class Guest:
-    """Whether this is a virtual machine, and its hypervisor."""
-
-    is_guest: Maybe[bool]
-    hypervisor: Maybe[str]
-
-
 NOT_A_GUEST = "not a virtual machine"
-_NO_GUEST = Guest(False, Unknown(Reason.NOT_THERE, "", NOT_A_GUEST))
+_NO_GUEST = False, Unknown(Reason.NOT_THERE, "", NOT_A_GUEST)
 
 # Words that a hypervisor writes into its guests' DMI tables ("VENDOR PRODUCT"), and the hypervisor's name
 # (systemd src/basic/virt.c, and the clouds' manuals). The first match wins.
 _DMI_HYPERVISORS = (
-    ("vmware", "VMware"),
-    ("microsoft corporation virtual machine", "Microsoft"),
-    ("amazon ec2", "Amazon EC2"),
-    ("google compute engine", "Google"),
-    ("virtualbox", "VirtualBox"),
-    ("innotek gmbh", "VirtualBox"),
-    ("parallels", "Parallels"),
-    ("nutanix ahv", "Nutanix AHV"),
-    ("apple virtualization", "Apple"),
-    ("hvm domu", "Xen"),
-    ("bhyve", "bhyve"),
-    ("cloud hypervisor", "KVM"),
-    ("alibaba cloud ecs", "KVM"),
-    ("openstack", "KVM"),
-    ("openshift virtualization", "KVM"),
-    ("kubevirt", "KVM"),
-    ("rhev", "KVM"),
-    ("qemu", "KVM"),
-    ("kvm", "KVM"),
-    ("bochs", "KVM"),
-    ("xen", "Xen"),
+    ("VMware", ("vmware",)),
+    ("Microsoft", ("microsoft corporation virtual machine",)),
+    ("Amazon EC2", ("amazon ec2",)),
+    ("Google", ("google compute engine",)),
+    ("VirtualBox", ("virtualbox", "innotek gmbh")),
+    ("Parallels", ("parallels",)),
+    ("Nutanix AHV", ("nutanix ahv",)),
+    ("Apple", ("apple virtualization",)),
+    ("Xen", ("hvm domu",)),
+    ("bhyve", ("bhyve",)),
+    ("KVM", ("cloud hypervisor", "alibaba cloud ecs", "openstack", "openshift virtualization", "kubevirt")),
+    ("KVM", ("rhev", "qemu", "kvm", "bochs")),
+    ("Xen", ("xen",)),
 )
 _METAL_INSTANCE = re.compile(r"\.metal\b")  # Amazon's bare-metal types: "m7i.metal-24xl"
 _PLACEHOLDER = re.compile(
@@ -106,11 +90,11 @@ def probe(host: Host) -> PlatformFacts:
         processor = Processor(cpuinfo, cpuinfo) if isinstance(cpuinfo, Unknown) else parse_cpuinfo(cpuinfo)
         if isinstance(architecture, Unknown):
             architecture = processor.architecture
-    guest = _guest(host, machine, unread, processor)
+    is_guest, hypervisor = _guest(host, machine, unread, processor)
     return PlatformFacts(
         hostname=_hostname(host),
-        environment=_environment(host, guest.is_guest),
-        hypervisor=guest.hypervisor,
+        environment=_environment(host, is_guest),
+        hypervisor=hypervisor,
         product=_product(vendor, name),
         distribution=map_known(read_os_release(host), parse_os_release),
         is_root=host.is_root(),
@@ -141,8 +125,8 @@ def hypervisor_of(machine: str) -> str | None:
     machine = machine.lower()
     if _METAL_INSTANCE.search(machine):
         return None
-    for words, name in _DMI_HYPERVISORS:
-        if words in machine and re.search(rf"\b{words}\b", machine):  # few of the words need their pattern
+    for name, words in _DMI_HYPERVISORS:
+        if any(word in machine and re.search(rf"\b{word}\b", machine) for word in words):
             return name
     return None
 
@@ -234,9 +218,12 @@ def _architecture(host: Host) -> Maybe[str]:
     return parse_known(host.read(path), lambda text: printable(text, 32) or None, path, detail="empty")
 
 
-def _guest(host: Host, machine: str, unread: Unknown | None, processor: Processor | None) -> Guest:
-    """Ask Xen, DMI and the CPU, in this order. /proc/cpuinfo is last because it is slow on big nodes.
+def _guest(
+    host: Host, machine: str, unread: Unknown | None, processor: Processor | None
+) -> tuple[Maybe[bool], Maybe[str]]:
+    """Return whether this is a virtual machine, and its hypervisor.
 
+    Ask Xen, DMI and the CPU, in this order. /proc/cpuinfo is last because it is slow on big nodes.
     `unread`: a part of DMI that could not be read, and may name a hypervisor that the rest does not.
     """
     kind = host.read("/sys/hypervisor/type")
@@ -244,16 +231,16 @@ def _guest(host: Host, machine: str, unread: Unknown | None, processor: Processo
         # Xen's privileged domain runs on a hypervisor too, but it owns the hardware.
         if "control_d" in known(host.read("/proc/xen/capabilities"), ""):
             return _NO_GUEST
-        return Guest(True, "Xen" if kind == "xen" else printable(kind, 32))
+        return True, "Xen" if kind == "xen" else printable(kind, 32)
     if machine:
         named = hypervisor_of(machine)
         if named is not None or unread is None:
-            return _NO_GUEST if named is None else Guest(True, named)
+            return _NO_GUEST if named is None else (True, named)
     if processor is None or isinstance(processor.hypervisor, Unknown):
         nothing = Unknown(Reason.NOT_THERE, DMI, "neither DMI nor the CPU identifies this machine")
-        return Guest(nothing, nothing)
+        return nothing, nothing
     if processor.hypervisor:
-        return Guest(True, Unknown(Reason.NOT_THERE, DMI, "an unidentified hypervisor"))
+        return True, Unknown(Reason.NOT_THERE, DMI, "an unidentified hypervisor")
     return _NO_GUEST
 
 

@@ -8,7 +8,7 @@ because its output differs between versions.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -51,6 +51,11 @@ TOOLS = {
 """Name → what it is for, one line for the admin."""
 
 _NO_PROGRAM = Unknown(Reason.NOT_THERE, PERFTEST[0], "the program file cannot be read")
+# "Version: 6.06" of perftest, "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:", and
+# "Fabric Manager version is : 570.124.06".
+VERSION = re.compile(r"Version: ?([0-9]{1,3}(?:\.[0-9]{1,4}){1,3})")
+OFED = re.compile(r"^([A-Za-z][A-Za-z_-]{2,40}-[0-9][0-9A-Za-z._-]{1,60}):?\s*$", re.M)
+FABRIC_MANAGER = re.compile(r"version is ?: ?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})")
 _OPTIONS = ("use_cuda_bus_id", "ipv6-addr", "use_data_direct")
 
 
@@ -87,8 +92,8 @@ def probe(host: Host) -> ToolFacts:
     return ToolFacts(
         paths=paths,
         perftest=_perftest(host, paths),
-        ofed=_version(host, paths, ("ofed_info", "-s"), parse_ofed),
-        fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), parse_fabric_manager),
+        ofed=_version(host, paths, ("ofed_info", "-s"), OFED),
+        fabric_manager=_version(host, paths, ("nv-fabricmanager", "--version"), FABRIC_MANAGER),
         perftest_listens=map_known(listening(host), lambda ports: ports.get(PERFTEST_PORT)),
     )
 
@@ -107,7 +112,7 @@ def _perftest(host: Host, paths: dict[str, Maybe[str]]) -> Maybe[Perftest]:
     if not installed:
         return not_found((paths[name] for name in PERFTEST), PERFTEST[0], "perftest is not installed")
     name, path = installed[0], paths[installed[0]]
-    version = _version(host, paths, (name, "--version"), parse_version)
+    version = _version(host, paths, (name, "--version"), VERSION)
     program = map_known(path, lambda file: host.read_bytes(file, _PROGRAM_LIMIT_BYTES))
     if not isinstance(program, Unknown) and program.startswith(b"\x7fELF"):
         cuda, dmabuf = cuda_in_program(program)
@@ -144,7 +149,7 @@ def parse_usage(text: str) -> tuple[Maybe[bool], Maybe[bool]]:
 
 
 def _version(
-    host: Host, paths: dict[str, Maybe[str]], argv: Sequence[str], parse: Callable[[str], str | None]
+    host: Host, paths: dict[str, Maybe[str]], argv: Sequence[str], pattern: re.Pattern[str]
 ) -> Maybe[str]:
     path = paths[argv[0]]
     if isinstance(path, Unknown):
@@ -152,27 +157,9 @@ def _version(
     answer = host.run(argv, _SECONDS)
     if isinstance(answer, Unknown):
         return answer
-    version = parse(answer.stdout + answer.stderr)
+    version = pattern.search(answer.stdout + answer.stderr)
     output = printable(" ".join(answer.stdout.split()), 80)
-    return Unknown(Reason.MALFORMED, " ".join(argv), output) if version is None else version
-
-
-def parse_version(text: str) -> str | None:
-    """Parse the number of "Version: 6.06", as perftest prints it."""
-    match = re.search(r"Version: ?([0-9]{1,3}(?:\.[0-9]{1,4}){1,3})", text)
-    return match[1] if match else None
-
-
-def parse_ofed(text: str) -> str | None:
-    """Parse the release of "MLNX_OFED_LINUX-24.10-0.7.0.0:" or "OFED-internal-25.01-0.6.0:"."""
-    match = re.search(r"^([A-Za-z][A-Za-z_-]{2,40}-[0-9][0-9A-Za-z._-]{1,60}):?\s*$", text, re.M)
-    return match[1] if match else None
-
-
-def parse_fabric_manager(text: str) -> str | None:
-    """Parse the number of "Fabric Manager version is : 570.124.06"."""
-    match = re.search(r"version is ?: ?([0-9]{1,4}(?:\.[0-9]{1,4}){1,3})", text)
-    return match[1] if match else None
+    return Unknown(Reason.MALFORMED, " ".join(argv), output) if version is None else version[1]
 
 
 # The libraries of GPU and RDMA programs that the dynamic loader finds on this node, with their versions.
@@ -255,6 +242,5 @@ def version_of(path: str) -> Maybe[str]:
     A single number ("libnccl.so.2") is the version of the interface.
     """
     match = _VERSION.search(path)
-    return (
-        match[1] if match else Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
-    )
+    absent = Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
+    return match[1] if match else absent

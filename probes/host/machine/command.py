@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from probes.base.site import cluster_places
+from probes.base.site import site
 from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine import command_server
@@ -44,7 +44,7 @@ _SLURM_USER = "slurm"  # slurmd runs as root what this user writes to slurm.conf
 
 def client_directory(name: str) -> str:
     """Return where the site has a client; "" if it is no client, or in a usual place, or not root's alone."""
-    directory = cluster_places().commands if name in (*_SLURM_CLIENTS, *_KUBERNETES) else ""
+    directory = site().places.commands if name in (*_SLURM_CLIENTS, *_KUBERNETES) else ""
     return "" if directory and is_root() and not is_trusted(directory) else directory
 
 
@@ -57,7 +57,7 @@ def client_environment(name: str) -> Maybe[dict[str, str]]:
 
 def _slurm_configuration() -> Maybe[dict[str, str]]:
     """Return SLURM_CONF of the admin or slurmd, else that of the site."""
-    path = os.environ.get("SLURM_CONF") or slurmds_configuration(os.getppid()) or cluster_places().slurm_conf
+    path = os.environ.get("SLURM_CONF") or slurmds_configuration(os.getppid()) or site().places.slurm_conf
     if not path:
         return {}
     path = os.path.abspath(path)
@@ -210,11 +210,6 @@ class _Process:
         self._control, self.output, self.errors = control, output, errors
         self.pid = 0
 
-    def wait_until_started(self) -> bool:
-        """Return whether the command was started; it may still fail to execute."""
-        self.pid = (self.message(_START_SECONDS) or {}).get("pid", 0)
-        return self.pid > 0
-
     def message(self, seconds: float) -> dict[str, int] | None:
         """Return the supervisor's next message; {} if there are no more, None if it takes too long."""
         if not select.select([self._control], [], [], seconds)[0]:
@@ -314,7 +309,8 @@ def _start(program: Sequence[str], environment: dict[str, str]) -> _Process:
         _SERVER.send(order, [*given, remote.fileno()])
         theirs.close()
         process = _Process(control, *ours)
-        if not process.wait_until_started():
+        process.pid = (process.message(_START_SECONDS) or {}).get("pid", 0)
+        if not process.pid:  # once it was started, it may still fail to execute
             raise OSError(errno.EIO, "its supervisor did not start it")
         on_error.pop_all()
         return process

@@ -20,10 +20,9 @@ from typing import NamedTuple
 from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.host_base import HostBase
 from probes.host.machine.counter_files import CounterFiles
 from probes.host.probe_thread import note
-from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange
+from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange, HostBase
 
 # Open directories of a tree other than "/", from which no path leads out of its root.
 
@@ -85,14 +84,11 @@ class RootedTree:
         except FileNotFoundError:
             if self._is_still(parent, directory):
                 raise
-            return RootedTree(self._root).find_from_root(path)
+            fresh = RootedTree(self._root)
+            return fresh._walk(fresh._top, path)
         if stat.S_ISLNK(status.st_mode):
             return self._walk(directory, os.readlink(name, dir_fd=directory.descriptor), 1)
         return Found(self, directory, name, status)
-
-    def find_from_root(self, path: str) -> Found:
-        """Return the target of a path, starting at the root."""
-        return self._walk(self._top, path)
 
     def directory(self, path: str) -> OpenDirectory:
         """Return the directory of a path."""

@@ -16,31 +16,18 @@ from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
-from probes.host.host_base import HostBase
+from probes.host.machine import library_probes
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
 from probes.host.machine.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.machine.library_child import DATA_DIRECT, DMABUF
-from probes.host.machine.library_probes import (
-    CHILD_SECONDS,
-    CUDA_NEEDS,
-    probe_cuda,
-    probe_data_direct,
-    probe_dmabuf,
-)
 from probes.host.machine.nvml_library import NvmlLibrary
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
-from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, KernelMessage
+from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.usage import (
-    InterfaceCounters,
-    ProcessUsage,
-    counters_from_files,
-    thread_names_from_files,
-    usage_from_files,
-)
+from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
 from probes.host.values import RDMA_CLASS
 
 if TYPE_CHECKING:  # imported on first use
@@ -68,7 +55,7 @@ class LocalHost(LocalFiles):
         super().__init__(root)
         self._history = history
         self._library = NvmlLibrary()
-        self._sleeping_gpus = SleepingGpus(self)
+        self._libraries = GpuLibraries(self)
         self._resources: ResourceReader | None = None
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
@@ -85,54 +72,42 @@ class LocalHost(LocalFiles):
         return super().run(argv) if self._root else run_command(argv, seconds)
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        if self._root:
-            return super().nvml()
-        note("NVML")
-        reason = self._no_nvml()
-        return self._library.facts() if reason is None else reason
+        return super().nvml() if self._root else self._ask_nvml(self._library.facts)
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        if self._root:
-            return super().nvml_live()
+        return super().nvml_live() if self._root else self._ask_nvml(self._library.live)
+
+    def _ask_nvml(self, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
         note("NVML")
-        reason = self._no_nvml()
-        return self._library.live() if reason is None else reason
+        why = self._libraries.why_no_nvml()
+        return ask() if why is None else why
 
     def release(self) -> None:
         """End the NVML session, which keeps the driver module in use; the next question opens a new one."""
         self._library.release()
 
-    def _no_nvml(self) -> Unknown | None:
-        # NVML would load a missing driver (nvidia-modprobe(1)); checking these paths has no side effects.
-        if not any(map(os.path.exists, DRIVER_LOADED)):
-            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        return self._sleeping_gpus.why_not_asked("NVML")
-
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
         if self._root:
             return super().dmabuf_errnos(devices)
-        note(DMABUF, CHILD_SECONDS)
-        return probe_dmabuf(devices)
+        note(DMABUF, library_probes.CHILD_SECONDS)
+        return library_probes.probe_dmabuf(devices)
 
     def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
         if self._root:
             return super().data_direct_paths(devices)
-        note(DATA_DIRECT, CHILD_SECONDS)
-        return probe_data_direct(devices)
+        note(DATA_DIRECT, library_probes.CHILD_SECONDS)
+        return library_probes.probe_data_direct(devices)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
         """Return what libcuda reports on each GPU, unless that would load modules or create device files."""
         if self._root:
             return super().cuda_gpus()
-        missing = next((path for path in CUDA_NEEDS if not os.path.exists(path)), None)
-        if missing is not None:
-            return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
-        why = self._sleeping_gpus.why_not_asked("libcuda")
-        return probe_cuda() if why is None else why
+        why = self._libraries.why_no_cuda()
+        return library_probes.probe_cuda() if why is None else why
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         if self._root:
-            return usage_from_files(self, pids)
+            return read_usage(self, pids)
         from probes.host.machine.live_usage import process_usage  # psutil takes 20 ms to import
 
         note("process usage")
@@ -140,7 +115,7 @@ class LocalHost(LocalFiles):
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
         if self._root:
-            return counters_from_files(self, names)
+            return read_counters(self, names)
         from probes.host.machine.live_usage import interface_counters
 
         note("/proc/net/dev")
@@ -184,7 +159,7 @@ class LocalHost(LocalFiles):
         return ResourceReader(namespaces=RdmaNamespaces(can_enter()))
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return thread_names_from_files(self, pids)
+        return read_thread_names(self, pids)
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return some of the counters of `ethtool -S`; TIMED_OUT while a driver is being reconfigured."""
@@ -273,17 +248,34 @@ class LocalHost(LocalFiles):
         return time.time()
 
 
-class SleepingGpus:
-    """Finds a sleeping GPU: NVML and libcuda would wake it up, and the next second again.
+class GpuLibraries:
+    """Why NVML and libcuda must not be asked: without a driver, and while a GPU sleeps.
 
-    The kernel suspends an idle GPU only where its power/control is "auto" (NVIDIA driver README, PCI-Express
-    Runtime D3 Power Management); which GPUs may sleep at all is looked up every ten seconds.
+    They would load a missing driver (nvidia-modprobe(1)), and wake a GPU up, each second again. An idle GPU
+    is suspended only where its power/control is "auto" (NVIDIA driver README, PCI-Express Runtime D3 Power
+    Management); which GPUs may sleep at all is looked up every ten seconds.
     """
 
     def __init__(self, files: HostBase, clock: Callable[[], float] = time.monotonic) -> None:
         self._files, self._clock = files, clock
         self._may_sleep: tuple[str, ...] = ()
         self._listed_at: float | None = None
+
+    def why_no_nvml(self) -> Unknown | None:
+        """Return why NVML is not asked; None: it is."""
+        if not any(map(self._is_there, DRIVER_LOADED)):
+            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
+        return self.why_not_asked("NVML")
+
+    def why_no_cuda(self) -> Unknown | None:
+        """Return why libcuda is not asked; None: it is."""
+        missing = next((path for path in library_probes.CUDA_NEEDS if not self._is_there(path)), None)
+        if missing is not None:
+            return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
+        return self.why_not_asked("libcuda")
+
+    def _is_there(self, path: str) -> bool:
+        return not isinstance(self._files.size(path), Unknown)
 
     def why_not_asked(self, library: str) -> Unknown | None:
         """Return why a library is not asked; None: no GPU sleeps."""

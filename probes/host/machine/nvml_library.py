@@ -8,20 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, map_known
-from probes.host.nvml import (
-    FABRIC_STATES,
-    LOST,
-    NvmlFacts,
-    NvmlGpu,
-    NvmlLive,
-    bdf_of,
-    cuda_text,
-    throttle_words,
-)
+from probes.host.nvml import FABRIC_STATES, LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of, throttle_words
 
 T = TypeVar("T")
 # NVML field ids, whose names in nvidia-ml-py have changed (nvml.h NVML_FI_DEV_…).
@@ -42,21 +33,10 @@ _BLOCKING_READINGS = 1
 PCIE_THREAD = "NVML PCIe"
 
 
-class _Slow(NamedTuple):
-    """What changes slowly, or where a few seconds do not matter."""
-
-    bar1_used_bytes: Maybe[int]
-    sm_clock_mhz: Maybe[int]
-    throttle_reasons: Maybe[tuple[str, ...]]
-
-
-class _Fabric(NamedTuple):
-    """A GPU's registration with the NVLink fabric."""
-
-    state: Maybe[str]
-    clique: Maybe[int]
-    cluster: Maybe[str]
-    health: Maybe[int]
+_Slow = tuple[Maybe[int], Maybe[int], Maybe[tuple[str, ...]]]
+"""What changes slowly, or where a few seconds do not matter: BAR1 (bytes), SM clock (MHz), throttling."""
+_Fabric = tuple[Maybe[str], Maybe[int], Maybe[str], Maybe[int]]
+"""A GPU's registration with the NVLink fabric: state, clique, cluster, health."""
 
 
 class _Session:
@@ -167,7 +147,6 @@ class NvmlLibrary:
             gpus = [self._gpu(session, number) for number in range(len(session.handles))]
             return NvmlFacts(
                 driver_version=self._text("NVML driver version", nv.nvmlSystemGetDriverVersion),
-                nvml_version=self._text("NVML version", nv.nvmlSystemGetNVMLVersion),
                 cuda_version=map_known(cuda, cuda_text),
                 gpus=(*gpus, *session.lost.values()),
                 confidential_computing=false_if_absent(confidential),
@@ -179,7 +158,7 @@ class NvmlLibrary:
         if isinstance(name, Unknown) and name.reason is Reason.DRIVER_ERROR:
             return Unknown(name.reason, bdf, name.detail)
         peers = self._nvlink_peers(session, handle, bdf)
-        fabric = self._fabric(nv, handle, bdf)
+        state, clique, cluster, health = self._fabric(nv, handle, bdf)
         indexes = [i for i in range(len(session.handles) + len(session.lost)) if i not in session.lost]
         facts = NvmlGpu(
             index=indexes[number],
@@ -189,8 +168,6 @@ class NvmlLibrary:
             compute_capability=self._ask(bdf, lambda: _pair(nv.nvmlDeviceGetCudaComputeCapability(handle))),
             memory_total_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMemoryInfo(handle).total)),
             bar1_total_bytes=self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Total)),
-            link_generation_max=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMaxPcieLinkGeneration(handle))),
-            link_width_max=self._ask(bdf, lambda: int(nv.nvmlDeviceGetMaxPcieLinkWidth(handle))),
             nvlinks=peers if isinstance(peers, Unknown) else sum(links for _, links in peers),
             nvlink_peers=peers,
             c2c_links=self._c2c(session, handle, bdf),
@@ -198,10 +175,10 @@ class NvmlLibrary:
             # A GPU that does not support MIG is not partitioned.
             mig=false_if_absent(self._ask(bdf, lambda: bool(nv.nvmlDeviceGetMigMode(handle)[0]))),
             is_vgpu=self._ask(bdf, lambda: nv.nvmlDeviceGetVirtualizationMode(handle) == _VGPU),
-            fabric=fabric.state,
-            fabric_clique=fabric.clique,
-            fabric_cluster=fabric.cluster,
-            fabric_health=fabric.health,
+            fabric=state,
+            fabric_clique=clique,
+            fabric_cluster=cluster,
+            fabric_health=health,
         )
         # For a lost GPU, the driver may still return cached values such as the name.
         for answer in vars(facts).values():
@@ -212,36 +189,30 @@ class NvmlLibrary:
     def _fabric(self, nv: Any, handle: Any, bdf: str) -> _Fabric:
         """Ask nvmlDeviceGetGpuFabricInfoV, and the older call of drivers without it (no health)."""
 
-        def ask_newer() -> Any:
-            info = nv.c_nvmlGpuFabricInfo_v2_t()
-            nv.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+        def ask(structure: str, function: str) -> Any:
+            info = getattr(nv, structure)()
+            getattr(nv, function)(handle, ctypes.byref(info))
             return info
 
-        def ask_older() -> Any:
-            info = nv.c_nvmlGpuFabricInfo_t()
-            nv.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
-            return info
-
-        info = self._ask(bdf, ask_newer)
+        newer = partial(ask, "c_nvmlGpuFabricInfo_v2_t", "nvmlDeviceGetGpuFabricInfoV")
+        info = self._ask(bdf, newer)
         if isinstance(info, Unknown):
-            info = self._ask(bdf, ask_older)
+            info = self._ask(bdf, partial(ask, "c_nvmlGpuFabricInfo_t", "nvmlDeviceGetGpuFabricInfo"))
         if isinstance(info, Unknown):
             # Not supported before Hopper and by old drivers.
             none = info.reason is Reason.NOT_THERE
-            return _Fabric(FABRIC_STATES[0] if none else info, info, info, info)
+            return FABRIC_STATES[0] if none else info, info, info, info
         number = int(info.state) & 0xFF  # nvmlGpuFabricState_t is an unsigned char
         state = FABRIC_STATES[number] if number < len(FABRIC_STATES) else "unknown"
         if state == "completed" and int(info.status):
             state = "failed"
         if state != "completed":
             unset = Unknown(Reason.NOT_THERE, bdf, f"the NVLink fabric is {state}")
-            return _Fabric(state, unset, unset, unset)
-        return _Fabric(
-            state,
-            self._ask(bdf, lambda: int(info.cliqueId)),
-            self._ask(bdf, lambda: _uuid_text(bytes(info.clusterUuid))),
-            self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH,
-        )
+            return state, unset, unset, unset
+        clique = self._ask(bdf, lambda: int(info.cliqueId))
+        cluster = self._ask(bdf, lambda: _uuid_text(bytes(info.clusterUuid)))
+        health = self._ask(bdf, lambda: int(info.healthMask)) if hasattr(info, "healthMask") else _NO_HEALTH
+        return state, clique, cluster, health
 
     def _field(self, session: _Session, handle: Any, field: int, scope: int = 0) -> Maybe[int]:
         return self._fields(session, handle, ((field, scope),))[0]
@@ -308,7 +279,7 @@ class NvmlLibrary:
     def _live(self, session: _Session, number: int) -> NvmlLive:
         nv, handle, bdf = session.pynvml, session.handles[number], session.bdfs[number]
         sent, received, nvlink_sent, nvlink_received = self._rates(session, number)
-        slow = self._slow_facts(nv, handle, bdf)
+        bar1_used, sm_clock, throttling = self._slow_facts(nv, handle, bdf)
         return NvmlLive(
             bdf=bdf,
             utilization_percent=self._ask(bdf, lambda: int(nv.nvmlDeviceGetUtilizationRates(handle).gpu)),
@@ -326,9 +297,9 @@ class NvmlLibrary:
             ),
             nvlink_tx_bytes_per_second=nvlink_sent,
             nvlink_rx_bytes_per_second=nvlink_received,
-            bar1_used_bytes=slow.bar1_used_bytes,
-            sm_clock_mhz=slow.sm_clock_mhz,
-            throttle_reasons=slow.throttle_reasons,
+            bar1_used_bytes=bar1_used,
+            sm_clock_mhz=sm_clock,
+            throttle_reasons=throttling,
         )
 
     def _slow_facts(self, nv: Any, handle: Any, bdf: str) -> _Slow:
@@ -336,7 +307,7 @@ class NvmlLibrary:
         read_at, slow = self._slow.get(bdf, (0.0, None))
         if slow is not None and self._clock() - read_at < _SLOW_SECONDS:
             return slow
-        slow = _Slow(
+        slow = (
             self._ask(bdf, lambda: int(nv.nvmlDeviceGetBAR1MemoryInfo(handle).bar1Used)),
             self._ask(bdf, lambda: int(nv.nvmlDeviceGetClockInfo(handle, nv.NVML_CLOCK_SM))),
             self._throttle_reasons(nv, handle, bdf),
@@ -400,6 +371,11 @@ class NvmlLibrary:
 
 # nvmlValueType_t: the member of nvmlValue_t with the value.
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+
+
+def cuda_text(number: int) -> str:
+    """Return "12.4" for 12040."""
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def _pair(values: Any) -> tuple[int, int]:

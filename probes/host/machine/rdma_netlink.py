@@ -14,16 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from probes.base.text import printable
-from probes.host.rdma_resources import (
-    MAX_OBJECTS,
-    CompletionQueue,
-    MemoryRegion,
-    PacketNumbers,
-    ProtectionDomain,
-    QueuePair,
-    RdmaContext,
-    RdmaResources,
-)
+from probes.host import rdma_resources as rdma
 
 Objects = tuple[Any, ...]
 MAX_DEVICES = 256
@@ -153,7 +144,7 @@ class ResourceParser:
         shared: bool | None,
         unread: tuple[str, ...],
         hidden: tuple[str, ...] | None = None,
-    ) -> RdmaResources:
+    ) -> rdma.RdmaResources:
         """Return the objects in the answers, which are by command and device."""
         parts = {key: self._part(*key, answer.payloads) for key, answer in answers.items()}
         self._before = parts
@@ -161,9 +152,9 @@ class ResourceParser:
         left_out = 0
         for (command, _), part in parts.items():
             objects = found[command] + part.objects
-            found[command] = objects[:MAX_OBJECTS]
-            left_out += part.left_out + max(0, len(objects) - MAX_OBJECTS)
-        return RdmaResources(
+            found[command] = objects[: rdma.MAX_OBJECTS]
+            left_out += part.left_out + max(0, len(objects) - rdma.MAX_OBJECTS)
+        return rdma.RdmaResources(
             found[Command.RES_QP_GET],
             found[Command.RES_MR_GET],
             found[Command.RES_PD_GET],
@@ -180,7 +171,7 @@ class ResourceParser:
         if before is not None and before.payloads == payloads:
             return before
         objects = _objects(command, device, payloads)
-        return _Part(payloads, tuple(islice(objects, MAX_OBJECTS)), sum(1 for _ in objects))
+        return _Part(payloads, tuple(islice(objects, rdma.MAX_OBJECTS)), sum(1 for _ in objects))
 
 
 def _objects(command: Command, device: str, payloads: list[bytes]) -> Iterator[Any]:
@@ -191,12 +182,12 @@ def _objects(command: Command, device: str, payloads: list[bytes]) -> Iterator[A
             yield _region(device, attributes, position)
         elif command is Command.RES_PD_GET and _PDN in attributes:
             number, context = _integer(attributes[_PDN]), _optional(attributes, _CTXN)
-            yield ProtectionDomain(device, number, context, *_owner(attributes))
+            yield rdma.ProtectionDomain(device, number, context, *_owner(attributes))
         elif command is Command.RES_CTX_GET and _CTXN in attributes:  # absent: a context of the kernel
-            yield RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
+            yield rdma.RdmaContext(device, _integer(attributes[_CTXN]), *_owner(attributes))
         elif command is Command.RES_CQ_GET and _CQN in attributes:
             number, context = _integer(attributes[_CQN]), _optional(attributes, _CTXN)
-            yield CompletionQueue(device, number, context, *_owner(attributes))
+            yield rdma.CompletionQueue(device, number, context, *_owner(attributes))
 
 
 def _entries(command: Command, payloads: list[bytes]) -> Iterator[dict[int, bytes]]:
@@ -249,9 +240,9 @@ def _owner(attributes: dict[int, bytes]) -> tuple[int | None, str]:
     return _optional(attributes, _PID) or None, "" if name is None else _text(name)
 
 
-def _queue_pair(device: str, attributes: dict[int, bytes]) -> QueuePair:
+def _queue_pair(device: str, attributes: dict[int, bytes]) -> rdma.QueuePair:
     pid, kernel_name = _owner(attributes)
-    return QueuePair(
+    return rdma.QueuePair(
         device=device,
         number=_optional(attributes, _LQPN) or 0,
         kind=_QP_TYPES.get(_integer(attributes.get(_TYPE, b"\xfe")), "UNKNOWN"),
@@ -264,7 +255,7 @@ def _queue_pair(device: str, attributes: dict[int, bytes]) -> QueuePair:
     )
 
 
-def packet_numbers(device: str, answer: Answer) -> Iterator[PacketNumbers]:
+def packet_numbers(device: str, answer: Answer) -> Iterator[rdma.PacketNumbers]:
     """Yield those of the queue pairs in RTS that a process has connected.
 
     Kernels fill them by ib_query_qp (drivers/infiniband/core/nldev.c, fill_res_qp_entry_query).
@@ -274,13 +265,13 @@ def packet_numbers(device: str, answer: Answer) -> Iterator[PacketNumbers]:
         sent, received = _optional(attributes, _SQ_PSN), _optional(attributes, _RQ_PSN)
         is_connected = (pair.kind, pair.state) == ("RC", "RTS") and not pair.kernel_name
         if is_connected and sent is not None and received is not None:
-            yield PacketNumbers(device, pair.number, sent, received, pair.pid)
+            yield rdma.PacketNumbers(device, pair.number, sent, received, pair.pid)
 
 
-def _region(device: str, attributes: dict[int, bytes], position: int) -> MemoryRegion:
+def _region(device: str, attributes: dict[int, bytes], position: int) -> rdma.MemoryRegion:
     pid, kernel_name = _owner(attributes)
     number = _optional(attributes, _MRN)
-    return MemoryRegion(
+    return rdma.MemoryRegion(
         device=device,
         number=position if number is None else number,  # kernels before 5.1 report none
         length_bytes=_optional(attributes, _MRLEN) or 0,

@@ -6,7 +6,6 @@ Where the socket cannot be used, `rdma -j -d resource show` lists them.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import socket
@@ -16,19 +15,12 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
+from probes.host.machine import rdma_netlink
 from probes.host.machine.rdma_namespaces import RdmaNamespaces
-from probes.host.machine.rdma_netlink import (
-    Answer,
-    Command,
-    ResourceParser,
-    devices_of,
-    packet_numbers,
-    request,
-    shares_namespaces,
-)
+from probes.host.machine.rdma_netlink import Answer, Command
 from probes.host.protocol import CommandOutput
 
 T = TypeVar("T")
@@ -91,7 +83,7 @@ class _Connection:
     def _ask_once(self, command: Command, device: int | None) -> Answer:
         self._sequence += 1
         answer = Answer(self._sequence)
-        self._socket.sendto(request(command, self._sequence, device), (0, 0))
+        self._socket.sendto(rdma_netlink.request(command, self._sequence, device), (0, 0))
         for _ in range(_MAX_DATAGRAMS):
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -118,7 +110,7 @@ class ResourceReader:
     ) -> None:
         self._connect = connect
         self._namespaces = namespaces
-        self._parser = ResourceParser()
+        self._parser = rdma_netlink.ResourceParser()
 
     def read(self, seconds: float = SECONDS, kernel: Kernel | None = None) -> Maybe[rdma.RdmaResources]:
         """Return the resources; late where a NIC's firmware does not answer, for which the kernel waits.
@@ -151,8 +143,8 @@ class ResourceReader:
         if listed.errno:
             return _unknown(listed.errno)
         found = _Objects()
-        found.ask(connection, devices_of(listed))
-        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        found.ask(connection, rdma_netlink.devices_of(listed))
+        shared = rdma_netlink.shares_namespaces(connection.ask(Command.SYS_GET))
         hidden = self._hidden(shared, found.devices)
         for kernel, devices in self._others(hidden):
             found.ask(kernel, devices)
@@ -165,11 +157,11 @@ class ResourceReader:
         listed = connection.ask(Command.GET)
         if listed.errno:
             return _unknown(listed.errno)
-        devices = devices_of(listed)
+        devices = rdma_netlink.devices_of(listed)
         found = _packets(connection, devices)
         if self._namespaces is None:
             return found
-        shared = shares_namespaces(connection.ask(Command.SYS_GET))
+        shared = rdma_netlink.shares_namespaces(connection.ask(Command.SYS_GET))
         hidden = self._hidden(shared, {name for _, name in devices})
         for kernel, others in self._others(hidden):
             if isinstance(found, Unknown):
@@ -189,7 +181,8 @@ class ResourceReader:
         with closing(self._namespaces.sockets(_NAMESPACES_SECONDS)) as sockets:
             for namespace, opened in sockets:
                 kernel = _Connection(SECONDS, opened)
-                devices = [row for row in devices_of(kernel.ask(Command.GET)) if row[1] in hidden]
+                listed = rdma_netlink.devices_of(kernel.ask(Command.GET))
+                devices = [row for row in listed if row[1] in hidden]
                 if devices:
                     self._namespaces.note(namespace)
                     yield kernel, devices
@@ -228,7 +221,7 @@ def _packets(kernel: Kernel, devices: list[tuple[int, str]]) -> Maybe[tuple[rdma
         answer = kernel.ask(Command.RES_QP_GET, index)
         if answer.errno or answer.is_interrupted:
             return _unknown(answer.errno or errno.EAGAIN)
-        found += islice(packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
+        found += islice(rdma_netlink.packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
     return tuple(found)
 
 
@@ -278,27 +271,18 @@ def parse_resources(texts: dict[str, str], system: str = "") -> Maybe[rdma.RdmaR
     return rdma.RdmaResources(
         tuple(map(_queue_pair, lists["qp"])),
         tuple(_region(row, at) for at, row in enumerate(lists["mr"])),
-        tuple(
-            rdma.ProtectionDomain(_device(row), _number(row, "pdn") or 0, _number(row, "ctxn"), *_owner(row))
-            for row in lists["pd"]
-        ),
+        tuple(rdma.ProtectionDomain(*_in_context(row, "pdn"), *_owner(row)) for row in lists["pd"]),
         tuple(
             rdma.RdmaContext(_device(row), _number(row, "ctxn") or 0, *_owner(row)) for row in lists["ctx"]
         ),
-        tuple(
-            rdma.CompletionQueue(_device(row), _number(row, "cqn") or 0, _number(row, "ctxn"), *_owner(row))
-            for row in lists["cq"]
-        ),
+        tuple(rdma.CompletionQueue(*_in_context(row, "cqn"), *_owner(row)) for row in lists["cq"]),
         None if mode is None else mode[1] == "shared",
         left_out,
     )
 
 
 def _objects(text: str) -> list[dict[str, Any]] | None:
-    try:
-        found = json.loads(text) if text.strip() else []
-    except (ValueError, RecursionError):
-        return None
+    found = parse_json(text.strip() or "[]")
     if not isinstance(found, list):
         return None
     return [row for row in found if isinstance(row, dict) and isinstance(row.get("ifname"), str)]
@@ -311,6 +295,11 @@ def _device(row: dict[str, Any]) -> str:
 def _number(row: dict[str, Any], key: str) -> int | None:
     value = row.get(key)
     return value if type(value) is int and 0 <= value <= _GREATEST else None
+
+
+def _in_context(row: dict[str, Any], key: str) -> tuple[str, int, int | None]:
+    """Return the device of an object, its number, and that of its context."""
+    return _device(row), _number(row, key) or 0, _number(row, "ctxn")
 
 
 def _text(row: dict[str, Any], key: str) -> str:

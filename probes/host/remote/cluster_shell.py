@@ -47,23 +47,7 @@ from ClusterShell.Task import Task, task_self  # noqa: E402
 from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF  # noqa: E402
 from ClusterShell.Worker.Exec import ExecClient, ExecWorker  # noqa: E402
 
-__all__ = [
-    "E_READ",
-    "E_WRITE",
-    "RESOLVER_NOGROUP",
-    "EngineClientEOF",
-    "EventHandler",
-    "ExecClient",
-    "ExecWorker",
-    "GroupResolver",
-    "GroupResolverConfig",
-    "GroupResolverError",
-    "GroupResolverSourceError",
-    "GroupSourceError",
-    "GroupSourceNoUpcall",
-    "NodeSet",
-    "NodeSetException",
-    "Task",
-    "UpcallGroupSource",
-    "task_self",
-]
+__all__ = ["E_READ", "E_WRITE", "RESOLVER_NOGROUP", "EngineClientEOF", "EventHandler", "ExecClient"]
+__all__ += ["ExecWorker", "GroupResolver", "GroupResolverConfig", "GroupResolverError"]
+__all__ += ["GroupResolverSourceError", "GroupSourceError", "GroupSourceNoUpcall", "NodeSet"]
+__all__ += ["NodeSetException", "Task", "UpcallGroupSource", "task_self"]

@@ -15,35 +15,20 @@ from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.collectives import CollectiveSpeed
-from probes.host.host_base import HostBase
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
-from probes.host.machine.library_probes import CUDA_NEEDS, probe_cuda, probe_data_direct, probe_dmabuf
-from probes.host.machine.local import DRIVER_LOADED, SleepingGpus
+from probes.host.machine.library_probes import probe_cuda, probe_data_direct, probe_dmabuf
+from probes.host.machine.local import GpuLibraries
 from probes.host.machine.rdma_netlink import Answer, Command, request
 from probes.host.machine.rdma_reader import SECONDS, ResourceReader, is_final, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, KernelMessage
+from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, HostBase, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.remote import nvidia_smi
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
-from probes.host.remote.nvidia_smi import (
-    CAPABILITIES,
-    NVLINKS,
-    QUERY,
-    parse_facts,
-    parse_live,
-    with_capabilities,
-    with_nvlinks,
-)
 from probes.host.remote.transport import plain_source
-from probes.host.usage import (
-    InterfaceCounters,
-    ProcessUsage,
-    counters_from_files,
-    thread_names_from_files,
-    usage_from_files,
-)
+from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
 
 T = TypeVar("T")
 Question = tuple[Any, ...]
@@ -76,7 +61,7 @@ class CollectedHost(HostBase):
     def __init__(self, name: str, is_root: bool) -> None:
         self.origin = Origin(Source.REMOTE, printable(name))
         self._is_root = is_root
-        self._sleeping_gpus = SleepingGpus(self)
+        self._libraries = GpuLibraries(self)
         self._ethtool = EthtoolReader()
         self._resources = ResourceReader()
         self._smi_lock = threading.Lock()
@@ -178,9 +163,6 @@ class CollectedHost(HostBase):
     def environment(self, name: str) -> Maybe[str]:
         return map_known(self._typed(str, "environment", name), printable)
 
-    def _is_there(self, path: str) -> bool:
-        return not isinstance(self.size(path), Unknown)
-
     # Commands, and programs of gdrtop's own
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
@@ -200,49 +182,44 @@ class CollectedHost(HostBase):
         return probe_data_direct(devices, child=self._child)
 
     def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        missing = next((path for path in CUDA_NEEDS if not self._is_there(path)), None)
-        if missing is not None:
-            return Unknown(Reason.NOT_THERE, "libcuda", f"not queried, because {missing} is missing")
-        why = self._sleeping_gpus.why_not_asked("libcuda")
+        why = self._libraries.why_no_cuda()
         return probe_cuda(child=self._child) if why is None else why
 
     # NVML: its library is on the node, its Python module perhaps not
 
     def nvml(self) -> Maybe[NvmlFacts]:
-        facts = map_known(self._smi(), parse_facts)
+        facts = map_known(self._smi(), nvidia_smi.parse_facts)
         if isinstance(facts, Unknown):
             return facts
-        more = [map_known(self.run(argv, _SMI_SECONDS), _text) for argv in (CAPABILITIES, NVLINKS)]
-        return with_nvlinks(with_capabilities(facts, more[0]), more[1])
+        more = [
+            map_known(self.run(argv, _SMI_SECONDS), _text)
+            for argv in (nvidia_smi.CAPABILITIES, nvidia_smi.NVLINKS)
+        ]
+        return nvidia_smi.with_nvlinks(nvidia_smi.with_capabilities(facts, more[0]), more[1])
 
     def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        return map_known(self._smi(), parse_live)
+        return map_known(self._smi(), nvidia_smi.parse_live)
 
     def _smi(self) -> Maybe[str]:
         """Return the output of nvidia-smi, which may be some seconds old: it takes a second on eight GPUs."""
         with self._smi_lock:
             at, text = self._smi_output
             if isinstance(text, Unknown) or time.monotonic() - at > _SMI_EVERY_SECONDS:
-                text = self._read_smi()
+                why = self._libraries.why_no_nvml()
+                text = map_known(self.run(nvidia_smi.QUERY, _SMI_SECONDS), _text) if why is None else why
                 self._smi_output = time.monotonic(), text
             return text
-
-    def _read_smi(self) -> Maybe[str]:
-        if not any(map(self._is_there, DRIVER_LOADED)):
-            return Unknown(Reason.NOT_THERE, "NVML", "the NVIDIA driver is not loaded")
-        why = self._sleeping_gpus.why_not_asked("NVML")
-        return map_known(self.run(QUERY, _SMI_SECONDS), _text) if why is None else why
 
     # Processes and networks
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        return usage_from_files(self, pids)
+        return read_usage(self, pids)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return thread_names_from_files(self, pids)
+        return read_thread_names(self, pids)
 
     def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return counters_from_files(self, names)
+        return read_counters(self, names)
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         kernel = _Kernel(self)

@@ -145,21 +145,10 @@ def resolve(path: str) -> str:
     return os.path.realpath(path)
 
 
-def size(path: str) -> int:
-    """Return the size of a file in bytes."""
-    return os.stat(path).st_size
-
-
-def readable(path: str) -> bool:
-    """Return whether this process can read the file."""
+def accessible(path: str, mode: int) -> bool:
+    """Return whether this process can open the file in this way."""
     os.stat(path)
-    return os.access(path, os.R_OK)
-
-
-def writable(path: str) -> bool:
-    """Return whether this process can read and write the file."""
-    os.stat(path)
-    return os.access(path, os.R_OK | os.W_OK)
+    return os.access(path, mode)
 
 
 def environment(name: str) -> str:
@@ -352,9 +341,9 @@ QUESTIONS: dict[str, Callable[..., Any]] = {
     "names": names,
     "link": link,
     "resolve": resolve,
-    "size": size,
-    "readable": readable,
-    "writable": writable,
+    "size": lambda path: os.stat(path).st_size,
+    "readable": lambda path: accessible(path, os.R_OK),
+    "writable": lambda path: accessible(path, os.R_OK | os.W_OK),
     "environment": environment,
     "run": run,
     "program": program,

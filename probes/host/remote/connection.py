@@ -14,21 +14,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from probes.base.text import printable
+from probes.host.remote import transport
 from probes.host.remote.collector import GREETING, THREADS, TIMED
-from probes.host.remote.transport import (
-    MOST_ERRORS_BYTES,
-    MOST_LINE_BYTES,
-    MOST_NOISE_BYTES,
-    NOISY,
-    SILENT,
-    TOO_MUCH,
-    ConnectionFailed,
-    Target,
-    collector_source,
-    pack,
-    unpack,
-    why_failed,
-)
+from probes.host.remote.transport import ConnectionFailed, Target
 from probes.host.trusted_path import trusted_environment
 
 # The process of a transport, such as ssh: it has a session of its own, and ends with all that is in it.
@@ -184,7 +172,7 @@ class Connection:
             self._selector.register(self.process.stderr, selectors.EVENT_READ, self._errors)
             try:
                 deadline = min(until, time.monotonic() + CONNECT_SECONDS)
-                self._send(collector_source(), deadline)
+                self._send(transport.collector_source(), deadline)
                 self._skip_noise(deadline)
                 self.greeting = self._message(deadline)
             except BaseException:
@@ -206,7 +194,7 @@ class Connection:
             self._error_bytes = 0
             deadline = min(until, time.monotonic() + ANSWER_SECONDS + longest)
             try:
-                self._send(pack({"ask": list(questions)}), deadline)
+                self._send(transport.pack({"ask": list(questions)}), deadline)
                 return self._message(deadline)
             except BaseException:
                 self._end()
@@ -262,8 +250,8 @@ class Connection:
     def _skip_noise(self, deadline: float) -> None:
         mark = f"\n{GREETING}\n".encode()
         while mark not in self._received:
-            if self.received_bytes > MOST_NOISE_BYTES:  # of both streams
-                raise ConnectionFailed(NOISY)
+            if self.received_bytes > transport.MOST_NOISE_BYTES:  # of both streams
+                raise ConnectionFailed(transport.NOISY)
             self._receive(deadline)
         del self._received[: self._received.index(mark) + len(mark)]
         self._is_greeted = True
@@ -275,7 +263,7 @@ class Connection:
             self._receive(deadline)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        message, size = unpack(line)
+        message, size = transport.unpack(line)
         self.memory_bytes += size
         return message
 
@@ -283,7 +271,7 @@ class Connection:
         """Wait for more of either stream, or until the input takes more."""
         left = deadline - time.monotonic()
         if left <= 0:
-            raise ConnectionFailed(SILENT)
+            raise ConnectionFailed(transport.SILENT)
         for key, _ in self._selector.select(left):
             if key.data is None:  # the input
                 continue
@@ -292,11 +280,11 @@ class Connection:
                 self.received_bytes += len(part)
                 key.data.extend(part)
                 self._error_bytes += len(part) * (key.data is self._errors)
-                del self._errors[:-MOST_ERRORS_BYTES]
-                if self._error_bytes > MOST_NOISE_BYTES:
-                    raise ConnectionFailed(NOISY)
-                if len(self._received) > MOST_LINE_BYTES:
-                    raise ConnectionFailed(TOO_MUCH)
+                del self._errors[: -transport.MOST_ERRORS_BYTES]
+                if self._error_bytes > transport.MOST_NOISE_BYTES:
+                    raise ConnectionFailed(transport.NOISY)
+                if len(self._received) > transport.MOST_LINE_BYTES:
+                    raise ConnectionFailed(transport.TOO_MUCH)
                 continue
             self._selector.unregister(key.fileobj)
             if key.data is self._received:
@@ -315,6 +303,6 @@ class Connection:
                 if not part:
                     break
                 kept += part
-                del kept[:-MOST_ERRORS_BYTES]
+                del kept[: -transport.MOST_ERRORS_BYTES]
         noise = b"" if self._is_greeted else bytes(self._received)
-        return ConnectionFailed(why_failed(bytes(self._errors), self.target, noise))
+        return ConnectionFailed(transport.why_failed(bytes(self._errors), self.target, noise))

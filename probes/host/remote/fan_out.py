@@ -21,44 +21,10 @@ from typing import Any, Generic, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.host.remote.cluster_shell import (
-    E_READ,
-    E_WRITE,
-    RESOLVER_NOGROUP,
-    EngineClientEOF,
-    EventHandler,
-    ExecClient,
-    ExecWorker,
-    NodeSet,
-    Task,
-    task_self,
-)
+from probes.host.remote import cluster_shell, connection, transport
 from probes.host.remote.collector import GREETING
-from probes.host.remote.connection import (
-    END_SECONDS,
-    INTERRUPT_SECONDS,
-    close_pipes,
-    kill_session,
-    start_transport,
-)
 from probes.host.remote.remote_host import Answers, Missing, pack_questions, questions_of
-from probes.host.remote.transport import (
-    GARBLED,
-    MOST_ERRORS_BYTES,
-    MOST_LINE_BYTES,
-    MOST_NOISE_BYTES,
-    MOST_QUESTIONS,
-    NOISY,
-    REFUSED,
-    ROUNDS,
-    TOO_MANY_FILES,
-    TOO_MUCH,
-    ConnectionFailed,
-    Target,
-    collector_source,
-    unpack,
-    why_failed,
-)
+from probes.host.remote.transport import ConnectionFailed, Target
 
 # How many nodes can be connected at once: each connection has open files.
 
@@ -102,7 +68,7 @@ class FanOutOptions:
     seconds: float
 
 
-class _Client(ExecClient):  # type: ignore[misc]
+class _Client(cluster_shell.ExecClient):  # type: ignore[misc]
     """The transport of one node, started without a shell; what it prints is bounded."""
 
     def _build_cmd(self) -> tuple[list[str], None]:
@@ -113,56 +79,58 @@ class _Client(ExecClient):  # type: ignore[misc]
     ) -> subprocess.Popen[bytes]:
         """Start the transport; ClusterShell wants a process and descriptors that it may close."""
         try:
-            process = start_transport(commandlist)
+            process = connection.start_transport(commandlist)
         except OSError as error:
             self.worker.failure = f"cannot run {printable(commandlist[0])}: {error.strerror}"
-            process = start_transport(["true"])
+            process = connection.start_transport(["true"])
         for name, stream, mode in (
-            (self.worker.SNAME_STDERR, process.stderr, E_READ),
-            (self.worker.SNAME_STDOUT, process.stdout, E_READ),
-            (self.worker.SNAME_STDIN, process.stdin, E_WRITE),
+            (self.worker.SNAME_STDERR, process.stderr, cluster_shell.E_READ),
+            (self.worker.SNAME_STDOUT, process.stdout, cluster_shell.E_READ),
+            (self.worker.SNAME_STDIN, process.stdin, cluster_shell.E_WRITE),
         ):
             assert stream is not None
             descriptor = os.dup(stream.fileno())
             os.set_blocking(descriptor, False)
-            self.streams.set_stream(name, descriptor, mode, retain=mode == E_READ)
-        close_pipes(process)
+            self.streams.set_stream(name, descriptor, mode, retain=mode == cluster_shell.E_READ)
+        connection.close_pipes(process)
         return process
 
     def _close(self, abort: bool, timeout: bool) -> None:
         """End the transport with all that it has started; ClusterShell would wait for it without a limit."""
-        until = time.monotonic() + (0.0 if abort else END_SECONDS)
+        until = time.monotonic() + (0.0 if abort else connection.END_SECONDS)
         while self.popen.poll() is None and time.monotonic() < until:
             time.sleep(_POLL_SECONDS)
         if self.popen.poll() is None:
-            kill_session(self.popen.pid)
+            connection.kill_session(self.popen.pid)
         super()._close(abort, timeout)
 
     def _read(self, sname: str, size: int = 65536) -> bytes:
         part: bytes = super()._read(sname, size)
         self.worker.read_bytes[sname] += len(part)
-        most = MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
-        if len(self.streams[sname].rbuf) + len(part) > MOST_LINE_BYTES or (
+        most = transport.MOST_NOISE_BYTES if sname == self.worker.SNAME_STDERR else self.worker.most_bytes
+        if len(self.streams[sname].rbuf) + len(part) > transport.MOST_LINE_BYTES or (
             self.worker.read_bytes[sname] > most
         ):
-            is_greeted = self.worker.most_bytes > MOST_NOISE_BYTES
-            self.worker.failure = TOO_MUCH if is_greeted else NOISY
-            kill_session(self.popen.pid)  # else the worker would end only when the other stream does
-            raise EngineClientEOF
+            is_greeted = self.worker.most_bytes > transport.MOST_NOISE_BYTES
+            self.worker.failure = transport.TOO_MUCH if is_greeted else transport.NOISY
+            # Else the worker would end only when the other stream does.
+            connection.kill_session(self.popen.pid)
+            raise cluster_shell.EngineClientEOF
         return part
 
 
-class _NodeWorker(ExecWorker):  # type: ignore[misc]
+class _NodeWorker(cluster_shell.ExecWorker):  # type: ignore[misc]
     """One node; ClusterShell's word for what it schedules is worker."""
 
     SHELL_CLASS = _Client
 
-    def __init__(self, target: Target, handler: EventHandler, seconds: float) -> None:
+    def __init__(self, target: Target, handler: cluster_shell.EventHandler, seconds: float) -> None:
         self.target = target
         self.read_bytes: Counter[str] = Counter()
-        self.most_bytes = MOST_NOISE_BYTES
+        self.most_bytes = transport.MOST_NOISE_BYTES
         self.failure = ""
-        node = NodeSet(target.host, resolver=RESOLVER_NOGROUP)  # "@" begins no group here
+        # "@" begins no group here.
+        node = cluster_shell.NodeSet(target.host, resolver=cluster_shell.RESOLVER_NOGROUP)
         super().__init__(node, handler, timeout=seconds, command="collector", stderr=True)
 
 
@@ -187,7 +155,7 @@ class _Node(Generic[T]):
         return self.result is not None or bool(self.failure)
 
 
-class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
+class FanOut(cluster_shell.EventHandler, Generic[T]):  # type: ignore[misc]
     """One reading of many nodes; `run` returns when all have answered or failed.
 
     `on_progress` gets how many nodes are done, and how many there are. `keep` gets what a process of the
@@ -240,7 +208,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         with ThreadPoolExecutor(1, "fleet") as thread:
             try:
                 reading = thread.submit(self._run)
-                while not wait([reading], INTERRUPT_SECONDS).done:
+                while not wait([reading], connection.INTERRUPT_SECONDS).done:
                     pass
                 return reading.result()
             except KeyboardInterrupt:
@@ -249,7 +217,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
                 raise
 
     def _run(self) -> tuple[dict[str, T], dict[str, str]]:
-        task: Task = task_self()
+        task: cluster_shell.Task = cluster_shell.task_self()
         for name, value in (("stdout_msgtree", False), ("stderr_msgtree", False), ("auto_tree", False)):
             task.set_default(name, value)
         task.set_info("fanout", allow_nodes(self._options.fan_out, _FILES_A_NODE))
@@ -275,8 +243,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _connect(self, node: _Node[T], seconds: float) -> None:
         worker = _NodeWorker(node.target, self, seconds)
         self._workers[node.target.host] = worker
-        task_self().schedule(worker)
-        worker.write(collector_source())
+        cluster_shell.task_self().schedule(worker)
+        worker.write(transport.collector_source())
 
     def _retry_later(self, node: _Node[T]) -> bool:
         """Connect to a node that refused once more, after a pause; return False if that was tried enough."""
@@ -287,7 +255,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         node.errors = node.noise = b""
         self._refused.append(node)
         if self._retry is None:
-            task = task_self()
+            task = cluster_shell.task_self()
             task.set_info("fanout", max(min(_LEAST_FAN_OUT, task.info("fanout")), task.info("fanout") // 2))
             self._retry = task.timer(self._pause, self, autoclose=True)
             self._pause *= 2
@@ -302,7 +270,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             if left > 0:
                 self._connect(node, left)
             else:
-                self._end(node, failure=REFUSED)
+                self._end(node, failure=transport.REFUSED)
 
     # Events of ClusterShell
 
@@ -317,7 +285,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         if asked.is_done or worker.failure:  # then this is the rest of what was too much
             return
         if sname == worker.SNAME_STDERR:
-            asked.errors = (asked.errors + msg + b"\n")[-MOST_ERRORS_BYTES:]
+            asked.errors = (asked.errors + msg + b"\n")[-transport.MOST_ERRORS_BYTES :]
             return
         try:
             self._take(asked, msg)
@@ -327,19 +295,21 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
     def _take(self, node: _Node[T], line: bytes) -> None:
         if not node.is_greeted:  # before, banners and shells may print
             node.is_greeted = line == GREETING.encode()
-            node.noise = b"" if node.is_greeted else line[-MOST_ERRORS_BYTES:].strip() or node.noise
+            node.noise = (
+                b"" if node.is_greeted else line[-transport.MOST_ERRORS_BYTES :].strip() or node.noise
+            )
             if node.is_greeted:
                 self._workers[node.target.host].most_bytes = self._most_node_bytes
             return
         if not node.kind:
-            greeting, _ = unpack(line)
+            greeting, _ = transport.unpack(line)
             node.kind = printable(str(greeting.get("kind")), 400) or "?"
             node.answers.is_root = greeting.get("is_root") is True
             self._begin(node)
             return
         node.answers.lines.append(line)
         if len(node.answers.lines) > len(node.answers.asked):
-            raise ConnectionFailed(GARBLED)  # it was not asked
+            raise ConnectionFailed(transport.GARBLED)  # it was not asked
         try:
             future = self._executor.submit(self._judge, node.answers)
         except BrokenExecutor as error:
@@ -378,11 +348,11 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
             self._end(node, result=self._keep(found))
             return
         failure = found.failure or node.closed
-        if not failure and len(node.answers.asked) >= ROUNDS:
+        if not failure and len(node.answers.asked) >= transport.ROUNDS:
             failure = "its answers change with every question"
         count = sum(len(questions_of(line)) for line in node.answers.asked) + len(found.questions)
-        if not failure and count > MOST_QUESTIONS:
-            failure = TOO_MANY_FILES
+        if not failure and count > transport.MOST_QUESTIONS:
+            failure = transport.TOO_MANY_FILES
         if failure:
             self._end(node, failure=failure)
         else:
@@ -398,8 +368,8 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         elif timedout:
             failure = f"it did not answer within {self._options.seconds:g} s"
         else:
-            failure = why_failed(node.errors, node.target, node.noise)
-            if failure == REFUSED and not node.is_greeted and self._retry_later(node):
+            failure = transport.why_failed(node.errors, node.target, node.noise)
+            if failure == transport.REFUSED and not node.is_greeted and self._retry_later(node):
                 return
         if node.is_judged:  # perhaps nothing is missing
             node.closed = failure
@@ -425,7 +395,7 @@ class FanOut(EventHandler, Generic[T]):  # type: ignore[misc]
         else:
             self._first[node.kind] = node.target.host
             patience = min(_FIRST_SECONDS, self._options.seconds / 4)
-            timer = task_self().timer(patience, self, autoclose=True)
+            timer = cluster_shell.task_self().timer(patience, self, autoclose=True)
             self._patience[timer] = node.kind, node.target.host
             self._ask(node, pack_questions([]))
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
 from xml.etree import ElementTree
 
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known, parse_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_known, known, map_known, parse_known
 from probes.host.nvml import LOST, NvmlFacts, NvmlGpu, NvmlLive, bdf_of
 
-T = TypeVar("T")
 QUERY = ("nvidia-smi", "-q", "-x")
 # What is not in its output.
 CAPABILITIES = ("nvidia-smi", "--query-gpu=pci.bus_id,compute_cap", "--format=csv,noheader")
@@ -25,6 +23,10 @@ MAX_GPUS = 256
 _NOT_PRINTED = Unknown(Reason.NOT_RECORDED, SOURCE, "not in its output")
 _ABSENT = ("N/A", "[N/A]", "Not Supported", "[Not Supported]", "None", "")
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+_POWER = (
+    *("gpu_power_readings/average_power_draw", "gpu_power_readings/instant_power_draw"),
+    *("gpu_power_readings/power_draw", "power_readings/power_draw"),
+)
 # Words of nvml.throttle_words, by the end of nvidia-smi's names.
 _THROTTLES = {
     "sw_power_cap": "power cap",
@@ -44,7 +46,6 @@ def parse_facts(text: str) -> Maybe[NvmlFacts]:
         gpus = root.findall("gpu")[:MAX_GPUS]
         return NvmlFacts(
             driver_version=_text(root, "driver_version"),
-            nvml_version=_NOT_PRINTED,
             cuda_version=_text(root, "cuda_version"),
             gpus=tuple(_gpu(number, gpu) for number, gpu in enumerate(gpus)),
         )
@@ -117,8 +118,6 @@ def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:
         compute_capability=_NOT_PRINTED,
         memory_total_bytes=_bytes(gpu, "fb_memory_usage/total"),
         bar1_total_bytes=_bytes(gpu, "bar1_memory_usage/total"),
-        link_generation_max=_number(gpu, "pci/pci_gpu_link_info/pcie_gen/max_link_gen"),
-        link_width_max=_number(gpu, "pci/pci_gpu_link_info/link_widths/max_link_width"),
         nvlinks=_NOT_PRINTED,
         nvlink_peers=_NOT_PRINTED,
         c2c_links=map_known(_text(gpu, "c2c_mode"), lambda mode: 1 if mode == "Enabled" else 0),
@@ -133,25 +132,18 @@ def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:
 
 def _live(gpu: ElementTree.Element) -> NvmlLive:
     link = "pci/pci_gpu_link_info"
+    # Names differ between versions.
+    generations = (_number(gpu, f"{link}/pcie_gen/{name}current_link_gen") for name in ("device_", ""))
+    power = (_matched(gpu, path, r"([0-9]{1,5}(?:\.[0-9]+)?) W") for path in _POWER)
     return NvmlLive(
         bdf=_bdf(gpu),
         utilization_percent=_number(gpu, "utilization/gpu_util"),
         memory_used_bytes=_bytes(gpu, "fb_memory_usage/used"),
         temperature_celsius=_number(gpu, "temperature/gpu_temp"),
-        power_watts=_first(
-            lambda path: map_known(_matched(gpu, path, r"([0-9]{1,5}(?:\.[0-9]+)?) W"), float),
-            "gpu_power_readings/average_power_draw",
-            "gpu_power_readings/instant_power_draw",
-            "gpu_power_readings/power_draw",
-            "power_readings/power_draw",
-        ),
+        power_watts=map_known(first_known(power, SOURCE), float),
         pcie_tx_bytes_per_second=_rate(gpu, "pci/tx_util"),
         pcie_rx_bytes_per_second=_rate(gpu, "pci/rx_util"),
-        link_generation=_first(
-            lambda path: _number(gpu, path),
-            f"{link}/pcie_gen/device_current_link_gen",
-            f"{link}/pcie_gen/current_link_gen",
-        ),
+        link_generation=first_known(generations, SOURCE),
         link_width=_number(gpu, f"{link}/link_widths/current_link_width"),
         processes=_processes(gpu),
         bar1_used_bytes=_bytes(gpu, "bar1_memory_usage/used"),
@@ -200,12 +192,6 @@ def _switch(element: ElementTree.Element, path: str) -> Maybe[bool]:
 def _is_vgpu(gpu: ElementTree.Element) -> Maybe[bool]:
     mode = gpu.findtext("gpu_virtualization_mode/virtualization_mode")  # "None": no virtualization
     return _NOT_PRINTED if mode is None or mode.strip() == "N/A" else mode.strip() == "VGPU"
-
-
-def _first(read: Callable[[str], Maybe[T]], *paths: str) -> Maybe[T]:
-    """Return the first path's value that is known; nvidia-smi's names differ between versions."""
-    answers = [read(path) for path in paths]
-    return next((answer for answer in answers if not isinstance(answer, Unknown)), answers[0])
 
 
 def _processes(gpu: ElementTree.Element) -> Maybe[tuple[int, ...]]:

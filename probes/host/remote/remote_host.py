@@ -18,26 +18,13 @@ from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host import source_log
 from probes.host.probe_table import Recalling
-from probes.host.probe_thread import AnsweredHost, note
+from probes.host.probe_thread import AnsweredHost, is_logging, log_source, note
 from probes.host.protocol import Host
+from probes.host.remote import transport
 from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
 from probes.host.remote.connection import ANSWER_SECONDS, READING_SECONDS, Connection, Connections
-from probes.host.remote.transport import (
-    GARBLED,
-    MOST_QUESTIONS,
-    MOST_READING_BYTES,
-    ROUNDS,
-    TOO_MANY_FILES,
-    TOO_MUCH,
-    ConnectionFailed,
-    Target,
-    pack,
-    unpack,
-    unpack_own,
-)
-from probes.host.source_log import ReadSource
+from probes.host.remote.transport import ConnectionFailed, Target
 
 _FRESH_SECONDS = 3.0  # an answer that was asked ahead is as old as this at most
 _READING_SECONDS = 0.5  # whoever asks again within this belongs to the same reading
@@ -96,7 +83,7 @@ class RemoteHost(CollectedHost):
         """
         self._until, self._spent = time.monotonic() + self._seconds - self._spent, 0.0
         asked = 0
-        for _ in range(ROUNDS):
+        for _ in range(transport.ROUNDS):
             with self._lock:
                 self._missing = {}
             try:
@@ -105,8 +92,8 @@ class RemoteHost(CollectedHost):
                 with self._lock:
                     missing, self._missing = list(self._missing), None
             asked += len(missing)
-            if asked > MOST_QUESTIONS:
-                self._lose(TOO_MANY_FILES)
+            if asked > transport.MOST_QUESTIONS:
+                self._lose(transport.TOO_MANY_FILES)
             if time.monotonic() > self._until:
                 self._lose(self._too_slow())
             if not missing:
@@ -190,9 +177,9 @@ class RemoteHost(CollectedHost):
             message = connection.ask(questions, self._until)
             answers = message.get("answers")
             if not isinstance(answers, list) or len(answers) != len(questions):
-                raise ConnectionFailed(GARBLED)
+                raise ConnectionFailed(transport.GARBLED)
             if not self._set_clocks(message, True):
-                raise ConnectionFailed(GARBLED)
+                raise ConnectionFailed(transport.GARBLED)
             self._count_late(began)
         except ConnectionFailed as error:
             why = self._too_slow() if time.monotonic() >= self._until else str(error)
@@ -206,15 +193,15 @@ class RemoteHost(CollectedHost):
                     self._fresh[asked] = _Answer(now, answer)
             self._memory.append((now, connection.memory_bytes - before))
             is_ahead = self._until < float("inf")
-            if is_ahead and sum(size for _, size in self._memory) > MOST_READING_BYTES:
-                self._lose(TOO_MUCH)
+            if is_ahead and sum(size for _, size in self._memory) > transport.MOST_READING_BYTES:
+                self._lose(transport.TOO_MUCH)
             self._drop_old(now)
 
     def _drop_old(self, now: float) -> None:
         """Keep no more answers than a node has; processes come and go."""
         left = sum(size for _, size in self._memory)
-        if left > MOST_READING_BYTES:
-            while left > MOST_READING_BYTES // 2 and len(self._memory) > 1:
+        if left > transport.MOST_READING_BYTES:
+            while left > transport.MOST_READING_BYTES // 2 and len(self._memory) > 1:
                 oldest, size = self._memory.popleft()
                 left -= size
             self._fresh = {asked: kept for asked, kept in self._fresh.items() if kept.at > oldest}
@@ -250,10 +237,9 @@ class RemoteHost(CollectedHost):
     def _log(
         self, name: str, began: float, questions: list[Question] | None = None, answer: Unknown | None = None
     ) -> None:
-        if source_log.is_on():
+        if is_logging():
             asked = (next(filter(_is_text, asked[1:]), asked[0]) for asked in questions or ())
-            seconds = time.monotonic() - began
-            source_log.log(ReadSource(self.origin, name, seconds, answer, tuple(asked)))
+            log_source(self.origin, name, began, answer, asked)
 
     def _connected(self) -> Connection:
         if self.connection is None:
@@ -293,13 +279,13 @@ class Missing:
 
 def pack_questions(questions: Sequence[Any]) -> bytes:
     """Return the line that asks a node these questions."""
-    return pack({"ask": questions})
+    return transport.pack({"ask": questions})
 
 
 @lru_cache(32)
 def questions_of(line: bytes) -> tuple[Question, ...]:
     """Return the questions of a line; nodes of a kind get the same one."""
-    return tuple(map(tuple, unpack_own(line)["ask"]))
+    return tuple(map(tuple, transport.unpack_own(line)["ask"]))
 
 
 _Trace = dict[Question, Any]  # what a probe asked, and the answers
@@ -324,19 +310,19 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
         self._answers: dict[Question, Any] = {}
         self.missing: dict[Question, None] = {}
         self._traces = threading.local()  # of the probe of this thread
-        left_bytes = MOST_READING_BYTES
+        left_bytes = transport.MOST_READING_BYTES
         for asked, line in zip(map(questions_of, answers.asked), answers.lines, strict=True):
-            message, size = unpack(line)
+            message, size = transport.unpack(line)
             left_bytes -= size
             if left_bytes < 0:
-                raise ConnectionFailed(TOO_MUCH)
+                raise ConnectionFailed(transport.TOO_MUCH)
             found = message.get("answers")
             if (
                 not isinstance(found, list)
                 or len(found) != len(asked)
                 or not self._set_clocks(message, False)
             ):
-                raise ConnectionFailed(GARBLED)
+                raise ConnectionFailed(transport.GARBLED)
             self._answers.update(zip(asked, found, strict=True))
             for question, answer in zip(asked, found, strict=True):
                 if type(answer) is dict and "errno" in answer and is_unfinished(answer):

@@ -15,9 +15,9 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import minutes, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.jobs.process_files import parse_stat
 from probes.host.probe_thread import RunningProbe
 from probes.host.protocol import Host
+from probes.host.usage import parse_stat
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import NOT_READ, RankState, different_rank
 from probes.live.model.activity import SILENT_SECONDS

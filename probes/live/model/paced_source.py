@@ -10,8 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host import source_log
-from probes.host.probe_thread import RunningProbe, start_probe
+from probes.host.probe_thread import RunningProbe, is_logging, start_probe
 from probes.host.protocol import Host
 
 T = TypeVar("T")
@@ -131,7 +130,7 @@ def read_together(host: Host, now: float, *questions: Question) -> None:
     A source that waits for one that does not answer gets a thread of its own. For a log of the sources, each
     has one.
     """
-    if source_log.is_on() and len(questions) > 1:
+    if is_logging() and len(questions) > 1:
         return _read_each(host, now, questions)
     due = deque(question for question in questions if question.source.is_due(now, question.is_early))
     while due:

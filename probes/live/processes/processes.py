@@ -13,12 +13,11 @@ from probes.base.latest import Latest
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO, AttachedDevices, read_attached
-from probes.facts.jobs.process_files import Stat, parse_stat
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.host.rdma_resources import MemoryRegion, RdmaResources
-from probes.host.usage import ProcessUsage
+from probes.host.usage import ProcessUsage, Stat, parse_stat
 from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence

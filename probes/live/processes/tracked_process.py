@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, Stat, has_initialized_nvshmem
+from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, program_of, read_process
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
-from probes.host.usage import ProcessUsage
+from probes.host.usage import ProcessUsage, Stat
 from probes.live.model.sample import LiveProcess, PathJudgment, Role
 from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, gpu_may_post, judge
 from probes.live.processes.node_evidence import is_far

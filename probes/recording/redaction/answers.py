@@ -19,7 +19,6 @@ from probes.host.component_history import ComponentHistory, Mark
 from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.config_files import symbol_lines
-from probes.recording.redaction.kernel_files import thread_name
 from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, RAS_WORDS, SERIAL, Tokens
 
 _STRINGS = (
@@ -147,11 +146,6 @@ def packets(tokens: Tokens, answer: tuple[PacketNumbers, ...]) -> tuple[PacketNu
     """Replace unknown words in the names of devices, as in `resources`."""
     text = cache(tokens.text)
     return tuple(dataclasses.replace(pair, device=text(pair.device)) for pair in answer)
-
-
-def threads(tokens: Tokens, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Keep the names that libraries and known programs give their threads."""
-    return tuple(sorted({thread_name(tokens, name) for name in names}))
 
 
 def counters(answer: dict[str, int]) -> dict[str, int]:

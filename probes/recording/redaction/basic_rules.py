@@ -23,18 +23,13 @@ def of_text(rule: Callable[[Tokens, str], str]) -> Rule:
 def of_lines(keep: str, rule: Callable[[Tokens, str], str] | None = None) -> Rule:
     """Keep lines that start with `keep`; the others become empty, so that line numbers stay."""
     pattern = re.compile(keep)
-    change = words if rule is None else rule
+    change = Tokens.text if rule is None else rule
 
     def keep_matching(tokens: Tokens, text: str) -> str:
         lines = text.split("\n")
         return "\n".join(change(tokens, line) if pattern.match(line) else "" for line in lines)
 
     return of_text(keep_matching)
-
-
-def words(tokens: Tokens, text: str) -> str:
-    """Replace unknown words."""
-    return tokens.text(text)
 
 
 _COUNT = re.compile(r"((?:Node [0-9]+ )?[A-Z][A-Za-z_()]*:?\s+|)[0-9]{10,20}(?: kB)?\s*")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from itertools import takewhile
 
 from probes.facts.kernel.boot_loader import parse_efi_text
-from probes.facts.kernel.release import unpack
 from probes.facts.pci.nic_families import MODULE_PREFIXES
-from probes.recording.redaction.basic_rules import decoded, of_lines, of_text
+from probes.recording.redaction.basic_rules import Rule, decoded, of_lines, of_text
 from probes.recording.redaction.kernel_files import variable
 from probes.recording.redaction.tokens import ARGUMENT, SYMBOLS, USER, Tokens
 
@@ -92,11 +90,6 @@ def kernel_config(tokens: Tokens, content: bytes) -> bytes:
     return kept if kept.strip() or b"CONFIG_" not in content else b"CONFIG_MODULES=n\n"
 
 
-def packed_kernel_config(tokens: Tokens, content: bytes) -> bytes:
-    """Do the same with /proc/config.gz."""
-    return gzip.compress(kernel_config(tokens, unpack(content)), mtime=0)
-
-
 _MODULE_LINE = re.compile(
     rb"^(?:[^:\n]*/)?(?:ib|mlx|nv|nvidia|rdma|gdrdrv|nouveau|%s)[\w-]*\.ko(?:\.[gxz]?\w+)?(?::.*)?$"
     % "|".join(MODULE_PREFIXES).encode(),
@@ -107,14 +100,14 @@ _SYMBOL_LINE = re.compile(
 )
 
 
-def module_lines(tokens: Tokens, content: bytes) -> bytes:
-    """Keep the lines of known modules in modules.dep and modules.builtin."""
-    return b"\n".join(tokens.text(decoded(line)).encode() for line in _MODULE_LINE.findall(content)) + b"\n"
+def _lines_like(pattern: re.Pattern[bytes]) -> Rule:
+    return lambda tokens, content: (
+        b"\n".join(tokens.text(decoded(line)).encode() for line in pattern.findall(content)) + b"\n"
+    )
 
 
-def symbol_lines(tokens: Tokens, content: bytes) -> bytes:
-    """Keep the lines of known symbols in Module.symvers and modules.symbols."""
-    return b"\n".join(tokens.text(decoded(line)).encode() for line in _SYMBOL_LINE.findall(content)) + b"\n"
+module_lines, symbol_lines = _lines_like(_MODULE_LINE), _lines_like(_SYMBOL_LINE)
+"""Keep the lines of known modules, of known symbols."""
 
 
 _TOPOLOGY_TAG = re.compile(r"<(/?)(system|cpu|pci|gpu|nic|net|nvlink|c2c|pcilink|grid)\b([^<>]*?)(/?)>")
@@ -163,11 +156,8 @@ def grub_menu(tokens: Tokens, text: str) -> str:
         if match and match["entry"]:
             kept.append(f"{match['entry']} 'redacted' {{\n")
         elif match:
-            kernel, parameters = (
-                _entry(tokens, match["image"]),
-                kernel_parameters(tokens, match["parameters"]),
-            )
-            kept.append(f"{match['command']} /vmlinuz-{kernel} {parameters}")
+            parameters = kernel_parameters(tokens, match["parameters"])
+            kept.append(f"{match['command']} /vmlinuz-{_entry(tokens, match['image'])} {parameters}")
     return "".join(kept)
 
 

@@ -13,10 +13,13 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
+from gzip import compress
 from typing import Any, NamedTuple, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
+from probes.facts.kernel.release import unpack
+from probes.facts.pci.nvswitch_management import MARK
 from probes.facts.system.limits import CGROUPS
 from probes.facts.system.platform import AZURE_TAG, ORACLE_TAG
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
@@ -26,15 +29,8 @@ from probes.recording.format import Question
 from probes.recording.recording_host import Moment
 from probes.recording.redaction import answers as rules
 from probes.recording.redaction import config_files, kernel_files
-from probes.recording.redaction.answers import (
-    cluster_objects,
-    kernel_log,
-    modinfo,
-    program_strings,
-    symbol_versions,
-)
-from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text, words
-from probes.recording.redaction.kernel_files import cgroup_path, host_name, is_variable
+from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text
+from probes.recording.redaction.kernel_files import cgroup_path, host_name, is_variable, thread_name
 from probes.recording.redaction.tokens import PROGRAMS, USER, Tokens
 
 # What a redacted recording keeps of each source: one table, in which the first matching row counts.
@@ -47,7 +43,7 @@ class Row(NamedTuple):
     rule: Rule | None  # None: only existence, size and link target, no content
 
 
-_WORDS, _FIGURES = of_text(words), of_text(figures)
+_WORDS, _FIGURES = of_text(Tokens.text), of_text(figures)
 _CPU_MASK = r"[0-9a-f]{1,8}(?:,[0-9a-f]{8}){0,255}\s*"
 _COUNTERS = (
     *("**/counters/*", "**/hw_counters/*", "**/statistics/*", "**/aer_dev_*", "**/meminfo"),
@@ -57,15 +53,18 @@ _SLURM = of_lines(r"(?i)\s*(?:prolog|propagateresourcelimitsexcept)\s*=")
 FILES: Sequence[Row] = (
     Row("/proc/cmdline", of_text(config_files.kernel_parameters)),
     Row("/proc/cpuinfo", of_text(kernel_files.cpuinfo)),
-    Row("/proc/config.gz", config_files.packed_kernel_config),
+    Row("/proc/config.gz", lambda t, gz: compress(config_files.kernel_config(t, unpack(gz)), mtime=0)),
     Row("/proc/driver/nvidia/**", _WORDS),
     Row("/proc/version", of_lines("Linux version", lambda t, line: t.text(" ".join(line.split()[:3])))),
-    Row("/proc/sys/kernel/hostname|/etc/hostname", of_text(kernel_files.host_name_file)),
+    Row(
+        "/proc/sys/kernel/hostname|/etc/hostname",
+        of_text(lambda t, text: host_name(t, text.partition("\n")[0]) + "\n"),
+    ),
     Row("/proc/sys/**", _WORDS),
     Row("/proc/net/tcp|/proc/net/tcp6", of_text(kernel_files.listening_sockets)),
     Row("/proc/net/route|/proc/*/net/route", of_text(kernel_files.routes)),
     Row("/proc/net/ipv6_route|/proc/*/net/ipv6_route", of_text(kernel_files.ipv6_routes)),
-    Row("/proc/*/comm|/proc/*/task/*/comm", of_text(kernel_files.process_name)),
+    Row("/proc/*/comm|/proc/*/task/*/comm", of_text(lambda t, text: f"{thread_name(t, text.strip())}\n")),
     Row("/proc/*/status", of_text(kernel_files.status)),
     Row("/proc/*/stat", of_text(kernel_files.stat)),
     Row("/proc/*/limits", of_lines("Limit |Max (?:locked memory|stack size) ", figures)),
@@ -75,7 +74,7 @@ FILES: Sequence[Row] = (
     Row("/proc/*/cgroup|/proc/*/cpuset", of_text(kernel_files.cgroup)),
     Row("/proc/*/mounts|/proc/*/mountinfo", _WORDS),
     Row("/proc/*/fd/*|/proc/*/fdinfo/*|/proc/*/fd", None),
-    Row("/proc/*/root/**.conf|/proc/*/cwd/**.conf", config_files.NCCL_CONF),
+    Row("/proc/*/root/**.conf|/proc/*/cwd/**.conf|/etc/nccl.conf", config_files.NCCL_CONF),
     Row("/proc/*/root/dev/**", None),
     Row("/proc/*/root/**/pkgconfig/ucx.pc", of_lines(r"Version: ?[0-9]{1,2}(?:\.[0-9]{1,3}){2}$")),
     Row("/proc/*/root/**|/proc/*/cwd/**", config_files.TOPOLOGY),
@@ -90,7 +89,7 @@ FILES: Sequence[Row] = (
         kept_where(r"(?:MT_|SM_|HP_|FB_|DEL|HPE|LNV|MSF|NVD|IBM|ISR|INL|ORC)[0-9]{10}\s*"),
     ),
     Row("/sys/**/config", kernel_files.pci_config),
-    Row("/sys/**/vpd", kernel_files.vital_product_data),
+    Row("/sys/**/vpd", lambda _, content: MARK if MARK in content else b""),  # it has part and serial numbers
     Row("/sys/**/resource", kept_where(r"(?:0x[0-9a-f]{16} 0x[0-9a-f]{16} 0x[0-9a-f]{16}\n?){1,32}")),
     Row("/sys/**/local_cpus|/sys/**/cpumap", kept_where(_CPU_MASK)),
     Row("/sys/class/dmi/id/chassis_asset_tag", kept_where(rf"{AZURE_TAG}\s*|{re.escape(ORACLE_TAG)}\s*")),
@@ -104,16 +103,16 @@ FILES: Sequence[Row] = (
     Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
     Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
     Row("/etc/passwd", of_text(config_files.passwd)),
-    Row("/etc/nccl.conf", config_files.NCCL_CONF),
     Row("/etc/security/limits**.conf", of_text(config_files.limits_conf)),
     Row("**/systemd/**", of_lines(r"\s*(?:\[\w+\]|LimitMEMLOCK|DefaultLimitMEMLOCK)", figures)),
-    Row("**/modprobe.d/*|**/modules-load.d/*|/etc/modules", of_text(config_files.without_comments)),
-    Row("/etc/rdma/**", of_text(config_files.without_comments)),
-    Row("/etc/default/grub**", of_text(config_files.grub_settings)),
+    Row(
+        "**/modprobe.d/*|**/modules-load.d/*|/etc/modules|/etc/rdma/**",
+        of_text(config_files.without_comments),
+    ),
+    Row("/etc/default/grub**|/boot/grub*/grubenv", of_text(config_files.grub_settings)),
     Row("/etc/slurm**.conf|/run/slurm/conf/**.conf", _SLURM),
     Row("/etc/dkms/framework.conf**", of_lines(r"\s*mok_certificate=")),
     Row("/etc/**", None),
-    Row("/boot/grub*/grubenv", of_text(config_files.grub_settings)),
     Row("/boot/grub*/grub.cfg", of_text(config_files.grub_menu)),
     Row("**/loader/loader.conf", of_lines(r"default\s")),
     Row("/opt/amazon/efa_installed_packages|/opt/nvidia/nvlsm/**|/home/kubernetes|/efi/**", None),
@@ -121,18 +120,18 @@ FILES: Sequence[Row] = (
     Row("**/modules.dep|**/modules.builtin", config_files.module_lines),
     Row("**/modules.symbols|**/Module.symvers", config_files.symbol_lines),
     Row("/var/run/nvidia-topologyd/**|/opt/microsoft/*/topo.xml", config_files.TOPOLOGY),
-    *(Row(f"{directory}/*", program_strings) for directory in PROGRAM_DIRECTORIES),
+    *(Row(f"{directory}/*", rules.program_strings) for directory in PROGRAM_DIRECTORIES),
     Row("/dev|/dev/**", None),
     *(Row(f"/{top}/**", None) for top in ("boot", "lib", "lib64", "usr", "var", "run")),
     Row("/.dockerenv", None),
 )
 COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
-    "dmesg": kernel_log,
-    "journalctl": kernel_log,
-    "modinfo": modinfo,
-    "modprobe": symbol_versions,
-    "kubectl": cluster_objects,
-    "oc": cluster_objects,
+    "dmesg": rules.kernel_log,
+    "journalctl": rules.kernel_log,
+    "modinfo": rules.modinfo,
+    "modprobe": rules.symbol_versions,
+    "kubectl": rules.cluster_objects,
+    "oc": rules.cluster_objects,
 }
 """Rules for the output of commands; in the output of other known programs, unknown words are replaced."""
 ENVIRONMENT = ("KUBERNETES_SERVICE_HOST", "container", "SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY")
@@ -180,7 +179,7 @@ NO_COMMAND_LINE = b"(not recorded)\0"
 _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "rdma_resources": rules.resources,
     "packet_numbers": rules.packets,
-    "thread_names": rules.threads,
+    "thread_names": lambda tokens, names: tuple(sorted({thread_name(tokens, name) for name in names})),
     "collectives": rules.collectives,
     "component_history": rules.component_history,
     "log_findings": rules.log_findings,
@@ -276,11 +275,8 @@ class Identifiers(Tokens):
         kind, subject = question
         if kind in PATH_QUESTIONS:
             row = row_of(subject[0])
-            path = (
-                cgroup_path(self, subject[0])
-                if subject[0].startswith(f"{CGROUPS}/")
-                else self.text(subject[0])
-            )
+            is_group = subject[0].startswith(f"{CGROUPS}/")
+            path = cgroup_path(self, subject[0]) if is_group else self.text(subject[0])
             return None if row is None else Question(kind, (path,))
         if kind == "run":
             # Options come from gdrtop; all other words may come from the node.
@@ -339,10 +335,5 @@ class Identifiers(Tokens):
 
 def _is_other_file(question: Question, answer: Maybe[Any]) -> bool:
     """Return whether this is an open file other than a GPU or RDMA device; a busy node has many."""
-    if (
-        question.kind != "link"
-        or not isinstance(answer, str)
-        or not _OPEN_FILE.fullmatch(question.subject[0])
-    ):
-        return False
-    return _DEVICE_FILE.fullmatch(answer) is None
+    is_open_file = question.kind == "link" and _OPEN_FILE.fullmatch(question.subject[0]) is not None
+    return is_open_file and isinstance(answer, str) and _DEVICE_FILE.fullmatch(answer) is None

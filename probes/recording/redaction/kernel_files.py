@@ -6,15 +6,8 @@ import ipaddress
 import re
 
 from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
-from probes.facts.pci.config_space import (
-    CONVENTIONAL_BYTES,
-    HEADER_BYTES,
-    capabilities,
-    extended_capabilities,
-    is_gone,
-)
-from probes.facts.pci.nvswitch_management import MARK
-from probes.recording.redaction.basic_rules import decoded, figures, words
+from probes.facts.pci import config_space
+from probes.recording.redaction.basic_rules import decoded, figures
 from probes.recording.redaction.tokens import (
     ARGUMENT,
     HOST,
@@ -52,44 +45,34 @@ _CAPABILITIES = {0x10: 0x3C}
 _EXTENDED_CAPABILITIES = {0x0D: 8, 0x0F: 8, 0x15: 52}
 
 
-def vital_product_data(tokens: Tokens, content: bytes) -> bytes:
-    """Keep only the mark of functions that manage NVSwitches; the rest has part and serial numbers."""
-    return MARK if MARK in content else b""
-
-
 def pci_config(tokens: Tokens, content: bytes) -> bytes:
     """Keep the registers and capabilities that probes read; another capability has the serial number."""
-    if is_gone(content):
+    if config_space.is_gone(content):
         return b"\xff" * len(content)
     kept = bytearray(len(content))
     kept[:4] = content[:4]  # vendor and device
-    if len(content) <= HEADER_BYTES:
+    if len(content) <= config_space.HEADER_BYTES:
         return bytes(kept)
     kept[0x06] = content[0x06] & 0x10  # has a capability list
     kept[0x0E] = content[0x0E]  # header type
-    found = [(at, _CAPABILITIES[kind]) for kind, at in capabilities(content).items() if kind in _CAPABILITIES]
+    listed = config_space.capabilities(content).items()
+    found = [(at, _CAPABILITIES[kind]) for kind, at in listed if kind in _CAPABILITIES]
     kept[0x34] = found[0][0] if found else 0
     for offset, size in found:
         kept[offset : offset + size] = content[offset : offset + size]
         kept[offset + 1] = 0  # end of the list
-    if len(content) <= CONVENTIONAL_BYTES:
+    if len(content) <= config_space.CONVENTIONAL_BYTES:
         return bytes(kept)
-    extended = extended_capabilities(content)
-    places = sorted(
-        (at, _EXTENDED_CAPABILITIES[kind]) for kind, at in extended.items() if kind in _EXTENDED_CAPABILITIES
-    )
-    if places and places[0][0] != CONVENTIONAL_BYTES:
-        places.insert(0, (CONVENTIONAL_BYTES, 0))  # the list must start there
+    listed = config_space.extended_capabilities(content).items()
+    sizes = _EXTENDED_CAPABILITIES
+    places = sorted((at, sizes[kind]) for kind, at in listed if kind in sizes)
+    if places and places[0][0] != config_space.CONVENTIONAL_BYTES:
+        places.insert(0, (config_space.CONVENTIONAL_BYTES, 0))  # the list must start there
     for (offset, size), (following, _) in zip(places, [*places[1:], (0, 0)], strict=False):
         number = int.from_bytes(content[offset : offset + 4], "little") & 0xFFFFF if size else 0x10000
         kept[offset : offset + size] = content[offset : offset + size]
         kept[offset : offset + 4] = (number | following << 20).to_bytes(4, "little")
     return bytes(kept)
-
-
-def host_name_file(tokens: Tokens, text: str) -> str:
-    """Replace the host name in the first line of a file."""
-    return "\n".join(host_name(tokens, line) for line in text.split("\n")[:1]) + "\n"
 
 
 def host_name(tokens: Tokens, name: str) -> str:
@@ -168,11 +151,6 @@ def thread_name(tokens: Tokens, name: str) -> str:
     return name if _LIBRARY_THREAD.fullmatch(name) else program(tokens, name)
 
 
-def process_name(tokens: Tokens, text: str) -> str:
-    """Replace the name in /proc/PID/comm unless the program or thread is known."""
-    return f"{thread_name(tokens, text.strip())}\n"
-
-
 def command_line(tokens: Tokens, content: bytes) -> bytes:
     """Keep the program, an interpreter's script and variables; one token replaces all other arguments."""
     first, *arguments = content.rstrip(b"\0").split(b"\0")
@@ -232,7 +210,7 @@ def status(tokens: Tokens, text: str) -> str:
         elif key.startswith("Cap") and re.fullmatch(r"\s*[0-9a-f]{1,16}", value):
             kept.append(line)
         elif re.match(_STATUS, line):
-            kept.append((figures if key.startswith(("Vm", "Rss")) else words)(tokens, line))
+            kept.append((figures if key.startswith(("Vm", "Rss")) else Tokens.text)(tokens, line))
     return "\n".join([*kept, ""])
 
 

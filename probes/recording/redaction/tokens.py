@@ -144,11 +144,6 @@ def _is_version_part(part: str) -> bool:
     return not part or is_short or part.lower() in VOCABULARY or _FORMS.fullmatch(part) is not None
 
 
-def known_suffix(word: str) -> str:
-    """Return the suffix of a file name; "" if it is unknown."""
-    return next((suffix for suffix in _SUFFIXES if word.endswith(suffix)), "")
-
-
 HOST, USER, GUID, UUID = "host name", "user name", "GUID", "UUID"
 SERIAL, IP, MAC = "serial number", "IP address", "MAC address"
 ARGUMENT, CONTAINER, PROGRAM = "command-line argument", "container id", "program name"
@@ -304,7 +299,8 @@ class Tokens:
         token = self._words.get(key)
         if token is None:
             token = self._of_known_host(word) or self._unknown_version(word)
-            token = token or self.token(OTHER, key) + known_suffix(word)
+            suffix = next((suffix for suffix in _SUFFIXES if word.endswith(suffix)), "")
+            token = token or self.token(OTHER, key) + suffix
             if len(self._words) < _CACHED_WORDS:
                 self._words[key] = token
         return token

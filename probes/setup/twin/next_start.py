@@ -9,13 +9,8 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect_requirements import FIRST_DMABUF_KERNEL
 from probes.facts.kernel import module_files
-from probes.facts.kernel.boot import (
-    BootFacts,
-    BootLoader,
-    read_grub_options,
-    read_next_line,
-    words_that_matter,
-)
+from probes.facts.kernel.boot import BootFacts, read_grub_options, read_next_line, words_that_matter
+from probes.facts.kernel.boot_loader import BootLoader
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.installed_modules import DAMAGED, InstalledModules, read_installed
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, OFED_PACKAGES, DkmsFacts, ModuleFile

@@ -32,7 +32,6 @@ def nvml_facts(tree: Tree) -> Maybe[NvmlFacts]:
         return Unknown(Reason.DRIVER_ERROR, "NVML", refusal)
     return NvmlFacts(
         driver_version=tree.text("/sys/module/nvidia/version").strip() or driver.version,
-        nvml_version=f"{driver.cuda}.{driver.version}",
         cuda_version=driver.cuda,
         gpus=tuple(
             _gpu(tree, number, placed.bdf)
@@ -62,8 +61,6 @@ def _gpu(tree: Tree, number: int, bdf: str) -> Maybe[NvmlGpu]:
         compute_capability=gpu.capability,
         memory_total_bytes=_reported(bdf, gpu.memory_gib * GIB),
         bar1_total_bytes=_reported(bdf, gpu.bar1_gib * GIB),
-        link_generation_max=gpu.link[0],
-        link_width_max=gpu.link[1],
         nvlinks=sum(links for _, links in peers),
         nvlink_peers=peers,
         c2c_links=gpu.c2c,

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from probes.base.site import Silence, set_silences
+from probes.base.site import Silence, Site, set_site
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judge, Judgment, conclude, exit_status, judge
 from probes.facts.gpudirect import GdrPath
@@ -24,7 +24,7 @@ FAR = date(2099, 12, 31)
 @pytest.fixture(autouse=True)
 def nothing_is_silenced_afterwards() -> Iterator[None]:
     yield
-    set_silences(())
+    set_site(Site())
 
 
 @cache
@@ -33,7 +33,7 @@ def examined(fault: str) -> Examination:
 
 
 def judged(fault: str, *silences: Silence) -> Judgment:
-    set_silences(silences)
+    set_site(Site(silences=silences))
     return judge(examined(fault))
 
 
@@ -77,7 +77,7 @@ def test_a_gpu_that_a_silenced_finding_takes_away_is_not_counted_as_usable() -> 
 
 
 def test_a_node_whose_gpus_are_all_lost_stays_broken() -> None:
-    set_silences([Silence(LOST, "RMA 17", FAR)])
+    set_site(Site(silences=(Silence(LOST, "RMA 17", FAR),)))
     examination = examined("xid-79-fell-off-bus")
     usability = replace(examination.usability, gpus=("0000:9b:00.0",))
     verdict = judge(replace(examination, usability=usability)).verdict
@@ -132,7 +132,7 @@ def test_the_silence_of_each_device_that_ends_first_is_shown() -> None:
 
 
 def test_a_watched_node_is_judged_in_the_same_way() -> None:
-    set_silences([Silence(ACS, "x", FAR)])
+    set_site(Site(silences=(Silence(ACS, "x", FAR),)))
     judgment = Judge().examine(examined("acs-on"))
     assert judgment.verdict.silenced == 1
     assert judgment.verdict.is_green
@@ -140,7 +140,7 @@ def test_a_watched_node_is_judged_in_the_same_way() -> None:
 
 def test_a_path_that_a_silenced_finding_refutes_stays_unusable_at_each_reading() -> None:
     examination = examined("p2p-topology-refused-old-importer")
-    set_silences([Silence("p2p-topology-refused-old-importer", "new kernel on Monday", FAR)])
+    set_site(Site(silences=(Silence("p2p-topology-refused-old-importer", "new kernel on Monday", FAR),)))
     judge_of_node = Judge()
     before = judge_of_node.examine(examination)
     assert [path.usable for path in before.paths] == [False, True]
@@ -159,7 +159,7 @@ def test_a_refuted_path_beside_an_unknown_one_leaves_the_verdict_open() -> None:
     verdict = conclude(usability, judge(examination).findings)
     assert (verdict.state, verdict.path) == (State.UNKNOWN, None)
     assert verdict.reason.endswith("Peer memory: nvidia_peermem unknown")
-    set_silences([Silence("p2p-topology-refused-old-importer", "new kernel on Monday", FAR)])
+    set_site(Site(silences=(Silence("p2p-topology-refused-old-importer", "new kernel on Monday", FAR),)))
     silenced = conclude(usability, judge(examination).findings)
     assert (silenced.state, silenced.silenced) == (State.UNKNOWN, 1)
     title, reason = verdict.reason.split(". ", 1)
@@ -205,7 +205,7 @@ def test_a_node_is_named_with_and_without_its_domain() -> None:
 
 def test_a_fleet_may_call_the_node_by_another_name() -> None:
     until = date(2100, 1, 1)
-    set_silences([Silence("acs-redirect-enabled", "known", until, nodes=frozenset({"gpu17"}))])
+    set_site(Site(silences=(Silence("acs-redirect-enabled", "known", until, nodes=frozenset({"gpu17"})),)))
     examination = examine_with_jobs(SimulatedHost("hgx-h100+acs-on"))
     assert judge(examination).verdict.warnings == 1
     assert judge(examination, called="gpu17").verdict.warnings == 0

@@ -17,8 +17,7 @@ from probes.fleet.node_set import (
     parse_nodes,
     partition_nodes,
 )
-from probes.host.host_base import HostBase
-from probes.host.protocol import CommandOutput
+from probes.host.protocol import CommandOutput, HostBase
 
 
 class Slurm(HostBase):

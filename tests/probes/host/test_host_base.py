@@ -9,8 +9,7 @@ import pytest
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Reason, Unknown
-from probes.host.host_base import HostBase
-from probes.host.protocol import Host
+from probes.host.protocol import Host, HostBase
 from probes.recording.recording_host import RecordingHost
 
 ARGUMENTS = {

@@ -15,7 +15,8 @@ import pytest
 from probes.base.plan import Step
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
-from probes.facts.kernel.boot import BootFacts, BootLoader
+from probes.facts.kernel.boot import BootFacts
+from probes.facts.kernel.boot_loader import BootLoader
 from probes.facts.system.packages import Distribution, Family
 from probes.plans.boot import (
     COMMAND_LINE_PROGRAMS,

@@ -292,7 +292,7 @@ def questions() -> dict[Question, object]:
     for name in (*ENVIRONMENT, "HOSTNAME", "USER", "API_TOKEN", *MARKERS):
         answers[Question("environment", (name,))] = _EVERYTHING
     answers[Question("nvml")] = NvmlFacts(
-        *MARKERS[:3],
+        *MARKERS[:2],
         tuple(_gpu(number, secret) for number, secret in enumerate(MARKERS)),
         Unknown(Reason.DRIVER_ERROR, "x", _LINES),
     )
@@ -325,9 +325,7 @@ def questions() -> dict[Question, object]:
 def _gpu(number: int, marker: str) -> NvmlGpu:
     lost = Unknown(Reason.DRIVER_ERROR, marker, marker)
     peers = ((marker, 4),)
-    return NvmlGpu(
-        number, marker, marker, marker, lost, lost, lost, lost, lost, lost, peers, lost, lost, lost
-    )
+    return NvmlGpu(number, marker, marker, marker, lost, lost, lost, lost, peers, lost, lost, lost)
 
 
 def moments() -> list[Moment]:

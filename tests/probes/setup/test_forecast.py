@@ -10,7 +10,8 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.gpudirect import GdrPath
-from probes.facts.kernel.boot import BootFacts, BootLoader, InitramfsTool, InstalledKernel
+from probes.facts.kernel.boot import BootFacts, InitramfsTool, InstalledKernel
+from probes.facts.kernel.boot_loader import BootLoader
 from probes.queries.finding import Finding, Status
 from probes.setup.forecast import MAX_JUDGED, Forecast, KernelForecast, exit_status, forecast
 from probes.simulation.host import SimulatedHost

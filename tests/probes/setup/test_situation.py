@@ -9,11 +9,11 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.driver_package import DriverOrigin
-from probes.facts.kernel.boot import BootLoader
+from probes.facts.kernel.boot_loader import BootLoader
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.nic_driver import NicStack
 from probes.facts.system import slurm
-from probes.facts.system.kubernetes import waits_for_nic_driver
+from probes.facts.system.kubernetes import ContainerMessage, message_of
 from probes.facts.system.packages import Family
 from probes.facts.system.platform import Cloud, Provider
 from probes.host.machine.local import LocalHost
@@ -82,6 +82,12 @@ def test_simulated_nodes(name: str) -> None:
     assert isinstance(found.kubernetes, Unknown)
 
 
+def messages_on(found: Situation) -> list[ContainerMessage | None]:
+    assert not isinstance(found.kubernetes, Unknown)
+    assert not isinstance(found.kubernetes.containers, Unknown)
+    return [message_of(container) for container in found.kubernetes.containers if not container.ready]
+
+
 def test_drivers_of_the_operators() -> None:
     found = situation_on(SimulatedHost("hgx-h100+k8s-operators"))
     assert not isinstance(found.gpu_driver, Unknown)
@@ -89,12 +95,12 @@ def test_drivers_of_the_operators() -> None:
     assert not isinstance(found.kubernetes, Unknown)
     assert found.gpu_driver.origin is DriverOrigin.CONTAINER
     assert found.nic_driver.stack is NicStack.CONTAINER
-    assert waits_for_nic_driver(found.kubernetes) is False
+    assert messages_on(found) == []
 
 
 def test_an_operator_that_waits_for_the_nic_driver() -> None:
     found = situation_on(SimulatedHost("hgx-h100+k8s-waiting-for-mofed"))
-    assert waits_for_nic_driver(found.kubernetes) is True
+    assert ContainerMessage.WAITING_FOR_DRIVERS in messages_on(found)
 
 
 def test_a_driver_pod_that_crashes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.base.site import ClusterPlaces, set_cluster_places
+from probes.base.site import ClusterPlaces, Site, set_site
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.simulation.host import SimulatedHost
@@ -117,11 +117,11 @@ def test_gres_conf_is_beside_the_slurm_conf_that_the_site_names() -> None:
     host = SimulatedHost("hgx-h100")
     host.tree.add("/etc/slurm/gres.conf", "Name=gpu File=/dev/nvidia[0-7]\n")
     host.tree.add("/cm/etc/gres.conf", "Name=gpu File=/dev/nvidia[4-7]\n")
-    set_cluster_places(ClusterPlaces(slurm_conf="/cm/etc/slurm.conf"))
+    set_site(Site(places=ClusterPlaces(slurm_conf="/cm/etc/slurm.conf")))
     try:
         assert read_gpu_order(host, "hgx-h100") == GpuOrder((4, 5, 6, 7), False)
     finally:
-        set_cluster_places(ClusterPlaces())
+        set_site(Site(places=ClusterPlaces()))
 
 
 def test_gres_conf_is_beside_slurm_conf() -> None:

@@ -10,10 +10,8 @@ import pytest
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host import source_log
 from probes.host.machine.local import LocalHost
-from probes.host.probe_thread import start_probe
-from probes.host.source_log import ReadSource
+from probes.host.probe_thread import ReadSource, begin_log, end_log, start_probe
 from tui.cli import main
 from widgets.base.lines import plain
 from widgets.node.sources import draw_sources
@@ -21,9 +19,9 @@ from widgets.node.sources import draw_sources
 
 @pytest.fixture
 def logged() -> Iterator[None]:
-    source_log.begin()
+    begin_log()
     yield
-    source_log.end()
+    end_log()
 
 
 @frozen
@@ -82,14 +80,14 @@ def test_a_source_that_hangs_is_timed_out_even_if_its_answer_comes_later(logged:
     assert isinstance(stuck.answer(0.01), Unknown)
     released.set()
     assert stuck.answer(20.0) is True
-    (source,) = source_log.end()
+    (source,) = end_log()
     assert isinstance(source.answer, Unknown)
     assert source.answer.reason is Reason.TIMED_OUT
 
 
 def test_without_the_option_nothing_is_kept() -> None:
     assert start_probe(LocalHost(), "kept", lambda: 7).answer(5.0) == 7
-    assert source_log.end() == ()
+    assert end_log() == ()
 
 
 @pytest.mark.parametrize(

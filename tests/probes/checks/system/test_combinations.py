@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.evidence import Severity
-from probes.base.site import set_site_combinations
+from probes.base.site import Site, set_site
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, findings
 from probes.checks.system.combinations import COMBINATIONS
@@ -232,10 +232,10 @@ def rows_of_site() -> Iterator[Callable[[str], None]]:
     def use(text: str) -> None:
         found = merge([("/etc/gdrtop/config.toml", True, text.encode())], {})
         assert not found.errors
-        set_site_combinations(found.combinations)
+        set_site(Site(combinations=tuple(found.combinations)))
 
     yield use
-    set_site_combinations(())
+    set_site(Site())
 
 
 def _row(conditions: str) -> str:

@@ -66,12 +66,12 @@ def facts_of(root: Path, nvml: Maybe[NvmlFacts] | None = None) -> GpuFacts:
 
 def nvml_gpu(index: int, bdf: str) -> NvmlGpu:
     return NvmlGpu(
-        index, bdf, "NVIDIA H100", f"GPU-{index}", (9, 0), 80 << 30, 128 << 30, 5, 16, 18, (), 0, True, False
+        index, bdf, "NVIDIA H100", f"GPU-{index}", (9, 0), 80 << 30, 128 << 30, 18, (), 0, True, False
     )
 
 
 def nvml_of(*gpus: Maybe[NvmlGpu]) -> NvmlFacts:
-    return NvmlFacts("595.45.04", "13.595", "13.2", gpus)
+    return NvmlFacts("595.45.04", "13.2", gpus)
 
 
 def test_open_and_proprietary_modules_are_told_apart() -> None:
@@ -184,7 +184,7 @@ def test_gpus_that_only_the_driver_lists_are_named(tmp_path: Path) -> None:
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     write(tmp_path, f"/proc/driver/nvidia/gpus/{BDFS[0]}/information", INFORMATION)
     assert facts_of(tmp_path).unplaced == (BDFS[0],)
-    nvml = NvmlFacts("570", "12.570", "12.8", tuple(nvml_gpu(n, bdf) for n, bdf in enumerate(BDFS)))
+    nvml = NvmlFacts("570", "12.8", tuple(nvml_gpu(n, bdf) for n, bdf in enumerate(BDFS)))
     assert facts_of(tmp_path, nvml).unplaced == BDFS
     assert facts_of(a_node(tmp_path), nvml).unplaced == ()
 
@@ -194,7 +194,7 @@ def test_gpus_that_only_the_driver_lists_are_named(tmp_path: Path) -> None:
 )
 def test_a_vgpu_profile_is_known_by_its_name(tmp_path: Path, name: str, share: bool) -> None:
     nvml = replace(nvml_gpu(0, BDFS[0]), is_vgpu=False)
-    gpu = facts_of(a_node(tmp_path, BDFS[:1]), NvmlFacts("570", "12", "12.8", (nvml,))).gpus[0]
+    gpu = facts_of(a_node(tmp_path, BDFS[:1]), NvmlFacts("570", "12.8", (nvml,))).gpus[0]
     assert is_vgpu(replace(gpu, name=name)) is share
 
 

@@ -18,13 +18,12 @@ from probes.facts.jobs.process_files import (
     parse_job,
     parse_maps,
     parse_program,
-    parse_stat,
     parse_status,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus, name_of, names_of, probe
 from probes.facts.system.limits import MemlockLimit
 from probes.host.machine.local import LocalHost
-from probes.host.usage import ProcessUsage
+from probes.host.usage import ProcessUsage, parse_stat
 from probes.simulation.host import SimulatedHost
 from tests.support.trees import link, write
 

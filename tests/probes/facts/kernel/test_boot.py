@@ -9,15 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.boot import (
-    BootFacts,
-    BootLoader,
-    InitramfsTool,
-    parse_certificates,
-    probe,
-    version_key,
-)
+from probes.facts.kernel.boot import BootFacts, InitramfsTool, parse_certificates, probe, version_key
 from probes.facts.kernel.boot_loader import (
+    BootLoader,
     entry_kernel,
     in_menu_order,
     parse_default,

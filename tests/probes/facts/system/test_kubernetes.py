@@ -14,15 +14,13 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.kubernetes import (
     ContainerMessage,
-    ContainerState,
     KubernetesFacts,
     message_of,
     parse_failure,
     parse_log,
     probe,
-    waits_for_nic_driver,
 )
-from probes.facts.system.kubernetes_objects import kept_fields, objects
+from probes.facts.system.kubernetes_objects import ContainerState, kept_fields, objects
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import CommandOutput
 from tests.support.trees import write
@@ -263,7 +261,6 @@ def test_peermem_that_waits_for_the_nic_driver(tmp_path: Path) -> None:
     peermem = by_name["nvidia-peermem-ctr"]
     assert (peermem.pod, peermem.ready, len(peermem.log)) == ("nvidia-driver-daemonset-x7k2p", False, 20)
     assert message_of(peermem) is ContainerMessage.WAITING_FOR_DRIVERS
-    assert waits_for_nic_driver(facts) is True
     assert by_name["nvidia-driver-ctr"].log == ()
     assert (by_name["mofed-container"].reason, by_name["mofed-container"].restarts) == (
         "CrashLoopBackOff",
@@ -274,7 +271,9 @@ def test_peermem_that_waits_for_the_nic_driver(tmp_path: Path) -> None:
 
 
 def test_a_healthy_peermem_container_waits_for_nothing(tmp_path: Path) -> None:
-    assert waits_for_nic_driver(kubernetes(Cluster(tmp_path), tmp_path)) is False
+    facts = kubernetes(Cluster(tmp_path), tmp_path)
+    assert not isinstance(facts.containers, Unknown)
+    assert not [message_of(container) for container in facts.containers if not container.ready]
 
 
 @pytest.mark.parametrize(

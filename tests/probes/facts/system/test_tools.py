@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.tools import (
+    FABRIC_MANAGER,
+    OFED,
+    VERSION,
     Perftest,
     cuda_in_program,
-    parse_fabric_manager,
-    parse_ofed,
     parse_usage,
-    parse_version,
     probe,
 )
 from probes.host.machine.local import LocalHost
@@ -117,14 +117,14 @@ def test_nothing_that_asks_a_driver_is_run(tmp_path: Path) -> None:
     [("OFED-internal-25.01-0.6.0:\n", "OFED-internal-25.01-0.6.0"), ("command not found\n", None)],
 )
 def test_ofed_releases(text: str, expected: str | None) -> None:
-    assert parse_ofed(text) == expected
+    match = OFED.search(text)
+    assert (match[1] if match else None) == expected
 
 
 @given(st.text())
 def test_no_text_stops_the_parsers(text: str) -> None:
-    parse_version(text)
-    parse_ofed(text)
-    parse_fabric_manager(text)
+    for pattern in (VERSION, OFED, FABRIC_MANAGER):
+        pattern.search(text)
     parse_usage(text)
 
 

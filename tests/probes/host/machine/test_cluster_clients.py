@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.site import ClusterPlaces, set_cluster_places
+from probes.base.site import ClusterPlaces, Site, set_site
 from probes.base.unknown import Reason, Unknown
 from probes.host import trusted_path
 from probes.host.machine import command
@@ -134,7 +134,7 @@ def slurm_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def places() -> Iterator[None]:
     yield
-    set_cluster_places(ClusterPlaces())
+    set_site(Site(places=ClusterPlaces()))
 
 
 def test_each_client_gets_its_own_variable_from_the_reader_and_the_runner(

@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.origin import Source
 from probes.base.unknown import Reason, Unknown
-from probes.host.machine.local import NVIDIA_DRIVER, LocalHost, SleepingGpus
+from probes.host.machine.local import NVIDIA_DRIVER, GpuLibraries, LocalHost
 
 
 def reason(answer: object) -> Reason:
@@ -170,8 +170,8 @@ def test_libcuda_is_not_asked_if_that_would_load_modules(
     # cuInit loads nvidia_uvm and makes device files by the same helper.
     here, gone = tmp_path / "nvidiactl", tmp_path / "nvidia-uvm"
     here.write_text("")
-    monkeypatch.setattr("probes.host.machine.local.CUDA_NEEDS", (str(here), str(gone)))
-    monkeypatch.setattr("probes.host.machine.local.probe_cuda", lambda: ())
+    monkeypatch.setattr("probes.host.machine.library_probes.CUDA_NEEDS", (str(here), str(gone)))
+    monkeypatch.setattr("probes.host.machine.library_probes.probe_cuda", lambda: ())
     answer = LocalHost().cuda_gpus()
     assert reason(answer) is Reason.NOT_THERE
     gone.write_text("")
@@ -195,14 +195,14 @@ def gpu(root: Path, control: str, status: str) -> Path:
 @pytest.mark.parametrize("status", ["suspended", "suspending"])
 def test_a_sleeping_gpu_keeps_nvml_from_being_asked(tmp_path: Path, status: str) -> None:
     gpu(tmp_path, "auto", status)
-    why = SleepingGpus(LocalHost(str(tmp_path))).why_not_asked("NVML")
+    why = GpuLibraries(LocalHost(str(tmp_path))).why_not_asked("NVML")
     assert isinstance(why, Unknown)
     assert f"{BDF} is asleep and NVML would wake it up" in str(why)
 
 
 def test_it_is_asked_again_as_soon_as_the_gpu_is_awake(tmp_path: Path) -> None:
     power = gpu(tmp_path, "auto", "suspended")
-    gpus = SleepingGpus(LocalHost(str(tmp_path)), clock=lambda: 1.0)
+    gpus = GpuLibraries(LocalHost(str(tmp_path)), clock=lambda: 1.0)
     assert isinstance(gpus.why_not_asked("NVML"), Unknown)
     (power / "runtime_status").write_text("active\n")
     assert gpus.why_not_asked("NVML") is None
@@ -221,7 +221,7 @@ def test_gpus_that_never_sleep_cost_one_list_in_ten_seconds(tmp_path: Path) -> N
             asked.append(path)
             return host.names(path)
 
-    gpus = SleepingGpus(Noting(), clock=lambda: now[0])  # type: ignore[arg-type]
+    gpus = GpuLibraries(Noting(), clock=lambda: now[0])  # type: ignore[arg-type]
     for second in range(10):
         now[0] = second
         assert gpus.why_not_asked("NVML") is None
@@ -236,10 +236,10 @@ def test_neither_nvml_nor_libcuda_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_
         raise AssertionError("a sleeping GPU was woken")
 
     why = Unknown(Reason.NOT_THERE, "GPU", "it sleeps")
-    monkeypatch.setattr("probes.host.machine.local.SleepingGpus.why_not_asked", lambda *_: why)
+    monkeypatch.setattr("probes.host.machine.local.GpuLibraries.why_not_asked", lambda *_: why)
     monkeypatch.setattr("probes.host.machine.local.DRIVER_LOADED", (str(tmp_path),))
-    monkeypatch.setattr("probes.host.machine.local.CUDA_NEEDS", (str(tmp_path),))
-    monkeypatch.setattr("probes.host.machine.local.probe_cuda", asked)
+    monkeypatch.setattr("probes.host.machine.library_probes.CUDA_NEEDS", (str(tmp_path),))
+    monkeypatch.setattr("probes.host.machine.library_probes.probe_cuda", asked)
     for question in ("facts", "live"):
         monkeypatch.setattr(f"probes.host.machine.local.NvmlLibrary.{question}", asked)
     host = LocalHost()

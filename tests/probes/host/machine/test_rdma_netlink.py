@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.machine import rdma_netlink
+from probes.host import rdma_resources
 from probes.host.machine.local import LocalHost
 from probes.host.machine.rdma_netlink import (
     Answer,
@@ -313,7 +313,7 @@ def test_a_tree_has_no_netlink(tmp_path: Path) -> None:
 
 
 def test_more_objects_than_gdrtop_keeps_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdma_netlink, "MAX_OBJECTS", 2)
+    monkeypatch.setattr(rdma_resources, "MAX_OBJECTS", 2)
     answer = Answer(1)
     answer.add(m.objects(10, 19, 1, [m.queue_pair(number) for number in range(5)]))
     found = ResourceParser().parse({(Command.RES_QP_GET, "mlx5_0"): answer}, None, ())

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.host.remote import connection
+from probes.host.remote import connection, transport
 from probes.host.remote.collector import GREETING
 from probes.host.remote.connection import Connection
 from probes.host.remote.transport import ConnectionFailed, Target, pack, unpack, why_failed
@@ -194,7 +194,7 @@ def test_a_node_that_reads_nothing_does_not_block(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_flood_instead_of_an_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "MOST_LINE_BYTES", 1 << 20)
     opened = Connection(script_target(f"{_GREETED}; exec cat /dev/zero"))
     with pytest.raises(ConnectionFailed, match="more than gdrtop takes"):
         opened.ask([["size", "/"]])

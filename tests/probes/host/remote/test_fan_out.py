@@ -14,7 +14,7 @@ import psutil
 import pytest
 from ClusterShell.Task import task_self
 
-from probes.host.remote import fan_out
+from probes.host.remote import fan_out, transport
 from probes.host.remote.collector import GREETING
 from probes.host.remote.fan_out import FanOut, FanOutOptions
 from probes.host.remote.remote_host import Answers, BatchHost, Missing, questions_of
@@ -114,7 +114,7 @@ def run(
 def test_each_node_ends_with_a_result_or_a_sentence(
     monkeypatch: pytest.MonkeyPatch, threads: Executor
 ) -> None:
-    monkeypatch.setattr(fan_out, "MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "MOST_LINE_BYTES", 1 << 20)
     names = ("good-1", "user@good", "exits", "refuses", "floods", "noisy", "loud", "garbage", "halfway")
     names = (*names, "nologin", "pours")
     progress: list[tuple[int, int]] = []
@@ -177,7 +177,7 @@ def test_equal_nodes_get_the_list_of_the_first(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_questions_without_end_are_ended(monkeypatch: pytest.MonkeyPatch, threads: Executor) -> None:
-    monkeypatch.setattr(fan_out, "MOST_QUESTIONS", 50)
+    monkeypatch.setattr(transport, "MOST_QUESTIONS", 50)
     _, failures = run(threads, "endless", "greedy", "eager")
     assert failures == {
         "endless": "its answers change with every question",

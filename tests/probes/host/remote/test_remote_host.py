@@ -7,10 +7,9 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
-from probes.host import source_log
-from probes.host.probe_thread import start_probe
+from probes.host.probe_thread import begin_log, end_log, start_probe
 from probes.host.protocol import Host
-from probes.host.remote import remote_host
+from probes.host.remote import remote_host, transport
 from probes.host.remote.collector import UNFINISHED
 from probes.host.remote.nvidia_smi import QUERY
 from probes.host.remote.remote_host import RemoteHost
@@ -70,12 +69,12 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Connected:
 
 @pytest.mark.slow
 def test_round_trips_are_sources_and_a_lost_connection_is_why_one_failed(node: Connected) -> None:
-    source_log.begin()
+    begin_log()
     node.host.read_ahead(probe_node)
     node.connection.failure = "it does not answer"
     node.host.forget()
     node.host.read("/proc/version")
-    found = {source.name: source for source in source_log.end()}
+    found = {source.name: source for source in end_log()}
     trips = [source for name, source in found.items() if name.startswith("round trip ")]
     assert len(trips) > 1
     assert "/proc/sys/kernel/osrelease" in [path for trip in trips for path in trip.questions]
@@ -298,7 +297,7 @@ def test_what_is_judged_here_counts_too(node: Connected) -> None:
 def test_more_questions_than_a_node_has_files_end_a_reading(
     node: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_host, "MOST_QUESTIONS", 50)
+    monkeypatch.setattr(transport, "MOST_QUESTIONS", 50)
     rounds = iter(range(100))
 
     def read(host: Host) -> None:
@@ -314,7 +313,7 @@ def test_more_questions_than_a_node_has_files_end_a_reading(
 def test_answers_of_changing_names_are_not_kept_for_ever(
     node: Connected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_host, "MOST_READING_BYTES", 10_000)
+    monkeypatch.setattr(transport, "MOST_READING_BYTES", 10_000)
     ask = node.connection.ask
 
     def ask_large(questions: list[object], until: float) -> dict[str, object]:
