@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES, Rating, short_gbps
-from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.result import Ending, Result, is_measured
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.results.memory_path import is_measured
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known

@@ -13,17 +13,18 @@ from dataclasses import replace
 from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating, short_gbps
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
-from probes.bandwidth.planning.series import COPIES
-from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
-from probes.bandwidth.results.memory_path import (
+from probes.bandwidth.model.result import (
+    Ending,
+    Result,
     is_as_requested,
     memory_used,
     mismatch_evidence,
     nic_routes,
     staged_routes,
 )
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
+from probes.bandwidth.planning.series import COPIES
+from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.system.tool_names import PERFTEST

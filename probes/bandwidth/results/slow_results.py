@@ -9,10 +9,9 @@ from collections.abc import Iterable
 
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import OpenFinding, Rating
-from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.result import Result, is_measured
 from probes.bandwidth.model.samples import GPU_PATHS
 from probes.bandwidth.results.against_earlier import local_time
-from probes.bandwidth.results.memory_path import is_measured
 from probes.base.evidence import Evidence, Severity
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known

@@ -25,7 +25,7 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
+from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_patterns, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
@@ -82,14 +82,14 @@ class GdrcopySettings(LocalSettings):
         return command(tools, tuple(argv), self.numa_node, (PCI_ORDER,))
 
 
-_PATTERNS = (
-    FailurePattern(r"gdr_open error|unable to open GDR driver|error opening driver", CAUSE,
-                   "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe"
-                   " gdrdrv; pass the device into a container); GPUDirect RDMA does not need it"),
-    FailurePattern(r"This GPU does not support GPUDirect RDMA", CAUSE,
-                   "this GPU or its driver does not let other devices map its memory (the case for"
-                   " GeForce and some vGPUs)"),
-    FailurePattern(r"Assertion \"[^\"]{1,120}\" failed", SYMPTOM, "a step of the test failed"),
+_PATTERNS = failure_patterns(
+    (r"gdr_open error|unable to open GDR driver|error opening driver",
+     "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe gdrdrv; pass the"
+     " device into a container); GPUDirect RDMA does not need it"),
+    (r"This GPU does not support GPUDirect RDMA",
+     "this GPU or its driver does not let other devices map its memory (the case for GeForce and some"
+     " vGPUs)"),
+    (r"Assertion \"[^\"]{1,120}\" failed", "a step of the test failed", SYMPTOM),
 )  # fmt: skip
 
 
@@ -121,7 +121,6 @@ class GdrcopyOutput:
         self._gpus: dict[str, str] = {}
 
     def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
         line = line[:LINE_LIMIT].rstrip()
         if self._list is not None:
             if name := _NAME.match(line):

@@ -48,8 +48,8 @@ from probes.bandwidth.tools.failures import (
     FOLLOWS,
     SYMPTOM,
     Failure,
-    FailurePattern,
     Output,
+    failure_patterns,
     failures_in,
 )
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool
@@ -76,13 +76,10 @@ class NcclSettings(LocalSettings):
     tool: str = "all_reduce_perf"
     begin_bytes: int = 8
     end_bytes: int = 1 << 30
-    factor: int = 2
     iterations: int = 20
-    is_checked: bool = True
     over_network: bool = False  # without P2P, shared memory, NVLS and TCP, so that NCCL uses the NICs
     is_staged: bool = False  # over the network without GPUDirect RDMA
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
-    debug: bool = True  # NCCL prints which transport it uses
     by_plugin: bool = False  # NCCL uses the NICs through a network plugin: EFA, Slingshot
     variables: tuple[tuple[str, str], ...] = ()  # further ones of NCCL; they override those of the test
 
@@ -145,8 +142,6 @@ class NcclSettings(LocalSettings):
             gpu_numbers(self.gpus)
             or out_of_range("the minimum size", self.begin_bytes, 1, 1 << 40)
             or out_of_range("the maximum size", self.end_bytes, self.begin_bytes, 1 << 40)
-            or out_of_range("the factor", self.factor, 2, 1024)
-            or out_of_range("the number of iterations", self.iterations, 1, 1_000_000)
         )
         if self.by_plugin and self.devices:
             reason = reason or "NCCL's network plugin chooses the NICs of this node; test without a NIC name"
@@ -154,8 +149,8 @@ class NcclSettings(LocalSettings):
             reason = reason or "a test over the network needs two GPUs: one alone has no peer"
         if reason:
             return Refused(reason)
-        sizes = ("-b", str(self.begin_bytes), "-e", str(self.end_bytes), "-f", str(self.factor))
-        counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", str(int(self.is_checked)))
+        sizes = ("-b", str(self.begin_bytes), "-e", str(self.end_bytes), "-f", "2")
+        counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", "1")
         environment = list(visible_gpus(self.gpus))
         if self.over_network:
             environment += [*_OVER_NETWORK, *(() if self.by_plugin else _BY_VERBS)]
@@ -163,23 +158,20 @@ class NcclSettings(LocalSettings):
         if self.devices:
             # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
             environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))
-        if self.debug:
-            environment.append(("NCCL_DEBUG", "INFO"))
+        environment.append(("NCCL_DEBUG", "INFO"))  # NCCL prints which transport it uses
         variables = tuple({**dict(environment), **dict(self.variables)}.items())
         return command(tools, (self.tool, *sizes, *counts), None, variables)
 
 
-_PATTERNS = (
-    FailurePattern(r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})", SYMPTOM,
-                   "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why"),
-    FailurePattern(r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", CAUSE, "CUDA failed: {a}"),
-    FailurePattern(r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", CAUSE,
-                   "{a} values were wrong: data was corrupted"),
-    FailurePattern(r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)", CAUSE,
-                   "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and"
-                   " NCCL_IB_HCA"),
-    FailurePattern(r"NCCL WARN (?P<a>.{1,160})", SYMPTOM, "NCCL warns: {a}"),
-    FailurePattern(r": Test failure ", FOLLOWS, "the test stopped"),
+_PATTERNS = failure_patterns(
+    (r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})",
+     "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why", SYMPTOM),
+    (r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", "CUDA failed: {a}"),
+    (r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", "{a} values were wrong: data was corrupted"),
+    (r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)",
+     "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and NCCL_IB_HCA"),
+    (r"NCCL WARN (?P<a>.{1,160})", "NCCL warns: {a}", SYMPTOM),
+    (r": Test failure ", "the test stopped", FOLLOWS),
 )  # fmt: skip
 
 _STARTS = re.compile(r"^# Collective test (?P<what>starting|concluded): (?P<name>\w{1,60}?)(?:_perf)?\s*$")
@@ -214,7 +206,6 @@ class NcclTestsOutput:
         self._routes: set[str] = set()
 
     def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
         line = line[:LINE_LIMIT].rstrip()
         if line.startswith("#"):
             return self._comment(line)

@@ -97,7 +97,6 @@ class NvbandwidthOutput:
         self._columns: tuple[str, ...] = ()
 
     def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
         line = line[:LINE_LIMIT].rstrip()
         fields = line.split()
         if fields and fields[0].isdigit():

@@ -86,7 +86,6 @@ class PerftestOutput:
         self._gpu = self._dmabuf = self._registered = self._integrated = False
 
     def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
         line = line[:LINE_LIMIT].rstrip("\r\n")
         stripped = line.strip()
         if not stripped.strip("-"):

@@ -11,7 +11,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.nvml import NvmlLive
-from probes.live.model.activity import waiting_text
+from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
     LiveJob,
@@ -24,7 +24,6 @@ from probes.live.model.sample import (
     program_of,
     ranks_wait,
 )
-from probes.live.model.step_text import longer_step
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
