@@ -201,12 +201,6 @@ def _is_bad(result: PairResult, reference: float | None) -> bool:
     return isinstance(result.gbps, Unknown) or _is_slow(result.gbps, reference)
 
 
-def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float]) -> tuple[PairResult, ...]:
-    """Return the slow and the failed tests, worst first; `references`: those of the attribution."""
-    bad = [result for result in results if _is_bad(result, references.get(result.memory))]
-    return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
-
-
 # NICs
 
 
@@ -348,7 +342,9 @@ class PairsReport:
     @property
     def bad(self) -> tuple[PairResult, ...]:
         """The slow and the failed tests, worst first."""
-        return slow_tests(self.results, self.attribution.references)
+        references = self.attribution.references
+        bad = [result for result in self.results if _is_bad(result, references.get(result.memory))]
+        return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
     @property
     def misplaced(self) -> tuple[RailLeaves, ...]:

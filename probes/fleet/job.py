@@ -158,7 +158,12 @@ class JobWatch:
         nodes = {name: self._latest[name] for name in sorted(self._latest) if name not in unanswered}
         if not self._wanted:
             self._wanted = _largest(node.sample for node in nodes.values())
-        jobs = {name: _wanted_jobs(node.sample, self._wanted) for name, node in nodes.items()}
+        named = {
+            name: [job for job in node.sample.jobs if is_wanted(job, self._wanted)]
+            for name, node in nodes.items()
+        }
+        # Of the programs of a job on one node, those that use NCCL if any does.
+        jobs = {name: [job for job in own if job.role is Role.NCCL] or own for name, own in named.items()}
         devices = {
             name: sorted({nic for job in own for nic in job.nics}) for name, own in jobs.items() if own
         }
@@ -187,6 +192,8 @@ class JobWatch:
         first = next((job for own in jobs.values() for job in own), None)
         sizes = [size for own in jobs.values() for job in own if isinstance(size := job.world_size, int)]
         missing, notes = _missing(ranks, max(sizes, default=0))
+        on_nodes = (job for node in nodes.values() for job in node.sample.jobs if job.role is Role.NCCL)
+        others = {job.name for job in on_nodes if not is_wanted(job, self._wanted)}
         silence = self._silence(telling, [job.standstill for own in jobs.values() for job in own if job.nics])
         return FleetJob(
             id="" if first is None else key_of(first),
@@ -206,7 +213,7 @@ class JobWatch:
             notes=notes,
             absent={name: _why_absent(node.sample) for name, node in nodes.items() if not jobs[name]},
             unanswered=dict(unanswered),
-            other_jobs=_other_jobs((node.sample for node in nodes.values()), self._wanted),
+            other_jobs=tuple(sorted(others)),
             watched_seconds=at - self._began,
         )
 
@@ -253,12 +260,6 @@ class JobWatch:
             )
 
 
-def _wanted_jobs(sample: LiveSample, wanted: str) -> list[LiveJob]:
-    """Return the job on one node; of its programs, those that use NCCL if any does."""
-    jobs = [job for job in sample.jobs if is_wanted(job, wanted)]
-    return [job for job in jobs if job.role is Role.NCCL] or jobs
-
-
 def _largest(samples: Iterable[LiveSample]) -> str:
     """Return the key of the NCCL job with the most ranks on these nodes; "" if there is none."""
     ranks: Counter[str] = Counter()
@@ -267,11 +268,6 @@ def _largest(samples: Iterable[LiveSample]) -> str:
             if job.role is Role.NCCL:
                 ranks[key_of(job)] += len(job.pids)
     return max(sorted(ranks), key=lambda key: ranks[key], default="")
-
-
-def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
-    jobs = (job for sample in samples for job in sample.jobs if job.role is Role.NCCL)
-    return tuple(sorted({job.name for job in jobs if not is_wanted(job, wanted)}))
 
 
 def _shared(sample: LiveSample) -> set[str]:

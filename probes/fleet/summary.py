@@ -208,17 +208,14 @@ def _trait_from(content: object) -> Trait | None:
     if isinstance(value, str):
         known_value = printable(value, MOST_CHARACTERS)
     elif value is None:
-        known_value = _unknown_from(content.get("unknown"))
+        reasons = content.get("unknown")
+        text = reasons.get("value") if isinstance(reasons, dict) else None
+        reason, _, detail = text.partition(": ") if isinstance(text, str) else ("", "", "")
+        detail = printable(detail, MOST_CHARACTERS)
+        known_value = Unknown(_REASONS.get(reason, Reason.MALFORMED), "", detail)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_FIGURE:
         known_value = float(value)
     else:
         return None
     names = (printable(text, MOST_CHARACTERS) for text in (slot, device))
     return Trait(printable(fact, MOST_CHARACTERS), known_value, *names)
-
-
-def _unknown_from(reasons: object) -> Unknown:
-    """Return the Unknown of {"value": "needs root: detail"}."""
-    text = reasons.get("value") if isinstance(reasons, dict) else None
-    reason, _, detail = text.partition(": ") if isinstance(text, str) else ("", "", "")
-    return Unknown(_REASONS.get(reason, Reason.MALFORMED), "", printable(detail, MOST_CHARACTERS))

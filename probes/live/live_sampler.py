@@ -256,8 +256,13 @@ class LiveSampler:
         self._bus = BusBandwidth()
         self._odd = OddOneOut(settles)
         self._silence = Silence()
-        self._steps = _step_clocks() if settles else None
-        self._events = _detector() if settles else None
+        self._steps: JobSteps | None = None
+        self._events: EventDetector | None = None
+        if settles:  # a single sample has no events
+            from probes.live.events.detectors import EventDetector
+            from probes.live.step_clock.job_steps import JobSteps
+
+            self._steps, self._events = JobSteps(), EventDetector()
         self.ras = RasEvents() if ras is None else ras
         self._modules: Latest[dict[str, str]] = Latest()
         self._names: Latest[dict[str, str]] = Latest()  # of GPUs and NICs
@@ -355,18 +360,6 @@ class LiveSampler:
             gpus.extend(gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
         self._gpus_of_jobs = {name: tuple(dict.fromkeys(gpus)) for name, gpus in now.items()}
         return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in jobs)
-
-
-def _step_clocks() -> JobSteps:
-    from probes.live.step_clock.job_steps import JobSteps
-
-    return JobSteps()
-
-
-def _detector() -> EventDetector:
-    from probes.live.events.detectors import EventDetector  # a single sample has no events
-
-    return EventDetector()
 
 
 def _names(node: Node) -> dict[str, str]:

@@ -27,16 +27,6 @@ _WRAP = 1 << 32
 _NEAR = 1 << 28
 
 
-def names_to_read(hardware: Maybe[tuple[str, ...]], standard: Maybe[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the paths below a port, "hw_counters/NAME" and "counters/NAME", of the counters it has."""
-    return tuple(
-        f"{place.value}/{name}"
-        for place, names in ((Place.HARDWARE, hardware), (Place.STANDARD, standard))
-        for name in known(names, ())
-        if name in sampled(place)
-    )
-
-
 def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
     """Return the counters that every sample has and this port does not, with the reason.
 
@@ -56,6 +46,17 @@ def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
 def read_counter(host: Files, path: str) -> Maybe[int]:
     """Return a counter of a port, or of a Slingshot NIC."""
     return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
+
+
+def read_until_refused(host: Files, files: Mapping[str, str]) -> dict[str, Maybe[int]]:
+    """Return counters by name; a device that refuses one refuses all, and logs a kernel message for each."""
+    found: dict[str, Maybe[int]] = {}
+    refused: Unknown | None = None
+    for name, file in files.items():
+        value = found[name] = read_counter(host, file) if refused is None else refused
+        if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
+            refused = value
+    return found
 
 
 def rise(name: str, before: int, after: int) -> Maybe[int]:
@@ -252,7 +253,10 @@ def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, 
         return {name: telemetry_file(device.sysfs_path, name) for name in names}
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths = {
-        name.partition("/")[2]: f"{path}/{name}" for name in names_to_read(facts.hw_counters, facts.counters)
+        name: f"{path}/{place.value}/{name}"
+        for place, names in ((Place.HARDWARE, facts.hw_counters), (Place.STANDARD, facts.counters))
+        for name in known(names, ())
+        if name in sampled(place)
     }
     # Some drivers have one hw_counters directory for the device.
     if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
@@ -275,14 +279,13 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
 
 
 def _wanted(ports: Iterable[_Port], now: float) -> list[_Wanted]:
-    return [(port.key, port.path, _by_directory(port.files(now))) for port in ports]
-
-
-def _by_directory(files: Mapping[str, str]) -> list[dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for name, file in files.items():
-        found.setdefault(_directory(file), {})[name] = file
-    return list(found.values())
+    wanted: list[_Wanted] = []
+    for port in ports:
+        found: dict[str, dict[str, str]] = {}
+        for name, file in port.files(now).items():
+            found.setdefault(_directory(file), {})[name] = file
+        wanted.append((port.key, port.path, tuple(found.values())))
+    return wanted
 
 
 def _directory(file: str) -> str:
@@ -314,13 +317,7 @@ def _read_counters(
     for key, path, directories in ports:
         found = values[key] = {}
         for files in directories:
-            refused: Unknown | None = None
-            for name, file in files.items():
-                value = read_counter(host, file) if refused is None else refused
-                if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
-                    # A device that refuses one counter refuses all, and logs a kernel message for each.
-                    refused = value
-                found[name] = value
+            found.update(read_until_refused(host, files))
         text = host.read(f"{path}/rate", 4096) if with_links else None
         parsed = None if text is None or isinstance(text, Unknown) else parse_rate(text)
         if parsed is not None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.host.rdma_resources import PacketNumbers
@@ -84,12 +84,16 @@ class Silence:
         members: dict[str, list[LiveProcess]] = {job.id: [] for job in jobs}
         for process in processes:
             members.setdefault(process.job, []).append(process)
-        waits = {gpu.bdf: _is_busy(gpu) for gpu in gpus}
-        waits |= {str(process.pid): _is_blocked(process) for process in processes}
+        waits: dict[str, Maybe[bool]] = {}
+        for gpu in gpus:
+            percent = map_known(gpu.live, lambda live: live.utilization_percent)
+            waits[gpu.bdf] = map_known(percent, lambda percent: percent >= BUSY_PERCENT)
+        for process in processes:
+            waits[str(process.pid)] = map_known(process.state, lambda state: state in _BLOCKED_STATES)
         self._idle_at = {
-            name: at if not is_waiting else min(at, self._idle_at.get(name, at))
+            name: min(at, self._idle_at.get(name, at)) if is_waiting else at
             for name, is_waiting in waits.items()
-            if is_waiting is not None
+            if not isinstance(is_waiting, Unknown)
         }
         before, self._moved_at, self._asks = self._moved_at, {}, False
         self._moved &= before.keys()
@@ -178,12 +182,3 @@ def _has_to_move(job: LiveJob, members: Sequence[LiveProcess]) -> bool:
     is_local = known(job.world_size, len(job.pids) + 1) <= len(job.pids)
     libraries = (library.name for each in members for library in known(each.process.libraries, ()))
     return job.role in _WAITING_ROLES and not is_local and _SERVES_REQUESTS not in libraries
-
-
-def _is_busy(gpu: GpuSample) -> bool | None:
-    percent = gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent
-    return None if isinstance(percent, Unknown) else percent >= BUSY_PERCENT
-
-
-def _is_blocked(process: LiveProcess) -> bool | None:
-    return None if isinstance(process.state, Unknown) else process.state in _BLOCKED_STATES

@@ -87,7 +87,10 @@ def perftest_test(
     if far is not None:
         far_label = _label(examination, far.gpu.bdf) if far.gpu else ""
         between += f" → {far.device}" + (f" → {far_label}" if far_label else "")
-    nics_down = _nics_down(examination, gpu, settings.device)
+    nics_down = (
+        f"{name} is a better NIC for {_label(examination, gpu)}, but has no active port"
+        for name in better_nics_down(examination.topology, gpu, settings.device)
+    )
     return PlannedTest(
         title=_title(label, between, memory),
         settings=settings,
@@ -112,12 +115,6 @@ def perftest_test(
         far=far if request.setup is Mode.LOOPBACK else None,
         notes=(*planned.notes, *nics_down, *_other_path(tools, path, memory)),
     )
-
-
-def _nics_down(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
-    better = better_nics_down(examination.topology, gpu, nic)
-    label = _label(examination, gpu)
-    return tuple(f"{name} is a better NIC for {label}, but has no active port" for name in better)
 
 
 def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Plan a series: the tests that this node can run, why it cannot run the others, and what they should reach."""
+"""Plan a series: the tests that this node can run, why not the others, and what they should reach."""
 
 from __future__ import annotations
 
@@ -170,9 +170,18 @@ def _scope_title(request: Request, is_local: bool) -> str:
 def _local_tests(
     examination: Examination, request: Request, tool: LocalTool, tcp_port: int
 ) -> _Planned | Refused:
-    gpus = _chosen_gpus(examination, request, tool)
+    """Plan a test of the chosen GPU, or of all of them for a collective or a sweep."""
+    gpus = _all_gpus(examination)
     if isinstance(gpus, Refused):
         return gpus
+    if not gpus:
+        return Refused("this node has no GPU")
+    if request.gpu is not None:
+        gpus = tuple(gpu for gpu in gpus if gpu.bdf == request.gpu)
+        if not gpus:
+            return Refused(f"there is no GPU {request.gpu[:40]}")
+    elif tool.is_per_gpu and request.scope is Scope.PAIR:
+        gpus = gpus[:1]
     if not tool.is_per_gpu:
         return _collectives(examination, request, tool, gpus, tcp_port)
     return [(f"GPU{gpu.index}", local_test(examination, request, tool, (gpu,))) for gpu in gpus]
@@ -192,19 +201,6 @@ def _collectives(
     if MemoryPath.STAGED in paths and all(isinstance(test, Refused) for _, test in planned):
         planned += staged_parts(examination, request, gpus[0], tcp_port)
     return planned
-
-
-def _chosen_gpus(examination: Examination, request: Request, tool: LocalTool) -> tuple[Gpu, ...] | Refused:
-    """Return the chosen GPU, or all of them for a collective or a sweep."""
-    gpus = _all_gpus(examination)
-    if isinstance(gpus, Refused):
-        return gpus
-    if request.gpu is not None:
-        chosen = tuple(gpu for gpu in gpus if gpu.bdf == request.gpu)
-        return chosen or Refused(f"there is no GPU {request.gpu[:40]}")
-    if not gpus:
-        return Refused("this node has no GPU")
-    return gpus if not tool.is_per_gpu or request.scope is not Scope.PAIR else gpus[:1]
 
 
 def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
@@ -265,7 +261,9 @@ def _active_devices(examination: Examination) -> list[RdmaDevice] | Refused:
     if not isinstance(rdma, RdmaFacts):
         return no_rdma(rdma)
     devices = [
-        device for device in rdma.devices if active_port(device) is not None and not _is_software(device)
+        device
+        for device in rdma.devices
+        if active_port(device) is not None and not isinstance(device.bdf, Unknown)
     ]
     return devices or Refused(
         "no RDMA port is active; gdrtop check shows why. Tests without a NIC still work"
@@ -279,16 +277,12 @@ def _idle_nics(examination: Examination) -> tuple[LeftOut, ...]:
     missed = {better for gpu, nic in used if nic for better in better_nics_down(topology, gpu, nic)}
     idle = []
     for device in rdma.devices if isinstance(rdma, RdmaFacts) else ():
-        if active_port(device) is None and not _is_software(device):
+        # A device on no PCI function is software, and so no NIC.
+        if active_port(device) is None and not isinstance(device.bdf, Unknown):
             states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
             reason = f"no port is active ({states or 'it has no ports'})"
             idle.append(LeftOut(device.name, reason, device.name in missed))
     return tuple(idle)
-
-
-def _is_software(device: RdmaDevice) -> bool:
-    """Return whether the device is on no PCI function, and so not a NIC."""
-    return isinstance(device.bdf, Unknown)
 
 
 # Which row of the tables of expected figures is for a test on this node.

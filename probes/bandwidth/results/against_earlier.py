@@ -124,13 +124,9 @@ def newest_by_pair(results: Iterable[Result], node: str, origin: str) -> dict[tu
         for result in results
         if is_measured(result) and (result.node, result.origin) == (node, origin)
         if result.pair.gpu and result.pair.nic and result.tool in PERFTEST and not result.is_bidirectional
-        if result.gbps is not None and _is_large(result)
+        if result.gbps is not None
+        if result.figure is None or (result.figure.size_bytes or LARGE_FROM_BYTES) >= LARGE_FROM_BYTES
     }
-
-
-def _is_large(result: Result) -> bool:
-    size = None if result.figure is None else result.figure.size_bytes
-    return size is None or size >= LARGE_FROM_BYTES
 
 
 # Nodes of one machine type are expected to measure the same. The type is made only of what a fault does not

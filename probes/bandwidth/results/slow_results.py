@@ -38,9 +38,11 @@ def slow_results(
     own = known(host_name(topology.node), ""), origin_word(origin)
     newest: dict[tuple[object, ...], Result] = {}
     for result in results:
-        if (result.node, result.origin) != own or result.taken_at < booted_at or not _is_judged(result):
-            continue
         pair = result.pair
+        is_own = (result.node, result.origin) == own and result.taken_at >= booted_at
+        is_of_gpu = bool(pair.gpu and pair.nic) and result.memory in GPU_PATHS and is_measured(result)
+        if not is_own or not is_of_gpu or result.judgment.verdict is Rating.UNKNOWN:
+            continue
         ends = pair.gpu, pair.nic, pair.port, pair.far_nic
         key = *ends, result.setup, result.tool, result.is_bidirectional, result.memory
         if key not in newest or newest[key].taken_at <= result.taken_at:
@@ -51,12 +53,6 @@ def slow_results(
         for result in slow
         if result.pair.nic in topology.near_nics.get(result.pair.gpu, {})
     )
-
-
-def _is_judged(result: Result) -> bool:
-    """Return whether the result says how fast the NIC accesses GPU memory."""
-    is_of_gpu = bool(result.pair.gpu and result.pair.nic) and result.memory in GPU_PATHS
-    return is_of_gpu and is_measured(result) and result.judgment.verdict is not Rating.UNKNOWN
 
 
 def _condition(result: Result) -> Condition:

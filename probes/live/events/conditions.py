@@ -10,7 +10,6 @@ from statistics import median
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.nvml import NvmlLive
 from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
@@ -153,24 +152,13 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
     for checks, what, values in figures:
         if (why := _all_unknown(values)) is not None:
             found |= dict.fromkeys(checks, Unread(what, why))
-    if (step := _unread_step(sample)) is not None:
-        found[STEP_LONGER] = Unread("the length of a step", step)
-    if (why := _unread_standstill(sample)) is not None:
-        found[SILENT] = Unread("what the job moves, and the use of its GPUs", why)
+    for job in reversed(sample.jobs):  # the first one counts
+        step, waits = job.step, ranks_wait(job.standstill)
+        if job.role in STEP_ROLES and isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE:
+            found[STEP_LONGER] = Unread("the length of a step", step)
+        if isinstance(waits, Unknown) and waits.reason is not Reason.NOT_YET:
+            found[SILENT] = Unread("what the job moves, and the use of its GPUs", waits)
     return found
-
-
-def _unread_standstill(sample: LiveSample) -> Unknown | None:
-    """Return why it is unknown whether a job has moved data, or what its ranks have done meanwhile."""
-    waits = (ranks_wait(job.standstill) for job in sample.jobs)
-    return next((why for why in waits if isinstance(why, Unknown) and why.reason is not Reason.NOT_YET), None)
-
-
-def _unread_step(sample: LiveSample) -> Unknown | None:
-    """Return why the step of a job was not watched; None also for jobs that have none."""
-    steps = (job.step for job in sample.jobs if job.role in STEP_ROLES)
-    missing = (step for step in steps if isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE)
-    return next(missing, None)
 
 
 def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
@@ -258,7 +246,9 @@ def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -
 def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sample: LiveSample) -> Condition:
     """Return that a job moves no data while its ranks wait, with what their GPUs do."""
     time = "at least since gdrtop began to look" if still.is_whole else "for over a minute"
-    power = [watts for gpu in _live_gpus(ranks, sample) if not isinstance(watts := gpu.power_watts, Unknown)]
+    own = {gpu for rank in ranks for gpu in rank.gpus}
+    watts = [map_known(gpu.live, lambda live: live.power_watts) for gpu in sample.gpus if gpu.bdf in own]
+    power = [each for each in watts if not isinstance(each, Unknown)]
     evidence = [
         Evidence(still.source, f"no traffic on {still.shown_by}"),
         Evidence("NVML", f"{waiting_text(still)}{f', at {median(power):.0f} W' if power else ''}"),
@@ -279,11 +269,6 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
         job_name=job.name,
         subjects=(job.subject,),
     )
-
-
-def _live_gpus(ranks: Iterable[LiveProcess], sample: LiveSample) -> list[NvmlLive]:
-    own = {gpu for rank in ranks for gpu in rank.gpus}
-    return [gpu.live for gpu in sample.gpus if gpu.bdf in own and not isinstance(gpu.live, Unknown)]
 
 
 def _of_ranks(

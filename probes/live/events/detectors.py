@@ -20,8 +20,9 @@ from probes.live.events.gpus import GpuEvents
 from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
-from probes.live.model.explanations import CANNOT_EXPLAIN, EXPLANATIONS, MESSAGES, explain_xid
+from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid, explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, failed
+from probes.live.model.settled import Settled
 from probes.queries import kernel_log
 from probes.snapshot.condition import Condition
 
@@ -208,7 +209,7 @@ class ModuleEvents:
                 kind = EventKind.MODULE_LOADED if is_loaded else EventKind.MODULE_UNLOADED
                 severity = Severity.NOTE if is_loaded else Severity.WARNING
                 text = f"{name} was {'loaded' if is_loaded else 'unloaded'}"
-                events.append(LiveEvent(sample.taken_at, kind, severity, name, text, EXPLANATIONS[kind]))
+                events.append(explained(sample.taken_at, kind, severity, name, text))
         return events
 
 
@@ -216,21 +217,16 @@ class PeermemEvents:
     """Compare the reference count of nvidia_peermem."""
 
     def __init__(self) -> None:
-        self._is_used: bool | None = None
+        self._is_used: Settled[bool] = Settled(1)
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return that the count left or reached 0; nothing while it is unknown."""
         count = sample.peermem.refcnt
-        if isinstance(count, Unknown):
+        if isinstance(count, Unknown) or self._is_used.update(count > 0) is None:
             return []
-        before, self._is_used = self._is_used, count > 0
-        if before is None or before == self._is_used:
-            return []
-        kind = EventKind.PEERMEM_IN_USE if self._is_used else EventKind.PEERMEM_RELEASED
-        text = f"nvidia_peermem is in use (reference count {count})"
-        if not self._is_used:
-            text = "nvidia_peermem is no longer in use (reference count 0)"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "nvidia_peermem", text, EXPLANATIONS[kind])]
+        kind = EventKind.PEERMEM_IN_USE if count > 0 else EventKind.PEERMEM_RELEASED
+        text = f"nvidia_peermem is {'in use' if count > 0 else 'no longer in use'} (reference count {count})"
+        return [explained(sample.taken_at, kind, Severity.NOTE, "nvidia_peermem", text)]
 
 
 class MissedSamples:
@@ -250,9 +246,8 @@ class MissedSamples:
         self._gaps.append(gap)
         if gap <= _MISSED * usual:
             return []
-        kind = EventKind.SAMPLES_MISSED
         text = f"gdrtop took no sample for {minutes(gap)}"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "gdrtop", text, EXPLANATIONS[kind])]
+        return [explained(sample.taken_at, EventKind.SAMPLES_MISSED, Severity.NOTE, "gdrtop", text)]
 
 
 _ONE_LOSS_SECONDS = 120.0  # NVML and several kernel messages report one lost GPU

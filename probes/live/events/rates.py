@@ -17,7 +17,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import ACTIVE
 from probes.live.model.activity import LEAST_GBPS, least_gbps
-from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
@@ -72,9 +72,6 @@ class _Nic:
             self.gaps.append((at, at - self.low_since))
             self.low_since = None
 
-    def low_seconds(self, at: float) -> float:
-        return 0.0 if self.low_since is None else at - self.low_since
-
     def history(self) -> float:
         """Return for how long the rate was watched before it fell."""
         if not self.rates:
@@ -85,10 +82,6 @@ class _Nic:
     def longest_gap(self) -> float:
         """Return the longest time below half that ended by itself."""
         return max((seconds for _, seconds in self.gaps), default=0.0)
-
-    def end_low(self) -> None:
-        """Judge the rate again by its last minute."""
-        self.is_low, self.low_since, self.high = False, None, 0
 
     def _usual(self, at: float) -> float:
         highest: list[float] = []
@@ -264,7 +257,7 @@ class RateEvents:
         return [_event(EventKind.RATE_FELL, fall.name, fall.text, sample.taken_at) for fall in falls]
 
     def _is_low(self, nic: _Nic, nics: Mapping[str, _Nic], job: LiveJob, at: float) -> bool:
-        low = nic.low_seconds(at)
+        low = 0.0 if nic.low_since is None else at - nic.low_since
         if low <= 0:
             return False
         history = nic.history()
@@ -290,7 +283,7 @@ class RateEvents:
                 del fall.low[name]
                 if is_used:
                     recovered.append(_gbps(nic.rates[-1], nic.usual))
-                nic.end_low()
+                nic.is_low, nic.low_since, nic.high = False, None, 0
             if fall.low:
                 continue
             del self._falls[fall.subject]
@@ -319,4 +312,4 @@ def _gbps(rate: float, usual: float) -> str:
 
 def _event(kind: EventKind, subject: str, text: str, at: float) -> LiveEvent:
     severity = Severity.WARNING if kind is EventKind.RATE_FELL else Severity.NOTE
-    return LiveEvent(at, kind, severity, subject, text, EXPLANATIONS[kind])
+    return explained(at, kind, severity, subject, text)

@@ -18,7 +18,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.protocol import Host
-from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, Role
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
 from probes.live.ras.targets import LocalProcesses, local_processes
@@ -360,8 +360,7 @@ class RasEvents:
 
 
 def _switch(sample: LiveSample, text: str) -> LiveEvent:
-    kind = EventKind.RAS_EVENTS
-    return LiveEvent(sample.taken_at, kind, Severity.NOTE, "RAS", printable(text, 300), EXPLANATIONS[kind])
+    return explained(sample.taken_at, EventKind.RAS_EVENTS, Severity.NOTE, "RAS", printable(text, 300))
 
 
 def _events(lines: list[str], host: Host, sample: LiveSample) -> list[LiveEvent]:
@@ -385,6 +384,5 @@ def _event(event: RasEvent, local: LocalProcesses, sample: LiveSample) -> LiveEv
     severity = Severity.WARNING if event.kind in BAD else Severity.NOTE
     if event.kind == "PEER_DEAD":
         severity = Severity.CRITICAL
-    kind = EventKind.RAS_PEER
     text = printable(f"{who} {meaning}", 300)
-    return LiveEvent(sample.taken_at, kind, severity, subject, text, EXPLANATIONS[kind])
+    return explained(sample.taken_at, EventKind.RAS_PEER, severity, subject, text)
