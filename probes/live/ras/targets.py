@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
@@ -60,52 +60,48 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
     conf = read_nccl_conf(host)
     listeners = _listeners(host)
     own = host.link("/proc/self/ns/net")
-    found: dict[tuple[str, str], tuple[list[RasJob], list[int]]] = {}
+    found: dict[tuple[object, str], _Port] = {}
     users = {process.pid: process.process.uid for process in processes}
     for job in sample.jobs:
         members = [process for process in processes if process.job == job.id and process.role is Role.NCCL]
         if not members:
             continue
-        problem = _problem(host, members, own)
-        jobs, pids = found.setdefault((_address_text(members, conf), problem), ([], []))
+        texts = (_setting(member, "NCCL_RAS_ADDR", conf) for member in members)
+        text, problem = next(filter(None, texts), _DEFAULT), _problem(host, members, own)
+        # What differs only in how the address is written is one port: every job on it may get the question.
+        parsed = dict.fromkeys(map(str, parse_addresses(text)))
+        ports = frozenset(address.rpartition(":")[2] for address in parsed)
+        port = found.setdefault((ports or text, problem), _Port(text))
+        port.addresses |= parsed
         stopped = tuple(member.pid for member in members if member.is_stopped)
         age = _youngest(members, sample.taken_at)
-        jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
-        pids += [member.pid for member in members]
+        port.jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
+        port.pids += [member.pid for member in members]
     targets = []
-    for addresses, (text, problem), (jobs, pids) in _by_port(found):
+    for (_, problem), port in found.items():
+        addresses = tuple(port.addresses)
         if not problem and not addresses:
-            problem = f"NCCL_RAS_ADDR={text} is not a loopback address"
+            problem = f"NCCL_RAS_ADDR={port.text} is not a loopback address"
         elif not problem and listeners is not None:
-            ports = sorted({int(address.rpartition(":")[2]) for address in addresses})
+            number = min(int(address.rpartition(":")[2]) for address in addresses)
             there = {address: _owners(listeners, address) for address in addresses}
-            mine = {known(users[pid], 0) for pid in pids} | {0}
+            mine = {known(users[pid], 0) for pid in port.pids} | {0}
             addresses = tuple(address for address in addresses if there[address] and there[address] <= mine)
             others = sorted(set().union(*there.values()) - mine)
             if not addresses and others:
-                problem = f"user {others[0]} listens on port {ports[0]}, who is not the job's user"
+                problem = f"user {others[0]} listens on port {number}, who is not the job's user"
             elif not addresses:
-                problem = f"nothing listens on port {ports[0]}; RAS needs NCCL 2.24 or newer"
-        targets.append(RasTarget(addresses, tuple(jobs), tuple(pids), problem))
+                problem = f"nothing listens on port {number}; RAS needs NCCL 2.24 or newer"
+        targets.append(RasTarget(addresses, tuple(port.jobs), tuple(port.pids), problem))
     return tuple(targets)
 
 
-def _by_port(
-    found: Mapping[tuple[str, str], tuple[list[RasJob], list[int]]],
-) -> list[tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]]:
-    """Merge what differs only in how the address is written: every job on a port may get the question."""
-    merged: dict[object, tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]] = {}
-    for (text, problem), (jobs, pids) in found.items():
-        addresses = tuple(map(str, parse_addresses(text)))
-        ports = frozenset(address.rpartition(":")[2] for address in addresses) or text
-        if (ports, problem) not in merged:
-            merged[ports, problem] = addresses, (text, problem), (list(jobs), list(pids))
-            continue
-        before, key, (all_jobs, all_pids) = merged[ports, problem]
-        all_jobs += jobs
-        all_pids += pids
-        merged[ports, problem] = tuple(dict.fromkeys((*before, *addresses))), key, (all_jobs, all_pids)
-    return list(merged.values())
+@dataclass
+class _Port:
+    text: str  # of the first job's variable
+    addresses: dict[str, None] = field(default_factory=dict)  # in their order
+    jobs: list[RasJob] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
 
 
 _Listeners = Mapping[tuple[str, int], frozenset[int]]
@@ -146,11 +142,6 @@ def _problem(host: Host, members: Sequence[LiveProcess], own: Maybe[str]) -> str
     return ""
 
 
-def _address_text(members: Sequence[LiveProcess], conf: Maybe[NcclConf]) -> str:
-    texts = (_setting(member, "NCCL_RAS_ADDR", conf) for member in members)
-    return next((text for text in texts if text), _DEFAULT)
-
-
 def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
     """Return a variable as NCCL finds it; "" if it is not set or not readable."""
     user, inside = process.process.user_conf, process.process.nccl_conf
@@ -167,13 +158,12 @@ def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str
     versions: list[str] = []
     for member in members:
         libraries = member.process.libraries
-        if isinstance(libraries, Unknown):
-            version: Maybe[str] = libraries
-        else:
-            missing = Unknown(
-                Reason.NOT_THERE, f"/proc/{member.pid}/maps", "libnccl may be linked statically"
-            )
-            version = next((found.version for found in libraries if found.name == "libnccl"), missing)
+        missing = Unknown(Reason.NOT_THERE, f"/proc/{member.pid}/maps", "libnccl may be linked statically")
+        version: Maybe[str] = libraries if isinstance(libraries, Unknown) else missing
+        for library in known(libraries, ()):
+            if library.name == "libnccl":
+                version = library.version
+                break
         if isinstance(version, Unknown):
             if not otherwise:
                 return version
@@ -217,8 +207,7 @@ class LocalProcesses:
         """Return a process as shown: "rank 5 (GPU5, mlx5_5)"."""
         what = [f"GPU{number}" for number in self._gpus(process)[:2]] + list(process.ready_nics[:2])
         what = what or [f"pid {process.pid}"]
-        rank = f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
-        return f"{rank} ({', '.join(what)})"
+        return f"{process.rank_name} ({', '.join(what)})"
 
     def _gpus(self, process: LiveProcess) -> list[int]:
         return [self.gpu_numbers[bdf] for bdf in process.gpus if bdf in self.gpu_numbers]
