@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.latest import Latest
@@ -286,6 +287,7 @@ class LiveSampler:
         # On a busy node the rest takes a while: the sample bears the time of the reading.
         taken_at = host.wall_clock()
         no_ports: tuple[PortSample, ...] = ()
+        no_events: list[LiveEvent] = []
         no_jobs: tuple[LiveJob, ...] = ()
         unseen: Maybe[tuple[KernelMessage, ...]] = ()
         nothing: tuple[Question, ...] = ()
@@ -307,59 +309,53 @@ class LiveSampler:
             GpuSample(gpu.bdf, gpu.index, live if isinstance(live, Unknown) else live.get(gpu.bdf, absent))
             for gpu in facts
         )
-        jobs = part("the jobs", lambda: jobs_of(processes, ports), no_jobs)
-        jobs = part(
-            "the odd one out",
-            lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),
-            jobs,
-        )
-        seen = (found.processes, ports, gpus, reading.at, found.kernel_clients)
-        jobs = part("silent jobs", lambda: self._silence.update(jobs, *seen), jobs)
-        jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
-        jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
-        if (steps := self._steps) is not None:
-            at = reading.at
-            jobs = part("the step clock", lambda: steps.update(host, node, jobs, ports, at, taken_at), jobs)
-        if self._events is not None:
-            unseen = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(
             at=reading.at,
             taken_at=taken_at,
             nic_names=self._nic_names.get(lambda: _nic_names(node), objects=(node,)),
             processes=processes,
-            jobs=jobs,
+            jobs=part("the jobs", lambda: jobs_of(processes, ports), no_jobs),
             ports=ports,
             gpus=gpus,
             peermem=reading.peermem,
             modules=modules,
-            limits=(*found.limits, *limits),
             missing=found.missing,
             kernel_clients=found.kernel_clients,
             no_ports="" if ports else _no_ports(node),
             no_gpus="" if gpus else _no_gpus(node),
         )
+        updates: list[tuple[str, Callable[[LiveSample], tuple[LiveJob, ...]]]] = [
+            ("the odd one out", lambda sample: self._odd.update(sample, node)),
+            ("silent jobs", self._silence.update),
+            ("the GPUs of jobs", self._with_gpus),
+            ("the slowest ranks", lambda sample: self._bus.with_slowest(sample.jobs, host.wall_clock())),
+        ]
+        if (steps := self._steps) is not None:
+            updates.append(("the step clock", lambda sample: steps.update(host, node, sample)))
+        for what, update in updates:
+            sample = replace(sample, jobs=part(what, partial(update, sample), sample.jobs))
+        if self._events is not None:
+            unseen = part("kernel messages", host.kernel_messages, unseen)
+        sample = replace(sample, limits=(*found.limits, *limits))
         if self._events is None:
             return part("what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample)
         detector = self._events
         sample = part("events", lambda: detector.update(sample, unseen, names), sample)
-        no_events: list[LiveEvent] = []
         followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample
         return self.latest
 
-    def _with_gpus(
-        self, jobs: tuple[LiveJob, ...], processes: Maybe[tuple[LiveProcess, ...]]
-    ) -> tuple[LiveJob, ...]:
+    def _with_gpus(self, sample: LiveSample) -> tuple[LiveJob, ...]:
         """Return the jobs with their GPUs; one that NVML no longer shows stays with the job that used it."""
-        now: dict[str, list[str]] = {job.id: [] for job in jobs}
-        for process in () if isinstance(processes, Unknown) else processes:
+        now: dict[str, list[str]] = {job.id: [] for job in sample.jobs}
+        for process in known(sample.processes, ()):
             if process.job in now:
                 now[process.job].extend(process.gpus)
         taken = {gpu for gpus in now.values() for gpu in gpus}
         for name, gpus in now.items():
             gpus.extend(gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
         self._gpus_of_jobs = {name: tuple(dict.fromkeys(gpus)) for name, gpus in now.items()}
-        return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in jobs)
+        return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in sample.jobs)
 
 
 def _names(node: Node) -> dict[str, str]:

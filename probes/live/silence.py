@@ -14,9 +14,9 @@ from probes.live.model.activity import BUSY_PERCENT, SILENT_SECONDS, WAIT_SECOND
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import (
     STOPPED_STATES,
-    GpuSample,
     LiveJob,
     LiveProcess,
+    LiveSample,
     PortSample,
     Role,
     Standstill,
@@ -66,26 +66,16 @@ class Silence:
 
         return (Question(self._pairs, read_pairs),) if self._asks else ()
 
-    def update(
-        self,
-        jobs: tuple[LiveJob, ...],
-        processes: Maybe[tuple[LiveProcess, ...]],
-        ports: Sequence[PortSample],
-        gpus: Sequence[GpuSample],
-        at: float,
-        clients: Collection[str] = (),
-    ) -> tuple[LiveJob, ...]:
-        """Return the jobs with their silence; what is unknown may be traffic.
-
-        `clients`: NICs that storage in the kernel uses, too.
-        """
+    def update(self, sample: LiveSample) -> tuple[LiveJob, ...]:
+        """Return the jobs with their silence; what is unknown may be traffic."""
+        at, jobs, processes = sample.at, sample.jobs, sample.processes
         if isinstance(processes, Unknown):  # for a moment: what was seen before counts
             return jobs
         members: dict[str, list[LiveProcess]] = {job.id: [] for job in jobs}
         for process in processes:
             members.setdefault(process.job, []).append(process)
         waits: dict[str, Maybe[bool]] = {}
-        for gpu in gpus:
+        for gpu in sample.gpus:
             percent = map_known(gpu.live, lambda live: live.utilization_percent)
             waits[gpu.bdf] = map_known(percent, lambda percent: percent >= BUSY_PERCENT)
         for process in processes:
@@ -99,7 +89,7 @@ class Silence:
         self._moved &= before.keys()
         found = []
         for job in jobs:
-            moves, shown_by, source = self._moves(job, members[job.id], ports, clients)
+            moves, shown_by, source = self._moves(job, members[job.id], sample)
             since = before.get(job.id, at)
             self._moved_at[job.id] = since if moves is False and since <= at else at
             if moves is True:
@@ -118,17 +108,14 @@ class Silence:
         return tuple(found)
 
     def _moves(
-        self,
-        job: LiveJob,
-        members: Sequence[LiveProcess],
-        ports: Sequence[PortSample],
-        clients: Collection[str],
+        self, job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample
     ) -> tuple[Maybe[bool], str, str]:
         """Return whether a job moves data, what shows it, and the source of that."""
+        clients = sample.kernel_clients  # NICs that storage in the kernel uses, too
         nics = telling_nics(job, clients)
         is_own = job.shared_nics.union(clients).isdisjoint(nics)
         shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
-        moves = _any_moves(nics, ports)
+        moves = _any_moves(nics, sample.ports)
         if is_own or moves is False or job.role not in _WAITING_ROLES:
             return moves, shown_by, "port_xmit_data"
         self._asks = True
