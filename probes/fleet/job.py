@@ -20,8 +20,9 @@ from probes.fleet.job_differences import (
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample, Silence
 from probes.fleet.rails import with_equal_numbers
 from probes.host.usage import cpu_list
+from probes.live.model.activity import rates_of
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
-from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at, rates_of
+from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at
 from probes.live.odd_ranks import LEAST, members_of
 from probes.live.silence import telling_nics
 
@@ -121,7 +122,6 @@ def slow_ports(
 _SCHEDULERS = ("slurm", "pod", "container")
 _MOST_RANKS = 1 << 17  # of a job whose missing ranks are listed
 _MISSING_CHARACTERS = 60
-_NO_PROCESS = "no process of this job"
 
 
 def key_of(job: LiveJob) -> str:
@@ -211,7 +211,13 @@ class JobWatch:
             ),
             silence=silence,
             notes=notes,
-            absent={name: _why_absent(node.sample) for name, node in nodes.items() if not jobs[name]},
+            absent={
+                name: f"processes unknown ({node.sample.processes})"
+                if isinstance(node.sample.processes, Unknown)
+                else node.sample.missing or "no process of this job"
+                for name, node in nodes.items()
+                if not jobs[name]
+            },
             unanswered=dict(unanswered),
             other_jobs=tuple(sorted(others)),
             watched_seconds=at - self._began,
@@ -234,9 +240,10 @@ class JobWatch:
         ranks: Sequence[FleetRank],
     ) -> list[Difference]:
         """Return the slow ports, without those whose traffic is not only this job's."""
-        own = {
-            (name, nic) for name, nics in devices.items() for nic in set(nics) - _shared(nodes[name].sample)
-        }
+        own = set()
+        for name, nics in devices.items():
+            users = Counter(nic for job in nodes[name].sample.jobs for nic in job.nics)
+            own |= {(name, nic) for nic in nics if users[nic] <= 1}
         shares = {port: share for port, share in self._rates.shares().items() if port in own}
         return slow_ports(shares, rails, ranks)
 
@@ -270,11 +277,6 @@ def _largest(samples: Iterable[LiveSample]) -> str:
     return max(sorted(ranks), key=lambda key: ranks[key], default="")
 
 
-def _shared(sample: LiveSample) -> set[str]:
-    users = Counter(nic for job in sample.jobs for nic in job.nics)
-    return {nic for nic, count in users.items() if count > 1}
-
-
 def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
     loads = [gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent for gpu in gpus]
     unknown = next((load for load in loads if isinstance(load, Unknown)), None)
@@ -300,9 +302,3 @@ def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[st
         return "", tuple(notes)
     text = cpu_list(number for number in range(world_size) if number not in numbers)
     return (text if len(text) <= _MISSING_CHARACTERS else f"{text[:_MISSING_CHARACTERS]}…"), tuple(notes)
-
-
-def _why_absent(sample: LiveSample) -> str:
-    if isinstance(sample.processes, Unknown):
-        return f"processes unknown ({sample.processes})"
-    return sample.missing or _NO_PROCESS

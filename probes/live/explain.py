@@ -314,7 +314,9 @@ def _gpus(live: LiveProcess, examination: Examination) -> Maybe[tuple[ProcessGpu
     found = []
     for bdf in bdfs:
         nics = topology.best_nics.get(bdf, ())[:_MOST_NICS]
-        near = tuple(NearNic(nic, _word(examination, bdf, nic)) for nic in nics)
+        paths = ((nic, topology.paths[bdf, nic]) for nic in nics)
+        words = ((nic, known(path.smi, None) or known(path.nccl, None)) for nic, path in paths)
+        near = tuple(NearNic(nic, str(word.value) if word else "?") for nic, word in words)
         found.append(ProcessGpu(labels.get(bdf, bdf), bdf, near))
     return tuple(found)
 
@@ -329,14 +331,6 @@ def _bdfs(live: LiveProcess, examination: Examination) -> Maybe[Sequence[str]]:
     if files and isinstance(node.gpus, Unknown):
         return node.gpus
     return sorted(gpus_of(examination, live.process)) if files else ()
-
-
-def _word(examination: Examination, gpu: str, nic: str) -> str:
-    path = examination.topology.paths[gpu, nic]
-    for word in (path.smi, path.nccl):
-        if not isinstance(word, Unknown):
-            return str(word.value)
-    return "?"
 
 
 def _visible_nics(process: Process, examination: Examination) -> Maybe[tuple[str, ...]]:

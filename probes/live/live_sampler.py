@@ -210,14 +210,13 @@ def _asked(processes: Iterable[LiveProcess]) -> tuple[list[LiveProcess], dict[in
         for process in processes
         if process.role is Role.NCCL and isinstance(process.process.environment, Unknown)
     }
-    return [process for process in processes if _writes_files(process.process)], hidden
-
-
-def _writes_files(process: Process) -> bool:
-    values = known(process.environment, {})
-    if values.get("NCCL_INSPECTOR_ENABLE", "1").strip() == "0":
-        return False
-    return any(values.get(name) for name in _SWITCHES)
+    writers = []
+    for process in processes:
+        values = known(process.process.environment, {})
+        is_off = values.get("NCCL_INSPECTOR_ENABLE", "1").strip() == "0"
+        if not is_off and any(values.get(name) for name in _SWITCHES):
+            writers.append(process)
+    return writers, hidden
 
 
 def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[str, str]) -> Maybe[str]:

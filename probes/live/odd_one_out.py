@@ -11,9 +11,8 @@ from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 from probes.facts.node import Node
-from probes.facts.rdma.devices import ACTIVE
 from probes.facts.rdma.port_health import RECEIVED, SENT
-from probes.live.model.activity import LEAST_GBPS
+from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting
 from probes.live.odd_ranks import (
@@ -183,15 +182,6 @@ class Share:
     def of_others(self) -> float:
         """The rate as a share of the others'."""
         return self.rate / self.others if self.others else 1.0
-
-
-def rates_of(port: PortSample | None) -> tuple[float, float] | None:
-    """Return what an active port sends and receives, in Gb/s; None if it is not active or that is unknown."""
-    if port is None or port.state != ACTIVE:
-        return None
-    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
-        return None
-    return port.sent_gbps, port.received_gbps
 
 
 def rates_at(at: float, names: tuple[str, ...], sent: list[float], received: list[float]) -> Rates:

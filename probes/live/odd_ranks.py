@@ -94,7 +94,8 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
     for process in stopped[0] if stopped else ():
         others = _others(members, stopped, "are waiting for it" if process.is_stopped else "are stopped")
         add("state", process, f"{'is stopped' if process.is_stopped else 'is running'}; {others}")
-    if paths := odd_members(members, _path):
+    paths = odd_members(members, lambda each: None if each.path.word is PathWord.UNKNOWN else each.path.word)
+    if paths:
         others = _others(members, paths, path_phrase(paths[1], of_many=True))
         for process in paths[0]:
             path = process.path
@@ -177,10 +178,6 @@ def subject_of(process: LiveProcess) -> str:
 def _others(members: Sequence[LiveProcess], odd: tuple[list[LiveProcess], object] | None, what: str) -> str:
     count = len(members) - (len(odd[0]) if odd else 0)
     return f"the other {count} ranks of this job {what}"
-
-
-def _path(process: LiveProcess) -> PathWord | None:
-    return None if process.path.word is PathWord.UNKNOWN else process.path.word
 
 
 def _said_nics(process: LiveProcess) -> str:

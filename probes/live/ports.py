@@ -137,7 +137,7 @@ class _Port:
     device: RdmaDevice
     facts: RdmaPort
     paths: dict[str, str]  # counter -> its file
-    absent: dict[str, Unknown]
+    absent: dict[str, Unknown]  # counters that every sample has and this port does not
     line_rate: Maybe[float]
     counters: dict[str, Maybe[float]]
     pause: Maybe[float]
@@ -159,10 +159,6 @@ class _Port:
     @property
     def path(self) -> str:
         return f"{self.device.sysfs_path}/ports/{self.facts.number}"
-
-    @property
-    def unread(self) -> dict[str, Unknown]:
-        return {name: unknown for name, unknown in self.absent.items() if name not in self.paths}
 
     def files(self, now: float) -> dict[str, str]:
         """Return the files to read; a directory that the firmware has refused is left alone for a while."""
@@ -203,13 +199,12 @@ class PortReader:
             self._wanted = _wanted(self._ports, now)
         wanted, functions, names = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
-
-        def read_ethtool() -> _Ethtool:
-            return _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {})
-
         return (
             Question(self._counters, lambda: _read_counters(host, wanted, functions, with_links)),
-            Question(self._ethtool, read_ethtool),
+            Question(
+                self._ethtool,
+                lambda: _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {}),
+            ),
         )
 
     def read(self, reading: Reading) -> tuple[PortSample, ...]:
@@ -267,11 +262,9 @@ def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, 
 
 def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
     paths = counter_files(host, device, facts)
-    absent = {**missing(Place.HARDWARE, facts.hw_counters), **missing(Place.STANDARD, facts.counters)}
-    waiting: dict[str, Maybe[float]] = dict.fromkeys(paths, _SECOND_SAMPLE)
-    for name in absent:
-        if name not in paths:
-            waiting[name] = absent[name]
+    absent = missing(Place.HARDWARE, facts.hw_counters) | missing(Place.STANDARD, facts.counters)
+    absent = {name: why for name, why in absent.items() if name not in paths}
+    waiting: dict[str, Maybe[float]] = {**dict.fromkeys(paths, _SECOND_SAMPLE), **absent}
     netdev = facts.netdev
     first = netdev if isinstance(netdev, Unknown) else _SECOND_SAMPLE
     link = device.bdf if isinstance(device.bdf, Unknown) else _SECOND_SAMPLE
@@ -328,7 +321,7 @@ def _read_counters(
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
     if isinstance(now, Unknown):
-        port.values, port.counters = {}, {**port.unread, **dict.fromkeys(port.paths, now)}
+        port.values, port.counters = {}, {**port.absent, **dict.fromkeys(port.paths, now)}
         port.still = None
         return
     if port.facts.bond is None:  # the file has the rate of one of a bond's ports
@@ -340,7 +333,7 @@ def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) 
         return
     is_still = seconds > 0 and found == port.values  # every one is known, and none has risen
     port.still = found if is_still else None
-    rates: dict[str, Maybe[float]] = dict(port.unread)
+    rates: dict[str, Maybe[float]] = dict(port.absent)
     values: dict[str, int] = {}
     for name, file in port.paths.items():
         value = found.get(name)

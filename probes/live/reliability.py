@@ -14,7 +14,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
-from probes.live.model.activity import LEAST_GBPS
+from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import (
     STEP_ROLES,
     EventKind,
@@ -24,7 +24,6 @@ from probes.live.model.sample import (
     LiveSample,
     PortSample,
 )
-from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import LEAST
 
 _NO_GUID = "0000:0000:0000:0000"

@@ -91,6 +91,11 @@ def perftest_test(
         f"{name} is a better NIC for {_label(examination, gpu)}, but has no active port"
         for name in better_nics_down(examination.topology, gpu, settings.device)
     )
+    is_other = path is MemoryPath.BEST and memory == BY_PEERMEM and is_without_dmabuf(tools)
+    why = (
+        "this perftest is built without DMA-BUF, so the test uses nvidia-peermem regardless of what NCCL uses"
+    )
+    other_path = (why,) if is_other else ()
     return PlannedTest(
         title=_title(label, between, memory),
         settings=settings,
@@ -113,17 +118,7 @@ def perftest_test(
         tcp_port=settings.tcp_port if request.setup in (Mode.LOOPBACK, Mode.SERVER) else 0,
         for_peer=planned.for_peer,
         far=far if request.setup is Mode.LOOPBACK else None,
-        notes=(*planned.notes, *nics_down, *_other_path(tools, path, memory)),
-    )
-
-
-def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:
-    """Return a note if the installed perftest cannot use the node's own path."""
-    if path is not MemoryPath.BEST or memory != BY_PEERMEM or not is_without_dmabuf(tools):
-        return ()
-    return (
-        "this perftest is built without DMA-BUF, so the test uses nvidia-peermem regardless of what"
-        " NCCL uses",
+        notes=(*planned.notes, *nics_down, *other_path),
     )
 
 

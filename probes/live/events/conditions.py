@@ -84,13 +84,18 @@ class Conditions:
             self._began_at = sample.at
         seconds = sample.at - self._began_at
         found: dict[Key, Condition] = {}
-        for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
+        stops = is_stopped or (lambda process: process.is_stopped is True)
+        for condition in (*_of_jobs(sample, stops), *detected):
             key = condition.check, condition.subject
             before = self._known.get(key)
             lasts = sample.taken_at - condition.since
             if before is None and seconds > _SEEN_SECONDS and lasts < seconds:
                 condition = replace(condition, is_begun=True)
-            found.setdefault(key, _continued(before, condition))
+            if before is not None:
+                is_same = condition.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(condition)
+                condition = replace(condition, since=before.since, is_begun=before.is_begun)
+                condition = before if is_same else condition
+            found.setdefault(key, condition)
         self._known = found
         watched = Watched(
             seconds=stage_of(seconds),
@@ -112,13 +117,6 @@ class Conditions:
         self._seen_at = {pid: self._seen_at.get(pid, sample.at) for job in jobs for pid in job.pids}
         began = (min(self._seen_at[pid] for pid in job.pids) for job in jobs)
         return sample.at - max(began, default=sample.at)
-
-
-def _continued(before: Condition | None, now: Condition) -> Condition:
-    if before is None:
-        return now
-    is_same = now.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(now)
-    return before if is_same else replace(now, since=before.since, is_begun=before.is_begun)
 
 
 def _network_jobs(sample: LiveSample) -> list[LiveJob]:
@@ -170,10 +168,6 @@ def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
         if first is None and value.reason is not Reason.NOT_THERE:
             first = value
     return first
-
-
-def _is_stopped(process: LiveProcess) -> bool:
-    return process.is_stopped is True
 
 
 def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> Iterator[Condition]:
@@ -281,8 +275,12 @@ def _of_ranks(
     severity: Severity = Severity.WARNING,
 ) -> Condition:
     names, shown = tuple(rank.rank_name for rank in ranks), tuple(evidence)
-    devices, subjects = _devices(ranks), tuple(_subject(rank, job.name) for rank in ranks)
-    about = (devices, names, job.id, job.name)
+    gpus, nics = (
+        (gpu for rank in ranks for gpu in rank.gpus),
+        (nic for rank in ranks for nic in rank.ready_nics),
+    )
+    subjects = tuple(_subject(rank, job.name) for rank in ranks)
+    about = (tuple(dict.fromkeys((*gpus, *nics))), names, job.id, job.name)
     return Condition(check, job.id, text, at, severity, shown, *about, subjects=subjects)
 
 
@@ -321,10 +319,3 @@ def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str
         names = ", ".join(process.rank_name.rpartition(" ")[2] for process in affected)
         return f"{affected[0].rank_name.partition(' ')[0]}s {names}"
     return plural(len(affected), "rank")
-
-
-def _devices(processes: Iterable[LiveProcess]) -> tuple[str, ...]:
-    chosen = list(processes)
-    gpus = [gpu for process in chosen for gpu in process.gpus]
-    nics = [nic for process in chosen for nic in process.ready_nics]
-    return tuple(dict.fromkeys((*gpus, *nics)))

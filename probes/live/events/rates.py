@@ -15,8 +15,7 @@ from statistics import median
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.facts.rdma.devices import ACTIVE
-from probes.live.model.activity import LEAST_GBPS, least_gbps
+from probes.live.model.activity import LEAST_GBPS, least_gbps, rates_of
 from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
@@ -213,13 +212,13 @@ class RateEvents:
         if nic is None or not nic.users & pids:
             nic = self._nics[name] = _Nic(pids)
         nic.users = pids
-        rate = None if port is None else _rate(port)
-        if rate is None or port is None or port.state != ACTIVE:
+        rates = rates_of(port)
+        if rates is None or port is None:
             # A port that is down is an event of its own.
             nic.low_since = nic.low_since if nic.is_low else None
             return
         nic.least = least_gbps(port)
-        nic.add(at, rate)
+        nic.add(at, max(rates))
 
     def _users(self, processes: Iterable[LiveProcess]) -> dict[str, frozenset[int]]:
         """Return the pids with connected queue pairs by device; those not listed keep their devices."""
@@ -295,12 +294,6 @@ class RateEvents:
 
 def _port(device: str) -> str:
     return f"/sys/class/infiniband/{device}/ports/1"
-
-
-def _rate(port: PortSample) -> float | None:
-    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
-        return None
-    return max(port.sent_gbps, port.received_gbps)
 
 
 def _gbps(rate: float, usual: float) -> str:

@@ -7,6 +7,7 @@ import time
 from probes.base.evidence import Evidence
 from probes.base.text import plural
 from probes.base.unknown import Unknown
+from probes.facts.rdma.devices import ACTIVE
 from probes.live.model.sample import JobStep, LiveJob, PortSample, Standstill, StepPart, UsualStep
 from probes.snapshot.condition import STEP_LONGER, Condition
 
@@ -37,6 +38,15 @@ def moves_data(port: PortSample | None) -> bool | None:
     return max(port.sent_gbps, port.received_gbps) >= least_gbps(port)
 
 
+def rates_of(port: PortSample | None) -> tuple[float, float] | None:
+    """Return what an active port sends and receives, in Gb/s; None if it is not active or that is unknown."""
+    if port is None or port.state != ACTIVE:
+        return None
+    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
+        return None
+    return port.sent_gbps, port.received_gbps
+
+
 def waiting_text(still: Standstill) -> str:
     """Return what ranks that wait do: "7 of its 8 GPUs are busy", "rank 3 is stopped or blocked"."""
     count = f"{'all ' * (1 < still.busy == still.gpus)}{still.busy} of its {plural(still.gpus, 'GPU')}"
@@ -64,14 +74,9 @@ def step_text(step: JobStep, at: float) -> str:
     """Return "a step takes 17.2 s, 4.1 s of it network", or how often bursts repeat; `at`: now."""
     if not step.is_steady:
         return f"bursts repeat every {seconds_text(step.seconds)} s, in {step.coverage:.0%} of the time"
-    network = seconds_text(step.network_seconds)
-    return f"a step takes {seconds_text(step.seconds)} s, {network} s of it network{_longer_text(step, at)}"
-
-
-def _longer_text(step: JobStep, at: float) -> str:
-    """Return "; 23% longer than at 14:00 EST"; "" if it takes no longer."""
-    usual = step.longer_than
-    return "" if usual is None else f"; {step.share_longer:.0%} longer than at {_clock(usual.until, at)}"
+    network, usual = seconds_text(step.network_seconds), step.longer_than
+    longer = "" if usual is None else f"; {step.share_longer:.0%} longer than at {_clock(usual.until, at)}"
+    return f"a step takes {seconds_text(step.seconds)} s, {network} s of it network{longer}"
 
 
 def longer_step(job: LiveJob, at: float) -> Condition | None:

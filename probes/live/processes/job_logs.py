@@ -279,29 +279,20 @@ def _expanded(host: Host, pid: int, pattern: str) -> list[str]:
     """Return the file names that a pattern can mean: a container may have its own host name."""
     hosts = _host_names(host, pid) if "%h" in pattern else [""]
     inner = str(own_pid(host, pid)) if "%p" in pattern else ""
-    names = [
-        _filled(pattern, {"%%": "%", "%h": name, "%p": inner}) for name in hosts if name or len(hosts) == 1
-    ]
-    return list(dict.fromkeys(names))
-
-
-def _filled(pattern: str, values: dict[str, str]) -> str:
-    return re.sub("%[%hp]", lambda match: values[match[0]], pattern)
+    names: dict[str, None] = {}
+    for name in hosts:
+        if name or len(hosts) == 1:
+            values = {"%%": "%", "%h": name, "%p": inner}
+            names["".join(values.get(part, part) for part in re.split("(%[%hp])", pattern))] = None
+    return list(names)
 
 
 def _host_names(host: Host, pid: int) -> list[str]:
     """Return the host name in the process's container, and that of the node."""
-    paths = (f"/proc/{pid}/root/etc/hostname", "/proc/sys/kernel/hostname")
-    return [_host_name(host, path) for path in paths]
-
-
-def _host_name(host: Host, path: str) -> str:
-    if path.startswith("/proc/sys/"):
-        name = known(host.read(path, 4096), "")
-    else:  # a container may have anything there
-        found = host.read_range(path, 0, 4096)
-        name = "" if isinstance(found, Unknown) else found.content.decode("utf-8", "replace")
-    return name.strip().partition("\n")[0].partition(".")[0]
+    found = host.read_range(f"/proc/{pid}/root/etc/hostname", 0, 4096)  # a container may have anything there
+    inner = "" if isinstance(found, Unknown) else found.content.decode("utf-8", "replace")
+    names = inner, known(host.read("/proc/sys/kernel/hostname", 4096), "")
+    return [name.strip().partition("\n")[0].partition(".")[0] for name in names]
 
 
 def own_pid(host: Host, pid: int) -> int:

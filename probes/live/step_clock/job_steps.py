@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
 from probes.facts.rdma.devices import ACTIVE, RdmaFacts
 from probes.host.protocol import Host
@@ -70,7 +70,7 @@ class JobSteps:
                 return _IDLE
             if len(self._watched.keys() - {job.id}) >= MOST_JOBS:
                 return _TOO_MANY
-            port = max(busy, key=_rate)
+            port = max(busy, key=lambda port: known(port.sent_gbps, 0.0) + known(port.received_gbps, 0.0))
             files, unit = _files(host, node, port)
             if not files:
                 return Unknown(Reason.FILE_MISSING, "step clock", f"{port.device} counts no bytes")
@@ -84,11 +84,6 @@ class JobSteps:
         if isinstance(readings, Unknown):
             return readings
         return clock.update([(at, float(count * unit)) for at, count in readings], self._at, wall)
-
-
-def _rate(port: PortSample) -> float:
-    """Return the rate of a port in Gb/s, both directions; 0 if it is unknown."""
-    return sum(0.0 if isinstance(rate, Unknown) else rate for rate in (port.sent_gbps, port.received_gbps))
 
 
 def _files(host: Host, node: Node, watched: PortSample) -> tuple[tuple[str, ...], int]:
