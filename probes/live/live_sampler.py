@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -27,7 +27,7 @@ from probes.live.model.sample import (
     PortSample,
     Role,
     SlowestRank,
-    failed,
+    part,
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
@@ -239,7 +239,6 @@ def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[st
     return Unknown(Reason.NOT_THERE, directory, detail)
 
 
-T = TypeVar("T")
 _FAILED = Unknown(Reason.IO_ERROR, "gdrtop", "an error in gdrtop")
 
 
@@ -264,25 +263,17 @@ class LiveSampler:
 
             self._steps, self._events = JobSteps(), EventDetector()
         self.ras = RasEvents() if ras is None else ras
-        self._modules: Latest[dict[str, str]] = Latest()
-        self._names: Latest[dict[str, str]] = Latest()  # of GPUs and NICs
-        self._nic_names: Latest[dict[str, str]] = Latest()
+        # The states of modules, the names of NICs, and those of GPUs and NICs.
+        self._of_node: Latest[tuple[dict[str, str], dict[str, str], dict[str, str]]] = Latest()
         self._gpus_of_jobs: dict[str, tuple[str, ...]] = {}  # by the job's id
         self.latest: LiveSample | None = None
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the sample that belongs to a reading taken just now."""
         limits: list[str] = []
-        modules = self._modules.get(lambda: _modules(node), objects=(node,))
-        names = self._names.get(lambda: _names(node), objects=(node,))
-
-        def part(what: str, read: Callable[[], T], otherwise: T) -> T:
-            try:
-                return read()
-            except Exception as error:
-                limits.append(failed(what, error))
-                return otherwise
-
+        modules, nics, names = self._of_node.get(
+            lambda: (_modules(node), _nic_names(node), _names(node)), objects=(node,)
+        )
         # On a busy node the rest takes a while: the sample bears the time of the reading.
         taken_at = host.wall_clock()
         no_ports: tuple[PortSample, ...] = ()
@@ -290,13 +281,18 @@ class LiveSampler:
         no_jobs: tuple[LiveJob, ...] = ()
         unseen: Maybe[tuple[KernelMessage, ...]] = ()
         nothing: tuple[Question, ...] = ()
-        of_ports = part("the ports", lambda: self._ports.questions(host, node), nothing)
-        of_processes = part("the processes", lambda: self._processes.questions(host, node, reading), nothing)
-        of_pairs = part("packet numbers", lambda: self._silence.questions(host, node), nothing)
+        of_ports = part(limits, "the ports", lambda: self._ports.questions(host, node), nothing)
+        of_processes = part(
+            limits, "the processes", lambda: self._processes.questions(host, node, reading), nothing
+        )
+        of_pairs = part(limits, "packet numbers", lambda: self._silence.questions(host, node), nothing)
         read_together(host, reading.at, *of_ports, *of_processes, *of_pairs)
-        ports = part("the ports", lambda: self._ports.read(reading), no_ports)
-        found = part("the processes", lambda: self._processes.read(node, reading), ProcessSnapshot(_FAILED))
+        ports = part(limits, "the ports", lambda: self._ports.read(reading), no_ports)
+        found = part(
+            limits, "the processes", lambda: self._processes.read(node, reading), ProcessSnapshot(_FAILED)
+        )
         processes = part(
+            limits,
             "NCCL's inspector files",
             lambda: self._bus.update(host, node, found.processes, reading.at),
             found.processes,
@@ -311,9 +307,9 @@ class LiveSampler:
         sample = LiveSample(
             at=reading.at,
             taken_at=taken_at,
-            nic_names=self._nic_names.get(lambda: _nic_names(node), objects=(node,)),
+            nic_names=nics,
             processes=processes,
-            jobs=part("the jobs", lambda: jobs_of(processes, ports), no_jobs),
+            jobs=part(limits, "the jobs", lambda: jobs_of(processes, ports), no_jobs),
             ports=ports,
             gpus=gpus,
             peermem=reading.peermem,
@@ -332,15 +328,17 @@ class LiveSampler:
         if (steps := self._steps) is not None:
             updates.append(("the step clock", lambda sample: steps.update(host, node, sample)))
         for what, update in updates:
-            sample = replace(sample, jobs=part(what, partial(update, sample), sample.jobs))
+            sample = replace(sample, jobs=part(limits, what, partial(update, sample), sample.jobs))
         if self._events is not None:
-            unseen = part("kernel messages", host.kernel_messages, unseen)
+            unseen = part(limits, "kernel messages", host.kernel_messages, unseen)
         sample = replace(sample, limits=(*found.limits, *limits))
         if self._events is None:
-            return part("what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample)
+            return part(
+                limits, "what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample
+            )
         detector = self._events
-        sample = part("events", lambda: detector.update(sample, unseen, names), sample)
-        followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
+        sample = part(limits, "events", lambda: detector.update(sample, unseen, names), sample)
+        followed = part(limits, "RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample
         return self.latest
 

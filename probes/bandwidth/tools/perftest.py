@@ -155,27 +155,18 @@ class PerftestOutput:
         numbers = [number for number in map(parse_number, fields) if number is not None]
         if len(numbers) < len(fields):
             return ()
-        size = iterations = None
-        average = peak = rate = None
-        latencies: list[Latency] = []
-        for column, field, number in zip(self._columns, fields, numbers, strict=True):
-            name = column.group()
-            if name == "#bytes":
-                size = parse_int(field)
-            elif name == "#iterations":
-                iterations = parse_int(field)
-            elif column["bw"] == "average":
-                average = _gbps(number, column["unit"])
-            elif column["bw"] == "peak":
-                peak = _gbps(number, column["unit"])
-            elif name == "MsgRate[Mpps]":
-                rate = number * 1e6
-            elif name == "tps average":
-                rate = number
-            elif column["t"]:
-                latencies.append(Latency(_LATENCIES[column["t"]], number))
-            elif column["percentile"]:
-                latencies.append(Latency(f"{column['percentile']} %", number))
+        named = {column.group(): field for column, field in zip(self._columns, fields, strict=True)}
+        columns = list(zip(self._columns, numbers, strict=True))
+        size, iterations = parse_int(named.get("#bytes", "")), parse_int(named.get("#iterations", ""))
+        rates = {"MsgRate[Mpps]": 1e6, "tps average": 1.0}
+        rate = next((number * rates[each.group()] for each, number in columns if each.group() in rates), None)
+        bandwidths = {each["bw"]: _gbps(number, each["unit"]) for each, number in columns if each["bw"]}
+        average, peak = bandwidths.get("average"), bandwidths.get("peak")
+        latencies = [
+            Latency(_LATENCIES[each["t"]] if each["t"] else f"{each['percentile']} %", number)
+            for each, number in columns
+            if each["t"] or each["percentile"]
+        ]
         if size is None or iterations is None:
             return ()
         if iterations and rate == 0 and average == 0:

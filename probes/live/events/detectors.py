@@ -6,6 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from probes.base.evidence import Severity
@@ -21,7 +22,7 @@ from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
 from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid, explained
-from probes.live.model.sample import EventKind, LiveEvent, LiveSample, failed
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample, part
 from probes.live.model.settled import Settled
 from probes.queries import kernel_log
 from probes.snapshot.condition import Condition
@@ -296,22 +297,14 @@ class EventDetector:
         limits = list(sample.limits)
         if isinstance(messages, Unknown):
             limits.append(limit_of(messages))
-        events: list[LiveEvent] = []
-        try:
-            events += self._kernel.update(messages, sample.at, sample.taken_at, names)
-        except Exception as error:
-            limits.append(failed("kernel messages", error))
+        none: list[LiveEvent] = []
+        of_kernel = partial(self._kernel.update, messages, sample.at, sample.taken_at, names)
+        events = [*part(limits, "kernel messages", of_kernel, none)]
         for name, detect in self._detectors.items():
-            try:
-                events += detect(sample)
-            except Exception as error:
-                limits.append(failed(f"events of {name}", error))
+            events += part(limits, f"events of {name}", partial(detect, sample), none)
         events = [event for event in events if not self._is_known_loss(event, sample.at)]
-        watched = sample.watched
-        try:
-            watched = self._conditions.update(sample, self._detected(sample), self._processes.is_stopped)
-        except Exception as error:
-            limits.append(failed("what lasts", error))
+        lasting = partial(self._conditions.update, sample, self._detected(sample), self._processes.is_stopped)
+        watched = part(limits, "what lasts", lasting, sample.watched)
         return replace(
             sample,
             events=tuple(events),
