@@ -15,18 +15,17 @@ from probes.bandwidth.model.planned_series import Load, Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     DONE,
-    LINE_LIMIT,
     MEASURING,
     About,
-    Fact,
     Sample,
     clean_line,
+    fact,
     in_gbps,
     parse_int,
     parse_number,
 )
 from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_patterns, failures_in
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import GDRCOPY, SANITY
@@ -110,7 +109,7 @@ _NAME = re.compile(r"^\s{1,8}(?P<name>\w{1,120})\s*$")
 _VERBOSE = re.compile(r"^&&&& (?P<of>PASSED|FAILED|WAIVED) (?P<name>\w{1,120})")
 
 
-class GdrcopyOutput:
+class GdrcopyOutput(Parser):
     """Reads the output of copybw and of sanity."""
 
     def __init__(self) -> None:
@@ -120,13 +119,11 @@ class GdrcopyOutput:
         self._list: About | None = None
         self._gpus: dict[str, str] = {}
 
-    def feed(self, line: str) -> tuple[Output, ...]:
-        line = line[:LINE_LIMIT].rstrip()
+    def read(self, line: str) -> tuple[Output, ...]:
         if self._list is not None:
             if name := _NAME.match(line):
                 # Of what passed the count is enough.
-                passed = self._list is About.PASSED
-                return () if passed else (Fact(self._list, name["name"], clean_line(line)),)
+                return () if self._list is About.PASSED else fact(self._list, name["name"], line)
             self._list = self._list if not line else None
         found = self._of_suite(line) or self._of_copies(line) or self._of_gpu(line)
         return found or failures_in(line, TOOL.patterns)
@@ -138,11 +135,11 @@ class GdrcopyOutput:
             return ()
         if selected := _SELECTS.match(line):
             name = self._gpus.get(selected["number"], "")
-            return (Fact(About.GPU, clean_line(f"{selected['number']} {name}"), clean_line(line)),)
+            return fact(About.GPU, f"{selected['number']} {name}", line)
         if buffer := _BUFFER.match(line):
             self._buffer = parse_int(buffer["size"])
         if line == "closing gdrdrv":
-            return (Fact(About.PHASE, DONE, clean_line(line)),)
+            return fact(About.PHASE, DONE, line)
         return ()
 
     def _of_copies(self, line: str) -> tuple[Output, ...]:
@@ -150,7 +147,7 @@ class GdrcopyOutput:
             what = "write" if test["what"] == "writing" else "read"
             self._sizes[what] = parse_int(test["size"]) if test["size"] else self._buffer
             self._counts[what] = parse_int(test["count"] or "")
-            return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+            return fact(About.PHASE, MEASURING, line)
         if bandwidth := _BANDWIDTH.match(line):
             number, what = parse_number(bandwidth["number"]), bandwidth["what"]
             if number is None:
@@ -162,19 +159,15 @@ class GdrcopyOutput:
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
         if total := _TOTAL.match(line):
-            found: list[Output] = [
-                Fact(about, total[about.value], clean_line(line))
-                for about in (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
-            ]
-            if int(total["failed"]):
-                failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
-                found.append(Failure(failed, clean_line(line), SYMPTOM))
-            return tuple(found)
+            counts = (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
+            found = tuple(each for about in counts for each in fact(about, total[about.value], line))
+            failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
+            return (*found, Failure(failed, clean_line(line), SYMPTOM)) if int(total["failed"]) else found
         if listed := _LIST.match(line):
             self._list = About(listed["of"])
         verbose = _VERBOSE.match(line)
         if verbose and verbose["of"] != "PASSED":
-            return (Fact(About(verbose["of"].lower()), verbose["name"], clean_line(line)),)
+            return fact(About(verbose["of"].lower()), verbose["name"], line)
         return ()
 
 

@@ -32,13 +32,12 @@ from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.samples import (
     DONE,
-    LINE_LIMIT,
     MEASURING,
     STAGED,
     About,
-    Fact,
     Sample,
     clean_line,
+    fact,
     in_gbps,
     parse_int,
     parse_number,
@@ -52,7 +51,7 @@ from probes.bandwidth.tools.failures import (
     failure_patterns,
     failures_in,
 )
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
@@ -194,7 +193,7 @@ _ROUTES = 16
 _GROUPS = ("out-of-place", "in-place")
 
 
-class NcclTestsOutput:
+class NcclTestsOutput(Parser):
     """Reads one run's output, in which NCCL's own lines (NCCL_DEBUG) may be mixed."""
 
     def __init__(self, what: str = "") -> None:
@@ -205,20 +204,19 @@ class NcclTestsOutput:
         self._has_timestamps = False
         self._routes: set[str] = set()
 
-    def feed(self, line: str) -> tuple[Output, ...]:
-        line = line[:LINE_LIMIT].rstrip()
+    def read(self, line: str) -> tuple[Output, ...]:
         if line.startswith("#"):
             return self._comment(line)
         fields = line.split()
         if fields and parse_int(fields[0]) is not None:
             return self._row(line, fields)
         if library := _LIBRARY.match(line):
-            return (Fact(About.VERSION, f"NCCL {clean_line(library['version'])}", clean_line(line)),)
+            return fact(About.VERSION, f"NCCL {library['version']}", line)
         if route := _ROUTE.search(line):
             if route["route"] in self._routes or len(self._routes) >= _ROUTES:
                 return ()
             self._routes.add(route["route"])
-            return (Fact(About.ROUTE, clean_line(route["route"]), clean_line(line)),)
+            return fact(About.ROUTE, route["route"], line)
         return failures_in(line, TOOL.patterns)
 
     def _comment(self, line: str) -> tuple[Output, ...]:
@@ -227,14 +225,14 @@ class NcclTestsOutput:
             return self._header(names, line)
         if starts := _STARTS.match(line):
             if starts["what"] == "concluded":
-                return (Fact(About.PHASE, DONE, clean_line(line)),)
+                return fact(About.PHASE, DONE, line)
             self._what = starts["name"]
-            return (Fact(About.TEST, self._what, clean_line(line)),)
+            return fact(About.TEST, self._what, line)
         if version := _VERSION.match(line):
-            return (Fact(About.VERSION, f"nccl-tests {clean_line(version['version'])}", clean_line(line)),)
+            return fact(About.VERSION, f"nccl-tests {version['version']}", line)
         if rank := _RANK.match(line):
             place = f"{rank['rank']}: {rank['host']} device {rank['device']} {rank['bus']} {rank['name']}"
-            return (Fact(About.RANK, clean_line(place), clean_line(line)),)
+            return fact(About.RANK, place, line)
         average = _AVERAGE.match(line)
         number = parse_number(average["number"]) if average else None
         if number is not None:
@@ -253,7 +251,7 @@ class NcclTestsOutput:
         rest = names[first : len(names) - self._has_timestamps]
         group = tuple(rest[: len(rest) // names.count(time)])
         self._group = group if "algbw" in group and "busbw" in group else ()
-        return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+        return fact(About.PHASE, MEASURING, line)
 
     def _row(self, line: str, fields: list[str]) -> tuple[Output, ...]:
         """Read a row, whose groups are its last fields; redop and root before them may be missing."""

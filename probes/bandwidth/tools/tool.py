@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Protocol
 
 from probes.bandwidth.model.command import Command, Refused
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.planned_series import Purpose, Settings
 from probes.bandwidth.model.request import Request
+from probes.bandwidth.model.samples import LINE_LIMIT
 from probes.bandwidth.tools.failures import (
     FIRST_PATTERNS,
     LAST_PATTERNS,
@@ -57,11 +57,16 @@ class LocalSettings(Settings):
         return Limit(())
 
 
-class Parser(Protocol):
+class Parser(ABC):
     """Reads the output of one run, line by line."""
 
     def feed(self, line: str) -> tuple[Output, ...]:
         """Return what a line reports: nothing for most lines."""
+        return self.read(line[:LINE_LIMIT].rstrip())
+
+    @abstractmethod
+    def read(self, line: str) -> tuple[Output, ...]:
+        """Return what a line of bounded length reports."""
 
 
 class BandwidthTool(ABC):
