@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software
@@ -240,12 +240,8 @@ def _answer(host: Host, name: str, argv: tuple[str, ...], parse: Callable[[str],
 
 
 def _heard(neighbors: Maybe[dict[str, Leaf]], rail: Rail) -> Maybe[Leaf]:
-    if isinstance(neighbors, Unknown):
-        return neighbors
-    if isinstance(rail.netdev, Unknown):
-        return rail.netdev
     nothing = Unknown(Reason.NOT_THERE, "lldpctl", f"lldpd has heard no switch on {rail.netdev}")
-    return neighbors.get(rail.netdev, nothing)
+    return map_known(neighbors, lambda found: map_known(rail.netdev, lambda name: found.get(name, nothing)))
 
 
 def parse_lldp(text: str) -> Maybe[dict[str, Leaf]]:

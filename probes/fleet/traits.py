@@ -288,11 +288,7 @@ def _link(functions: dict[str, PciFunction], bdf: str, idles: bool = False) -> M
         return Unknown(Reason.NOT_THERE, bdf)
     upper = functions.get(function.chain[-2]) if len(function.chain) > 1 else None
     speed, width = now_of(function.link, None if upper is None else upper.link, idles)
-    if isinstance(speed, Unknown):
-        return speed
-    if isinstance(width, Unknown):
-        return width
-    return f"{speed:g} GT/s ×{width:g}"
+    return map_known(speed, lambda speed: map_known(width, lambda width: f"{speed:g} GT/s ×{width:g}"))
 
 
 # One value a NIC, or a port of it

@@ -321,11 +321,6 @@ def gone_from(history: ComponentHistory, node: Node) -> frozenset[str]:
     )
 
 
-def past_of(history: ComponentHistory, node: Node, device: str) -> str:
-    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
-    return past_by_device(history, node).get(device, "")
-
-
 def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:
     """Return what the history says about each NIC by its name and GPU by its BDF, where it says something.
 

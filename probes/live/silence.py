@@ -85,6 +85,7 @@ class Silence:
             for name, is_waiting in waits.items()
             if not isinstance(is_waiting, Unknown)
         }
+        waiting = {name for name, since in self._idle_at.items() if at - since >= WAIT_SECONDS}
         before, self._moved_at, self._asks = self._moved_at, {}, False
         self._moved &= before.keys()
         found = []
@@ -100,7 +101,10 @@ class Silence:
                 if isinstance(moves, Unknown):
                     standstill = moves if job.id in before else _NOT_YET
                 elif seconds >= WAIT_SECONDS:
-                    standstill = self._standstill(job, members[job.id], seconds, at, shown_by, source)
+                    own = {gpu for each in members[job.id] for gpu in each.gpus} & self._idle_at.keys()
+                    blocked = tuple(each.rank_name for each in members[job.id] if str(each.pid) in waiting)
+                    is_whole, busy = job.id not in self._moved, len(own & waiting)
+                    standstill = Standstill(seconds, is_whole, len(own), busy, blocked, shown_by, source)
                 elif job.id not in self._moved:
                     standstill = _NOT_YET
             shown = seconds if seconds >= SILENT_SECONDS else 0.0
@@ -128,27 +132,6 @@ class Silence:
         may_post = any(gpu_may_post(each.process.libraries, each.threads) for each in members)
         still = pairs.are_still(connected, may_post)
         return _NOT_ALL_PAIRS if still is None else not still, shown_by, _PAIRS
-
-    def _standstill(
-        self,
-        job: LiveJob,
-        members: Sequence[LiveProcess],
-        seconds: float,
-        at: float,
-        shown_by: str,
-        source: str,
-    ) -> Standstill:
-        gpus = {gpu for process in members for gpu in process.gpus} & self._idle_at.keys()
-        waiting = {name for name, since in self._idle_at.items() if at - since >= WAIT_SECONDS}
-        return Standstill(
-            seconds,
-            job.id not in self._moved,
-            len(gpus),
-            len(gpus & waiting),
-            tuple(process.rank_name for process in members if str(process.pid) in waiting),
-            shown_by,
-            source,
-        )
 
 
 def _any_moves(devices: Collection[str], ports: Sequence[PortSample]) -> Maybe[bool]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
+from probes.facts.jobs.nccl_conf import read_nccl_conf
 from probes.facts.network.routes import TABLES
 from probes.host.protocol import Host
 from probes.host.ras import PORT, parse_addresses
 from probes.live.model.sample import LiveProcess, LiveSample, Role
-from probes.live.processes.job_logs import own_pid
+from probes.live.processes.job_logs import own_pid, setting
 from probes.live.ras.policy import RasJob
 from probes.nccl.ras import RasProcess
 
@@ -57,7 +57,7 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
     `version`: of NCCL, where gdrtop cannot read it.
     """
     processes = known(sample.processes, ())
-    conf = read_nccl_conf(host)
+    of_node = map_known(read_nccl_conf(host), lambda conf: conf.values.get("NCCL_RAS_ADDR", ""))
     listeners = _listeners(host)
     own = host.link("/proc/self/ns/net")
     found: dict[tuple[object, str], _Port] = {}
@@ -66,8 +66,9 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
         members = [process for process in processes if process.job == job.id and process.role is Role.NCCL]
         if not members:
             continue
-        texts = (_setting(member, "NCCL_RAS_ADDR", conf) for member in members)
-        text, problem = next(filter(None, texts), _DEFAULT), _problem(host, members, own)
+        texts = [known(setting(member.process, "NCCL_RAS_ADDR"), "") for member in members]
+        stripped = (text.strip() for text in (*texts, known(of_node, "")))
+        text, problem = next(filter(None, stripped), _DEFAULT), _problem(host, members, own)
         # What differs only in how the address is written is one port: every job on it may get the question.
         parsed = dict.fromkeys(map(str, parse_addresses(text)))
         ports = frozenset(address.rpartition(":")[2] for address in parsed)
@@ -137,21 +138,9 @@ def _problem(host: Host, members: Sequence[LiveProcess], own: Maybe[str]) -> str
     space = host.link(f"/proc/{first.pid}/ns/net")
     if not isinstance(space, Unknown) and not isinstance(own, Unknown) and space != own:
         return f"pid {first.pid} is in another network namespace; run gdrtop in its container"
-    if _setting(first, "NCCL_RAS_ENABLE", Unknown(Reason.NOT_THERE)) == "0":
+    if known(setting(first.process, "NCCL_RAS_ENABLE"), "").strip() == "0":
         return "NCCL_RAS_ENABLE=0 disables it"
     return ""
-
-
-def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
-    """Return a variable as NCCL finds it; "" if it is not set or not readable."""
-    user, inside = process.process.user_conf, process.process.nccl_conf
-    values = (
-        known(process.process.environment, {}),
-        user.values if isinstance(user, NcclConf) else {},
-        inside.values if isinstance(inside, NcclConf) else {},
-        conf.values if isinstance(conf, NcclConf) else {},
-    )
-    return next((value[name].strip() for value in values if name in value), "")
 
 
 def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str]:
