@@ -209,10 +209,8 @@ def peer_memory_error(number: int, nic: str, examination: Examination) -> str:
 
 def _peer_module(nic: str, examination: Examination) -> tuple[str, bool]:
     """Return the module that a NIC needs for peer memory, and whether it is loaded."""
-    rdma, modules = examination.node.rdma, examination.node.modules
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    direct = examination.node.gpudirect
-    if any(device.name == nic and device.driver == "efa" for device in devices):
+    modules, direct = examination.node.modules, examination.node.gpudirect
+    if any(each.name == nic and each.driver == "efa" for each in examination.node.rdma_devices):
         return "efa_nv_peermem", not isinstance(direct, Unknown) and direct.nic_peermem.get(nic) is True
     module = None if isinstance(modules, Unknown) else modules.modules.get("nvidia_peermem")
     return "nvidia_peermem", module is not None and module.state is ModuleState.LIVE
@@ -229,10 +227,10 @@ def _memlock(examination: Examination) -> str:
 
 def _bar1(gpu: str, examination: Examination) -> str:
     """Return "; 120 of 128 MiB of BAR1 are in use", or ""."""
-    live, gpus = examination.reading.gpus, examination.node.gpus
-    if isinstance(live, Unknown) or isinstance(gpus, Unknown) or gpu not in live:
+    live, gpus = examination.reading.gpus, examination.node.known_gpus
+    if isinstance(live, Unknown) or gpu not in live:
         return ""
-    total = next((known(each.bar1_total_bytes, 0) for each in gpus.gpus if each.bdf == gpu), 0)
+    total = next((known(each.bar1_total_bytes, 0) for each in gpus if each.bdf == gpu), 0)
     used = live[gpu].bar1_used_bytes
     if isinstance(used, Unknown) or not total:
         return ""

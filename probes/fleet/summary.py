@@ -139,11 +139,10 @@ def _role(examination: Examination) -> Role:
     node = examination.node
     platform = node.platform
     machine = platform.product if isinstance(platform, PlatformFacts) else platform
-    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
     nics = nics_of(examination)
     return Role(
         printable(known(machine, ""), MOST_CHARACTERS),
-        _counted(gpu_model(examination, gpu) for gpu in gpus),
+        _counted(gpu_model(examination, gpu) for gpu in node.known_gpus),
         _counted(map(model_of, () if isinstance(nics, Unknown) else nics)),
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.base.text import plural, version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, name_of
@@ -309,8 +308,8 @@ def _gpus(live: LiveProcess, examination: Examination) -> Maybe[tuple[ProcessGpu
     bdfs = _bdfs(live, examination)
     if isinstance(bdfs, Unknown):
         return bdfs
-    facts, topology = examination.node.gpus, examination.topology
-    labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in facts.gpus} if isinstance(facts, GpuFacts) else {}
+    topology = examination.topology
+    labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in examination.node.known_gpus}
     found = []
     for bdf in bdfs:
         nics = topology.best_nics.get(bdf, ())[:_MOST_NICS]

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts
 from probes.host.collectives import METRICS_SUFFIX, CollectiveSpeed, newest
 from probes.host.protocol import Host, KernelMessage
 from probes.live.events.conditions import Conditions
@@ -81,8 +79,7 @@ class BusBandwidth:
             return processes
         speeds: dict[int, Maybe[Speeds]] = dict(hidden)
         if watched:
-            facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-            uuids = {gpu.bdf: gpu.uuid for gpu in facts if not isinstance(gpu.uuid, Unknown)}
+            uuids = {gpu.bdf: gpu.uuid for gpu in node.known_gpus if not isinstance(gpu.uuid, Unknown)}
             found = self._source.read(
                 host, now, lambda: {process.pid: self._speeds(host, process, uuids) for process in watched}
             )
@@ -162,13 +159,8 @@ def slowest(speeds: Mapping[int, Speeds]) -> SlowestRank | None:
     for pid, found in speeds.items():
         for speed in found:
             if speed.sequence is not None:
-                key = (
-                    speed.nodes or 0,
-                    speed.ranks or 0,
-                    speed.communicator,
-                    speed.sequence,
-                    speed.collective,
-                )
+                size = speed.nodes or 0, speed.ranks or 0
+                key = (*size, speed.communicator, speed.sequence, speed.collective)
                 groups.setdefault(key, {}).setdefault(pid, speed)
     most = max(map(len, groups.values()), default=0)
     if most < 2:
@@ -297,12 +289,11 @@ class LiveSampler:
             lambda: self._bus.update(host, node, found.processes, reading.at),
             found.processes,
         )
-        facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
         live = reading.gpus
         absent = Unknown(Reason.NOT_THERE, "NVML", "the GPU is not listed")
         gpus = tuple(
             GpuSample(gpu.bdf, gpu.index, live if isinstance(live, Unknown) else live.get(gpu.bdf, absent))
-            for gpu in facts
+            for gpu in node.known_gpus
         )
         sample = LiveSample(
             at=reading.at,
@@ -356,15 +347,13 @@ class LiveSampler:
 
 
 def _names(node: Node) -> dict[str, str]:
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    named = {gpu.bdf: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.index, Unknown)}
+    named = {gpu.bdf: f"GPU {gpu.index}" for gpu in node.known_gpus if not isinstance(gpu.index, Unknown)}
     return named | _nic_names(node)
 
 
 def _nic_names(node: Node) -> dict[str, str]:
     """Return the names of the RDMA devices by BDF; the first one of a function that has several."""
-    nics = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    return {nic.bdf: nic.name for nic in reversed(nics) if not isinstance(nic.bdf, Unknown)}
+    return {nic.bdf: nic.name for nic in reversed(node.rdma_devices) if not isinstance(nic.bdf, Unknown)}
 
 
 def _no_ports(node: Node) -> str:

@@ -12,10 +12,8 @@ from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, words
-from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
 from probes.live.events.gpus import FULL_SPEED_PERCENT
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
@@ -38,8 +36,7 @@ class Places:
 
 def places_of(node: Node) -> Places:
     """Return what is known of the places; the rest is left out."""
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    devices, gpus = node.rdma_devices, node.known_gpus
     nodes = () if isinstance(node.numa, Unknown) else node.numa.nodes
     return Places(
         node.pci.functions if isinstance(node.pci, PciFacts) else {},

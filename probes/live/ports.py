@@ -9,11 +9,11 @@ from functools import lru_cache
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.cxi import telemetry_file
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort, parse_rate
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
@@ -230,7 +230,7 @@ class PortReader:
         """Return the node's ports; what was read of one that is still there is kept."""
         old = {(port.device.name, port.facts.number): port for port in self._ports}
         ports = []
-        for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        for device in node.rdma_devices:
             for facts in device.ports:
                 port = _first(host, device, facts)
                 was = old.get((device.name, facts.number))
@@ -360,13 +360,9 @@ def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[fl
 
 def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethtool]) -> None:
     netdev = port.facts.netdev
-    answer: Maybe[dict[str, int]]
+    answer = map_known(now, lambda now: now.values.get(known(netdev, ""), _NO_ANSWER))
     if isinstance(netdev, Unknown):
         answer = Unknown(Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters")
-    elif isinstance(now, Unknown):
-        answer = now
-    else:
-        answer = now.values.get(netdev, _NO_ANSWER)
     if isinstance(answer, Unknown) or isinstance(now, Unknown):
         port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
         port.ethtool, port.events = {}, {}

@@ -42,14 +42,13 @@ class Identity:
 def identities_of(node: Node) -> dict[str, Identity]:
     """Return the ports of a node by name, and its GPUs by BDF."""
     found: dict[str, Identity] = {}
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    for device in devices:
+    for device in node.rdma_devices:
         bdf, guid = known(device.bdf, ""), known(device.node_guid, "")
         begin = guid if guid and guid != _NO_GUID else bdf or device.name
         for port in device.ports:
             name = port_name(device.name, port.number)
             found[name] = Identity(f"{begin}/{port.number}", name, is_gpu=False, bdf=bdf)
-    for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
+    for gpu in node.known_gpus:
         name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
         found[gpu.bdf] = Identity(known(gpu.uuid, gpu.bdf), name, is_gpu=True, bdf=gpu.bdf)
     return found

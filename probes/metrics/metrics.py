@@ -11,7 +11,6 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, known, map_known
 from probes.checks.judgment import Judgment, with_severity
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
@@ -181,7 +180,7 @@ def _bus_id(bdf: str) -> str:
 
 def _paths(examination: Examination) -> _Values:
     node, topology = examination.node, examination.topology
-    facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
+    facts = {gpu.bdf: gpu for gpu in node.known_gpus}
     nics = [nic.id for nic in topology.nics if nic.id in topology.devices]
     for gpu, nic in product((gpu.id for gpu in topology.gpus), nics):
         path = topology.paths[gpu, nic]

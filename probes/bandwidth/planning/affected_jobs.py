@@ -18,7 +18,7 @@ from probes.bandwidth.model.planned_series import PlannedTest
 from probes.base.frozen import frozen
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.rdma.devices import RdmaFacts
@@ -60,10 +60,10 @@ def affected_by(
 
 
 def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
-    facts, live = examination.node.gpus, examination.reading.gpus
+    live = examination.reading.gpus
     ends = [end for test in tests for end in (test.settings, test.far) if end is not None]
     indices = {index for end in ends for index in end.gpu_indices}
-    used = [gpu for gpu in facts.gpus if gpu.index in indices] if isinstance(facts, GpuFacts) else []
+    used = [gpu for gpu in examination.node.known_gpus if gpu.index in indices]
     if used and isinstance(live, Unknown):
         return [f"cannot tell which jobs use the GPUs: {live}"]
     found = [(gpu, users_of_gpu(examination, gpu)) for gpu in used]

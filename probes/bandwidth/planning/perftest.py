@@ -22,7 +22,6 @@ from probes.bandwidth.planning.node_settings import (
 from probes.bandwidth.tools.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -40,8 +39,7 @@ def _title(gpu: str, nic: str, memory: str) -> str:
 
 
 def _label(examination: Examination, gpu: str | None) -> str:
-    facts = examination.node.gpus
-    cards = facts.gpus if isinstance(facts, GpuFacts) else ()
+    cards = examination.node.known_gpus
     return next((f"GPU{card.index}" for card in cards if card.bdf == gpu), gpu or "")
 
 
@@ -232,8 +230,7 @@ def _over_other_device(
 def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSettings:
     """Use the far device's own GPU if it is the best NIC of another GPU; else the same GPU at both ends."""
     assert far.gpu is not None
-    facts = examination.node.gpus
-    for card in facts.gpus if isinstance(facts, GpuFacts) else ():
+    for card in examination.node.known_gpus:
         if card.bdf != far.gpu.bdf and far.device in examination.topology.best_nics.get(card.bdf, ())[:1]:
             memory = gpu_memory(examination, card, far.device, far.gpu.dmabuf)
             return far if isinstance(memory, Refused) else replace(far, gpu=memory)

@@ -272,11 +272,11 @@ def _active_devices(examination: Examination) -> list[RdmaDevice] | Refused:
 
 def _idle_nics(examination: Examination) -> tuple[LeftOut, ...]:
     """Return the NICs without an active port; those that a GPU would use are missed."""
-    topology, rdma = examination.topology, examination.node.rdma
+    topology = examination.topology
     used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
     missed = {better for gpu, nic in used if nic for better in better_nics_down(topology, gpu, nic)}
     idle = []
-    for device in rdma.devices if isinstance(rdma, RdmaFacts) else ():
+    for device in examination.node.rdma_devices:
         # A device on no PCI function is software, and so no NIC.
         if active_port(device) is None and not isinstance(device.bdf, Unknown):
             states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
@@ -342,18 +342,15 @@ def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
     nearest = topology.best_nics.get(gpu, ())
     if path is None or isinstance(path.nccl, Unknown) or not nearest:
         return False
-    gpus = examination.node.gpus
-    cards = () if isinstance(gpus, Unknown) else gpus.gpus
-    by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in cards)
+    by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in examination.node.known_gpus)
     return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in NEAR or by_c2c)
 
 
 def _models(examination: Examination, gpu: str, nic: str) -> tuple[str, str, str]:
     """Return product, GPU model and NIC model; "" where unknown."""
-    platform, gpus = examination.node.platform, examination.node.gpus
+    platform = examination.node.platform
     product = known(platform.product, "") if isinstance(platform, PlatformFacts) else ""
-    cards = () if isinstance(gpus, Unknown) else gpus.gpus
-    model = next((card.name for card in cards if card.bdf == gpu), "")
+    model = next((card.name for card in examination.node.known_gpus if card.bdf == gpu), "")
     bdf = next((known(end.bdf, "") for end in examination.topology.nics if end.id == nic), "")
     function = functions_of(examination).get(bdf)
     if function is None:

@@ -49,11 +49,6 @@ def baseline_result(baseline: Iterable[Result], key: tuple[object, ...], origin:
     return next(filter(is_measured, same), None)
 
 
-def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
-    """Return the result of the same test in the baseline of its machine type."""
-    return baseline_result(baseline, result.key, result.origin)
-
-
 def change(result: Result, other: Result, other_name: str) -> str:
     """Return "186 Gb/s: 3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" if nothing can be compared.
 
@@ -77,7 +72,7 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
     """Return a sentence for the previous result of the same test, and one for the baseline, if they exist."""
     if not is_measured(result):
         return ()
-    before, norm = earlier(result, kept), expected(result, baseline)
+    before, norm = earlier(result, kept), baseline_result(baseline, result.key, result.origin)
     sentences = []
     if before is not None and before != norm:
         sentences.append(change(result, before, f"on {local_time(before.taken_at)}"))

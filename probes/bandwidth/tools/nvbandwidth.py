@@ -29,7 +29,7 @@ from probes.bandwidth.model.samples import (
 from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -65,8 +65,7 @@ class NvbandwidthSettings(LocalSettings):
         return command(tools, (self.tool, "-t", *self.tests), None, visible_gpus(self.gpus))
 
     def limit(self, examination: Examination) -> Limit:
-        facts = examination.node.gpus
-        cards = facts.gpus if isinstance(facts, GpuFacts) else ()
+        cards = examination.node.known_gpus
         bdf = next((card.bdf for card in cards if self.gpus == (card.index,)), None)
         return Limit(()) if bdf is None else limit_of_gpu_copies(examination, bdf)
 

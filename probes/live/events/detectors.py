@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -191,7 +191,7 @@ class ModuleEvents:
     """Compare the loaded modules."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, bool] = {}
+        self._loaded: defaultdict[str, Settled[bool]] = defaultdict(lambda: Settled(1))
         self._modules: object = None  # of the sample before
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
@@ -201,12 +201,9 @@ class ModuleEvents:
             return events
         self._modules = sample.modules
         for name, state in sample.modules.items():
-            if state not in (*_LOADED, _NOT_LOADED):
-                continue  # being loaded or unloaded
             is_loaded = state != _NOT_LOADED
-            before = self._loaded.get(name)
-            self._loaded[name] = is_loaded
-            if before is not None and before != is_loaded:
+            is_changing = state not in (*_LOADED, _NOT_LOADED)
+            if not is_changing and self._loaded[name].update(is_loaded) is not None:
                 kind = EventKind.MODULE_LOADED if is_loaded else EventKind.MODULE_UNLOADED
                 severity = Severity.NOTE if is_loaded else Severity.WARNING
                 text = f"{name} was {'loaded' if is_loaded else 'unloaded'}"

@@ -138,11 +138,8 @@ class PortEvents:
         if len(gone) > 1 and not self._known:
             text = f"all {len(gone)} RDMA ports are gone"
             return [LiveEvent(sample.taken_at, kind, Severity.CRITICAL, gone[0], text, why)]
-        severities = {name: _down(name.partition("/")[0] in used) for name in gone}
-        return [
-            LiveEvent(sample.taken_at, kind, severity, name, f"{name} is gone", why)
-            for name, severity in severities.items()
-        ]
+        at, downs = sample.taken_at, {name: _down(name.partition("/")[0] in used) for name in gone}
+        return [LiveEvent(at, kind, down, name, f"{name} is gone", why) for name, down in downs.items()]
 
 
 def _used(processes: Maybe[tuple[LiveProcess, ...]]) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import Process
 from probes.host.protocol import FileRange, Host, of_user
 from probes.live.model.sample import GDR_WORDS, WITHOUT_GDR, LiveJob, LiveProcess, LiveSample, Role
@@ -240,19 +240,15 @@ class _Search:
 
 def setting(process: Process, name: str) -> Maybe[str]:
     """Return a variable as NCCL reads it: from the environment, the user's nccl.conf or /etc/nccl.conf."""
-    if isinstance(process.environment, Unknown):
-        return process.environment
-    if name in process.environment:
-        return process.environment[name]
-    if isinstance(process.user_conf, Unknown):
-        if process.user_conf.reason not in ABSENT:
-            return process.user_conf
-    elif name in process.user_conf.values:
-        return process.user_conf.values[name]
-    if isinstance(process.nccl_conf, Unknown):
-        return process.nccl_conf
-    value = process.nccl_conf.values.get(name)
-    return Unknown(Reason.NOT_THERE, name) if value is None else value
+    user = map_known(process.user_conf, lambda conf: conf.values)
+    user = {} if isinstance(user, Unknown) and user.reason in ABSENT else user
+    of_node = map_known(process.nccl_conf, lambda conf: conf.values)
+    for values in (process.environment, user, of_node):
+        if isinstance(values, Unknown):
+            return values
+        if name in values:
+            return values[name]
+    return Unknown(Reason.NOT_THERE, name)
 
 
 def _level(processes: Iterable[LiveProcess]) -> str | None:

@@ -19,7 +19,6 @@ from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.data_direct import functions_of_nics
-from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
 from probes.live.processes.ownership import RdmaUse, ResourceRound
@@ -71,10 +70,8 @@ def has_gpu(pid: int, process: Maybe[Process], users: GpuUsers) -> Maybe[bool]:
 
 def numa_nodes(node: Node) -> dict[str, int]:
     """Return the NUMA nodes of GPUs, by BDF, and of RDMA devices, by name; without those that are unknown."""
-    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
-    devices = () if isinstance(node.rdma, Unknown) else node.rdma.devices
-    found = [(gpu.bdf, gpu.numa_node) for gpu in gpus]
-    found += [(device.name, device.numa_node) for device in devices]
+    found = [(gpu.bdf, gpu.numa_node) for gpu in node.known_gpus]
+    found += [(device.name, device.numa_node) for device in node.rdma_devices]
     return {name: number for name, number in found if not isinstance(number, Unknown)}
 
 
@@ -107,18 +104,13 @@ def peermem_regions(peermem: PeermemReading) -> Maybe[int]:
 
 def dmabuf_candidates(found: ResourceRound) -> dict[int, frozenset[str]]:
     """Return the processes with regions that VmPin does not count, and the devices with their regions."""
-
-    def is_candidate(pid: int, use: RdmaUse) -> bool:
+    candidates = {}
+    for pid, use in found.ownership.uses.items():
         pinned = found.pinned.get(pid)
-        if use.own.without_length or use.inherited.without_length:
-            return True
-        return isinstance(pinned, int) and uncharged_bytes(use, pinned) >= DMABUF_THRESHOLD
-
-    return {
-        pid: frozenset(nic.device for nic in use.nics if nic.regions)
-        for pid, use in found.ownership.uses.items()
-        if is_candidate(pid, use)
-    }
+        is_charged_less = isinstance(pinned, int) and uncharged_bytes(use, pinned) >= DMABUF_THRESHOLD
+        if use.own.without_length or use.inherited.without_length or is_charged_less:
+            candidates[pid] = frozenset(nic.device for nic in use.nics if nic.regions)
+    return candidates
 
 
 def lasting_evidence(node: Node) -> NodeEvidence:
@@ -127,7 +119,6 @@ def lasting_evidence(node: Node) -> NodeEvidence:
     direct = node.gpudirect
     modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
     loaded: Collection[str] = [name for name, module in modules.items() if module.state is ModuleState.LIVE]
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     peermem = direct.peermem if isinstance(direct, GpuDirectFacts) else None
     is_impossible = peermem and peermem.path is GdrPath.PEERMEM and peermem.usable is False
     no_peermem = first_unmet(peermem) if peermem and is_impossible else ""
@@ -137,7 +128,7 @@ def lasting_evidence(node: Node) -> NodeEvidence:
         dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
         no_dmabuf=_without_dmabuf(direct) if isinstance(direct, GpuDirectFacts) else {},
         no_peermem=no_peermem,
-        drivers={device.name: device.driver for device in devices},
+        drivers={device.name: device.driver for device in node.rdma_devices},
         has_small_pages=map_known(node.platform, lambda platform: platform.cpu_architecture) == "x86_64",
         numa_nodes=numa_nodes(node),
     )

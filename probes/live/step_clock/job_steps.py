@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
-from probes.facts.rdma.devices import ACTIVE, RdmaFacts
+from probes.facts.rdma.devices import ACTIVE
 from probes.host.protocol import Host
 from probes.live.model.activity import moves_data
 from probes.live.model.sample import STEP_ROLES, JobStep, LiveJob, LiveSample, PortSample
@@ -87,7 +87,7 @@ class JobSteps:
 
 
 def _files(host: Host, node: Node, watched: PortSample) -> tuple[tuple[str, ...], int]:
-    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+    for device in node.rdma_devices:
         for port in device.ports:
             if (device.name, port.number) == (watched.device, watched.port):
                 return byte_files(host, device, port)
