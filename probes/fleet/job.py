@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.fleet.job_differences import (
     Port,
     TrafficWatch,
@@ -278,12 +278,9 @@ def _largest(samples: Iterable[LiveSample]) -> str:
 
 
 def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
-    loads = [gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent for gpu in gpus]
-    unknown = next((load for load in loads if isinstance(load, Unknown)), None)
-    if unknown is not None:
-        return unknown
+    loads = [map_known(gpu.live, lambda live: live.utilization_percent) for gpu in gpus]
     none = Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
-    return min((known(load, 0) for load in loads), default=none)
+    return min(loads, key=lambda load: known(load, -1), default=none)  # an unknown one comes first
 
 
 def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[str, ...]]:

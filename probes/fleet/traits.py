@@ -140,7 +140,9 @@ def _acs(examination: Examination) -> Maybe[str]:
 def _of_names(examination: Examination) -> Iterator[Trait]:
     node = examination.node
     yield from _modules(examination)
-    yield from _driver_parameters(examination)
+    parameters = map_known(node.gpus, lambda gpus: gpus.driver.parameters)
+    for name, value in known(parameters, {}).items():  # without the driver, its version says so
+        yield trait("parameter", value.strip('"'), f"{name} of nvidia")
     cmdline = map_known(node.kernel, lambda kernel: kernel.cmdline)
     yield from _each("cmdline", map_known(cmdline, options_of))
     processes = examination.processes
@@ -176,14 +178,6 @@ def _modules(examination: Examination) -> Iterator[Trait]:
         yield trait("module", state, name)
         for parameter, value in module.parameters.items():
             yield trait("parameter", value, f"{parameter} of {name}")
-
-
-def _driver_parameters(examination: Examination) -> Iterator[Trait]:
-    gpus = examination.node.gpus
-    parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
-    if not isinstance(parameters, Unknown):  # without the driver, its version says so
-        for name, value in parameters.items():
-            yield trait("parameter", value.strip('"'), f"{name} of nvidia")
 
 
 def options_of(cmdline: str) -> dict[str, str]:

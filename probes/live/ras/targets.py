@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -162,13 +163,9 @@ def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str
 
 
 def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:
-    ages: list[float] = []
-    for member in members:
-        started = map_known(member.process.usage, lambda usage: usage.started_at)
-        if isinstance(started, Unknown):
-            return started
-        ages.append(now - started)
-    return min(ages)
+    started = (map_known(member.process.usage, lambda usage: usage.started_at) for member in members)
+    ages = (map_known(at, lambda at: now - at) for at in started)
+    return min(ages, key=lambda age: known(age, -math.inf))  # an unknown one comes first
 
 
 @frozen
