@@ -30,7 +30,6 @@ from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import GDRCOPY, SANITY
 from probes.facts.system.tools import ToolFacts
-from probes.snapshot.examination import Examination
 
 _NOT_PROVEN = "GPUDirect RDMA (no NIC is involved, and RDMA does not need gdrdrv)"
 
@@ -176,15 +175,13 @@ class Gdrcopy(LocalTool):
 
     failure_patterns = _PATTERNS
     binds_to_gpu = True
+    source = "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
 
     def parser(self, program: str) -> GdrcopyOutput:
         return GdrcopyOutput()
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> GdrcopySettings:
         return GdrcopySettings(gpus[0].index if gpus else 0, request.tool, request.size_bytes, numa_node)
-
-    def install_hint(self, examination: Examination) -> str:
-        return "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
 
 
 TOOL = Gdrcopy()

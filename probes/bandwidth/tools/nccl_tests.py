@@ -55,7 +55,6 @@ from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
-from probes.snapshot.examination import Examination
 
 # NVLS (NVLink SHARP) ignores NCCL_P2P_DISABLE (NCCL src/transport/nvls.cc), and unless NCCL's IB transport is
 # requested by name, TCP over some Ethernet port takes its place.
@@ -304,6 +303,10 @@ class NcclTests(LocalTool):
 
     failure_patterns = _PATTERNS
     is_per_gpu = False
+    source = (
+        "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
+        " /usr/local/bin; NVIDIA's PyTorch containers include them"
+    )
 
     def parser(self, program: str) -> NcclTestsOutput:
         return NcclTestsOutput(program.removesuffix("_perf"))
@@ -314,12 +317,6 @@ class NcclTests(LocalTool):
         is_staged = over_network and request.memory is MemoryPath.STAGED
         return NcclSettings(
             indices, request.tool, over_network=over_network, is_staged=is_staged, devices=devices
-        )
-
-    def install_hint(self, examination: Examination) -> str:
-        return (
-            "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
-            " /usr/local/bin; NVIDIA's PyTorch containers include them"
         )
 
 

@@ -162,14 +162,13 @@ def _sample(name: str, variant: str, number: float, description: re.Match[str], 
 class Nvbandwidth(LocalTool):
     """nvbandwidth."""
 
+    source = "from source: github.com/NVIDIA/nvbandwidth"
+
     def parser(self, program: str) -> NvbandwidthOutput:
         return NvbandwidthOutput()
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> NvbandwidthSettings:
         return NvbandwidthSettings(gpus=tuple(gpu.index for gpu in gpus))
-
-    def install_hint(self, examination: Examination) -> str:
-        return "from source: github.com/NVIDIA/nvbandwidth"
 
 
 TOOL = Nvbandwidth()

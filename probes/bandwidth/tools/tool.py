@@ -73,6 +73,7 @@ class BandwidthTool(ABC):
     """One bandwidth tool."""
 
     failure_patterns: tuple[FailurePattern, ...] = ()
+    source = ""  # where it is from: "from source: …"
 
     @cached_property
     def patterns(self) -> tuple[FailurePattern, ...]:
@@ -87,9 +88,9 @@ class BandwidthTool(ABC):
     def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
         """Return what a program shows, with any settings; `with_gpu`: its build can use GPU memory."""
 
-    @abstractmethod
     def install_hint(self, examination: Examination) -> str:
         """Return how to install the tool on this node."""
+        return self.source
 
 
 class LocalTool(BandwidthTool):

@@ -251,18 +251,10 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
     evidence += [
         Evidence(f"/proc/{rank.pid}/stat", f"{rank.rank_name}: state {rank.state}") for rank in states
     ]
-    return Condition(
-        SILENT,
-        job.id,
-        f"no data has moved on {still.shown_by} of {job.name} {time}, while {waiting_text(still)}",
-        sample.taken_at - still.seconds,
-        evidence=tuple(evidence[:_MOST_EVIDENCE]),
-        devices=job.nics,
-        ranks=tuple(rank.rank_name for rank in ranks),
-        job=job.id,
-        job_name=job.name,
-        subjects=(job.subject,),
-    )
+    text = f"no data has moved on {still.shown_by} of {job.name} {time}, while {waiting_text(still)}"
+    since, shown = sample.taken_at - still.seconds, tuple(evidence[:_MOST_EVIDENCE])
+    about = (job.nics, tuple(rank.rank_name for rank in ranks), job.id, job.name, (job.subject,))
+    return Condition(SILENT, job.id, text, since, Severity.WARNING, shown, *about)
 
 
 def _of_ranks(

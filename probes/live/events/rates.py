@@ -123,19 +123,11 @@ class _Fall:
         return f"{who} {verb} {_gbps(now, before)}, down from {_gbps(before, before)} the minute before"
 
     def condition(self) -> Condition:
-        text = self.text
-        return Condition(
-            TRAFFIC_FELL,
-            self.subject,
-            text,
-            self.since,
-            evidence=(Evidence(f"{_port(next(iter(self.low)))}/counters/port_xmit_data", text),),
-            devices=tuple(self.low),
-            job=self.job.id,
-            job_name=self.job.name,
-            # All NICs of a job wait for its slowest part.
-            subjects=() if self.nic else (self.job.subject.union(self.low),),
-        )
+        shown = (Evidence(f"{_port(next(iter(self.low)))}/counters/port_xmit_data", self.text),)
+        # All NICs of a job wait for its slowest part.
+        subjects = () if self.nic else (self.job.subject.union(self.low),)
+        about = (tuple(self.low), (), self.job.id, self.job.name, subjects)
+        return Condition(TRAFFIC_FELL, self.subject, self.text, self.since, Severity.WARNING, shown, *about)
 
 
 class RateEvents:
@@ -196,16 +188,9 @@ class RateEvents:
                 f"{job.name} carries at most {_gbps(rate, usual)} on {plural(len(names), 'NIC')} that report "
                 f"congestion, down from {_gbps(usual, usual)}"
             )
-            yield Condition(
-                CONGESTED,
-                job.id,
-                text,
-                sample.taken_at - (sample.at - begin),
-                evidence=tuple(Evidence(_port(name), f"{ports[name][1]} rises") for name in names),
-                devices=tuple(names),
-                job=job.id,
-                job_name=job.name,
-            )
+            shown = tuple(Evidence(_port(name), f"{ports[name][1]} rises") for name in names)
+            since, about = sample.taken_at - (sample.at - begin), (tuple(names), (), job.id, job.name)
+            yield Condition(CONGESTED, job.id, text, since, Severity.WARNING, shown, *about)
 
     def _add(self, name: str, pids: frozenset[int], port: PortSample | None, at: float) -> None:
         nic = self._nics.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from probes.base.evidence import Evidence
+from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import ACTIVE
@@ -96,17 +96,9 @@ def longer_step(job: LiveJob, at: float) -> Condition | None:
         hours = lost * _DAY_HOURS * len(job.gpus)
         whom = f"{lost:.0%} of the time of {plural(len(job.gpus), 'GPU')} on this node"
         evidence.append(Evidence("cost", f"{whom}: {hours:.0f} GPU-hours a day at this pace"))
-    return Condition(
-        STEP_LONGER,
-        job.id,
-        f"{text}; {_part_text(step, usual)}",
-        at,
-        evidence=tuple(evidence),
-        job=job.id,
-        job_name=job.name,
-        subjects=(job.subject,),
-        grown=usual.grown.value,
-    )
+    text, shown = f"{text}; {_part_text(step, usual)}", tuple(evidence)
+    about = ((), (), job.id, job.name, (job.subject,))
+    return Condition(STEP_LONGER, job.id, text, at, Severity.WARNING, shown, *about, grown=usual.grown.value)
 
 
 def _part_text(step: JobStep, usual: UsualStep) -> str:
