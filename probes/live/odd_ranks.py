@@ -11,7 +11,7 @@ from typing import TypeVar
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, words
 from probes.facts.system.numa import parse_list
@@ -112,7 +112,8 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
     cpus = odd_members(members, lambda process: _cpus_are_near(process, places))
     for process in cpus[0] if cpus and cpus[1] else ():
         said = "is limited to CPUs on a different NUMA node than its GPU"
-        add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", *_affinity(process))
+        allowed = Evidence(f"/proc/{process.pid}/status", f"Cpus_allowed_list: {_allowed_cpus(process)}")
+        add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", allowed)
     return found
 
 
@@ -211,17 +212,13 @@ def _place(process: LiveProcess, places: Places) -> int | None:
 
 def _cpus_are_near(process: LiveProcess, places: Places) -> bool | None:
     """Return whether the process may run on a CPU near its GPU."""
-    usage = process.process.usage
     nodes = {places.gpu_nodes.get(gpu) for gpu in process.gpus}
     number = nodes.pop() if len(nodes) == 1 else None
-    if isinstance(usage, Unknown) or isinstance(usage.cpus, Unknown) or number is None:
-        return None
-    near, allowed = places.cpus.get(number), _cpus(usage.cpus)
+    near = None if number is None else places.cpus.get(number)
+    allowed = _cpus(_allowed_cpus(process))
     return bool(near & allowed) if near and allowed else None
 
 
-def _affinity(process: LiveProcess) -> tuple[Evidence, ...]:
-    usage = process.process.usage
-    if isinstance(usage, Unknown) or isinstance(usage.cpus, Unknown):
-        return ()
-    return (Evidence(f"/proc/{process.pid}/status", f"Cpus_allowed_list: {usage.cpus}"),)
+def _allowed_cpus(process: LiveProcess) -> str:
+    """Return the CPUs on which a process may run, as a list; "" if they are unknown."""
+    return known(map_known(process.process.usage, lambda usage: usage.cpus), "")

@@ -93,20 +93,17 @@ def _link(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEv
         old: tuple[int, int] = known.link.value
         new = (old[0], live.link_width)
         known.link.value = new
-        return [_retrained(gpu, f"x{changed[0]}", f"x{changed[1]}", new < old, at)]
-    known.width.update(live.link_width)
-    link = known.link.update((live.link_generation, live.link_width))
-    if link is None:
-        return []
-    before, now = (f"Gen{speed} x{width}" for speed, width in link)
-    is_slower = link[1][0] < link[0][0] or link[1][1] < link[0][1]
-    return [_retrained(gpu, before, now, is_slower, at)]
-
-
-def _retrained(gpu: GpuSample, before: str, now: str, is_slower: bool, at: float) -> LiveEvent:
+        is_slower, (before, now) = new < old, (f"x{width}" for width in changed)
+    else:
+        known.width.update(live.link_width)
+        link = known.link.update((live.link_generation, live.link_width))
+        if link is None:
+            return []
+        before, now = (f"Gen{speed} x{width}" for speed, width in link)
+        is_slower = link[1][0] < link[0][0] or link[1][1] < link[0][1]
     text = f"the PCIe link of {name_of(gpu)} changed from {before} to {now}"
     severity = Severity.WARNING if is_slower else Severity.NOTE
-    return explained(at, EventKind.LINK_RETRAINED, severity, gpu.bdf, text)
+    return [explained(at, EventKind.LINK_RETRAINED, severity, gpu.bdf, text)]
 
 
 def _throttling(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEvent]:

@@ -127,20 +127,15 @@ class ProcessEvents:
         for name, pids in lost.items():
             ranks = [self._ended[pid][0] for pid in pids]
             verb = "have" if len(ranks) > 1 else "has"
-            yield Condition(
-                check=RANK_ENDED,
-                subject=name,
-                text=f"{_ranks(ranks)} of {jobs[name].name} {verb} exited, and the other ranks are waiting",
-                since=min(self._ended[pid][2] for pid in pids),
-                evidence=tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8]),
-                ranks=tuple(rank.rank_name for rank in ranks),
-                job=name,
-                job_name=jobs[name].name,
-                # A GPU that is lost has no processes.
-                subjects=tuple(
-                    frozenset((pid_name(rank.pid), *(rank.gpus or jobs[name].gpus))) for rank in ranks
-                ),
+            text = f"{_ranks(ranks)} of {jobs[name].name} {verb} exited, and the other ranks are waiting"
+            since = min(self._ended[pid][2] for pid in pids)
+            shown = tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8])
+            # A GPU that is lost has no processes.
+            subjects = tuple(
+                frozenset((pid_name(rank.pid), *(rank.gpus or jobs[name].gpus))) for rank in ranks
             )
+            about = ((), tuple(rank.rank_name for rank in ranks), name, jobs[name].name, subjects)
+            yield Condition(RANK_ENDED, name, text, since, Severity.WARNING, shown, *about)
 
     def is_stopped(self, process: LiveProcess) -> bool:
         """Return whether a process is stopped, and not only for a moment by a profiler."""
