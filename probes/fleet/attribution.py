@@ -156,10 +156,15 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
         left[memory] += [] if is_slow_rail else rest
     crowds = tuple(crowd for memory, rest in left.items() if (crowd := _crowd(rest, memory)) is not None)
     crowded = {crowd.memory for crowd in crowds}
+    below_limit = []
+    for memory, gbps in references.items():
+        limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
+        if limits and gbps < _NEAR_LIMIT * median(limits):
+            below_limit.append(BelowLimit(memory, gbps, median(limits)))
     return Attribution(
         culprits=_culprits(found, results),
         crowds=crowds,
-        below_limit=tuple(_below_limits(results, references)),
+        below_limit=tuple(below_limit),
         unexplained=tuple(
             result for result in bad if result.memory not in crowded or isinstance(result.gbps, Unknown)
         ),
@@ -309,13 +314,6 @@ def _crowd(results: Sequence[PairResult], memory: PairMemory) -> Crowd | None:
     if len(slow) < max(_MANY_TESTS, _MANY_SHARE * len(figures)):
         return None
     return Crowd(memory, len(slow), len(figures), median(slow), top)
-
-
-def _below_limits(results: Sequence[PairResult], references: dict[PairMemory, float]) -> Iterable[BelowLimit]:
-    for memory, gbps in references.items():
-        limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
-        if limits and gbps < _NEAR_LIMIT * median(limits):
-            yield BelowLimit(memory, gbps, median(limits))
 
 
 @frozen

@@ -62,14 +62,11 @@ def _condition(result: Result) -> Condition:
     between = f"{pair.gpu_label} to {pair.nic}" + (f" and {far}" if far else "")
     source = f"{result.tool}, {local_time(result.taken_at)}"
     figure = "; ".join(filter(None, (judgment.words, judgment.why)))
+    subject, shown = f"{between} {result.tool} {result.memory}", (Evidence(source, figure),)
+    text = f"{between} reached {reached} ({share} of the limit) with {result.memory}"
+    devices = tuple(filter(None, (pair.gpu, pair.nic, far)))
     return Condition(
-        check=BELOW_LIMIT,
-        subject=f"{between} {result.tool} {result.memory}",
-        text=f"{between} reached {reached} ({share} of the limit) with {result.memory}",
-        since=result.taken_at,
-        evidence=(Evidence(source, figure),),
-        devices=tuple(filter(None, (pair.gpu, pair.nic, far))),
-        is_begun=True,
+        BELOW_LIMIT, subject, text, result.taken_at, evidence=shown, devices=devices, is_begun=True
     )
 
 

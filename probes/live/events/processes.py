@@ -125,16 +125,14 @@ class ProcessEvents:
             if sample.at - at >= _TEARDOWN_SECONDS:
                 lost.setdefault(process.job, []).append(pid)
         for name, pids in lost.items():
-            ranks = [self._ended[pid][0] for pid in pids]
+            job, ranks = jobs[name], [self._ended[pid][0] for pid in pids]
             verb = "have" if len(ranks) > 1 else "has"
-            text = f"{_ranks(ranks)} of {jobs[name].name} {verb} exited, and the other ranks are waiting"
+            text = f"{_ranks(ranks)} of {job.name} {verb} exited, and the other ranks are waiting"
             since = min(self._ended[pid][2] for pid in pids)
             shown = tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8])
             # A GPU that is lost has no processes.
-            subjects = tuple(
-                frozenset((pid_name(rank.pid), *(rank.gpus or jobs[name].gpus))) for rank in ranks
-            )
-            about = ((), tuple(rank.rank_name for rank in ranks), name, jobs[name].name, subjects)
+            subjects = tuple(frozenset((pid_name(rank.pid), *(rank.gpus or job.gpus))) for rank in ranks)
+            about = ((), tuple(rank.rank_name for rank in ranks), name, job.name, subjects)
             yield Condition(RANK_ENDED, name, text, since, Severity.WARNING, shown, *about)
 
     def is_stopped(self, process: LiveProcess) -> bool:

@@ -251,22 +251,19 @@ def conclude(facts: HangFacts, clues: tuple[Clue, ...]) -> Diagnosis:
     if not any(clue.is_sure for clue in clues) and not is_moving:
         pids = " ".join(f"{rank.node} {rank.pid}".lstrip() for rank in facts.ranks[:8])
         steps.append(f"py-spy dump --pid PID shows where a rank waits (pids: {pids})")
+    headline = ", ".join(filter(None, (facts.unread, _standstill(facts))))
+    if is_moving:
+        headline = "it moves data, so it does not hang in the network now"
+        if named is not None:
+            headline = f"it has moved data in the last {SILENT_SECONDS:.0f} s, but {named.text}"
     return Diagnosis(
         facts=facts,
-        headline=_headline(facts, named),
+        headline=headline,
         suspects=() if named is None else named.suspects,
         is_sure=named is not None and named.is_sure,
         clues=clues,
         next_steps=tuple(dict.fromkeys(steps)),
     )
-
-
-def _headline(facts: HangFacts, named: Clue | None) -> str:
-    if facts.motion is Motion.MOVES:
-        if named is not None:
-            return f"it has moved data in the last {SILENT_SECONDS:.0f} s, but {named.text}"
-        return "it moves data, so it does not hang in the network now"
-    return f"{facts.unread}, {_standstill(facts)}" if facts.unread else _standstill(facts)
 
 
 def _standstill(facts: HangFacts) -> str:
