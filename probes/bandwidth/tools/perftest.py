@@ -1,6 +1,6 @@
 """perftest: RDMA bandwidth and latency of host and GPU memory over a NIC, between two ends.
 
-Its commands are in perftest_command.py, its errors in perftest_failures.py.
+Its commands are in perftest_command.py, its errors in failures.py.
 """
 
 from __future__ import annotations
