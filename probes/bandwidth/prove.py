@@ -6,7 +6,6 @@ import errno
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import Enum
 
 from probes.bandwidth.model.command import Refused
@@ -82,27 +81,24 @@ def plan_registration(
     if not devices:
         return no_such_nic(rdma, nic) if nic else Refused(_NO_NIC)
     nics = tuple(map(_nic_trial, devices))
-    trials = tuple(_gpu_trial(examination, each, nics) for each in facts.gpus if gpu in (None, each.bdf))
-    return trials or Refused("this node has no GPU")
+    trials = []
+    for each in facts.gpus:
+        if gpu in (None, each.bdf):
+            why = _why_no_gpu(examination, each)
+            users = "" if why else users_of_gpu(examination, each)
+            trials.append(GpuTrial(f"GPU{each.index}", each.bdf, nics, why, users))
+    return tuple(trials) or Refused("this node has no GPU")
 
 
 def _nic_trial(device: RdmaDevice) -> NicTrial:
     kernel_name = device.sysfs_path.rpartition("/")[2]
     access = _EFA_ACCESS if known(device.driver, "") == "efa" else _ACCESS
-    return NicTrial(device.name, kernel_name, access, _why_no_nic(device, kernel_name))
-
-
-def _why_no_nic(device: RdmaDevice, kernel_name: str) -> str:
+    why = "" if _NAME.fullmatch(kernel_name) else "its name is not one of an RDMA device"
     if isinstance(device.bdf, Unknown):
-        return "it is a software device, which cannot reach GPU memory"
-    if not has_verbs(device):
-        return "Slingshot has no verbs; libfabric registers its memory"
-    return "" if _NAME.fullmatch(kernel_name) else "its name is not one of an RDMA device"
-
-
-def _gpu_trial(examination: Examination, gpu: Gpu, nics: tuple[NicTrial, ...]) -> GpuTrial:
-    why = _why_no_gpu(examination, gpu)
-    return GpuTrial(f"GPU{gpu.index}", gpu.bdf, nics, why, "" if why else users_of_gpu(examination, gpu))
+        why = "it is a software device, which cannot reach GPU memory"
+    elif not has_verbs(device):
+        why = "Slingshot has no verbs; libfabric registers its memory"
+    return NicTrial(device.name, kernel_name, access, why)
 
 
 def _why_no_gpu(examination: Examination, gpu: Gpu) -> str:
@@ -162,17 +158,6 @@ _CUDA = {
 _COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
-def cuda_error(code: int) -> str:
-    """Return what a CUresult means."""
-    return _CUDA.get(code, _NO_REASON)
-
-
-def compute_mode(mode: int) -> str:
-    """Return why nothing is tried in a compute mode other than the default."""
-    name = _COMPUTE_MODES.get(mode, str(mode))
-    return f"its compute mode is {name}, in which a context would keep a job out that starts now"
-
-
 def errno_text(number: int) -> str:
     """Return "ENOMEM (12)"."""
     return f"{_NAMES.get(number, 'error')} ({number})"
@@ -224,10 +209,8 @@ def peer_memory_error(number: int, nic: str, examination: Examination) -> str:
 
 def _peer_module(nic: str, examination: Examination) -> tuple[str, bool]:
     """Return the module that a NIC needs for peer memory, and whether it is loaded."""
-    rdma, modules = examination.node.rdma, examination.node.modules
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    direct = examination.node.gpudirect
-    if any(device.name == nic and device.driver == "efa" for device in devices):
+    modules, direct = examination.node.modules, examination.node.gpudirect
+    if any(each.name == nic and each.driver == "efa" for each in examination.node.rdma_devices):
         return "efa_nv_peermem", not isinstance(direct, Unknown) and direct.nic_peermem.get(nic) is True
     module = None if isinstance(modules, Unknown) else modules.modules.get("nvidia_peermem")
     return "nvidia_peermem", module is not None and module.state is ModuleState.LIVE
@@ -244,10 +227,10 @@ def _memlock(examination: Examination) -> str:
 
 def _bar1(gpu: str, examination: Examination) -> str:
     """Return "; 120 of 128 MiB of BAR1 are in use", or ""."""
-    live, gpus = examination.reading.gpus, examination.node.gpus
-    if isinstance(live, Unknown) or isinstance(gpus, Unknown) or gpu not in live:
+    live, gpus = examination.reading.gpus, examination.node.known_gpus
+    if isinstance(live, Unknown) or gpu not in live:
         return ""
-    total = next((known(each.bar1_total_bytes, 0) for each in gpus.gpus if each.bdf == gpu), 0)
+    total = next((known(each.bar1_total_bytes, 0) for each in gpus if each.bdf == gpu), 0)
     used = live[gpu].bar1_used_bytes
     if isinstance(used, Unknown) or not total:
         return ""
@@ -344,8 +327,12 @@ def results_of(
     """Return the outcome for each NIC; `ended`: why the program ended early, "" if it did not."""
     values = {(answer.nic, answer.call): answer.value for answer in answers}
     doubts = unproven_pairs(examination)
-    pairs = (_Pair(trial, nic, values, ended, examination) for nic in trial.nics)
-    return tuple(replace(pair.result(), doubt=doubts.get((trial.bdf, pair.nic), "")) for pair in pairs)
+    results = []
+    for nic in trial.nics:
+        pair, doubt = _Pair(trial, nic, values, ended, examination), doubts.get((trial.bdf, nic.name), "")
+        both = pair.path(DMABUF), pair.path(PEER_MEMORY)
+        results.append(PairResult(trial.label, trial.bdf, nic.name, *both, doubt))
+    return tuple(results)
 
 
 def not_tried(trial: GpuTrial, why: str) -> tuple[PairResult, ...]:
@@ -354,78 +341,65 @@ def not_tried(trial: GpuTrial, why: str) -> tuple[PairResult, ...]:
     return tuple(PairResult(trial.label, trial.bdf, nic.name, path, path) for nic in trial.nics)
 
 
+@frozen
 class _Pair:
-    def __init__(
-        self,
-        trial: GpuTrial,
-        nic: NicTrial,
-        values: dict[tuple[str, str], int | str | None],
-        ended: str,
-        examination: Examination,
-    ) -> None:
-        self._trial, self._nic, self._values = trial, nic, values
-        self._ended, self._examination = ended, examination
+    trial: GpuTrial
+    nic: NicTrial
+    values: dict[tuple[str, str], int | str | None]  # by NIC and call
+    ended: str
+    examination: Examination
 
-    @property
-    def nic(self) -> str:
-        return self._nic.name
-
-    def result(self) -> PairResult:
-        trial, nic = self._trial, self._nic
-        return PairResult(trial.label, trial.bdf, nic.name, self._path(DMABUF), self._path(PEER_MEMORY))
-
-    def _path(self, path: str) -> PathResult:
-        why = self._trial.not_tried or self._nic.not_tried
+    def path(self, path: str) -> PathResult:
+        why = self.trial.not_tried or self.nic.not_tried
         if why:
             return PathResult(Outcome.NOT_TRIED, why)
-        key = (self._nic.kernel_name, path)
-        if key not in self._values:
+        key = (self.nic.kernel_name, path)
+        if key not in self.values:
             return self._earlier(path)
-        value, function = self._values[key], _FUNCTIONS[path]
+        value, function = self.values[key], _FUNCTIONS[path]
         if value == 0:
             return PathResult(Outcome.REGISTERS)
         if not isinstance(value, int):
             return self._without_number(value, function)
-        nic, examination = self._nic.name, self._examination
-        why = (
-            dmabuf_error(value, self._trial.bdf, nic, examination)
-            if path == DMABUF
-            else peer_memory_error(value, nic, examination)
-        )
+        why = peer_memory_error(value, self.nic.name, self.examination)
+        if path == DMABUF:
+            why = dmabuf_error(value, self.trial.bdf, self.nic.name, self.examination)
         return PathResult(Outcome.REFUSED, why, function, errno_text(value))
 
     def _without_number(self, value: str | None, function: str) -> PathResult:
         if value is None:
-            return PathResult(Outcome.NO_ANSWER, self._ended or "the program crashed", function)
+            return PathResult(Outcome.NO_ANSWER, self.ended or "the program crashed", function)
         return PathResult(Outcome.NOT_TRIED, value, function)
 
     def _earlier(self, path: str) -> PathResult:
         for library in LIBRARIES:
-            if isinstance(missing := self._values.get(("", library)), str):
+            if isinstance(missing := self.values.get(("", library)), str):
                 return PathResult(Outcome.NOT_TRIED, missing)
         for call in NIC_CALLS:
-            value = self._values.get((self._nic.kernel_name, call), 0)
+            value = self.values.get((self.nic.kernel_name, call), 0)
             if value == 0:
                 continue
             function = _FUNCTIONS.get(call, call)
             if not isinstance(value, int):
                 return self._without_number(value, function)
-            why = setup_error(call, value, self._examination)
+            why = setup_error(call, value, self.examination)
             return PathResult(Outcome.NOT_TRIED, why, function, errno_text(value))
         return self._gpu_error(path)
 
     def _gpu_error(self, path: str) -> PathResult:
         calls = (*GPU_CALLS, EXPORT) if path == DMABUF else GPU_CALLS
         for call in calls:
-            value = self._values.get(("", call), 0)
+            value = self.values.get(("", call), 0)
             if value == 0:
                 continue
             if not isinstance(value, int):
                 return self._without_number(value, call)
             outcome = Outcome.REFUSED if call == EXPORT else Outcome.NOT_TRIED
-            return PathResult(outcome, cuda_error(value), call, f"CUDA error {value}")
-        if isinstance(mode := self._values.get(("", COMPUTE_MODE)), int) and mode:
-            return PathResult(Outcome.NOT_TRIED, compute_mode(mode))
-        if all(self._values.get(("", name)) == 0 for name in SUPPORTED):
+            return PathResult(outcome, _CUDA.get(value, _NO_REASON), call, f"CUDA error {value}")
+        if isinstance(mode := self.values.get(("", COMPUTE_MODE)), int) and mode:
+            name = _COMPUTE_MODES.get(mode, str(mode))
+            why = f"its compute mode is {name}, in which a context would keep a job out that starts now"
+            return PathResult(Outcome.NOT_TRIED, why)
+        if all(self.values.get(("", name)) == 0 for name in SUPPORTED):
             return PathResult(Outcome.NOT_TRIED, "its driver says that it supports neither path")
-        return PathResult(Outcome.NOT_TRIED, self._ended or "the program ended early")
+        return PathResult(Outcome.NOT_TRIED, self.ended or "the program ended early")

@@ -8,7 +8,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts import gpudirect_probe
 from probes.facts.gpu import gpus
-from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts, hardware_of
 from probes.facts.kernel import modules
 from probes.facts.kernel import release as kernel
@@ -22,7 +22,7 @@ from probes.facts.pci.nvswitch_management import with_management
 from probes.facts.rdma import cxi, data_direct
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.data_direct import DataDirectFacts
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system import numa, platform
 from probes.facts.system.numa import NumaFacts
 from probes.facts.system.platform import PlatformFacts
@@ -114,6 +114,16 @@ class Node:
     def kernel_release(self) -> Maybe[str]:
         """The running kernel's release, "6.8.0-45-generic"."""
         return self.kernel if isinstance(self.kernel, Unknown) else self.kernel.release
+
+    @property
+    def known_gpus(self) -> tuple[Gpu, ...]:
+        """The GPUs; () where they are unknown."""
+        return () if isinstance(self.gpus, Unknown) else self.gpus.gpus
+
+    @property
+    def rdma_devices(self) -> tuple[RdmaDevice, ...]:
+        """The RDMA devices in this network namespace; () where they are unknown."""
+        return () if isinstance(self.rdma, Unknown) else self.rdma.devices
 
 
 # NVML and libcuda work in their libraries and in the driver, and so in parallel with all other probes.

@@ -156,10 +156,15 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
         left[memory] += [] if is_slow_rail else rest
     crowds = tuple(crowd for memory, rest in left.items() if (crowd := _crowd(rest, memory)) is not None)
     crowded = {crowd.memory for crowd in crowds}
+    below_limit = []
+    for memory, gbps in references.items():
+        limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
+        if limits and gbps < _NEAR_LIMIT * median(limits):
+            below_limit.append(BelowLimit(memory, gbps, median(limits)))
     return Attribution(
         culprits=_culprits(found, results),
         crowds=crowds,
-        below_limit=tuple(_below_limits(results, references)),
+        below_limit=tuple(below_limit),
         unexplained=tuple(
             result for result in bad if result.memory not in crowded or isinstance(result.gbps, Unknown)
         ),
@@ -199,12 +204,6 @@ def _is_slow(gbps: float | None, reference: float | None) -> bool:
 
 def _is_bad(result: PairResult, reference: float | None) -> bool:
     return isinstance(result.gbps, Unknown) or _is_slow(result.gbps, reference)
-
-
-def slow_tests(results: Iterable[PairResult], references: dict[PairMemory, float]) -> tuple[PairResult, ...]:
-    """Return the slow and the failed tests, worst first; `references`: those of the attribution."""
-    bad = [result for result in results if _is_bad(result, references.get(result.memory))]
-    return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
 
 # NICs
@@ -317,13 +316,6 @@ def _crowd(results: Sequence[PairResult], memory: PairMemory) -> Crowd | None:
     return Crowd(memory, len(slow), len(figures), median(slow), top)
 
 
-def _below_limits(results: Sequence[PairResult], references: dict[PairMemory, float]) -> Iterable[BelowLimit]:
-    for memory, gbps in references.items():
-        limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
-        if limits and gbps < _NEAR_LIMIT * median(limits):
-            yield BelowLimit(memory, gbps, median(limits))
-
-
 @frozen
 class PairsReport:
     """The results and what follows from them."""
@@ -348,7 +340,9 @@ class PairsReport:
     @property
     def bad(self) -> tuple[PairResult, ...]:
         """The slow and the failed tests, worst first."""
-        return slow_tests(self.results, self.attribution.references)
+        references = self.attribution.references
+        bad = [result for result in self.results if _is_bad(result, references.get(result.memory))]
+        return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
     @property
     def misplaced(self) -> tuple[RailLeaves, ...]:

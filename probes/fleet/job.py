@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from statistics import median
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.fleet.job_differences import (
     Port,
     TrafficWatch,
@@ -17,18 +18,110 @@ from probes.fleet.job_differences import (
     standstill_of,
 )
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, NodeSample, Silence
-from probes.fleet.job_rates import RateWatch, slow_ports
 from probes.fleet.rails import with_equal_numbers
 from probes.host.usage import cpu_list
+from probes.live.model.activity import rates_of
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
-from probes.live.odd_one_out import rates_of
-from probes.live.odd_ranks import members_of
+from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at
+from probes.live.odd_ranks import LEAST, members_of
 from probes.live.silence import telling_nics
+
+# The rates of a job's ports over the last seconds: the slow ones, and the rail or node that is slow.
+
+_MOST_NODES = 0.75  # where so many nodes have a slow port on a rail, it is the rail that is slow
+_NO_RATE = Unknown(Reason.NOT_YET, "", "needs a second sample")
+_NIC_RATES = Unknown(Reason.NOT_THERE, "", "no NIC")
+
+
+class RateWatch:
+    """What each port of a job sends and receives, in Gb/s, in the last seconds."""
+
+    def __init__(self) -> None:
+        self._rounds: deque[tuple[float, Mapping[Port, tuple[float, float]]]] = deque()
+
+    def add(self, at: float, rates: Mapping[Port, tuple[float, float]]) -> None:
+        """Append the known rates of one round of samples; `at`: seconds of a clock that never goes back."""
+        if rates:
+            self._rounds.append((at, rates))
+        while len(self._rounds) > 1 and self._rounds[1][0] <= at - WINDOW_SECONDS:
+            self._rounds.popleft()
+
+    def mean(self, ports: Iterable[Port]) -> Maybe[float]:
+        """Return the mean rate of these ports together, in the busier direction."""
+        totals: list[float] = []  # sent, received
+        for port in ports:
+            totals = totals or [0.0, 0.0]
+            seen = [rates[port] for _, rates in self._rounds if port in rates]
+            if not seen:
+                return _NO_RATE
+            for direction in (0, 1):
+                totals[direction] += sum(pair[direction] for pair in seen) / len(seen)
+        return max(totals) if totals else _NIC_RATES
+
+    def shares(self) -> dict[Port, Share]:
+        """Return each port beside all others, those that had a rate all the time; {} if that is too short.
+
+        Of both directions, the one in which it is slow.
+        """
+        if not self._rounds or self._rounds[-1][0] - self._rounds[0][0] < WINDOW_SECONDS:
+            return {}
+        ports = sorted(set.intersection(*(set(rates) for _, rates in self._rounds)))
+        if len(ports) < LEAST:
+            return {}
+        names = tuple(" ".join(port) for port in ports)
+        window: deque[Rates] = deque()
+        for at, rates in self._rounds:
+            sent, received = [rates[port][0] for port in ports], [rates[port][1] for port in ports]
+            window.append(rates_at(at, names, sent, received))
+        both = zip(nic_shares(window, 0), nic_shares(window, 1), strict=True)
+        return {
+            port: received if received.is_odd and not sent.is_odd else sent
+            for port, (sent, received) in zip(ports, both, strict=True)
+        }
+
+
+def slow_ports(
+    shares: Mapping[Port, Share], rails: Mapping[Port, int], ranks: Sequence[FleetRank]
+) -> list[Difference]:
+    """Return slow rails, then nodes all of whose ports are slow, then single slow ports."""
+    slow = {port for port, share in shares.items() if share.is_odd}
+    if not slow:
+        return []
+    rest = [share.rate for port, share in shares.items() if port not in slow]
+    others = f"carry {gbps_text(median(rest))} (median)" if rest else "carry more"
+    found: list[Difference] = []
+
+    def add(aspect: str, subject: str, who: str, ports: Sequence[Port], what: str) -> None:
+        rate = gbps_text(median(shares[port].rate for port in ports))
+        carries = f"carry {rate} each" if aspect == "node" else f"carries {rate}"
+        users = (rank for rank in ranks if any((rank.node, nic) in ports for nic in rank.process.ready_nics))
+        keys = tuple(rank.key for rank in users)
+        found.append(Difference(aspect, subject, f"{who} {carries}; {what} {others}", keys))
+        slow.difference_update(ports)
+
+    nodes = {node for node, _ in shares}
+    for rail in sorted({rails[port] for port in slow if port in rails}):
+        ports = sorted(port for port in slow if rails.get(port) == rail)
+        on_rail = {node for node, _ in (port for port in shares if rails.get(port) == rail)}
+        if len(ports) < 2 or len(ports) < _MOST_NODES * len(on_rail):
+            continue
+        count = f"all {len(ports)}" if len(ports) == len(nodes) else f"{len(ports)} of {len(nodes)}"
+        where = f"{count} nodes"
+        names = some_names(sorted({device for _, device in ports}))
+        add("rail", f"rail {rail}", f"rail {rail} ({names}) on {where}", ports, "the other rails")
+    for node in sorted({node for node, _ in slow}):
+        ports = sorted(port for port in slow if port[0] == node)
+        if 1 < len(ports) == sum(port[0] == node for port in shares):
+            add("node", node, f"all {len(ports)} NICs of {node}", ports, "the NICs of other nodes")
+    for port in sorted(slow):
+        name = " ".join(port)
+        add("rate", name, name, [port], f"the other {len(shares) - 1} NICs of this job")
+    return found
+
 
 _SCHEDULERS = ("slurm", "pod", "container")
 _MOST_RANKS = 1 << 17  # of a job whose missing ranks are listed
 _MISSING_CHARACTERS = 60
-_NO_PROCESS = "no process of this job"
 
 
 def key_of(job: LiveJob) -> str:
@@ -65,7 +158,12 @@ class JobWatch:
         nodes = {name: self._latest[name] for name in sorted(self._latest) if name not in unanswered}
         if not self._wanted:
             self._wanted = _largest(node.sample for node in nodes.values())
-        jobs = {name: _wanted_jobs(node.sample, self._wanted) for name, node in nodes.items()}
+        named = {
+            name: [job for job in node.sample.jobs if is_wanted(job, self._wanted)]
+            for name, node in nodes.items()
+        }
+        # Of the programs of a job on one node, those that use NCCL if any does.
+        jobs = {name: [job for job in own if job.role is Role.NCCL] or own for name, own in named.items()}
         devices = {
             name: sorted({nic for job in own for nic in job.nics}) for name, own in jobs.items() if own
         }
@@ -94,6 +192,8 @@ class JobWatch:
         first = next((job for own in jobs.values() for job in own), None)
         sizes = [size for own in jobs.values() for job in own if isinstance(size := job.world_size, int)]
         missing, notes = _missing(ranks, max(sizes, default=0))
+        on_nodes = (job for node in nodes.values() for job in node.sample.jobs if job.role is Role.NCCL)
+        others = {job.name for job in on_nodes if not is_wanted(job, self._wanted)}
         silence = self._silence(telling, [job.standstill for own in jobs.values() for job in own if job.nics])
         return FleetJob(
             id="" if first is None else key_of(first),
@@ -111,9 +211,15 @@ class JobWatch:
             ),
             silence=silence,
             notes=notes,
-            absent={name: _why_absent(node.sample) for name, node in nodes.items() if not jobs[name]},
+            absent={
+                name: f"processes unknown ({node.sample.processes})"
+                if isinstance(node.sample.processes, Unknown)
+                else node.sample.missing or "no process of this job"
+                for name, node in nodes.items()
+                if not jobs[name]
+            },
             unanswered=dict(unanswered),
-            other_jobs=_other_jobs((node.sample for node in nodes.values()), self._wanted),
+            other_jobs=tuple(sorted(others)),
             watched_seconds=at - self._began,
         )
 
@@ -134,9 +240,10 @@ class JobWatch:
         ranks: Sequence[FleetRank],
     ) -> list[Difference]:
         """Return the slow ports, without those whose traffic is not only this job's."""
-        own = {
-            (name, nic) for name, nics in devices.items() for nic in set(nics) - _shared(nodes[name].sample)
-        }
+        own = set()
+        for name, nics in devices.items():
+            users = Counter(nic for job in nodes[name].sample.jobs for nic in job.nics)
+            own |= {(name, nic) for nic in nics if users[nic] <= 1}
         shares = {port: share for port, share in self._rates.shares().items() if port in own}
         return slow_ports(shares, rails, ranks)
 
@@ -160,12 +267,6 @@ class JobWatch:
             )
 
 
-def _wanted_jobs(sample: LiveSample, wanted: str) -> list[LiveJob]:
-    """Return the job on one node; of its programs, those that use NCCL if any does."""
-    jobs = [job for job in sample.jobs if is_wanted(job, wanted)]
-    return [job for job in jobs if job.role is Role.NCCL] or jobs
-
-
 def _largest(samples: Iterable[LiveSample]) -> str:
     """Return the key of the NCCL job with the most ranks on these nodes; "" if there is none."""
     ranks: Counter[str] = Counter()
@@ -176,23 +277,10 @@ def _largest(samples: Iterable[LiveSample]) -> str:
     return max(sorted(ranks), key=lambda key: ranks[key], default="")
 
 
-def _other_jobs(samples: Iterable[LiveSample], wanted: str) -> tuple[str, ...]:
-    jobs = (job for sample in samples for job in sample.jobs if job.role is Role.NCCL)
-    return tuple(sorted({job.name for job in jobs if not is_wanted(job, wanted)}))
-
-
-def _shared(sample: LiveSample) -> set[str]:
-    users = Counter(nic for job in sample.jobs for nic in job.nics)
-    return {nic for nic, count in users.items() if count > 1}
-
-
 def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
-    loads = [gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent for gpu in gpus]
-    unknown = next((load for load in loads if isinstance(load, Unknown)), None)
-    if unknown is not None:
-        return unknown
+    loads = [map_known(gpu.live, lambda live: live.utilization_percent) for gpu in gpus]
     none = Unknown(Reason.NOT_THERE, "NVML", "no GPU is known")
-    return min((known(load, 0) for load in loads), default=none)
+    return min(loads, key=lambda load: known(load, -1), default=none)  # an unknown one comes first
 
 
 def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[str, ...]]:
@@ -211,9 +299,3 @@ def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[st
         return "", tuple(notes)
     text = cpu_list(number for number in range(world_size) if number not in numbers)
     return (text if len(text) <= _MISSING_CHARACTERS else f"{text[:_MISSING_CHARACTERS]}…"), tuple(notes)
-
-
-def _why_absent(sample: LiveSample) -> str:
-    if isinstance(sample.processes, Unknown):
-        return f"processes unknown ({sample.processes})"
-    return sample.missing or _NO_PROCESS

@@ -154,12 +154,10 @@ def compare(begin: JobCounters, end: JobCounters) -> JobDifference:
     for name in sorted(begin.ports.keys() | end.ports.keys()):
         if name not in end.ports:
             gone = Unknown(Reason.NOT_THERE, name, "the port is gone")
-            ports.append(
-                PortDifference(name, gone, gone, gone, note="was there at the begin and is gone now")
-            )
+            ports.append(_incomparable(name, gone, "was there at the begin and is gone now"))
         elif name not in begin.ports:
             new = Unknown(Reason.NOT_THERE, name, "the port is new")
-            ports.append(PortDifference(name, new, new, new, note="was not there when the job began"))
+            ports.append(_incomparable(name, new, "was not there when the job began"))
         else:
             ports.append(_port_difference(name, begin.ports[name], end.ports[name], seconds))
     rates = {name: counts.line_rate_gbps for name, counts in end.ports.items()}
@@ -172,30 +170,35 @@ def _port_difference(
     if _was_reset(before, after):
         reset = Unknown(Reason.MALFORMED, name, "the counters were reset")
         note = "has counters that were reset during the job (by a NIC reset, a driver reload or an admin)"
-        return PortDifference(name, reset, reset, reset, note=note)
-    paused: Maybe[float] = seconds
-    if not isinstance(seconds, Unknown):
-        paused = pause_percent(dict(before.ethtool), dict(after.ethtool), seconds)
-    counts = {**before.ethtool, **before.counters}, {**after.ethtool, **after.counters}
-    grown: dict[str, int] = {}
-    unusable: list[str] = []
-    for counter in _RISES:
-        if counter in counts[0] and counter in counts[1]:
-            by = rise(counter, counts[0][counter], counts[1][counter])
-            if isinstance(by, Unknown):
-                unusable.append(f"{counter} ({by.detail})")
-            elif by:
-                grown[counter] = by
+        return _incomparable(name, reset, note)
+    old, new = {**before.ethtool, **before.counters}, {**after.ethtool, **after.counters}
+    risen = {name: rise(name, old[name], new[name]) for name in _RISES if name in old and name in new}
+    unusable = [f"{name} ({by.detail})" for name, by in risen.items() if isinstance(by, Unknown)]
+    grown = {name: by for name, by in risen.items() if not isinstance(by, Unknown) and by}
     is_lossy = any(_RISES[counter].shows_loss for counter in grown)
-    rows = [_grown(name, counter, by, counts, seconds, is_lossy) for counter, by in grown.items()]
+    rows = []
+    for counter, by in grown.items():
+        meaning, bits = _RISES[counter], ERROR_COUNTER_BITS.get(counter)
+        passed = known(seconds, 0.0)
+        is_high = any(by > events * max(1.0, passed / window) for events, window in meaning.limits)
+        # Packets out of order count only beside a loss.
+        is_normal = meaning.harm is Harm.REORDERED and not is_lossy
+        is_least = (bits is not None and new[counter] >= (1 << bits) - 1) or new[counter] < old[counter]
+        sentence = f"{name} {meaning.sentence}"
+        high = is_high and not is_normal
+        rows.append(GrownCounter(counter, by, is_least, sentence, ERRORS[meaning.harm], high))
     return PortDifference(
         name,
         _risen(before.sent_bytes, after.sent_bytes),
         _risen(before.received_bytes, after.received_bytes),
-        paused,
+        map_known(seconds, lambda passed: pause_percent(dict(before.ethtool), dict(after.ethtool), passed)),
         tuple(sorted(rows, key=lambda row: not row.is_high)),
         note=f"has counters that cannot be compared: {', '.join(unusable)}" if unusable else "",
     )
+
+
+def _incomparable(name: str, why: Unknown, note: str) -> PortDifference:
+    return PortDifference(name, why, why, why, note=note)
 
 
 def _was_reset(before: PortCounts, after: PortCounts) -> bool:
@@ -212,32 +215,6 @@ def _was_reset(before: PortCounts, after: PortCounts) -> bool:
 
 def _risen(before: Maybe[int], after: Maybe[int]) -> Maybe[int]:
     return map_known(before, lambda old: map_known(after, lambda new: new - old))
-
-
-def _grown(
-    port: str,
-    counter: str,
-    by: int,
-    counts: tuple[Mapping[str, int], Mapping[str, int]],
-    seconds: Maybe[float],
-    is_lossy: bool,
-) -> GrownCounter:
-    """Return what the growth of a counter means; packets out of order count only beside a loss."""
-    meaning = _RISES[counter]
-    bits = ERROR_COUNTER_BITS.get(counter)
-    before, after = counts[0][counter], counts[1][counter]
-    is_full = bits is not None and after >= (1 << bits) - 1
-    passed = known(seconds, 0.0)
-    is_high = any(by > events * max(1.0, passed / window) for events, window in meaning.limits)
-    is_normal = meaning.harm is Harm.REORDERED and not is_lossy
-    return GrownCounter(
-        counter,
-        by,
-        is_full or after < before,
-        f"{port} {meaning.sentence}",
-        ERRORS[meaning.harm],
-        is_high and not is_normal,
-    )
 
 
 def _with_low(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import TypeVar
 
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, Difference, FleetRank, NodeSample, Silence
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
@@ -25,7 +25,7 @@ def different_ranks(ranks: Sequence[FleetRank], waits: bool) -> list[Difference]
     unknown is left out of that comparison.
     """
     return [
-        *_different(ranks, "state", _is_stopped, _state_phrase),
+        *_different(ranks, "state", lambda rank: rank.process.is_stopped, _state_phrase),
         *_different(ranks, "path", _use, _use_phrase),
         *_different(ranks, "path", _gdr_path, path_phrase),
         *_different(ranks, "nics", _nics, _nics_phrase),
@@ -76,10 +76,6 @@ def _odd_node(
     odd = odd_members(list(by_node.values()), value)
     nodes = {rank.node for rank in odd[0]} if odd else set()
     return None if odd is None else ([rank for rank in members if rank.node in nodes], odd[1])
-
-
-def _is_stopped(rank: FleetRank) -> bool | None:
-    return rank.process.is_stopped
 
 
 def _state_phrase(is_stopped: bool, of_many: bool) -> str:
@@ -146,8 +142,7 @@ def differences_of_nodes(odd: Mapping[str, Iterable[OddOne]], ranks: Sequence[Fl
 
 def some_names(names: Sequence[str]) -> str:
     """Return the first names: "gpu001, gpu002, gpu003 and 5 more"."""
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    return join_limited(names, _NAMED)
 
 
 # Which port of a job fell silent first, on the clocks of several nodes.

@@ -186,29 +186,19 @@ def parse_hosts_file(text: str, group_files: Sequence[str] = ()) -> tuple[str, .
     return tuple(nodes)
 
 
-def partition_nodes(host: Host, partition: str) -> tuple[str, ...]:
-    """Return the nodes of a Slurm partition, asked with sinfo on this machine.
+def slurm_nodes(host: Host, name: str) -> tuple[str, ...]:
+    """Return the nodes of a running Slurm job (4711, 4711_3), or else of a partition, asked on this machine.
 
     Raises:
-        NodeSetError: there is no such partition, or Slurm did not answer.
+        NodeSetError: there is no such job or partition, or Slurm did not answer.
     """
-    if not _PARTITION.fullmatch(partition):
-        raise NodeSetError(f"{printable(partition, 80)!r} is not the name of a Slurm partition")
-    return _from_slurm(host, ("sinfo", "-h", "-N", "-p", partition, "-o", "%N"), f"partition {partition}")
-
-
-def job_nodes(host: Host, job: str) -> tuple[str, ...]:
-    """Return the nodes of a running Slurm job, asked with squeue on this machine; `job`: 4711 or 4711_3.
-
-    Raises:
-        NodeSetError: there is no such job, or Slurm did not answer.
-    """
-    if not _JOB.fullmatch(job):
-        raise NodeSetError(f"{printable(job, 80)!r} is not the id of a Slurm job; write for example 4711")
-    return _from_slurm(host, ("squeue", "-h", "-j", job, "-o", "%N"), f"job {job}")
-
-
-def _from_slurm(host: Host, argv: tuple[str, ...], what: str) -> tuple[str, ...]:
+    argv: tuple[str, ...] = ("sinfo", "-h", "-N", "-p", name, "-o", "%N")
+    what, form, wrong = f"partition {name}", _PARTITION, "the name of a Slurm partition"
+    if name[:1].isdigit():
+        argv, what = ("squeue", "-h", "-j", name, "-o", "%N"), f"job {name}"
+        form, wrong = _JOB, "the id of a Slurm job; write for example 4711"
+    if not form.fullmatch(name):
+        raise NodeSetError(f"{printable(name, 80)!r} is not {wrong}")
     answer = host.run(argv, _SLURM_SECONDS)
     if isinstance(answer, Unknown):
         if answer.reason is Reason.NOT_THERE:

@@ -82,16 +82,16 @@ def quick_rounds(nodes: Sequence[str]) -> tuple[Round, ...]:
 
 
 def repeated_rounds(
-    suspects: Iterable[str], good: Sequence[str], earlier: Collection[frozenset[str]], times: int = 2
+    suspects: Iterable[str], good: Sequence[str], earlier: Collection[frozenset[str]]
 ) -> tuple[Round, ...]:
-    """Return rounds in which each suspect meets `times` different good nodes that it has not met yet.
+    """Return rounds in which each suspect meets two different good nodes that it has not met yet.
 
     With fewer good nodes than suspects there are more rounds; with too few, fewer meetings. A suspect is the
     client in its first meeting and the server in its second, so that both directions are measured.
     """
     met = set(earlier)
     rounds: list[Round] = []
-    for meeting in range(times):
+    for meeting in range(2):
         waiting = list(suspects)
         while waiting:
             free, pairs, later = deque(good), [], []

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, is_software
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software
 from probes.facts.rdma.switch_ports import query_failure
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS
@@ -87,14 +87,12 @@ def with_equal_numbers(nodes: Mapping[str, Rails]) -> dict[str, Rails]:
     if not places:
         return dict(nodes)
     reference = max(places, key=lambda bdfs: (places[bdfs], len(bdfs), bdfs))
-    return {name: _renumbered(own, reference) for name, own in nodes.items()}
-
-
-def _renumbered(rails: Rails, reference: tuple[str, ...]) -> Rails:
-    if isinstance(rails, Unknown) or not {rail.bdf for rail in rails} < set(reference):
-        return rails
-    numbered = (replace(rail, number=reference.index(rail.bdf)) for rail in rails)
-    return tuple(sorted(numbered, key=lambda rail: rail.number))
+    found = dict(nodes)
+    for name, own in nodes.items():
+        if not isinstance(own, Unknown) and {rail.bdf for rail in own} < set(reference):
+            numbered = (replace(rail, number=reference.index(rail.bdf)) for rail in own)
+            found[name] = tuple(sorted(numbered, key=lambda rail: rail.number))
+    return found
 
 
 def _nics(topology: Topology, rdma: RdmaFacts) -> list[_Nic]:
@@ -110,19 +108,18 @@ def _nics(topology: Topology, rdma: RdmaFacts) -> list[_Nic]:
             if path is not None and not isinstance(path.nccl_pcie, Unknown)
         ]
         distance, nearest = min(distances, default=(len(ORDER), None))
-        kind = (known(_port(device)[1], "?"), known(device.hca_type, "?"))
+        kind = (known(_port(device).link_layer, "?"), known(device.hca_type, "?"))
         found.append(_Nic(device, known(device.bdf, ""), kind, distance, nearest))
     return found
 
 
-def _port(device: RdmaDevice) -> tuple[int, Maybe[str]]:
-    """Return number and link layer of the port that counts: the first ACTIVE one, else the first."""
-    active = next((port for port in device.ports if port.is_active), device.ports[0])
-    return active.number, active.link_layer
+def _port(device: RdmaDevice) -> RdmaPort:
+    """Return the port that counts: the first ACTIVE one, else the first."""
+    return next((port for port in device.ports if port.is_active), device.ports[0])
 
 
 def _rail(topology: Topology, number: int, nic: _Nic) -> Rail:
-    port = next(port for port in nic.device.ports if port.number == _port(nic.device)[0])
+    port = _port(nic.device)
     # A GPU that has this NIC as its best one; of two equally near ones the first.
     gpus = [gpu for gpu in topology.gpus if topology.best_nics.get(gpu.id, ())[:1] == (nic.device.name,)]
     if not gpus and nic.gpu is not None:
@@ -243,12 +240,8 @@ def _answer(host: Host, name: str, argv: tuple[str, ...], parse: Callable[[str],
 
 
 def _heard(neighbors: Maybe[dict[str, Leaf]], rail: Rail) -> Maybe[Leaf]:
-    if isinstance(neighbors, Unknown):
-        return neighbors
-    if isinstance(rail.netdev, Unknown):
-        return rail.netdev
     nothing = Unknown(Reason.NOT_THERE, "lldpctl", f"lldpd has heard no switch on {rail.netdev}")
-    return neighbors.get(rail.netdev, nothing)
+    return map_known(neighbors, lambda found: map_known(rail.netdev, lambda name: found.get(name, nothing)))
 
 
 def parse_lldp(text: str) -> Maybe[dict[str, Leaf]]:

@@ -139,11 +139,10 @@ def _role(examination: Examination) -> Role:
     node = examination.node
     platform = node.platform
     machine = platform.product if isinstance(platform, PlatformFacts) else platform
-    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
     nics = nics_of(examination)
     return Role(
         printable(known(machine, ""), MOST_CHARACTERS),
-        _counted(gpu_model(examination, gpu) for gpu in gpus),
+        _counted(gpu_model(examination, gpu) for gpu in node.known_gpus),
         _counted(map(model_of, () if isinstance(nics, Unknown) else nics)),
     )
 
@@ -208,17 +207,14 @@ def _trait_from(content: object) -> Trait | None:
     if isinstance(value, str):
         known_value = printable(value, MOST_CHARACTERS)
     elif value is None:
-        known_value = _unknown_from(content.get("unknown"))
+        reasons = content.get("unknown")
+        text = reasons.get("value") if isinstance(reasons, dict) else None
+        reason, _, detail = text.partition(": ") if isinstance(text, str) else ("", "", "")
+        detail = printable(detail, MOST_CHARACTERS)
+        known_value = Unknown(_REASONS.get(reason, Reason.MALFORMED), "", detail)
     elif isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_FIGURE:
         known_value = float(value)
     else:
         return None
     names = (printable(text, MOST_CHARACTERS) for text in (slot, device))
     return Trait(printable(fact, MOST_CHARACTERS), known_value, *names)
-
-
-def _unknown_from(reasons: object) -> Unknown:
-    """Return the Unknown of {"value": "needs root: detail"}."""
-    text = reasons.get("value") if isinstance(reasons, dict) else None
-    reason, _, detail = text.partition(": ") if isinstance(text, str) else ("", "", "")
-    return Unknown(_REASONS.get(reason, Reason.MALFORMED), "", printable(detail, MOST_CHARACTERS))

@@ -15,7 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import Gpu
-from probes.facts.kernel.modules import PRESENT, ModuleState
+from probes.facts.kernel.modules import PRESENT
 from probes.facts.pci.functions import PciFunction, now_of
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
@@ -28,18 +28,11 @@ from probes.snapshot.examination import Examination
 MOST_TRAITS = 4096
 MOST_CHARACTERS = 200  # of a value, slot or label
 ABSENT = "none"
-_VERSIONS = {
-    "driver": "NVIDIA driver",
-    "kernel": "kernel",
-    "nic-driver": "NIC driver",
-    "ofed": "OFED",
-    "fabric-manager": "Fabric Manager",
-    "cuda": "CUDA version of the driver",
-    "gdrcopy": "GDRCopy",
-    "perftest": "perftest",
-    "distribution": "distribution",
-    "machine": "machine",
-}
+# Facts whose labels are the names by which versions_of() returns them.
+_VERSIONS = (
+    *("driver", "kernel", "nic-driver", "ofed", "fabric-manager", "cuda", "gdrcopy", "perftest"),
+    *("distribution", "machine"),
+)
 # Options of the kernel's command line that name this node's own disks, addresses and keys.
 _OWN_OPTIONS = frozenset(
     (
@@ -102,9 +95,10 @@ def traits_of(examination: Examination) -> tuple[Trait, ...]:
 
 def _of_node(examination: Examination) -> Iterator[Trait]:
     node, versions = examination.node, versions_of(examination)
-    for fact, name in _VERSIONS.items():
-        if fact not in _WITH_DRIVER or not _is_absent(versions[name]):
-            yield trait(fact, versions[name])
+    for fact in _VERSIONS:
+        version = versions[fact_of(fact).label]
+        if fact not in _WITH_DRIVER or not _is_absent(version):
+            yield trait(fact, version)
     yield trait("nccl-library", library_version(examination.libraries, "libnccl.so.2"))
     yield trait("iommu", _iommu(examination))
     if acs_exemption(examination) is None:
@@ -146,7 +140,9 @@ def _acs(examination: Examination) -> Maybe[str]:
 def _of_names(examination: Examination) -> Iterator[Trait]:
     node = examination.node
     yield from _modules(examination)
-    yield from _driver_parameters(examination)
+    parameters = map_known(node.gpus, lambda gpus: gpus.driver.parameters)
+    for name, value in known(parameters, {}).items():  # without the driver, its version says so
+        yield trait("parameter", value.strip('"'), f"{name} of nvidia")
     cmdline = map_known(node.kernel, lambda kernel: kernel.cmdline)
     yield from _each("cmdline", map_known(cmdline, options_of))
     processes = examination.processes
@@ -178,21 +174,10 @@ def _modules(examination: Examination) -> Iterator[Trait]:
         yield trait("module", modules)
         return
     for name, module in modules.modules.items():
-        yield trait("module", map_known(module.state, _state_word), name)
+        state = map_known(module.state, lambda state: "loaded" if state in PRESENT else state.value)
+        yield trait("module", state, name)
         for parameter, value in module.parameters.items():
             yield trait("parameter", value, f"{parameter} of {name}")
-
-
-def _state_word(state: ModuleState) -> str:
-    return "loaded" if state in PRESENT else state.value
-
-
-def _driver_parameters(examination: Examination) -> Iterator[Trait]:
-    gpus = examination.node.gpus
-    parameters = gpus if isinstance(gpus, Unknown) else gpus.driver.parameters
-    if not isinstance(parameters, Unknown):  # without the driver, its version says so
-        for name, value in parameters.items():
-            yield trait("parameter", value.strip('"'), f"{name} of nvidia")
 
 
 def options_of(cmdline: str) -> dict[str, str]:
@@ -206,27 +191,23 @@ def options_of(cmdline: str) -> dict[str, str]:
         name, _, value = word.partition("=")
         if word == "--":  # the rest is for init
             break
-        if not _is_own(name.lower()):
+        key = name.lower()
+        is_own = key in _OWN_OPTIONS or key.startswith(_OWN_BEGINS)
+        if not is_own and not any(part in key for part in _OWN_WORDS):
             value = value or "set"
             options[name] = f"{options[name]}, {value}" if name in options else value
     return options
 
 
-def _is_own(name: str) -> bool:
-    is_named = name in _OWN_OPTIONS or name.startswith(_OWN_BEGINS)
-    return is_named or any(word in name for word in _OWN_WORDS)
-
-
 def _limits(facts: MemlockFacts) -> dict[str, str]:
-    limits = {f"{line.domain} {line.kind}": _bytes(line.value_bytes) for line in facts.lines}
+    limits = {
+        f"{line.domain} {line.kind}": "unlimited"
+        if math.isinf(line.value_bytes)
+        else f"{line.value_bytes / 1024:.0f} KiB"
+        for line in facts.lines
+    }
     units = {"systemd's default": facts.manager_default, **facts.services}
     return limits | {name: unit.value for name, unit in units.items() if not isinstance(unit, Unknown)}
-
-
-def _bytes(size: float) -> str:
-    if math.isinf(size):
-        return "unlimited"
-    return f"{size / 1024:.0f} KiB"
 
 
 # One value a GPU
@@ -301,11 +282,7 @@ def _link(functions: dict[str, PciFunction], bdf: str, idles: bool = False) -> M
         return Unknown(Reason.NOT_THERE, bdf)
     upper = functions.get(function.chain[-2]) if len(function.chain) > 1 else None
     speed, width = now_of(function.link, None if upper is None else upper.link, idles)
-    if isinstance(speed, Unknown):
-        return speed
-    if isinstance(width, Unknown):
-        return width
-    return f"{speed:g} GT/s ×{width:g}"
+    return map_known(speed, lambda speed: map_known(width, lambda width: f"{speed:g} GT/s ×{width:g}"))
 
 
 # One value a NIC, or a port of it
@@ -316,13 +293,12 @@ def nics_of(examination: Examination) -> Maybe[tuple[RdmaDevice, ...]]:
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
-    functions = functions_of(examination)
-    hardware = (device for device in rdma.devices if not isinstance(device.bdf, Unknown))
-    return tuple(device for device in hardware if not _is_virtual(functions.get(known(device.bdf, ""))))
-
-
-def _is_virtual(function: PciFunction | None) -> bool:
-    return function is not None and function.physical_function is not None
+    virtual = {
+        bdf for bdf, function in functions_of(examination).items() if function.physical_function is not None
+    }
+    return tuple(
+        device for device in rdma.devices if not isinstance(device.bdf, Unknown) and device.bdf not in virtual
+    )
 
 
 def model_of(device: RdmaDevice) -> str:

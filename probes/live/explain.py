@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.base.text import plural, version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, name_of
@@ -69,9 +68,16 @@ def library_paths(
         if library.name in _LIBRARIES and (library.name != _NVSHMEM or has_nvshmem):
             title, choose = _LIBRARIES[library.name]
             version = known(library.version, "")
-            path, why = choose(paths, library)
+            try:
+                path, why = choose(paths)
+            except _UnreadableError as error:
+                path, why = UNKNOWN, f"its environment could not be read ({error})"
             found.setdefault(title, LibraryPath(f"{title} {version}".strip(), path, why))
     return tuple(found.values())
+
+
+class _UnreadableError(Exception):
+    """The environment of a process is unknown, and so is the path of a library that asks for it."""
 
 
 class _Paths:
@@ -79,42 +85,32 @@ class _Paths:
         self._process, self._findings, self._examination = process, findings, examination
         self._dmabuf, self._peermem = usable_paths(examination)
 
-    def nccl(self, library: MappedLibrary) -> tuple[str, str]:
+    def nccl(self) -> tuple[str, str]:
         """NCCL: the checks of the doctor decide, then DMA-BUF before nvidia-peermem."""
-        del library
         for ids, path in (((*TCP_SETTINGS, *_TCP_LOGS), TCP), (STAGING_SETTINGS, STAGED)):
             for name in ids:
                 finding = self._findings.get(name)
                 if finding is not None and (name != "nccl-dmabuf-disabled" or self._peermem is not True):
                     return path, finding.title
         if plugin := self._mapped("libnccl-net"):
-            return self._of_plugin(plugin)
-        disabled = self._get("NCCL_DMABUF_ENABLE")
-        if isinstance(disabled, Unknown):
-            return UNKNOWN, f"its environment could not be read ({disabled})"
-        path, why = self._best(parse_number(disabled or "1") != 0, "NCCL_DMABUF_ENABLE=0")
+            path, why = self._best()
+            return path, f"the network plug-in {plugin.path.rpartition('/')[2]} chooses; {why}"
+        is_enabled = parse_number(self._get("NCCL_DMABUF_ENABLE") or "1") != 0
+        path, why = self._best(is_enabled, "NCCL_DMABUF_ENABLE=0")
         return path, f"{why}, and NCCL prefers it" if path == _DMABUF and self._peermem is True else why
 
-    def _of_plugin(self, plugin: MappedLibrary) -> tuple[str, str]:
-        path, why = self._best()
-        return path, f"the network plug-in {plugin.path.rpartition('/')[2]} chooses; {why}"
-
-    def ucx(self, library: MappedLibrary) -> tuple[str, str]:
+    def ucx(self) -> tuple[str, str]:
         """UCX: its settings, then DMA-BUF before nvidia-peermem."""
-        del library
         gdr, transports = self._get("UCX_IB_GPU_DIRECT_RDMA"), self._get("UCX_TLS")
-        if isinstance(gdr, Unknown):
-            return UNKNOWN, f"its environment could not be read ({gdr})"
         if without_cuda := self._findings.get("nixl-ucx-without-cuda"):
             return STAGED, without_cuda.title
         if gdr in ("no", "n"):
             return STAGED, f"UCX_IB_GPU_DIRECT_RDMA={gdr}"
-        if isinstance(transports, str) and excludes_rdma(transports):
+        if transports and excludes_rdma(transports):
             return TCP, f"UCX_TLS={transports} has no RDMA transport"
-        if isinstance(transports, str) and excludes_cuda(transports):
+        if transports and excludes_cuda(transports):
             return STAGED, f"UCX_TLS={transports} has no transport for GPU memory"
-        ucx = self._mapped("libucp")
-        version = None if ucx is None else known(map_known(ucx.version, version_numbers), None)
+        version = self._version("libucp")
         if version is not None and version < _FIRST_UCX_WITH_DMABUF:
             return self._best(False, "this UCX is older than 1.14, the first with DMA-BUF")
         setting = self._get("UCX_CUDA_COPY_DMABUF")
@@ -122,40 +118,35 @@ class _Paths:
         needs = "; it needs UCX 1.14, and this version is unknown"
         return path, f"{why}{needs}" if path == _DMABUF and version is None else why
 
-    def nvshmem(self, library: MappedLibrary) -> tuple[str, str]:
+    def nvshmem(self) -> tuple[str, str]:
         """NVSHMEM: its transport, then DMA-BUF before nvidia-peermem."""
         transport = self._get("NVSHMEM_REMOTE_TRANSPORT")
-        if isinstance(transport, Unknown):
-            return UNKNOWN, f"its environment could not be read ({transport})"
         if transport == "none":
             return _NO_NIC, "NVSHMEM_REMOTE_TRANSPORT=none"
         if transport == "ucx":
-            return self.ucx(library)
+            return self.ucx()
         disabled = self._get("NVSHMEM_IB_DISABLE_DMABUF")
-        is_disabled = isinstance(disabled, str) and disabled.lower() in ("1", "true", "yes", "y", "on")
+        is_disabled = (disabled or "").lower() in ("1", "true", "yes", "y", "on")
         return self._best(not is_disabled, f"NVSHMEM_IB_DISABLE_DMABUF={disabled}")
 
-    def libfabric(self, library: MappedLibrary) -> tuple[str, str]:
+    def libfabric(self) -> tuple[str, str]:
         """libfabric: the provider of the node's NICs decides."""
-        del library
-        provider = self._get("FI_PROVIDER")
-        if isinstance(provider, str) and provider in ("tcp", "sockets"):
+        provider = known(self._process.environment, {}).get("FI_PROVIDER")
+        if provider in ("tcp", "sockets"):
             return TCP, f"FI_PROVIDER={provider}"
         return self._best()
 
-    def nixl(self, library: MappedLibrary) -> tuple[str, str]:
+    def nixl(self) -> tuple[str, str]:
         """NIXL: UCX, unless the program chooses another back end."""
-        path, why = self.ucx(library)
+        path, why = self.ucx()
         return path, f"by UCX, unless the program chooses another back end; {why}"
 
-    def mooncake(self, library: MappedLibrary) -> tuple[str, str]:
+    def mooncake(self) -> tuple[str, str]:
         """Mooncake: nvidia-peermem or DMA-BUF, by its version and a variable; never the other one instead."""
         value = self._get(PEERMEM_VARIABLE)
-        if isinstance(value, Unknown):
-            return UNKNOWN, f"its environment could not be read ({value})"
         if self._mapped("libfabric"):
-            return self.libfabric(library)
-        uses_peermem = mooncake_uses_peermem(known(map_known(library.version, version_numbers), None), value)
+            return self.libfabric()
+        uses_peermem = mooncake_uses_peermem(self._version("mooncake/engine"), value)
         name, usable = (_PEERMEM, self._peermem) if uses_peermem else (_DMABUF, self._dmabuf)
         why = "its default" if value is None else f"{PEERMEM_VARIABLE}={value}"
         if isinstance(usable, Unknown):
@@ -179,17 +170,21 @@ class _Paths:
             return name, f"{without}; {name} works"
         return STAGED, f"{without}, and {name} does not work here either"
 
-    def _get(self, name: str) -> Maybe[str | None]:
-        environment = self._process.environment
-        return environment if isinstance(environment, Unknown) else environment.get(name)
+    def _get(self, name: str) -> str | None:
+        if isinstance(self._process.environment, Unknown):
+            raise _UnreadableError(self._process.environment)
+        return self._process.environment.get(name)
+
+    def _version(self, start: str) -> tuple[int, ...] | None:
+        library = self._mapped(start)
+        return None if library is None else known(map_known(library.version, version_numbers), None)
 
     def _mapped(self, start: str) -> MappedLibrary | None:
         libraries = known(self._process.libraries, ())
         return next((library for library in libraries if library.name.startswith(start)), None)
 
 
-_Choose = Callable[[_Paths, MappedLibrary], tuple[str, str]]
-_LIBRARIES: dict[str, tuple[str, _Choose]] = {
+_LIBRARIES: dict[str, tuple[str, Callable[[_Paths], tuple[str, str]]]] = {
     "libnccl": ("NCCL", _Paths.nccl),
     "libucp": ("UCX", _Paths.ucx),
     _NVSHMEM: ("NVSHMEM", _Paths.nvshmem),
@@ -313,12 +308,14 @@ def _gpus(live: LiveProcess, examination: Examination) -> Maybe[tuple[ProcessGpu
     bdfs = _bdfs(live, examination)
     if isinstance(bdfs, Unknown):
         return bdfs
-    facts, topology = examination.node.gpus, examination.topology
-    labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in facts.gpus} if isinstance(facts, GpuFacts) else {}
+    topology = examination.topology
+    labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in examination.node.known_gpus}
     found = []
     for bdf in bdfs:
         nics = topology.best_nics.get(bdf, ())[:_MOST_NICS]
-        near = tuple(NearNic(nic, _word(examination, bdf, nic)) for nic in nics)
+        paths = ((nic, topology.paths[bdf, nic]) for nic in nics)
+        words = ((nic, known(path.smi, None) or known(path.nccl, None)) for nic, path in paths)
+        near = tuple(NearNic(nic, str(word.value) if word else "?") for nic, word in words)
         found.append(ProcessGpu(labels.get(bdf, bdf), bdf, near))
     return tuple(found)
 
@@ -333,14 +330,6 @@ def _bdfs(live: LiveProcess, examination: Examination) -> Maybe[Sequence[str]]:
     if files and isinstance(node.gpus, Unknown):
         return node.gpus
     return sorted(gpus_of(examination, live.process)) if files else ()
-
-
-def _word(examination: Examination, gpu: str, nic: str) -> str:
-    path = examination.topology.paths[gpu, nic]
-    for word in (path.smi, path.nccl):
-        if not isinstance(word, Unknown):
-            return str(word.value)
-    return "?"
 
 
 def _visible_nics(process: Process, examination: Examination) -> Maybe[tuple[str, ...]]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts
 from probes.host.collectives import METRICS_SUFFIX, CollectiveSpeed, newest
 from probes.host.protocol import Host, KernelMessage
 from probes.live.events.conditions import Conditions
@@ -26,7 +25,7 @@ from probes.live.model.sample import (
     PortSample,
     Role,
     SlowestRank,
-    failed,
+    part,
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.live.ports import PortReader
@@ -80,8 +79,7 @@ class BusBandwidth:
             return processes
         speeds: dict[int, Maybe[Speeds]] = dict(hidden)
         if watched:
-            facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-            uuids = {gpu.bdf: gpu.uuid for gpu in facts if not isinstance(gpu.uuid, Unknown)}
+            uuids = {gpu.bdf: gpu.uuid for gpu in node.known_gpus if not isinstance(gpu.uuid, Unknown)}
             found = self._source.read(
                 host, now, lambda: {process.pid: self._speeds(host, process, uuids) for process in watched}
             )
@@ -161,13 +159,8 @@ def slowest(speeds: Mapping[int, Speeds]) -> SlowestRank | None:
     for pid, found in speeds.items():
         for speed in found:
             if speed.sequence is not None:
-                key = (
-                    speed.nodes or 0,
-                    speed.ranks or 0,
-                    speed.communicator,
-                    speed.sequence,
-                    speed.collective,
-                )
+                size = speed.nodes or 0, speed.ranks or 0
+                key = (*size, speed.communicator, speed.sequence, speed.collective)
                 groups.setdefault(key, {}).setdefault(pid, speed)
     most = max(map(len, groups.values()), default=0)
     if most < 2:
@@ -209,14 +202,13 @@ def _asked(processes: Iterable[LiveProcess]) -> tuple[list[LiveProcess], dict[in
         for process in processes
         if process.role is Role.NCCL and isinstance(process.process.environment, Unknown)
     }
-    return [process for process in processes if _writes_files(process.process)], hidden
-
-
-def _writes_files(process: Process) -> bool:
-    values = known(process.environment, {})
-    if values.get("NCCL_INSPECTOR_ENABLE", "1").strip() == "0":
-        return False
-    return any(values.get(name) for name in _SWITCHES)
+    writers = []
+    for process in processes:
+        values = known(process.process.environment, {})
+        is_off = values.get("NCCL_INSPECTOR_ENABLE", "1").strip() == "0"
+        if not is_off and any(values.get(name) for name in _SWITCHES):
+            writers.append(process)
+    return writers, hidden
 
 
 def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[str, str]) -> Maybe[str]:
@@ -239,7 +231,6 @@ def _file_in(host: Host, directory: str, process: LiveProcess, uuids: Mapping[st
     return Unknown(Reason.NOT_THERE, directory, detail)
 
 
-T = TypeVar("T")
 _FAILED = Unknown(Reason.IO_ERROR, "gdrtop", "an error in gdrtop")
 
 
@@ -256,129 +247,113 @@ class LiveSampler:
         self._bus = BusBandwidth()
         self._odd = OddOneOut(settles)
         self._silence = Silence()
-        self._steps = _step_clocks() if settles else None
-        self._events = _detector() if settles else None
+        self._steps: JobSteps | None = None
+        self._events: EventDetector | None = None
+        if settles:  # a single sample has no events
+            from probes.live.events.detectors import EventDetector
+            from probes.live.step_clock.job_steps import JobSteps
+
+            self._steps, self._events = JobSteps(), EventDetector()
         self.ras = RasEvents() if ras is None else ras
-        self._modules: Latest[dict[str, str]] = Latest()
-        self._names: Latest[dict[str, str]] = Latest()  # of GPUs and NICs
-        self._nic_names: Latest[dict[str, str]] = Latest()
+        # The states of modules, the names of NICs, and those of GPUs and NICs.
+        self._of_node: Latest[tuple[dict[str, str], dict[str, str], dict[str, str]]] = Latest()
         self._gpus_of_jobs: dict[str, tuple[str, ...]] = {}  # by the job's id
         self.latest: LiveSample | None = None
 
     def sample(self, host: Host, node: Node, reading: Reading) -> LiveSample:
         """Return the sample that belongs to a reading taken just now."""
         limits: list[str] = []
-        modules = self._modules.get(lambda: _modules(node), objects=(node,))
-        names = self._names.get(lambda: _names(node), objects=(node,))
-
-        def part(what: str, read: Callable[[], T], otherwise: T) -> T:
-            try:
-                return read()
-            except Exception as error:
-                limits.append(failed(what, error))
-                return otherwise
-
+        modules, nics, names = self._of_node.get(
+            lambda: (_modules(node), _nic_names(node), _names(node)), objects=(node,)
+        )
         # On a busy node the rest takes a while: the sample bears the time of the reading.
         taken_at = host.wall_clock()
         no_ports: tuple[PortSample, ...] = ()
+        no_events: list[LiveEvent] = []
         no_jobs: tuple[LiveJob, ...] = ()
         unseen: Maybe[tuple[KernelMessage, ...]] = ()
         nothing: tuple[Question, ...] = ()
-        of_ports = part("the ports", lambda: self._ports.questions(host, node), nothing)
-        of_processes = part("the processes", lambda: self._processes.questions(host, node, reading), nothing)
-        of_pairs = part("packet numbers", lambda: self._silence.questions(host, node), nothing)
+        of_ports = part(limits, "the ports", lambda: self._ports.questions(host, node), nothing)
+        of_processes = part(
+            limits, "the processes", lambda: self._processes.questions(host, node, reading), nothing
+        )
+        of_pairs = part(limits, "packet numbers", lambda: self._silence.questions(host, node), nothing)
         read_together(host, reading.at, *of_ports, *of_processes, *of_pairs)
-        ports = part("the ports", lambda: self._ports.read(reading), no_ports)
-        found = part("the processes", lambda: self._processes.read(node, reading), ProcessSnapshot(_FAILED))
+        ports = part(limits, "the ports", lambda: self._ports.read(reading), no_ports)
+        found = part(
+            limits, "the processes", lambda: self._processes.read(node, reading), ProcessSnapshot(_FAILED)
+        )
         processes = part(
+            limits,
             "NCCL's inspector files",
             lambda: self._bus.update(host, node, found.processes, reading.at),
             found.processes,
         )
-        facts = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
         live = reading.gpus
         absent = Unknown(Reason.NOT_THERE, "NVML", "the GPU is not listed")
         gpus = tuple(
             GpuSample(gpu.bdf, gpu.index, live if isinstance(live, Unknown) else live.get(gpu.bdf, absent))
-            for gpu in facts
+            for gpu in node.known_gpus
         )
-        jobs = part("the jobs", lambda: jobs_of(processes, ports), no_jobs)
-        jobs = part(
-            "the odd one out",
-            lambda: self._odd.update(jobs, processes, ports, node, reading.at, gpus, not found.missing),
-            jobs,
-        )
-        seen = (found.processes, ports, gpus, reading.at, found.kernel_clients)
-        jobs = part("silent jobs", lambda: self._silence.update(jobs, *seen), jobs)
-        jobs = part("the GPUs of jobs", lambda: self._with_gpus(jobs, processes), jobs)
-        jobs = part("the slowest ranks", lambda: self._bus.with_slowest(jobs, host.wall_clock()), jobs)
-        if (steps := self._steps) is not None:
-            at = reading.at
-            jobs = part("the step clock", lambda: steps.update(host, node, jobs, ports, at, taken_at), jobs)
-        if self._events is not None:
-            unseen = part("kernel messages", host.kernel_messages, unseen)
         sample = LiveSample(
             at=reading.at,
             taken_at=taken_at,
-            nic_names=self._nic_names.get(lambda: _nic_names(node), objects=(node,)),
+            nic_names=nics,
             processes=processes,
-            jobs=jobs,
+            jobs=part(limits, "the jobs", lambda: jobs_of(processes, ports), no_jobs),
             ports=ports,
             gpus=gpus,
             peermem=reading.peermem,
             modules=modules,
-            limits=(*found.limits, *limits),
             missing=found.missing,
             kernel_clients=found.kernel_clients,
             no_ports="" if ports else _no_ports(node),
             no_gpus="" if gpus else _no_gpus(node),
         )
+        updates: list[tuple[str, Callable[[LiveSample], tuple[LiveJob, ...]]]] = [
+            ("the odd one out", lambda sample: self._odd.update(sample, node)),
+            ("silent jobs", self._silence.update),
+            ("the GPUs of jobs", self._with_gpus),
+            ("the slowest ranks", lambda sample: self._bus.with_slowest(sample.jobs, host.wall_clock())),
+        ]
+        if (steps := self._steps) is not None:
+            updates.append(("the step clock", lambda sample: steps.update(host, node, sample)))
+        for what, update in updates:
+            sample = replace(sample, jobs=part(limits, what, partial(update, sample), sample.jobs))
+        if self._events is not None:
+            unseen = part(limits, "kernel messages", host.kernel_messages, unseen)
+        sample = replace(sample, limits=(*found.limits, *limits))
         if self._events is None:
-            return part("what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample)
+            return part(
+                limits, "what lasts", lambda: replace(sample, watched=Conditions().update(sample)), sample
+            )
         detector = self._events
-        sample = part("events", lambda: detector.update(sample, unseen, names), sample)
-        no_events: list[LiveEvent] = []
-        followed = part("RAS events", lambda: self.ras.update(host, sample), no_events)
+        sample = part(limits, "events", lambda: detector.update(sample, unseen, names), sample)
+        followed = part(limits, "RAS events", lambda: self.ras.update(host, sample), no_events)
         self.latest = replace(sample, events=(*sample.events, *followed)) if followed else sample
         return self.latest
 
-    def _with_gpus(
-        self, jobs: tuple[LiveJob, ...], processes: Maybe[tuple[LiveProcess, ...]]
-    ) -> tuple[LiveJob, ...]:
+    def _with_gpus(self, sample: LiveSample) -> tuple[LiveJob, ...]:
         """Return the jobs with their GPUs; one that NVML no longer shows stays with the job that used it."""
-        now: dict[str, list[str]] = {job.id: [] for job in jobs}
-        for process in () if isinstance(processes, Unknown) else processes:
+        now: dict[str, list[str]] = {job.id: [] for job in sample.jobs}
+        for process in known(sample.processes, ()):
             if process.job in now:
                 now[process.job].extend(process.gpus)
         taken = {gpu for gpus in now.values() for gpu in gpus}
         for name, gpus in now.items():
             gpus.extend(gpu for gpu in self._gpus_of_jobs.get(name, ()) if gpu not in taken)
         self._gpus_of_jobs = {name: tuple(dict.fromkeys(gpus)) for name, gpus in now.items()}
-        return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in jobs)
-
-
-def _step_clocks() -> JobSteps:
-    from probes.live.step_clock.job_steps import JobSteps
-
-    return JobSteps()
-
-
-def _detector() -> EventDetector:
-    from probes.live.events.detectors import EventDetector  # a single sample has no events
-
-    return EventDetector()
+        return tuple(replace(job, gpus=self._gpus_of_jobs[job.id]) for job in sample.jobs)
 
 
 def _names(node: Node) -> dict[str, str]:
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
-    named = {gpu.bdf: f"GPU {gpu.index}" for gpu in gpus if not isinstance(gpu.index, Unknown)}
+    named = {gpu.bdf: f"GPU {gpu.index}" for gpu in node.known_gpus if not isinstance(gpu.index, Unknown)}
     return named | _nic_names(node)
 
 
 def _nic_names(node: Node) -> dict[str, str]:
     """Return the names of the RDMA devices by BDF; the first one of a function that has several."""
-    nics = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    return {nic.bdf: nic.name for nic in reversed(nics) if not isinstance(nic.bdf, Unknown)}
+    return {nic.bdf: nic.name for nic in reversed(node.rdma_devices) if not isinstance(nic.bdf, Unknown)}
 
 
 def _no_ports(node: Node) -> str:

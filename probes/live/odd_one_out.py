@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Unknown
 from probes.facts.node import Node
-from probes.facts.rdma.devices import ACTIVE
 from probes.facts.rdma.port_health import RECEIVED, SENT
-from probes.live.model.activity import LEAST_GBPS
-from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PortSample, SlowestNic
+from probes.live.model.activity import LEAST_GBPS, rates_of
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, OddOne, PortSample, SlowestNic
 from probes.live.model.settled import Lasting
 from probes.live.odd_ranks import (
     LEAST,
@@ -60,20 +59,12 @@ class OddOneOut:
         self._alike: dict[str, tuple[object, ...]] = {}  # the members of jobs in which nothing is odd
         self._at = 0.0
 
-    def update(
-        self,
-        jobs: tuple[LiveJob, ...],
-        processes: Maybe[tuple[LiveProcess, ...]],
-        ports: tuple[PortSample, ...],
-        node: Node,
-        at: float,
-        gpus: tuple[GpuSample, ...] = (),
-        are_all_listed: bool = True,
-    ) -> tuple[LiveJob, ...]:
+    def update(self, sample: LiveSample, node: Node) -> tuple[LiveJob, ...]:
         """Return the jobs with what is odd in them; nothing where a figure that it needs is unknown.
 
-        Ranks are compared only where `are_all_listed`: one of two that differ is odd if the other is missing.
+        Ranks are compared only if none is missing: one of two that differ is odd if the other is missing.
         """
+        at, jobs, processes = sample.at, sample.jobs, sample.processes
         if at < self._at:  # a recording was rewound
             self._statements.clear()
             self._rates.clear()
@@ -84,10 +75,10 @@ class OddOneOut:
             self._alike.clear()
         seen: dict[tuple[str, str, str], OddOne] = {}
         if not isinstance(processes, Unknown):
-            by_device = {port.device: port for port in ports}
+            by_device = {port.device: port for port in sample.ports}
             for job in jobs:
-                found = self._odd_ranks(job, processes) if are_all_listed else {}
-                found |= odd_gpu_links(job, processes, gpus)
+                found = {} if sample.missing else self._odd_ranks(job, processes)
+                found |= odd_gpu_links(job, processes, sample.gpus)
                 found |= self._slow(job, job.own_nics, by_device, at)
                 seen.update({(job.id, *key): odd for key, odd in found.items()})
         for key, odd in seen.items():
@@ -191,15 +182,6 @@ class Share:
     def of_others(self) -> float:
         """The rate as a share of the others'."""
         return self.rate / self.others if self.others else 1.0
-
-
-def rates_of(port: PortSample | None) -> tuple[float, float] | None:
-    """Return what an active port sends and receives, in Gb/s; None if it is not active or that is unknown."""
-    if port is None or port.state != ACTIVE:
-        return None
-    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
-        return None
-    return port.sent_gbps, port.received_gbps
 
 
 def rates_at(at: float, names: tuple[str, ...], sent: list[float], received: list[float]) -> Rates:

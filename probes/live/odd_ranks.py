@@ -11,11 +11,9 @@ from typing import TypeVar
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.base.unknown import Unknown, known
-from probes.facts.gpu.gpus import GpuFacts
+from probes.base.unknown import Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, words
-from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.numa import parse_list
 from probes.live.events.gpus import FULL_SPEED_PERCENT
 from probes.live.model.sample import GpuSample, LiveJob, LiveProcess, OddOne, PathWord, path_phrase
@@ -38,8 +36,7 @@ class Places:
 
 def places_of(node: Node) -> Places:
     """Return what is known of the places; the rest is left out."""
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    gpus = node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ()
+    devices, gpus = node.rdma_devices, node.known_gpus
     nodes = () if isinstance(node.numa, Unknown) else node.numa.nodes
     return Places(
         node.pci.functions if isinstance(node.pci, PciFacts) else {},
@@ -94,7 +91,8 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
     for process in stopped[0] if stopped else ():
         others = _others(members, stopped, "are waiting for it" if process.is_stopped else "are stopped")
         add("state", process, f"{'is stopped' if process.is_stopped else 'is running'}; {others}")
-    if paths := odd_members(members, _path):
+    paths = odd_members(members, lambda each: None if each.path.word is PathWord.UNKNOWN else each.path.word)
+    if paths:
         others = _others(members, paths, path_phrase(paths[1], of_many=True))
         for process in paths[0]:
             path = process.path
@@ -114,7 +112,8 @@ def odd_ranks(members: Sequence[LiveProcess], places: Places) -> dict[tuple[str,
     cpus = odd_members(members, lambda process: _cpus_are_near(process, places))
     for process in cpus[0] if cpus and cpus[1] else ():
         said = "is limited to CPUs on a different NUMA node than its GPU"
-        add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", *_affinity(process))
+        allowed = Evidence(f"/proc/{process.pid}/status", f"Cpus_allowed_list: {_allowed_cpus(process)}")
+        add("cpus", process, f"{said}; {_others(members, cpus, 'run near theirs')}", allowed)
     return found
 
 
@@ -179,10 +178,6 @@ def _others(members: Sequence[LiveProcess], odd: tuple[list[LiveProcess], object
     return f"the other {count} ranks of this job {what}"
 
 
-def _path(process: LiveProcess) -> PathWord | None:
-    return None if process.path.word is PathWord.UNKNOWN else process.path.word
-
-
 def _said_nics(process: LiveProcess) -> str:
     if not (names := process.ready_nics):
         return "uses no NIC"
@@ -217,17 +212,13 @@ def _place(process: LiveProcess, places: Places) -> int | None:
 
 def _cpus_are_near(process: LiveProcess, places: Places) -> bool | None:
     """Return whether the process may run on a CPU near its GPU."""
-    usage = process.process.usage
     nodes = {places.gpu_nodes.get(gpu) for gpu in process.gpus}
     number = nodes.pop() if len(nodes) == 1 else None
-    if isinstance(usage, Unknown) or isinstance(usage.cpus, Unknown) or number is None:
-        return None
-    near, allowed = places.cpus.get(number), _cpus(usage.cpus)
+    near = None if number is None else places.cpus.get(number)
+    allowed = _cpus(_allowed_cpus(process))
     return bool(near & allowed) if near and allowed else None
 
 
-def _affinity(process: LiveProcess) -> tuple[Evidence, ...]:
-    usage = process.process.usage
-    if isinstance(usage, Unknown) or isinstance(usage.cpus, Unknown):
-        return ()
-    return (Evidence(f"/proc/{process.pid}/status", f"Cpus_allowed_list: {usage.cpus}"),)
+def _allowed_cpus(process: LiveProcess) -> str:
+    """Return the CPUs on which a process may run, as a list; "" if they are unknown."""
+    return known(map_known(process.process.usage, lambda usage: usage.cpus), "")

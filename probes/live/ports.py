@@ -9,11 +9,11 @@ from functools import lru_cache
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.cxi import telemetry_file
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort, parse_rate
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
@@ -25,16 +25,6 @@ _TELEMETRY = f"/{Place.TELEMETRY.value}/"
 _WRAP = 1 << 32
 # At 100 million packets a second, a counter rises by less than this in two seconds.
 _NEAR = 1 << 28
-
-
-def names_to_read(hardware: Maybe[tuple[str, ...]], standard: Maybe[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the paths below a port, "hw_counters/NAME" and "counters/NAME", of the counters it has."""
-    return tuple(
-        f"{place.value}/{name}"
-        for place, names in ((Place.HARDWARE, hardware), (Place.STANDARD, standard))
-        for name in known(names, ())
-        if name in sampled(place)
-    )
 
 
 def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
@@ -56,6 +46,17 @@ def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
 def read_counter(host: Files, path: str) -> Maybe[int]:
     """Return a counter of a port, or of a Slingshot NIC."""
     return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
+
+
+def read_until_refused(host: Files, files: Mapping[str, str]) -> dict[str, Maybe[int]]:
+    """Return counters by name; a device that refuses one refuses all, and logs a kernel message for each."""
+    found: dict[str, Maybe[int]] = {}
+    refused: Unknown | None = None
+    for name, file in files.items():
+        value = found[name] = read_counter(host, file) if refused is None else refused
+        if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
+            refused = value
+    return found
 
 
 def rise(name: str, before: int, after: int) -> Maybe[int]:
@@ -136,7 +137,7 @@ class _Port:
     device: RdmaDevice
     facts: RdmaPort
     paths: dict[str, str]  # counter -> its file
-    absent: dict[str, Unknown]
+    absent: dict[str, Unknown]  # counters that every sample has and this port does not
     line_rate: Maybe[float]
     counters: dict[str, Maybe[float]]
     pause: Maybe[float]
@@ -158,10 +159,6 @@ class _Port:
     @property
     def path(self) -> str:
         return f"{self.device.sysfs_path}/ports/{self.facts.number}"
-
-    @property
-    def unread(self) -> dict[str, Unknown]:
-        return {name: unknown for name, unknown in self.absent.items() if name not in self.paths}
 
     def files(self, now: float) -> dict[str, str]:
         """Return the files to read; a directory that the firmware has refused is left alone for a while."""
@@ -202,13 +199,12 @@ class PortReader:
             self._wanted = _wanted(self._ports, now)
         wanted, functions, names = self._wanted, self._functions, self._netdevs
         with_links = self._links_at is None or not 0 <= now - self._links_at < LINK_SECONDS
-
-        def read_ethtool() -> _Ethtool:
-            return _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {})
-
         return (
             Question(self._counters, lambda: _read_counters(host, wanted, functions, with_links)),
-            Question(self._ethtool, read_ethtool),
+            Question(
+                self._ethtool,
+                lambda: _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {}),
+            ),
         )
 
     def read(self, reading: Reading) -> tuple[PortSample, ...]:
@@ -234,7 +230,7 @@ class PortReader:
         """Return the node's ports; what was read of one that is still there is kept."""
         old = {(port.device.name, port.facts.number): port for port in self._ports}
         ports = []
-        for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+        for device in node.rdma_devices:
             for facts in device.ports:
                 port = _first(host, device, facts)
                 was = old.get((device.name, facts.number))
@@ -252,7 +248,10 @@ def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, 
         return {name: telemetry_file(device.sysfs_path, name) for name in names}
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths = {
-        name.partition("/")[2]: f"{path}/{name}" for name in names_to_read(facts.hw_counters, facts.counters)
+        name: f"{path}/{place.value}/{name}"
+        for place, names in ((Place.HARDWARE, facts.hw_counters), (Place.STANDARD, facts.counters))
+        for name in known(names, ())
+        if name in sampled(place)
     }
     # Some drivers have one hw_counters directory for the device.
     if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
@@ -263,11 +262,9 @@ def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, 
 
 def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
     paths = counter_files(host, device, facts)
-    absent = {**missing(Place.HARDWARE, facts.hw_counters), **missing(Place.STANDARD, facts.counters)}
-    waiting: dict[str, Maybe[float]] = dict.fromkeys(paths, _SECOND_SAMPLE)
-    for name in absent:
-        if name not in paths:
-            waiting[name] = absent[name]
+    absent = missing(Place.HARDWARE, facts.hw_counters) | missing(Place.STANDARD, facts.counters)
+    absent = {name: why for name, why in absent.items() if name not in paths}
+    waiting: dict[str, Maybe[float]] = {**dict.fromkeys(paths, _SECOND_SAMPLE), **absent}
     netdev = facts.netdev
     first = netdev if isinstance(netdev, Unknown) else _SECOND_SAMPLE
     link = device.bdf if isinstance(device.bdf, Unknown) else _SECOND_SAMPLE
@@ -275,14 +272,13 @@ def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
 
 
 def _wanted(ports: Iterable[_Port], now: float) -> list[_Wanted]:
-    return [(port.key, port.path, _by_directory(port.files(now))) for port in ports]
-
-
-def _by_directory(files: Mapping[str, str]) -> list[dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for name, file in files.items():
-        found.setdefault(_directory(file), {})[name] = file
-    return list(found.values())
+    wanted: list[_Wanted] = []
+    for port in ports:
+        found: dict[str, dict[str, str]] = {}
+        for name, file in port.files(now).items():
+            found.setdefault(_directory(file), {})[name] = file
+        wanted.append((port.key, port.path, tuple(found.values())))
+    return wanted
 
 
 def _directory(file: str) -> str:
@@ -314,13 +310,7 @@ def _read_counters(
     for key, path, directories in ports:
         found = values[key] = {}
         for files in directories:
-            refused: Unknown | None = None
-            for name, file in files.items():
-                value = read_counter(host, file) if refused is None else refused
-                if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
-                    # A device that refuses one counter refuses all, and logs a kernel message for each.
-                    refused = value
-                found[name] = value
+            found.update(read_until_refused(host, files))
         text = host.read(f"{path}/rate", 4096) if with_links else None
         parsed = None if text is None or isinstance(text, Unknown) else parse_rate(text)
         if parsed is not None:
@@ -331,7 +321,7 @@ def _read_counters(
 
 def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) -> None:
     if isinstance(now, Unknown):
-        port.values, port.counters = {}, {**port.unread, **dict.fromkeys(port.paths, now)}
+        port.values, port.counters = {}, {**port.absent, **dict.fromkeys(port.paths, now)}
         port.still = None
         return
     if port.facts.bond is None:  # the file has the rate of one of a bond's ports
@@ -343,7 +333,7 @@ def _count(port: _Port, before: Maybe[_Counters] | None, now: Maybe[_Counters]) 
         return
     is_still = seconds > 0 and found == port.values  # every one is known, and none has risen
     port.still = found if is_still else None
-    rates: dict[str, Maybe[float]] = dict(port.unread)
+    rates: dict[str, Maybe[float]] = dict(port.absent)
     values: dict[str, int] = {}
     for name, file in port.paths.items():
         value = found.get(name)
@@ -370,13 +360,9 @@ def _rate(name: str, before: int | None, after: int, seconds: float) -> Maybe[fl
 
 def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethtool]) -> None:
     netdev = port.facts.netdev
-    answer: Maybe[dict[str, int]]
+    answer = map_known(now, lambda now: now.values.get(known(netdev, ""), _NO_ANSWER))
     if isinstance(netdev, Unknown):
         answer = Unknown(Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters")
-    elif isinstance(now, Unknown):
-        answer = now
-    else:
-        answer = now.values.get(netdev, _NO_ANSWER)
     if isinstance(answer, Unknown) or isinstance(now, Unknown):
         port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
         port.ethtool, port.events = {}, {}

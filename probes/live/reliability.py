@@ -14,7 +14,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts, port_name
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
-from probes.live.model.activity import LEAST_GBPS
+from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import (
     STEP_ROLES,
     EventKind,
@@ -24,7 +24,6 @@ from probes.live.model.sample import (
     LiveSample,
     PortSample,
 )
-from probes.live.odd_one_out import rates_of
 from probes.live.odd_ranks import LEAST
 
 _NO_GUID = "0000:0000:0000:0000"
@@ -43,14 +42,13 @@ class Identity:
 def identities_of(node: Node) -> dict[str, Identity]:
     """Return the ports of a node by name, and its GPUs by BDF."""
     found: dict[str, Identity] = {}
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    for device in devices:
+    for device in node.rdma_devices:
         bdf, guid = known(device.bdf, ""), known(device.node_guid, "")
         begin = guid if guid and guid != _NO_GUID else bdf or device.name
         for port in device.ports:
             name = port_name(device.name, port.number)
             found[name] = Identity(f"{begin}/{port.number}", name, is_gpu=False, bdf=bdf)
-    for gpu in node.gpus.gpus if isinstance(node.gpus, GpuFacts) else ():
+    for gpu in node.known_gpus:
         name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
         found[gpu.bdf] = Identity(known(gpu.uuid, gpu.bdf), name, is_gpu=True, bdf=gpu.bdf)
     return found
@@ -320,11 +318,6 @@ def gone_from(history: ComponentHistory, node: Node) -> frozenset[str]:
         for component in history.components
         if kinds[component.is_gpu] and component.id not in present
     )
-
-
-def past_of(history: ComponentHistory, node: Node, device: str) -> str:
-    """Return what the history says about a NIC by its name, or a GPU by its BDF; "" for nothing."""
-    return past_by_device(history, node).get(device, "")
 
 
 def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.host.rdma_resources import PacketNumbers
@@ -14,9 +14,9 @@ from probes.live.model.activity import BUSY_PERCENT, SILENT_SECONDS, WAIT_SECOND
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import (
     STOPPED_STATES,
-    GpuSample,
     LiveJob,
     LiveProcess,
+    LiveSample,
     PortSample,
     Role,
     Standstill,
@@ -66,36 +66,31 @@ class Silence:
 
         return (Question(self._pairs, read_pairs),) if self._asks else ()
 
-    def update(
-        self,
-        jobs: tuple[LiveJob, ...],
-        processes: Maybe[tuple[LiveProcess, ...]],
-        ports: Sequence[PortSample],
-        gpus: Sequence[GpuSample],
-        at: float,
-        clients: Collection[str] = (),
-    ) -> tuple[LiveJob, ...]:
-        """Return the jobs with their silence; what is unknown may be traffic.
-
-        `clients`: NICs that storage in the kernel uses, too.
-        """
+    def update(self, sample: LiveSample) -> tuple[LiveJob, ...]:
+        """Return the jobs with their silence; what is unknown may be traffic."""
+        at, jobs, processes = sample.at, sample.jobs, sample.processes
         if isinstance(processes, Unknown):  # for a moment: what was seen before counts
             return jobs
         members: dict[str, list[LiveProcess]] = {job.id: [] for job in jobs}
         for process in processes:
             members.setdefault(process.job, []).append(process)
-        waits = {gpu.bdf: _is_busy(gpu) for gpu in gpus}
-        waits |= {str(process.pid): _is_blocked(process) for process in processes}
+        waits: dict[str, Maybe[bool]] = {}
+        for gpu in sample.gpus:
+            percent = map_known(gpu.live, lambda live: live.utilization_percent)
+            waits[gpu.bdf] = map_known(percent, lambda percent: percent >= BUSY_PERCENT)
+        for process in processes:
+            waits[str(process.pid)] = map_known(process.state, lambda state: state in _BLOCKED_STATES)
         self._idle_at = {
-            name: at if not is_waiting else min(at, self._idle_at.get(name, at))
+            name: min(at, self._idle_at.get(name, at)) if is_waiting else at
             for name, is_waiting in waits.items()
-            if is_waiting is not None
+            if not isinstance(is_waiting, Unknown)
         }
+        waiting = {name for name, since in self._idle_at.items() if at - since >= WAIT_SECONDS}
         before, self._moved_at, self._asks = self._moved_at, {}, False
         self._moved &= before.keys()
         found = []
         for job in jobs:
-            moves, shown_by, source = self._moves(job, members[job.id], ports, clients)
+            moves, shown_by, source = self._moves(job, members[job.id], sample)
             since = before.get(job.id, at)
             self._moved_at[job.id] = since if moves is False and since <= at else at
             if moves is True:
@@ -106,7 +101,10 @@ class Silence:
                 if isinstance(moves, Unknown):
                     standstill = moves if job.id in before else _NOT_YET
                 elif seconds >= WAIT_SECONDS:
-                    standstill = self._standstill(job, members[job.id], seconds, at, shown_by, source)
+                    own = {gpu for each in members[job.id] for gpu in each.gpus} & self._idle_at.keys()
+                    blocked = tuple(each.rank_name for each in members[job.id] if str(each.pid) in waiting)
+                    is_whole, busy = job.id not in self._moved, len(own & waiting)
+                    standstill = Standstill(seconds, is_whole, len(own), busy, blocked, shown_by, source)
                 elif job.id not in self._moved:
                     standstill = _NOT_YET
             shown = seconds if seconds >= SILENT_SECONDS else 0.0
@@ -114,17 +112,14 @@ class Silence:
         return tuple(found)
 
     def _moves(
-        self,
-        job: LiveJob,
-        members: Sequence[LiveProcess],
-        ports: Sequence[PortSample],
-        clients: Collection[str],
+        self, job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample
     ) -> tuple[Maybe[bool], str, str]:
         """Return whether a job moves data, what shows it, and the source of that."""
+        clients = sample.kernel_clients  # NICs that storage in the kernel uses, too
         nics = telling_nics(job, clients)
         is_own = job.shared_nics.union(clients).isdisjoint(nics)
         shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
-        moves = _any_moves(nics, ports)
+        moves = _any_moves(nics, sample.ports)
         if is_own or moves is False or job.role not in _WAITING_ROLES:
             return moves, shown_by, "port_xmit_data"
         self._asks = True
@@ -137,27 +132,6 @@ class Silence:
         may_post = any(gpu_may_post(each.process.libraries, each.threads) for each in members)
         still = pairs.are_still(connected, may_post)
         return _NOT_ALL_PAIRS if still is None else not still, shown_by, _PAIRS
-
-    def _standstill(
-        self,
-        job: LiveJob,
-        members: Sequence[LiveProcess],
-        seconds: float,
-        at: float,
-        shown_by: str,
-        source: str,
-    ) -> Standstill:
-        gpus = {gpu for process in members for gpu in process.gpus} & self._idle_at.keys()
-        waiting = {name for name, since in self._idle_at.items() if at - since >= WAIT_SECONDS}
-        return Standstill(
-            seconds,
-            job.id not in self._moved,
-            len(gpus),
-            len(gpus & waiting),
-            tuple(process.rank_name for process in members if str(process.pid) in waiting),
-            shown_by,
-            source,
-        )
 
 
 def _any_moves(devices: Collection[str], ports: Sequence[PortSample]) -> Maybe[bool]:
@@ -178,12 +152,3 @@ def _has_to_move(job: LiveJob, members: Sequence[LiveProcess]) -> bool:
     is_local = known(job.world_size, len(job.pids) + 1) <= len(job.pids)
     libraries = (library.name for each in members for library in known(each.process.libraries, ()))
     return job.role in _WAITING_ROLES and not is_local and _SERVES_REQUESTS not in libraries
-
-
-def _is_busy(gpu: GpuSample) -> bool | None:
-    percent = gpu.live if isinstance(gpu.live, Unknown) else gpu.live.utilization_percent
-    return None if isinstance(percent, Unknown) else percent >= BUSY_PERCENT
-
-
-def _is_blocked(process: LiveProcess) -> bool | None:
-    return None if isinstance(process.state, Unknown) else process.state in _BLOCKED_STATES

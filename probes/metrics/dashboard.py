@@ -20,8 +20,8 @@ class _Panel:
     """One panel: its queries with their legends, and how large it is."""
 
     title: str
-    kind: str  # "stat", "timeseries", "table", "state-timeline"
     queries: tuple[tuple[str, str], ...]
+    kind: str = "timeseries"  # "table", "state-timeline"
     width: int = 12
     height: int = 8
     unit: str = "short"
@@ -51,41 +51,36 @@ def _verdict() -> str:
 _PANELS = (
     _Panel(
         "Verdict",
-        "state-timeline",
         ((_verdict(), "{{instance}}"),),
+        "state-timeline",
         width=24,
         description="Run gdrtop check on a node to see cause and fix.",
         words=tuple((state.value, color) for state, color in _COLORS.items()),
     ),
     _Panel(
         "GPUs with a direct path",
-        "timeseries",
         ((f"gdrtop_gpus_direct{_HERE}", "{{instance}}"), (f"gdrtop_gpus{_HERE}", "{{instance}}, all GPUs")),
     ),
-    _Panel("Active findings", "timeseries", ((f"gdrtop_findings{_HERE}", "{{instance}} {{severity}}"),)),
-    _Panel("Active findings by device", "table", ((f"gdrtop_finding{_HERE}", ""),), width=24, height=9),
+    _Panel("Active findings", ((f"gdrtop_findings{_HERE}", "{{instance}} {{severity}}"),)),
+    _Panel("Active findings by device", ((f"gdrtop_finding{_HERE}", ""),), "table", width=24, height=9),
     _Panel(
         "Nodes with running jobs by path",
-        "timeseries",
         # Each node counts a job: their sum would be a job times its nodes.
         ((f"sum by (path) (gdrtop_jobs{_HERE} > bool 0)", "{{path}}"),),
         description="staged: GPU memory is copied through host memory. A job on 64 nodes counts as 64 nodes.",
     ),
     _Panel(
         "Jobs that wait without traffic",
-        "timeseries",
         ((f"gdrtop_job_silent_seconds{_HERE}", "{{instance}}"),),
         unit="s",
         description="The longest on each node. Run gdrtop hang there. Needs gdrtop metrics --listen.",
     ),
     _Panel(
         "References to nvidia_peermem",
-        "timeseries",
         ((f"gdrtop_peermem_refcnt{_HERE}", "{{instance}}"), (f"gdrtop_peermem_loaded{_HERE}", "loaded")),
     ),
     _Panel(
         "Ports paused",
-        "timeseries",
         (
             (
                 "max by (instance, device, port, direction)"
@@ -99,29 +94,26 @@ _PANELS = (
     ),
     _Panel(
         "Ports that wait for credits",
-        "timeseries",
         ((f"gdrtop_port_transmit_wait_ratio{_HERE}", "{{instance}} {{device}}"),),
         description="Wait ticks / (wait ticks + words sent). Compare only ports of the same NIC model.",
     ),
     _Panel(
         "PCIe stalls of NICs",
-        "timeseries",
         ((f"gdrtop_port_pcie_stall_ratio{_HERE}", "{{instance}} {{device}}"),),
         unit="percentunit",
     ),
     _Panel(
         "Age of the last check",
-        "timeseries",
         ((f"time() - gdrtop_last_check_timestamp_seconds{_HERE}", "{{instance}}"),),
         unit="s",
     ),
     _Panel(
         "Values that could not be read",
-        "table",
         ((f"gdrtop_unknown_values{_HERE} > 0", ""),),
+        "table",
         description="Most need root.",
     ),
-    _Panel("Paths between GPUs and NICs", "table", ((f"gdrtop_path_info{_HERE}", ""),), width=12),
+    _Panel("Paths between GPUs and NICs", ((f"gdrtop_path_info{_HERE}", ""),), "table"),
 )
 
 

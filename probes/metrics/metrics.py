@@ -11,15 +11,14 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, known, map_known
 from probes.checks.judgment import Judgment, with_severity
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import PEER_MODULES
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import RdmaFacts
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
-from probes.live.ports import counter_files, pcie_stall_percent, read_counter, rise
+from probes.live.ports import counter_files, pcie_stall_percent, read_until_refused, rise
 from probes.metrics import metric_list
 from probes.metrics.metric_list import Family, Labels, Sample, family
 from probes.queries.finding import Finding, Status
@@ -69,25 +68,12 @@ def _read(host: Host, rdma: RdmaFacts, wanted: frozenset[str]) -> tuple[PortTota
             device.name,
             port.number,
             read_port(host, device.sysfs_path, port),
-            _read_counters(host, device, port, wanted),
+            read_until_refused(host, {name: file for name, file in files.items() if name in wanted}),
             map_known(port.netdev, lambda netdev: ethtool.get(netdev, absent)),
         )
         for device, port in ports
+        for files in (counter_files(host, device, port),)
     )
-
-
-def _read_counters(
-    host: Host, device: RdmaDevice, port: RdmaPort, wanted: frozenset[str]
-) -> dict[str, Maybe[int]]:
-    found: dict[str, Maybe[int]] = {}
-    refused: Unknown | None = None
-    for name, file in counter_files(host, device, port).items():
-        if name in wanted:
-            value = read_counter(host, file) if refused is None else refused
-            if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
-                refused = value  # a device that refuses one counter refuses all, and logs each
-            found[name] = value
-    return found
 
 
 def wait_ratio(before: PortTotals | None, now: PortTotals) -> Maybe[float]:
@@ -194,7 +180,7 @@ def _bus_id(bdf: str) -> str:
 
 def _paths(examination: Examination) -> _Values:
     node, topology = examination.node, examination.topology
-    facts = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
+    facts = {gpu.bdf: gpu for gpu in node.known_gpus}
     nics = [nic.id for nic in topology.nics if nic.id in topology.devices]
     for gpu, nic in product((gpu.id for gpu in topology.gpus), nics):
         path = topology.paths[gpu, nic]

@@ -16,7 +16,6 @@ from probes.base.site import site
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.new_jobs import nics_near
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import parse_list
 from probes.facts.system.slurm import config_path, read_with_includes
 from probes.host.protocol import Host
@@ -214,8 +213,7 @@ def _is_in(number: str, ranges: str) -> bool:
 def gpus_meant(number: int, examination: Examination, order: Maybe[GpuOrder]) -> tuple[str, ...]:
     """Return the ids of the GPUs that a number of SLURM_JOB_GPUS can mean; () for none of this node."""
     gpus = sorted(gpu.id for gpu in examination.topology.gpus)  # in the order of PCI addresses
-    facts = examination.node.gpus
-    rows = facts.gpus if isinstance(facts, GpuFacts) else ()
+    rows = examination.node.known_gpus
     minors = {gpu.bdf: minor for gpu in rows if not isinstance(minor := gpu.minor, Unknown)}
     if not isinstance(order, Unknown) and not order.is_detected:
         if number >= len(order.minors):
@@ -278,8 +276,7 @@ def devices_of(job: SlurmJob, examination: Examination, order: Maybe[GpuOrder]) 
 
     If the order of slurmd's list is unknown, a broken GPU counts that the job can have got.
     """
-    gpus = examination.node.gpus
-    uuids = {known(gpu.uuid, ""): gpu.bdf for gpu in gpus.gpus} if isinstance(gpus, GpuFacts) else {}
+    uuids = {known(gpu.uuid, ""): gpu.bdf for gpu in examination.node.known_gpus}
     meant = {name: gpus_meant(int(name), examination, order) if name.isdecimal() else () for name in job.gpus}
     meant |= {name: (uuids[name],) for name in job.gpus if name in uuids}
     found = tuple(dict.fromkeys(gpu for places in meant.values() for gpu in places))

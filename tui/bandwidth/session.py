@@ -17,8 +17,7 @@ from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.planning.affected_jobs import affected_by
-from probes.bandwidth.planning.expected_pairs import rows_of, with_expected
-from probes.bandwidth.planning.series import plan_series
+from probes.bandwidth.planning.series import plan_series, rows_of, with_expected
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.bandwidth.results.slow_results import open_findings
 from probes.base.origin import Source, origin_word

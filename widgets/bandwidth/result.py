@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
-from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
-from probes.bandwidth.results.memory_path import (
+from probes.bandwidth.model.result import (
+    Ending,
+    Result,
     facts_about,
     is_as_requested,
     is_measured,
@@ -19,6 +18,8 @@ from probes.bandwidth.results.memory_path import (
     nic_routes,
     staged_routes,
 )
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
+from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
 from widgets.base.figures import ago, binary_size, short

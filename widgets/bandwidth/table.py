@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
-from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.result import Ending, Result, is_as_requested
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
-from probes.bandwidth.results.memory_path import is_as_requested
 from widgets.bandwidth.result import mark_of
 from widgets.base.figures import UNKNOWN_MARK
 from widgets.base.lines import Line, Run, Tone, fit, wrapped

@@ -17,8 +17,8 @@ from probes.checks.statements import (
     use_health,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
+from probes.live.model.activity import seconds_text, step_text
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, SlowestNic, program_of
-from probes.live.model.step_text import seconds_text, step_text
 from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, names_of

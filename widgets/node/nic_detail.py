@@ -12,7 +12,7 @@ from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue
 from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlLive
-from probes.live.reliability import day_text, past_of
+from probes.live.reliability import day_text, past_by_device
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate
 from widgets.base.figures import UNKNOWN_MARK, gbps, gibibytes, short
@@ -90,7 +90,7 @@ def draw_nic(
 
 def past_lines(history: Maybe[ComponentHistory], node: Node, device: str, width: int) -> list[Line]:
     """Return how often a NIC (by name) or a GPU (by BDF) was slow or failed, where that is known."""
-    text = "" if isinstance(history, Unknown) else past_of(history, node, device)
+    text = "" if isinstance(history, Unknown) else past_by_device(history, node).get(device, "")
     if isinstance(history, Unknown) or not text:
         return []
     return wrapped(f"{text} ({SOURCE}, since {day_text(history.since)})", width, Tone.WARNING)

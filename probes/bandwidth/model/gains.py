@@ -32,7 +32,10 @@ def gains_of_ports(examination: Examination, fixed: Iterable[Port]) -> tuple[Pai
         if port is None:
             return bound.gbps
         rate = port.facts.rate_gbps if port.facts.bond is None else bound.nominal_gbps
-        return map_known(rate, lambda gbps: gbps * _data_share(port))
+        mtu = map_known(port.health, lambda health: health.roce_mtu_bytes)
+        is_known = port.is_ethernet and not isinstance(mtu, Unknown)
+        share = packet_share(True, known(mtu, 0)) if is_known else packet_share(port.is_ethernet)
+        return map_known(rate, lambda gbps: gbps * share)
 
     return _gains(examination, gbps)
 
@@ -123,13 +126,6 @@ def _limits(examination: Examination) -> Iterator[tuple[str, str, str, Limit]]:
                 )
                 limit = replace(limit, bounds=tuple(bounds))
             yield labels[gpu], gpu, nic, limit
-
-
-def _data_share(port: Port) -> float:
-    mtu = map_known(port.health, lambda health: health.roce_mtu_bytes)
-    if isinstance(mtu, Unknown) or not port.is_ethernet:
-        return packet_share(port.is_ethernet)
-    return packet_share(True, mtu)
 
 
 def _at(bound: Bound, nominal_gbps: float | None) -> Maybe[float]:

@@ -272,10 +272,8 @@ def _links_above(examination: Examination, bdf: str) -> list[tuple[PciFunction, 
 
 
 def _by_cpu_link(examination: Examination, gpu: str) -> bool:
-    facts = examination.node.gpus
-    cards = () if isinstance(facts, Unknown) else facts.gpus
-    card = next((candidate for candidate in cards if candidate.bdf == gpu), None)
-    return is_grace(examination) if card is None else bool(known(card.c2c_links, 0)) or is_grace(examination)
+    links = (known(card.c2c_links, 0) for card in examination.node.known_gpus if card.bdf == gpu)
+    return any(links) or is_grace(examination)
 
 
 def _label(examination: Examination, lower: PciFunction, nic: str) -> str:

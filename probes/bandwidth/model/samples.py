@@ -122,6 +122,11 @@ def parse_int(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
+def fact(about: About, value: str, line: str) -> tuple[Fact, ...]:
+    """Return what a line reports about the run, as a parser returns what it reads."""
+    return (Fact(about, clean_line(value), clean_line(line)),)
+
+
 def clean_line(line: str) -> str:
     """Return a line as evidence: printable and bounded."""
     return printable(line.strip(), _RAW_LIMIT)

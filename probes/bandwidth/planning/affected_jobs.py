@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from probes.bandwidth.model.planned_series import PlannedTest
 from probes.base.frozen import frozen
+from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import hardware_of
 from probes.facts.jobs.processes import Process, ProcessFacts, names_of
 from probes.facts.rdma.devices import RdmaFacts
@@ -59,10 +60,10 @@ def affected_by(
 
 
 def _on_gpus(examination: Examination, tests: tuple[PlannedTest, ...]) -> list[str]:
-    facts, live = examination.node.gpus, examination.reading.gpus
+    live = examination.reading.gpus
     ends = [end for test in tests for end in (test.settings, test.far) if end is not None]
     indices = {index for end in ends for index in end.gpu_indices}
-    used = [gpu for gpu in facts.gpus if gpu.index in indices] if isinstance(facts, GpuFacts) else []
+    used = [gpu for gpu in examination.node.known_gpus if gpu.index in indices]
     if used and isinstance(live, Unknown):
         return [f"cannot tell which jobs use the GPUs: {live}"]
     found = [(gpu, users_of_gpu(examination, gpu)) for gpu in used]
@@ -115,9 +116,8 @@ def affected_on_nics(
             lines.append(f"{neighbor.name}, on the same card as {neighbor.used_name}, carries {_gbps(gbps)}")
     if unseen:
         # Without counters, as in some virtual machines, only the possible users can be listed.
-        listed = ", ".join(unseen[:_MOST_NAMED])
-        more = f" and {len(unseen) - _MOST_NAMED} more" if len(unseen) > _MOST_NAMED else ""
-        lines += [f"{listed}{more}: {text}" for text in _possible_users(examination, processes)]
+        listed = join_limited(unseen, _MOST_NAMED)
+        lines += [f"{listed}: {text}" for text in _possible_users(examination, processes)]
     # Ports with traffic, and ports whose possible users are listed, have their line already.
     for nic in dict.fromkeys(nic for nic, _ in used):
         own = [traffic.get(port) for port in used if port[0] == nic]
@@ -157,13 +157,9 @@ def processes_by_pid(examination: Examination) -> dict[int, Process]:
 
 def summary_of(pids: Sequence[int], processes: Mapping[int, Process]) -> str:
     """Return "train.py (alice, pids 41000, 41001 and 6 more)"; unreadable processes are "pid 41000"."""
-    unread = [pid for pid in pids if pid not in processes]
-    more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
-    parts = (
-        names_of(processes[pid] for pid in pids if pid in processes),
-        ", ".join(f"pid {pid}" for pid in unread[:_MOST_NAMED]) + more,
-    )
-    return ", ".join(filter(None, parts))
+    named = names_of(processes[pid] for pid in pids if pid in processes)
+    unread = join_limited((f"pid {pid}" for pid in pids if pid not in processes), _MOST_NAMED)
+    return ", ".join(filter(None, (named, unread)))
 
 
 def _users_by_nic(examination: Examination) -> dict[str, tuple[int, ...]]:

@@ -113,7 +113,8 @@ class _Bisection:
                 figures.append((yield Trial(end, repeat)))
         recommended, job = ends.values()
         self._figures = {end: _mean(figures) for end, figures in ends.items()}
-        noise = max(map(_spread, ends.values()))
+        measured = [[figure or 0.0 for figure in figures] for figures in ends.values()]
+        noise = max(1 - min(each) / max(each) if any(each) else 0.0 for each in measured)
         outcome = Outcome(_mean(recommended), _mean(job), noise, rest=self._names)
         trouble = next(
             (
@@ -179,8 +180,3 @@ class _Bisection:
 def _mean(figures: Sequence[float | None]) -> float | None:
     measured = [figure for figure in figures if figure is not None]
     return sum(measured) / len(measured) if measured else None
-
-
-def _spread(figures: Sequence[float | None]) -> float:
-    measured = [figure or 0.0 for figure in figures]
-    return 1 - min(measured) / max(measured) if any(measured) else 0.0

@@ -8,7 +8,7 @@ from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.tool import tool_of
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.packages import Package, packages_of
 from probes.facts.system.tool_names import PERFTEST, TEST_TOOLS
 from probes.facts.system.tools import Perftest
@@ -79,8 +79,8 @@ def _available(examination: Examination, program: str, package: Maybe[Package] |
     is_missing = isinstance(path, Unknown) and path.reason is Reason.NOT_THERE
     hint = tool.install_hint(examination) if is_missing else ""
     if program not in PERFTEST:
-        version = path if isinstance(path, Unknown) else _package_version(program, package)
-        uses_gpu: Maybe[bool] = path if isinstance(path, Unknown) else True
+        version = map_known(path, lambda _: _package_version(program, package))
+        uses_gpu = map_known(path, lambda _: True)
         return Available(program, path, version, uses_gpu, False, tool.purpose(program), hint)
     if isinstance(path, Unknown) or not isinstance(build, Perftest):
         reason = path if isinstance(path, Unknown) else build

@@ -213,22 +213,20 @@ def with_duration(request: Request, settings: PerftestSettings) -> TimedSettings
     written to or read from ends when its client has gone, but one of ib_send_bw does not
     (src/perftest_resources.c, run_iter_bw_infinitely_server), so it gets a test that ends by itself.
     """
-    wait = _WAIT_FOR_PEER_SECONDS if request.setup is Mode.SERVER else 0.0
+    limit = _TIME_LIMIT_SECONDS + (_WAIT_FOR_PEER_SECONDS if request.setup is Mode.SERVER else 0.0)
     if request.all_sizes:
         iterations = None if settings.is_latency else ITERATIONS_OF_EACH_SIZE
         settings = replace(settings, size_bytes=None, duration_s=None, all_sizes=True, iterations=iterations)
-        return TimedSettings(settings, _ALL_SIZES_SECONDS, _TIME_LIMIT_SECONDS + wait, None)
+        return TimedSettings(settings, _ALL_SIZES_SECONDS, limit, None)
     if settings.is_latency:
         settings = replace(settings, size_bytes=request.size_bytes, duration_s=None)
-        return TimedSettings(settings, _LATENCY_SECONDS, _TIME_LIMIT_SECONDS + wait, None)
-    seconds = request.duration_s + _START_SECONDS
-    settings = replace(
-        settings, size_bytes=request.size_bytes or DEFAULT_BYTES, duration_s=request.duration_s
-    )
-    limit = _TIME_LIMIT_SECONDS + request.duration_s + wait
+        return TimedSettings(settings, _LATENCY_SECONDS, limit, None)
+    duration, size = request.duration_s, request.size_bytes or DEFAULT_BYTES
+    seconds, limit = duration + _START_SECONDS, limit + duration
+    settings = replace(settings, size_bytes=size, duration_s=duration)
     # perftest's ib_send_bw cannot run endlessly in both directions.
     sends = settings.tool == "ib_send_bw" and (settings.is_bidirectional or request.setup is Mode.CLIENT)
     if request.setup is Mode.SERVER or sends:
         return TimedSettings(settings, seconds, limit, None)
     endless = replace(settings, is_endless=True, duration_s=1)
-    return TimedSettings(endless, seconds, limit, float(request.duration_s))
+    return TimedSettings(endless, seconds, limit, float(duration))

@@ -22,7 +22,6 @@ from probes.bandwidth.planning.node_settings import (
 from probes.bandwidth.tools.perftest_command import LOCALHOST, PerftestSettings, loopback, perftest
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -40,8 +39,7 @@ def _title(gpu: str, nic: str, memory: str) -> str:
 
 
 def _label(examination: Examination, gpu: str | None) -> str:
-    facts = examination.node.gpus
-    cards = facts.gpus if isinstance(facts, GpuFacts) else ()
+    cards = examination.node.known_gpus
     return next((f"GPU{card.index}" for card in cards if card.bdf == gpu), gpu or "")
 
 
@@ -87,7 +85,15 @@ def perftest_test(
     if far is not None:
         far_label = _label(examination, far.gpu.bdf) if far.gpu else ""
         between += f" → {far.device}" + (f" → {far_label}" if far_label else "")
-    nics_down = _nics_down(examination, gpu, settings.device)
+    nics_down = (
+        f"{name} is a better NIC for {_label(examination, gpu)}, but has no active port"
+        for name in better_nics_down(examination.topology, gpu, settings.device)
+    )
+    is_other = path is MemoryPath.BEST and memory == BY_PEERMEM and is_without_dmabuf(tools)
+    why = (
+        "this perftest is built without DMA-BUF, so the test uses nvidia-peermem regardless of what NCCL uses"
+    )
+    other_path = (why,) if is_other else ()
     return PlannedTest(
         title=_title(label, between, memory),
         settings=settings,
@@ -110,23 +116,7 @@ def perftest_test(
         tcp_port=settings.tcp_port if request.setup in (Mode.LOOPBACK, Mode.SERVER) else 0,
         for_peer=planned.for_peer,
         far=far if request.setup is Mode.LOOPBACK else None,
-        notes=(*planned.notes, *nics_down, *_other_path(tools, path, memory)),
-    )
-
-
-def _nics_down(examination: Examination, gpu: str | None, nic: str) -> tuple[str, ...]:
-    better = better_nics_down(examination.topology, gpu, nic)
-    label = _label(examination, gpu)
-    return tuple(f"{name} is a better NIC for {label}, but has no active port" for name in better)
-
-
-def _other_path(tools: ToolFacts, path: MemoryPath, memory: str) -> tuple[str, ...]:
-    """Return a note if the installed perftest cannot use the node's own path."""
-    if path is not MemoryPath.BEST or memory != BY_PEERMEM or not is_without_dmabuf(tools):
-        return ()
-    return (
-        "this perftest is built without DMA-BUF, so the test uses nvidia-peermem regardless of what"
-        " NCCL uses",
+        notes=(*planned.notes, *nics_down, *other_path),
     )
 
 
@@ -240,8 +230,7 @@ def _over_other_device(
 def _nearest_gpu(examination: Examination, far: PerftestSettings) -> PerftestSettings:
     """Use the far device's own GPU if it is the best NIC of another GPU; else the same GPU at both ends."""
     assert far.gpu is not None
-    facts = examination.node.gpus
-    for card in facts.gpus if isinstance(facts, GpuFacts) else ():
+    for card in examination.node.known_gpus:
         if card.bdf != far.gpu.bdf and far.device in examination.topology.best_nics.get(card.bdf, ())[:1]:
             memory = gpu_memory(examination, card, far.device, far.gpu.dmabuf)
             return far if isinstance(memory, Refused) else replace(far, gpu=memory)

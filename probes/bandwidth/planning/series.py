@@ -1,14 +1,18 @@
-"""Plan a series: from a request to the tests that this node can run, and why it cannot run the others."""
+"""Plan a series: the tests that this node can run, why not the others, and what they should reach."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from importlib import resources
 
 from probes.bandwidth.model.command import Refused, bound_to
+from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
 from probes.bandwidth.model.planned_series import LeftOut, Pair, PlannedProcess, PlannedTest, Series
+from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.bandwidth.model.samples import STAGED
+from probes.bandwidth.model.samples import GPU_PATHS, STAGED
 from probes.bandwidth.planning.node_settings import active_port, better_nics_down, nearest_nic, no_rdma
 from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
@@ -16,10 +20,14 @@ from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.tool import LocalTool, tool_of
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.pci.names import built_in_name
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.queries.modules import plugin_only_driver
+from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
+from probes.topology.nccl_paths import NEAR
 
 # One test of a tool that is a single process on this node: gdrcopy, nvbandwidth, nccl-tests.
 #
@@ -162,9 +170,18 @@ def _scope_title(request: Request, is_local: bool) -> str:
 def _local_tests(
     examination: Examination, request: Request, tool: LocalTool, tcp_port: int
 ) -> _Planned | Refused:
-    gpus = _chosen_gpus(examination, request, tool)
+    """Plan a test of the chosen GPU, or of all of them for a collective or a sweep."""
+    gpus = _all_gpus(examination)
     if isinstance(gpus, Refused):
         return gpus
+    if not gpus:
+        return Refused("this node has no GPU")
+    if request.gpu is not None:
+        gpus = tuple(gpu for gpu in gpus if gpu.bdf == request.gpu)
+        if not gpus:
+            return Refused(f"there is no GPU {request.gpu[:40]}")
+    elif tool.is_per_gpu and request.scope is Scope.PAIR:
+        gpus = gpus[:1]
     if not tool.is_per_gpu:
         return _collectives(examination, request, tool, gpus, tcp_port)
     return [(f"GPU{gpu.index}", local_test(examination, request, tool, (gpu,))) for gpu in gpus]
@@ -184,19 +201,6 @@ def _collectives(
     if MemoryPath.STAGED in paths and all(isinstance(test, Refused) for _, test in planned):
         planned += staged_parts(examination, request, gpus[0], tcp_port)
     return planned
-
-
-def _chosen_gpus(examination: Examination, request: Request, tool: LocalTool) -> tuple[Gpu, ...] | Refused:
-    """Return the chosen GPU, or all of them for a collective or a sweep."""
-    gpus = _all_gpus(examination)
-    if isinstance(gpus, Refused):
-        return gpus
-    if request.gpu is not None:
-        chosen = tuple(gpu for gpu in gpus if gpu.bdf == request.gpu)
-        return chosen or Refused(f"there is no GPU {request.gpu[:40]}")
-    if not gpus:
-        return Refused("this node has no GPU")
-    return gpus if not tool.is_per_gpu or request.scope is not Scope.PAIR else gpus[:1]
 
 
 def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
@@ -257,7 +261,9 @@ def _active_devices(examination: Examination) -> list[RdmaDevice] | Refused:
     if not isinstance(rdma, RdmaFacts):
         return no_rdma(rdma)
     devices = [
-        device for device in rdma.devices if active_port(device) is not None and not _is_software(device)
+        device
+        for device in rdma.devices
+        if active_port(device) is not None and not isinstance(device.bdf, Unknown)
     ]
     return devices or Refused(
         "no RDMA port is active; gdrtop check shows why. Tests without a NIC still work"
@@ -266,18 +272,87 @@ def _active_devices(examination: Examination) -> list[RdmaDevice] | Refused:
 
 def _idle_nics(examination: Examination) -> tuple[LeftOut, ...]:
     """Return the NICs without an active port; those that a GPU would use are missed."""
-    topology, rdma = examination.topology, examination.node.rdma
+    topology = examination.topology
     used = ((gpu.id, nearest_nic(topology, gpu.id)) for gpu in topology.gpus)
     missed = {better for gpu, nic in used if nic for better in better_nics_down(topology, gpu, nic)}
     idle = []
-    for device in rdma.devices if isinstance(rdma, RdmaFacts) else ():
-        if active_port(device) is None and not _is_software(device):
+    for device in examination.node.rdma_devices:
+        # A device on no PCI function is software, and so no NIC.
+        if active_port(device) is None and not isinstance(device.bdf, Unknown):
             states = ", ".join(f"port {port.number} is {port.state}" for port in device.ports)
             reason = f"no port is active ({states or 'it has no ports'})"
             idle.append(LeftOut(device.name, reason, device.name in missed))
     return tuple(idle)
 
 
-def _is_software(device: RdmaDevice) -> bool:
-    """Return whether the device is on no PCI function, and so not a NIC."""
-    return isinstance(device.bdf, Unknown)
+# Which row of the tables of expected figures is for a test on this node.
+
+_TOOLS = {f"ib_{test}_bw": test for test in TESTS}
+
+
+@cache
+def builtin_table() -> ExpectedTable:
+    """Return gdrtop's own table."""
+    text = (resources.files("probes.bandwidth") / "expected.toml").read_text(encoding="utf-8")
+    return parse_table(text)
+
+
+def rows_of(site: ExpectedTable | None) -> tuple[ExpectedPair, ...]:
+    """Return the rows in their order: the site's first."""
+    if site is None:
+        return builtin_table().rows
+    return (*site.rows, *(builtin_table().rows if site.uses_builtin else ()))
+
+
+def with_expected(
+    examination: Examination, series: Series, rows: Sequence[ExpectedPair], note: str = ""
+) -> Series:
+    """Return the series with what each test should reach, and a note on each test."""
+    more = (note,) if note else ()
+    tests = (
+        replace(test, expected=_expected(examination, test, rows), notes=(*test.notes, *more))
+        for test in series.tests
+    )
+    return replace(series, tests=tuple(tests))
+
+
+def _expected(
+    examination: Examination, test: PlannedTest, rows: Sequence[ExpectedPair]
+) -> Expectation | None:
+    """Return what the first row that fits expects; None for tests that no table is about."""
+    name, load = _TOOLS.get(test.tool), test.settings.load
+    if name is None or test.memory not in GPU_PATHS or load.is_bidirectional:
+        return None
+    if load.size_bytes is not None and load.size_bytes < LARGE_FROM_BYTES:
+        return None
+    if not _is_near(examination, test.pair.gpu, test.pair.nic):
+        return None
+    models = _models(examination, test.pair.gpu, test.pair.nic)
+    for row in rows:
+        if name in row.tests and row.fits(*models):
+            gbps = row.expected_gbps
+            return Expectation(gbps, row.name, row.source) if gbps else None
+    return None
+
+
+def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
+    """Return whether the NIC is one of the GPU's nearest, below its switch or at its own CPU by C2C."""
+    topology = examination.topology
+    path = topology.paths.get((gpu, nic))
+    nearest = topology.best_nics.get(gpu, ())
+    if path is None or isinstance(path.nccl, Unknown) or not nearest:
+        return False
+    by_c2c = any(card.bdf == gpu and known(card.c2c_links, 0) for card in examination.node.known_gpus)
+    return path.nccl == topology.paths[gpu, nearest[0]].nccl and (path.nccl in NEAR or by_c2c)
+
+
+def _models(examination: Examination, gpu: str, nic: str) -> tuple[str, str, str]:
+    """Return product, GPU model and NIC model; "" where unknown."""
+    platform = examination.node.platform
+    product = known(platform.product, "") if isinstance(platform, PlatformFacts) else ""
+    model = next((card.name for card in examination.node.known_gpus if card.bdf == gpu), "")
+    bdf = next((known(end.bdf, "") for end in examination.topology.nics if end.id == nic), "")
+    function = functions_of(examination).get(bdf)
+    if function is None:
+        return product, model, ""
+    return product, model, built_in_name(known(function.vendor_id, 0), known(function.device_id, 0))

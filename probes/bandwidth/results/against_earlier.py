@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES, Rating, short_gbps
-from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.result import Ending, Result, is_measured
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.results.memory_path import is_measured
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
@@ -50,11 +49,6 @@ def baseline_result(baseline: Iterable[Result], key: tuple[object, ...], origin:
     return next(filter(is_measured, same), None)
 
 
-def expected(result: Result, baseline: Iterable[Result]) -> Result | None:
-    """Return the result of the same test in the baseline of its machine type."""
-    return baseline_result(baseline, result.key, result.origin)
-
-
 def change(result: Result, other: Result, other_name: str) -> str:
     """Return "186 Gb/s: 3 % less than on 2026-11-20 14:02 UTC (192 Gb/s)"; "" if nothing can be compared.
 
@@ -78,7 +72,7 @@ def changes(result: Result, kept: Iterable[Result], baseline: Iterable[Result]) 
     """Return a sentence for the previous result of the same test, and one for the baseline, if they exist."""
     if not is_measured(result):
         return ()
-    before, norm = earlier(result, kept), expected(result, baseline)
+    before, norm = earlier(result, kept), baseline_result(baseline, result.key, result.origin)
     sentences = []
     if before is not None and before != norm:
         sentences.append(change(result, before, f"on {local_time(before.taken_at)}"))
@@ -125,13 +119,9 @@ def newest_by_pair(results: Iterable[Result], node: str, origin: str) -> dict[tu
         for result in results
         if is_measured(result) and (result.node, result.origin) == (node, origin)
         if result.pair.gpu and result.pair.nic and result.tool in PERFTEST and not result.is_bidirectional
-        if result.gbps is not None and _is_large(result)
+        if result.gbps is not None
+        if result.figure is None or (result.figure.size_bytes or LARGE_FROM_BYTES) >= LARGE_FROM_BYTES
     }
-
-
-def _is_large(result: Result) -> bool:
-    size = None if result.figure is None else result.figure.size_bytes
-    return size is None or size >= LARGE_FROM_BYTES
 
 
 # Nodes of one machine type are expected to measure the same. The type is made only of what a fault does not

@@ -13,17 +13,18 @@ from dataclasses import replace
 from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating, short_gbps
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
-from probes.bandwidth.planning.series import COPIES
-from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
-from probes.bandwidth.results.memory_path import (
+from probes.bandwidth.model.result import (
+    Ending,
+    Result,
     is_as_requested,
     memory_used,
     mismatch_evidence,
     nic_routes,
     staged_routes,
 )
+from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
+from probes.bandwidth.planning.series import COPIES
+from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.system.tool_names import PERFTEST
@@ -164,7 +165,12 @@ class _Pair:
 
 def conclusions(results: Sequence[Result], left_out: Sequence[LeftOut] = ()) -> tuple[str, ...]:
     """Return what a comparison of memories means, in sentences; () if nothing was compared."""
-    pairs = [pair for pair in _pairs(results) if _is_comparison(pair, left_out)]
+    paths = {test.path for test in left_out}
+    pairs = []
+    for pair in _pairs(results):
+        count = len(pair.paths) + len(pair.others)
+        if count + (pair.host is not None) > 1 or (count and pair.title in paths):
+            pairs.append(pair)
     sentences: list[str] = []
     for pair in pairs:
         of_pair = [*map(_other_memory, pair.others), *_against_host(pair), *_between_paths(pair)]
@@ -200,13 +206,6 @@ def _reasons(left_out: Sequence[LeftOut]) -> list[str]:
         names = f"{', '.join(first)} and {last} were" if first else f"{last} was"
         sentences.append(f"{names} skipped: {reason}")
     return sentences
-
-
-def _is_comparison(pair: _Pair, left_out: Sequence[LeftOut]) -> bool:
-    count = len(pair.paths) + len(pair.others)
-    return count + (pair.host is not None) > 1 or (
-        count > 0 and any(test.path == pair.title for test in left_out)
-    )
 
 
 def _pairs(results: Sequence[Result]) -> list[_Pair]:

@@ -9,10 +9,9 @@ from collections.abc import Iterable
 
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import OpenFinding, Rating
-from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.result import Result, is_measured
 from probes.bandwidth.model.samples import GPU_PATHS
 from probes.bandwidth.results.against_earlier import local_time
-from probes.bandwidth.results.memory_path import is_measured
 from probes.base.evidence import Evidence, Severity
 from probes.base.origin import Origin, origin_word
 from probes.base.unknown import known
@@ -39,9 +38,11 @@ def slow_results(
     own = known(host_name(topology.node), ""), origin_word(origin)
     newest: dict[tuple[object, ...], Result] = {}
     for result in results:
-        if (result.node, result.origin) != own or result.taken_at < booted_at or not _is_judged(result):
-            continue
         pair = result.pair
+        is_own = (result.node, result.origin) == own and result.taken_at >= booted_at
+        is_of_gpu = bool(pair.gpu and pair.nic) and result.memory in GPU_PATHS and is_measured(result)
+        if not is_own or not is_of_gpu or result.judgment.verdict is Rating.UNKNOWN:
+            continue
         ends = pair.gpu, pair.nic, pair.port, pair.far_nic
         key = *ends, result.setup, result.tool, result.is_bidirectional, result.memory
         if key not in newest or newest[key].taken_at <= result.taken_at:
@@ -54,12 +55,6 @@ def slow_results(
     )
 
 
-def _is_judged(result: Result) -> bool:
-    """Return whether the result says how fast the NIC accesses GPU memory."""
-    is_of_gpu = bool(result.pair.gpu and result.pair.nic) and result.memory in GPU_PATHS
-    return is_of_gpu and is_measured(result) and result.judgment.verdict is not Rating.UNKNOWN
-
-
 def _condition(result: Result) -> Condition:
     pair, judgment = result.pair, result.judgment
     reached, _, share = judgment.words.rpartition(", ")
@@ -67,14 +62,11 @@ def _condition(result: Result) -> Condition:
     between = f"{pair.gpu_label} to {pair.nic}" + (f" and {far}" if far else "")
     source = f"{result.tool}, {local_time(result.taken_at)}"
     figure = "; ".join(filter(None, (judgment.words, judgment.why)))
+    subject, shown = f"{between} {result.tool} {result.memory}", (Evidence(source, figure),)
+    text = f"{between} reached {reached} ({share} of the limit) with {result.memory}"
+    devices = tuple(filter(None, (pair.gpu, pair.nic, far)))
     return Condition(
-        check=BELOW_LIMIT,
-        subject=f"{between} {result.tool} {result.memory}",
-        text=f"{between} reached {reached} ({share} of the limit) with {result.memory}",
-        since=result.taken_at,
-        evidence=(Evidence(source, figure),),
-        devices=tuple(filter(None, (pair.gpu, pair.nic, far))),
-        is_begun=True,
+        BELOW_LIMIT, subject, text, result.taken_at, evidence=shown, devices=devices, is_begun=True
     )
 
 

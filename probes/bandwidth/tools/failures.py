@@ -35,14 +35,19 @@ class FailurePattern:
     """One row of a table: a line that matches means this sentence, in which {a} is the group `a`."""
 
     pattern: str
-    rank: int  # CAUSE, SYMPTOM or FOLLOWS
     text: str
+    rank: int = CAUSE  # CAUSE, SYMPTOM or FOLLOWS
     memory: str = ""  # HOST_MEMORY, BY_PEERMEM or BY_DMABUF: only with this memory; "": with any
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
         """The pattern, compiled when a line is first compared with it."""
         return re.compile(self.pattern)
+
+
+def failure_patterns(*rows: tuple[str, str] | tuple[str, str, int]) -> tuple[FailurePattern, ...]:
+    """Return a table of rows: a pattern, its sentence, and how much that explains unless it is the cause."""
+    return tuple(FailurePattern(*row) for row in rows)
 
 
 @frozen
@@ -130,68 +135,62 @@ _BINDING = (
     r"(?:set_mempolicy|mbind|setting membind|sched_setaffinity\S{0,20}(?: failed)?): Operation not permitted"
 )
 
-FIRST_PATTERNS = (
+FIRST_PATTERNS = failure_patterns(
     # The GPU.
-    FailurePattern(r"cuInit\(0\) returned 100\b|no available device\(s\) that support CUDA", CAUSE,
-                   "CUDA sees no GPU"),
-    FailurePattern(r"cuInit\(0\) returned (?:802|803)\b", CAUSE,
-                   "the GPUs are not ready: the fabric manager is not running (802), or driver"
-                   " components have different versions (803)"),
-    FailurePattern(r"cuInit\(0\) returned (?P<a>\d{1,4})", CAUSE, "CUDA failed to start (error {a})"),
-    FailurePattern(r"cuMemAlloc\w{0,12} error=2\b|out of memory", CAUSE, "the GPU's memory is full"),
-    FailurePattern(r"libcuda\.so[^ ]{0,8}: cannot open shared object", CAUSE,
-                   "libcuda.so was not found: the driver's libraries are missing from the container,"
-                   " or the driver was installed without CUDA"),
+    (r"cuInit\(0\) returned 100\b|no available device\(s\) that support CUDA", "CUDA sees no GPU"),
+    (r"cuInit\(0\) returned (?:802|803)\b",
+     "the GPUs are not ready: the fabric manager is not running (802), or driver components have different"
+     " versions (803)"),
+    (r"cuInit\(0\) returned (?P<a>\d{1,4})", "CUDA failed to start (error {a})"),
+    (r"cuMemAlloc\w{0,12} error=2\b|out of memory", "the GPU's memory is full"),
+    (r"libcuda\.so[^ ]{0,8}: cannot open shared object",
+     "libcuda.so was not found: the driver's libraries are missing from the container, or the driver was"
+     " installed without CUDA"),
     # numactl.
-    FailurePattern(_BINDING, CAUSE,
-                   "numactl cannot bind: a container's seccomp profile forbids it without CAP_SYS_NICE"
-                   f" (Docker: --cap-add SYS_NICE); {_NO_BIND}"),
-    FailurePattern(r"sched_setaffinity\S{0,20}(?: failed)?: Invalid argument", CAUSE,
-                   "numactl cannot use the NUMA node's CPUs: the cpuset of the job or container excludes"
-                   f" them, or the node has no CPUs; {_NO_BIND}"),
-    FailurePattern(r"(?:set_mempolicy|mbind|setting membind): Invalid argument", CAUSE,
-                   "numactl cannot use the NUMA node's memory: the cpuset of the job or container excludes"
-                   f" it, or the node has no memory; {_NO_BIND}"),
-    FailurePattern(r"libnuma: Warning: node (?:argument )?(?P<a>\d{1,10}) (?:is out of range|not allowed)"
-                   r"|^<(?P<b>\d{1,10})> is invalid", CAUSE,
-                   "numactl cannot use NUMA node {a}{b}: the cpuset of the job or container excludes it, it"
-                   f" has no memory, or it does not exist; {_NO_BIND}"),
-    FailurePattern(r"This system does not support NUMA policy|No NUMA support available", CAUSE,
-                   "NUMA policy is unavailable: the kernel does not support it, or the container forbids it;"
-                   f" {_NO_BIND}"),
-    FailurePattern(r"failed to run command .numactl.: No such file|^env: .numactl.: No such file"
-                   r"|^(?:[\w -]{1,20}: ){0,3}numactl: command not found", CAUSE,
-                   f"numactl is not installed on the test node, or not in its PATH; {_NO_BIND}"),
+    (_BINDING,
+     "numactl cannot bind: a container's seccomp profile forbids it without CAP_SYS_NICE (Docker:"
+     f" --cap-add SYS_NICE); {_NO_BIND}"),
+    (r"sched_setaffinity\S{0,20}(?: failed)?: Invalid argument",
+     "numactl cannot use the NUMA node's CPUs: the cpuset of the job or container excludes them, or the"
+     f" node has no CPUs; {_NO_BIND}"),
+    (r"(?:set_mempolicy|mbind|setting membind): Invalid argument",
+     "numactl cannot use the NUMA node's memory: the cpuset of the job or container excludes it, or the"
+     f" node has no memory; {_NO_BIND}"),
+    (r"libnuma: Warning: node (?:argument )?(?P<a>\d{1,10}) (?:is out of range|not allowed)"
+     r"|^<(?P<b>\d{1,10})> is invalid",
+     "numactl cannot use NUMA node {a}{b}: the cpuset of the job or container excludes it, it"
+     f" has no memory, or it does not exist; {_NO_BIND}"),
+    (r"This system does not support NUMA policy|No NUMA support available",
+     f"NUMA policy is unavailable: the kernel does not support it, or the container forbids it; {_NO_BIND}"),
+    (r"failed to run command .numactl.: No such file|^env: .numactl.: No such file"
+     r"|^(?:[\w -]{1,20}: ){0,3}numactl: command not found",
+     f"numactl is not installed on the test node, or not in its PATH; {_NO_BIND}"),
     # SSH, and a missing program.
-    FailurePattern(r"(?P<a>\S{1,120}): Permission denied"
-                   r" \((?:publickey|password|gssapi|keyboard)[^)]{0,80}\)", CAUSE,
-                   "SSH login to {a} without a password failed. Set up a key (ssh-copy-id): gdrtop does not"
-                   " enter passwords"),
-    FailurePattern(r"Host key verification failed", CAUSE,
-                   "SSH does not know the peer's host key: log in once by hand"),
-    FailurePattern(r"ssh: Could not resolve hostname (?P<a>\S{1,120}):", CAUSE,
-                   "SSH cannot resolve the host name {a}"),
-    FailurePattern(r"ssh: connect to host (?P<a>\S{1,120}) port (?P<b>\d{1,5}): (?P<c>[\w ]{1,60})", CAUSE,
-                   "SSH cannot reach {a} (port {b}: {c})"),
-    FailurePattern(r"failed to run command .(?P<a>[\w.\-]{1,60}).: No such file"
-                   r"|^(?:env: |numactl: execution of )[^\w](?P<b>[\w.\-]{1,60}).: No such file"
-                   r"|^(?:[\w -]{1,20}: ){0,3}(?P<c>[\w.\-]{1,60}): command not found", CAUSE,
-                   "{a}{b}{c} is not installed on the test node, or not in its PATH"),
+    (r"(?P<a>\S{1,120}): Permission denied \((?:publickey|password|gssapi|keyboard)[^)]{0,80}\)",
+     "SSH login to {a} without a password failed. Set up a key (ssh-copy-id): gdrtop does not enter"
+     " passwords"),
+    (r"Host key verification failed", "SSH does not know the peer's host key: log in once by hand"),
+    (r"ssh: Could not resolve hostname (?P<a>\S{1,120}):", "SSH cannot resolve the host name {a}"),
+    (r"ssh: connect to host (?P<a>\S{1,120}) port (?P<b>\d{1,5}): (?P<c>[\w ]{1,60})",
+     "SSH cannot reach {a} (port {b}: {c})"),
+    (r"failed to run command .(?P<a>[\w.\-]{1,60}).: No such file"
+     r"|^(?:env: |numactl: execution of )[^\w](?P<b>[\w.\-]{1,60}).: No such file"
+     r"|^(?:[\w -]{1,20}: ){0,3}(?P<c>[\w.\-]{1,60}): command not found",
+     "{a}{b}{c} is not installed on the test node, or not in its PATH"),
 )  # fmt: skip
 """Compared with a line before the patterns of the tool itself."""
 
-LAST_PATTERNS = (
-    FailurePattern(r"(?:unrecognized|invalid) option (?:-- )?(?P<a>\S{1,60})", CAUSE,
-                   "the installed version does not support the option {a}"),
-    FailurePattern(r"(?i:address already in use)", CAUSE,
-                   "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
-    FailurePattern(r"getaddrinfo|Name or service not known", CAUSE, "the host name cannot be resolved"),
-    FailurePattern(r"\[?(?P<a>CUDA_ERROR_\w{1,60})\]?", SYMPTOM, "CUDA failed: {a}"),
-    FailurePattern(r"[Pp]ermission denied|Operation not permitted", SYMPTOM,
-                   "the test needs root, or access to the device"),
-    FailurePattern(r"error while loading shared libraries: (?P<a>\S{1,80}):", CAUSE,
-                   "the library {a} is missing"),
-    FailurePattern(r"[Ss]egmentation fault", FOLLOWS, "the test crashed"),
+LAST_PATTERNS = failure_patterns(
+    (r"(?:unrecognized|invalid) option (?:-- )?(?P<a>\S{1,60})",
+     "the installed version does not support the option {a}"),
+    (r"(?i:address already in use)",
+     "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
+    (r"getaddrinfo|Name or service not known", "the host name cannot be resolved"),
+    (r"\[?(?P<a>CUDA_ERROR_\w{1,60})\]?", "CUDA failed: {a}", SYMPTOM),
+    (r"[Pp]ermission denied|Operation not permitted",
+     "the test needs root, or access to the device", SYMPTOM),
+    (r"error while loading shared libraries: (?P<a>\S{1,80}):", "the library {a} is missing"),
+    (r"[Ss]egmentation fault", "the test crashed", FOLLOWS),
 )  # fmt: skip
 """Compared with a line after the patterns of the tool itself."""
 
@@ -282,105 +281,87 @@ def _registration_patterns() -> Iterator[FailurePattern]:
     for suffix, texts in (*tables, ("(?! with error)", _WITHOUT_ERRNO)):
         pattern = f"Couldn't allocate MR{suffix}"
         for memory, text in zip((BY_PEERMEM, BY_DMABUF, HOST_MEMORY), texts, strict=True):
-            yield FailurePattern(pattern, CAUSE, text, memory)
-        yield FailurePattern(pattern, CAUSE, f"with GPU memory: {texts[0]}; with host memory: {texts[2]}")
+            yield FailurePattern(pattern, text, memory=memory)
+        yield FailurePattern(pattern, f"with GPU memory: {texts[0]}; with host memory: {texts[2]}")
     other = r"Couldn't allocate MR with error=(?P<a>\d{1,4})"
-    yield FailurePattern(other, CAUSE, "the memory could not be registered (errno {a})")
+    yield FailurePattern(other, "the memory could not be registered (errno {a})")
 
 
-PATTERNS = (
-    *_registration_patterns(),
+PATTERNS = *_registration_patterns(), *failure_patterns(
     *(
-        FailurePattern(rf"Failed status {status}:", FOLLOWS if status == 5 else CAUSE, text)
+        (rf"Failed status {status}:", text, FOLLOWS if status == 5 else CAUSE)
         for status, text in _COMPLETION_STATUS.items()
     ),
-    FailurePattern(r"Failed status (?P<a>\d{1,3}):", CAUSE,
-                   "a message was not delivered (ibv_wc_status {a})"),
+    (r"Failed status (?P<a>\d{1,3}):", "a message was not delivered (ibv_wc_status {a})"),
     *(
-        FailurePattern(rf"Unexpected CM event(?: bl blka)? {event}\b", CAUSE, text)
+        (rf"Unexpected CM event(?: bl blka)? {event}\b", text)
         for event, text in _CM_EVENTS.items()
     ),
-    FailurePattern(r"Unexpected CM event(?: bl blka)? (?P<a>\d{1,3})", CAUSE,
-                   "the rdma_cm connection failed (event {a})"),
+    (r"Unexpected CM event(?: bl blka)? (?P<a>\d{1,3})", "the rdma_cm connection failed (event {a})"),
     # The build and the options.
-    FailurePattern(r"unrecognized option '--use_cuda(?!_dmabuf)[^']{0,60}'|^ ?Unsupported memory type", CAUSE,
-                   "this perftest is built without CUDA and cannot use GPU memory, like most distributions'"
-                   " packages. Build it from source or use NVIDIA's (DOCA, HPC-X, container)"),
-    FailurePattern(r"DMABUF requested but not supported in this build"
-                   r"|unrecognized option '--use_cuda_dmabuf'", CAUSE,
-                   "this perftest is built without DMA-BUF: the build needs CUDA 11.7 and an rdma-core with"
-                   " ibv_reg_dmabuf_mr"),
-    FailurePattern(r"CUDA DMA-BUF cannot be used without CUDA", CAUSE,
-                   "--use_cuda has to come before --use_cuda_dmabuf"),
-    FailurePattern(r"Perftest supports CUDA (?:latency )?tests (?:with|only)"
-                   r"|Perftest supports CUDA only in BW tests", CAUSE,
-                   "this perftest is too old for this latency test with GPU memory: use ib_read_lat,"
-                   " ib_send_lat or a newer perftest"),
-    FailurePattern(r"(?P<a>\w[\w ]{1,40}) should be between (?P<b>\d{1,10} and \d{1,10})", CAUSE,
-                   "an option is out of range: {a} must be between {b}"),
-    FailurePattern(r"Duration mode currently doesn't support"
-                   r"|run_infinitely (?:exists only|does not|mode is not)", CAUSE,
-                   "perftest does not support these options together"),
+    (r"unrecognized option '--use_cuda(?!_dmabuf)[^']{0,60}'|^ ?Unsupported memory type",
+     "this perftest is built without CUDA and cannot use GPU memory, like most distributions' packages."
+     " Build it from source or use NVIDIA's (DOCA, HPC-X, container)"),
+    (r"DMABUF requested but not supported in this build|unrecognized option '--use_cuda_dmabuf'",
+     "this perftest is built without DMA-BUF: the build needs CUDA 11.7 and an rdma-core with"
+     " ibv_reg_dmabuf_mr"),
+    (r"CUDA DMA-BUF cannot be used without CUDA", "--use_cuda has to come before --use_cuda_dmabuf"),
+    (r"Perftest supports CUDA (?:latency )?tests (?:with|only)|Perftest supports CUDA only in BW tests",
+     "this perftest is too old for this latency test with GPU memory: use ib_read_lat, ib_send_lat or a"
+     " newer perftest"),
+    (r"(?P<a>\w[\w ]{1,40}) should be between (?P<b>\d{1,10} and \d{1,10})",
+     "an option is out of range: {a} must be between {b}"),
+    (r"Duration mode currently doesn't support|run_infinitely (?:exists only|does not|mode is not)",
+     "perftest does not support these options together"),
     # The GPU.
-    FailurePattern(r"Failed to load CUDA library dynamically", CAUSE,
-                   "libcuda.so was not found: the driver's libraries are missing from the container,"
-                   " or the driver was installed without CUDA"),
-    FailurePattern(r"DMA-BUF is not supported on this GPU", CAUSE,
-                   "the driver does not export this GPU's memory as DMA-BUF: this needs the open kernel"
-                   " modules, CUDA 11.7 and kernel 5.12"),
-    FailurePattern(r"cuMemGetHandleForAddressRange error=(?P<a>\d{1,4})", CAUSE,
-                   "CUDA could not export the GPU memory as DMA-BUF (CUDA error {a})"),
-    FailurePattern(r"No such device ID \((?P<a>\d{1,6})\) exists", CAUSE,
-                   "there is no CUDA device {a} (is CUDA_VISIBLE_DEVICES set?)"),
-    FailurePattern(r"cuDeviceGetByPCIBusId failed", CAUSE,
-                   "CUDA does not see a GPU at this PCI address (CUDA_VISIBLE_DEVICES, a container, or"
-                   " MIG?)"),
-    FailurePattern(r"cuCtxCreate\(\) error=(?P<a>\d{1,4})", CAUSE,
-                   "CUDA could not create a context (error {a}): the GPU is in exclusive mode or has failed"),
-    FailurePattern(r"Couldn't init GPU context", SYMPTOM, "the GPU could not be initialized"),
+    (r"Failed to load CUDA library dynamically",
+     "libcuda.so was not found: the driver's libraries are missing from the container, or the driver was"
+     " installed without CUDA"),
+    (r"DMA-BUF is not supported on this GPU",
+     "the driver does not export this GPU's memory as DMA-BUF: this needs the open kernel modules, CUDA"
+     " 11.7 and kernel 5.12"),
+    (r"cuMemGetHandleForAddressRange error=(?P<a>\d{1,4})",
+     "CUDA could not export the GPU memory as DMA-BUF (CUDA error {a})"),
+    (r"No such device ID \((?P<a>\d{1,6})\) exists",
+     "there is no CUDA device {a} (is CUDA_VISIBLE_DEVICES set?)"),
+    (r"cuDeviceGetByPCIBusId failed",
+     "CUDA does not see a GPU at this PCI address (CUDA_VISIBLE_DEVICES, a container, or MIG?)"),
+    (r"cuCtxCreate\(\) error=(?P<a>\d{1,4})",
+     "CUDA could not create a context (error {a}): the GPU is in exclusive mode or has failed"),
+    (r"Couldn't init GPU context", "the GPU could not be initialized", SYMPTOM),
     # The NIC.
-    FailurePattern(r"IB device (?P<a>\S{1,64}) not found", CAUSE,
-                   "there is no RDMA device {a} on this node, or in this container"),
-    FailurePattern(r"No IB devices found|Did not detect devices"
-                   r"|Unable to find the Infiniband/RoCE device", CAUSE,
-                   "no RDMA device is visible: its driver is not loaded, or the container has no"
-                   " /dev/infiniband"),
-    FailurePattern(r"Port number (?P<a>\d{1,3}) state is (?P<b>\w{1,20})", CAUSE,
-                   "port {a} of the NIC is {b}, not active"),
-    FailurePattern(r"Couldn't get context for the device", SYMPTOM, "the RDMA device could not be opened"),
-    FailurePattern(r"Failed to modify QP (?:\S{1,12} )?to (?P<a>RTR|RTS)", CAUSE,
-                   "the two ports cannot connect: with RoCE, check the GID index (RoCE v2 with a routed"
-                   " address, at both ends), the route and the MTU; with InfiniBand, check the subnet"
-                   " manager"),
-    FailurePattern(r"Found Incompatibility issue with GID types", CAUSE,
-                   "the two ends use GIDs of different types (IPv4 and IPv6, or RoCE v1 and v2): give the GID"
-                   " index at both ends"),
+    (r"IB device (?P<a>\S{1,64}) not found",
+     "there is no RDMA device {a} on this node, or in this container"),
+    (r"No IB devices found|Did not detect devices|Unable to find the Infiniband/RoCE device",
+     "no RDMA device is visible: its driver is not loaded, or the container has no /dev/infiniband"),
+    (r"Port number (?P<a>\d{1,3}) state is (?P<b>\w{1,20})", "port {a} of the NIC is {b}, not active"),
+    (r"Couldn't get context for the device", "the RDMA device could not be opened", SYMPTOM),
+    (r"Failed to modify QP (?:\S{1,12} )?to (?P<a>RTR|RTS)",
+     "the two ports cannot connect: with RoCE, check the GID index (RoCE v2 with a routed address, at both"
+     " ends), the route and the MTU; with InfiniBand, check the subnet manager"),
+    (r"Found Incompatibility issue with GID types",
+     "the two ends use GIDs of different types (IPv4 and IPv6, or RoCE v1 and v2): give the GID index at"
+     " both ends"),
     # The connection.
-    FailurePattern(r"Couldn't listen to port (?P<a>\d{1,5})", CAUSE,
-                   "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
-    FailurePattern(r"Couldn't connect to (?P<a>\S{1,255}:\d{1,5})", CAUSE,
-                   "cannot connect to {a}: the server has not started yet, a firewall drops the port, or the"
-                   " name is wrong"),
-    FailurePattern(r"Couldn't resolve", CAUSE, "the host name cannot be resolved"),
-    FailurePattern(r"Unable to connect \(retries", CAUSE, "the peer does not respond to rdma_cm"),
-    FailurePattern(r"Unable to open file descriptor for socket connection"
-                   r"|Unable to init the socket connection", SYMPTOM,
-                   "the two ends could not connect over TCP: the server has not started, the address is"
-                   " wrong, a firewall drops it, or it uses another port (--port)"),
-    FailurePattern(r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",
-                   SYMPTOM,
-                   "the peer exited, or runs a different version of perftest: its own output shows why"),
-    FailurePattern(r"Unable to Connect the HCA's through the link", SYMPTOM, "the two ports cannot connect"),
-    FailurePattern(r"[Ff]ailed to create [Mm][Rr]|Couldn't create IB resources"
-                   r"|Failed to initialize RDMA contexts", FOLLOWS,
-                   "the NIC's resources could not be set up"),
-    FailurePattern(r"Failed to (?:connect|handle|get|resolve) RDMA CM"
-                   r"|Unable to perform rdma_(?:client|server) function", FOLLOWS,
-                   "the rdma_cm connection failed"),
-    FailurePattern(r"Parser function exited with Error|Invalid Command or flag", FOLLOWS,
-                   "perftest rejects its options"),
-    FailurePattern(r"Completion with error at (?P<a>client|server)", FOLLOWS,
-                   "a message was not delivered"),
-    FailurePattern(r"Failed to complete run_iter_\w{1,20} function", FOLLOWS, "the measurement stopped"),
+    (r"Couldn't listen to port (?P<a>\d{1,5})",
+     "the TCP port is in use, perhaps by another test on this node; use another port (--port)"),
+    (r"Couldn't connect to (?P<a>\S{1,255}:\d{1,5})",
+     "cannot connect to {a}: the server has not started yet, a firewall drops the port, or the name is"
+     " wrong"),
+    (r"Couldn't resolve", "the host name cannot be resolved"),
+    (r"Unable to connect \(retries", "the peer does not respond to rdma_cm"),
+    (r"Unable to open file descriptor for socket connection|Unable to init the socket connection",
+     "the two ends could not connect over TCP: the server has not started, the address is wrong, a"
+     " firewall drops it, or it uses another port (--port)", SYMPTOM),
+    (r"Failed to exchange dat[ae] between server and clients|Couldn't read remote address",
+     "the peer exited, or runs a different version of perftest: its own output shows why", SYMPTOM),
+    (r"Unable to Connect the HCA's through the link", "the two ports cannot connect", SYMPTOM),
+    (r"[Ff]ailed to create [Mm][Rr]|Couldn't create IB resources|Failed to initialize RDMA contexts",
+     "the NIC's resources could not be set up", FOLLOWS),
+    (r"Failed to (?:connect|handle|get|resolve) RDMA CM|Unable to perform rdma_(?:client|server) function",
+     "the rdma_cm connection failed", FOLLOWS),
+    (r"Parser function exited with Error|Invalid Command or flag", "perftest rejects its options", FOLLOWS),
+    (r"Completion with error at (?P<a>client|server)", "a message was not delivered", FOLLOWS),
+    (r"Failed to complete run_iter_\w{1,20} function", "the measurement stopped", FOLLOWS),
 )  # fmt: skip
 """Listed in matching order."""

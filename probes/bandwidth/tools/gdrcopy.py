@@ -15,23 +15,21 @@ from probes.bandwidth.model.planned_series import Load, Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
     DONE,
-    LINE_LIMIT,
     MEASURING,
     About,
-    Fact,
     Sample,
     clean_line,
+    fact,
     in_gbps,
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import CAUSE, SYMPTOM, Failure, FailurePattern, Output, failures_in
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_patterns, failures_in
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import GDRCOPY, SANITY
 from probes.facts.system.tools import ToolFacts
-from probes.snapshot.examination import Examination
 
 _NOT_PROVEN = "GPUDirect RDMA (no NIC is involved, and RDMA does not need gdrdrv)"
 
@@ -82,14 +80,14 @@ class GdrcopySettings(LocalSettings):
         return command(tools, tuple(argv), self.numa_node, (PCI_ORDER,))
 
 
-_PATTERNS = (
-    FailurePattern(r"gdr_open error|unable to open GDR driver|error opening driver", CAUSE,
-                   "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe"
-                   " gdrdrv; pass the device into a container); GPUDirect RDMA does not need it"),
-    FailurePattern(r"This GPU does not support GPUDirect RDMA", CAUSE,
-                   "this GPU or its driver does not let other devices map its memory (the case for"
-                   " GeForce and some vGPUs)"),
-    FailurePattern(r"Assertion \"[^\"]{1,120}\" failed", SYMPTOM, "a step of the test failed"),
+_PATTERNS = failure_patterns(
+    (r"gdr_open error|unable to open GDR driver|error opening driver",
+     "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe gdrdrv; pass the"
+     " device into a container); GPUDirect RDMA does not need it"),
+    (r"This GPU does not support GPUDirect RDMA",
+     "this GPU or its driver does not let other devices map its memory (the case for GeForce and some"
+     " vGPUs)"),
+    (r"Assertion \"[^\"]{1,120}\" failed", "a step of the test failed", SYMPTOM),
 )  # fmt: skip
 
 
@@ -110,7 +108,7 @@ _NAME = re.compile(r"^\s{1,8}(?P<name>\w{1,120})\s*$")
 _VERBOSE = re.compile(r"^&&&& (?P<of>PASSED|FAILED|WAIVED) (?P<name>\w{1,120})")
 
 
-class GdrcopyOutput:
+class GdrcopyOutput(Parser):
     """Reads the output of copybw and of sanity."""
 
     def __init__(self) -> None:
@@ -120,14 +118,11 @@ class GdrcopyOutput:
         self._list: About | None = None
         self._gpus: dict[str, str] = {}
 
-    def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
-        line = line[:LINE_LIMIT].rstrip()
+    def read(self, line: str) -> tuple[Output, ...]:
         if self._list is not None:
             if name := _NAME.match(line):
                 # Of what passed the count is enough.
-                passed = self._list is About.PASSED
-                return () if passed else (Fact(self._list, name["name"], clean_line(line)),)
+                return () if self._list is About.PASSED else fact(self._list, name["name"], line)
             self._list = self._list if not line else None
         found = self._of_suite(line) or self._of_copies(line) or self._of_gpu(line)
         return found or failures_in(line, TOOL.patterns)
@@ -139,11 +134,11 @@ class GdrcopyOutput:
             return ()
         if selected := _SELECTS.match(line):
             name = self._gpus.get(selected["number"], "")
-            return (Fact(About.GPU, clean_line(f"{selected['number']} {name}"), clean_line(line)),)
+            return fact(About.GPU, f"{selected['number']} {name}", line)
         if buffer := _BUFFER.match(line):
             self._buffer = parse_int(buffer["size"])
         if line == "closing gdrdrv":
-            return (Fact(About.PHASE, DONE, clean_line(line)),)
+            return fact(About.PHASE, DONE, line)
         return ()
 
     def _of_copies(self, line: str) -> tuple[Output, ...]:
@@ -151,7 +146,7 @@ class GdrcopyOutput:
             what = "write" if test["what"] == "writing" else "read"
             self._sizes[what] = parse_int(test["size"]) if test["size"] else self._buffer
             self._counts[what] = parse_int(test["count"] or "")
-            return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+            return fact(About.PHASE, MEASURING, line)
         if bandwidth := _BANDWIDTH.match(line):
             number, what = parse_number(bandwidth["number"]), bandwidth["what"]
             if number is None:
@@ -163,19 +158,15 @@ class GdrcopyOutput:
 
     def _of_suite(self, line: str) -> tuple[Output, ...]:
         if total := _TOTAL.match(line):
-            found: list[Output] = [
-                Fact(about, total[about.value], clean_line(line))
-                for about in (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
-            ]
-            if int(total["failed"]):
-                failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
-                found.append(Failure(failed, clean_line(line), SYMPTOM))
-            return tuple(found)
+            counts = (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
+            found = tuple(each for about in counts for each in fact(about, total[about.value], line))
+            failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
+            return (*found, Failure(failed, clean_line(line), SYMPTOM)) if int(total["failed"]) else found
         if listed := _LIST.match(line):
             self._list = About(listed["of"])
         verbose = _VERBOSE.match(line)
         if verbose and verbose["of"] != "PASSED":
-            return (Fact(About(verbose["of"].lower()), verbose["name"], clean_line(line)),)
+            return fact(About(verbose["of"].lower()), verbose["name"], line)
         return ()
 
 
@@ -184,15 +175,13 @@ class Gdrcopy(LocalTool):
 
     failure_patterns = _PATTERNS
     binds_to_gpu = True
+    source = "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
 
     def parser(self, program: str) -> GdrcopyOutput:
         return GdrcopyOutput()
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> GdrcopySettings:
         return GdrcopySettings(gpus[0].index if gpus else 0, request.tool, request.size_bytes, numa_node)
-
-    def install_hint(self, examination: Examination) -> str:
-        return "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
 
 
 TOOL = Gdrcopy()

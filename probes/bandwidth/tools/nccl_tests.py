@@ -32,13 +32,12 @@ from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import MemoryPath, Request
 from probes.bandwidth.model.samples import (
     DONE,
-    LINE_LIMIT,
     MEASURING,
     STAGED,
     About,
-    Fact,
     Sample,
     clean_line,
+    fact,
     in_gbps,
     parse_int,
     parse_number,
@@ -48,15 +47,14 @@ from probes.bandwidth.tools.failures import (
     FOLLOWS,
     SYMPTOM,
     Failure,
-    FailurePattern,
     Output,
+    failure_patterns,
     failures_in,
 )
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
-from probes.snapshot.examination import Examination
 
 # NVLS (NVLink SHARP) ignores NCCL_P2P_DISABLE (NCCL src/transport/nvls.cc), and unless NCCL's IB transport is
 # requested by name, TCP over some Ethernet port takes its place.
@@ -76,13 +74,10 @@ class NcclSettings(LocalSettings):
     tool: str = "all_reduce_perf"
     begin_bytes: int = 8
     end_bytes: int = 1 << 30
-    factor: int = 2
     iterations: int = 20
-    is_checked: bool = True
     over_network: bool = False  # without P2P, shared memory, NVLS and TCP, so that NCCL uses the NICs
     is_staged: bool = False  # over the network without GPUDirect RDMA
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
-    debug: bool = True  # NCCL prints which transport it uses
     by_plugin: bool = False  # NCCL uses the NICs through a network plugin: EFA, Slingshot
     variables: tuple[tuple[str, str], ...] = ()  # further ones of NCCL; they override those of the test
 
@@ -145,8 +140,6 @@ class NcclSettings(LocalSettings):
             gpu_numbers(self.gpus)
             or out_of_range("the minimum size", self.begin_bytes, 1, 1 << 40)
             or out_of_range("the maximum size", self.end_bytes, self.begin_bytes, 1 << 40)
-            or out_of_range("the factor", self.factor, 2, 1024)
-            or out_of_range("the number of iterations", self.iterations, 1, 1_000_000)
         )
         if self.by_plugin and self.devices:
             reason = reason or "NCCL's network plugin chooses the NICs of this node; test without a NIC name"
@@ -154,8 +147,8 @@ class NcclSettings(LocalSettings):
             reason = reason or "a test over the network needs two GPUs: one alone has no peer"
         if reason:
             return Refused(reason)
-        sizes = ("-b", str(self.begin_bytes), "-e", str(self.end_bytes), "-f", str(self.factor))
-        counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", str(int(self.is_checked)))
+        sizes = ("-b", str(self.begin_bytes), "-e", str(self.end_bytes), "-f", "2")
+        counts = ("-g", str(len(self.gpus)), "-n", str(self.iterations), "-c", "1")
         environment = list(visible_gpus(self.gpus))
         if self.over_network:
             environment += [*_OVER_NETWORK, *(() if self.by_plugin else _BY_VERBS)]
@@ -163,23 +156,20 @@ class NcclSettings(LocalSettings):
         if self.devices:
             # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
             environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))
-        if self.debug:
-            environment.append(("NCCL_DEBUG", "INFO"))
+        environment.append(("NCCL_DEBUG", "INFO"))  # NCCL prints which transport it uses
         variables = tuple({**dict(environment), **dict(self.variables)}.items())
         return command(tools, (self.tool, *sizes, *counts), None, variables)
 
 
-_PATTERNS = (
-    FailurePattern(r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})", SYMPTOM,
-                   "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why"),
-    FailurePattern(r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", CAUSE, "CUDA failed: {a}"),
-    FailurePattern(r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", CAUSE,
-                   "{a} values were wrong: data was corrupted"),
-    FailurePattern(r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)", CAUSE,
-                   "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and"
-                   " NCCL_IB_HCA"),
-    FailurePattern(r"NCCL WARN (?P<a>.{1,160})", SYMPTOM, "NCCL warns: {a}"),
-    FailurePattern(r": Test failure ", FOLLOWS, "the test stopped"),
+_PATTERNS = failure_patterns(
+    (r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})",
+     "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why", SYMPTOM),
+    (r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", "CUDA failed: {a}"),
+    (r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", "{a} values were wrong: data was corrupted"),
+    (r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)",
+     "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and NCCL_IB_HCA"),
+    (r"NCCL WARN (?P<a>.{1,160})", "NCCL warns: {a}", SYMPTOM),
+    (r": Test failure ", "the test stopped", FOLLOWS),
 )  # fmt: skip
 
 _STARTS = re.compile(r"^# Collective test (?P<what>starting|concluded): (?P<name>\w{1,60}?)(?:_perf)?\s*$")
@@ -202,7 +192,7 @@ _ROUTES = 16
 _GROUPS = ("out-of-place", "in-place")
 
 
-class NcclTestsOutput:
+class NcclTestsOutput(Parser):
     """Reads one run's output, in which NCCL's own lines (NCCL_DEBUG) may be mixed."""
 
     def __init__(self, what: str = "") -> None:
@@ -213,21 +203,19 @@ class NcclTestsOutput:
         self._has_timestamps = False
         self._routes: set[str] = set()
 
-    def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
-        line = line[:LINE_LIMIT].rstrip()
+    def read(self, line: str) -> tuple[Output, ...]:
         if line.startswith("#"):
             return self._comment(line)
         fields = line.split()
         if fields and parse_int(fields[0]) is not None:
             return self._row(line, fields)
         if library := _LIBRARY.match(line):
-            return (Fact(About.VERSION, f"NCCL {clean_line(library['version'])}", clean_line(line)),)
+            return fact(About.VERSION, f"NCCL {library['version']}", line)
         if route := _ROUTE.search(line):
             if route["route"] in self._routes or len(self._routes) >= _ROUTES:
                 return ()
             self._routes.add(route["route"])
-            return (Fact(About.ROUTE, clean_line(route["route"]), clean_line(line)),)
+            return fact(About.ROUTE, route["route"], line)
         return failures_in(line, TOOL.patterns)
 
     def _comment(self, line: str) -> tuple[Output, ...]:
@@ -236,14 +224,14 @@ class NcclTestsOutput:
             return self._header(names, line)
         if starts := _STARTS.match(line):
             if starts["what"] == "concluded":
-                return (Fact(About.PHASE, DONE, clean_line(line)),)
+                return fact(About.PHASE, DONE, line)
             self._what = starts["name"]
-            return (Fact(About.TEST, self._what, clean_line(line)),)
+            return fact(About.TEST, self._what, line)
         if version := _VERSION.match(line):
-            return (Fact(About.VERSION, f"nccl-tests {clean_line(version['version'])}", clean_line(line)),)
+            return fact(About.VERSION, f"nccl-tests {version['version']}", line)
         if rank := _RANK.match(line):
             place = f"{rank['rank']}: {rank['host']} device {rank['device']} {rank['bus']} {rank['name']}"
-            return (Fact(About.RANK, clean_line(place), clean_line(line)),)
+            return fact(About.RANK, place, line)
         average = _AVERAGE.match(line)
         number = parse_number(average["number"]) if average else None
         if number is not None:
@@ -262,7 +250,7 @@ class NcclTestsOutput:
         rest = names[first : len(names) - self._has_timestamps]
         group = tuple(rest[: len(rest) // names.count(time)])
         self._group = group if "algbw" in group and "busbw" in group else ()
-        return (Fact(About.PHASE, MEASURING, clean_line(line)),)
+        return fact(About.PHASE, MEASURING, line)
 
     def _row(self, line: str, fields: list[str]) -> tuple[Output, ...]:
         """Read a row, whose groups are its last fields; redop and root before them may be missing."""
@@ -315,6 +303,10 @@ class NcclTests(LocalTool):
 
     failure_patterns = _PATTERNS
     is_per_gpu = False
+    source = (
+        "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
+        " /usr/local/bin; NVIDIA's PyTorch containers include them"
+    )
 
     def parser(self, program: str) -> NcclTestsOutput:
         return NcclTestsOutput(program.removesuffix("_perf"))
@@ -325,12 +317,6 @@ class NcclTests(LocalTool):
         is_staged = over_network and request.memory is MemoryPath.STAGED
         return NcclSettings(
             indices, request.tool, over_network=over_network, is_staged=is_staged, devices=devices
-        )
-
-    def install_hint(self, examination: Examination) -> str:
-        return (
-            "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"
-            " /usr/local/bin; NVIDIA's PyTorch containers include them"
         )
 
 

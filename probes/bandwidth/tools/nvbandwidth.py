@@ -17,20 +17,19 @@ from probes.bandwidth.model.limits import Limit, limit_of_gpu_copies
 from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import (
-    LINE_LIMIT,
     MEASURING,
     About,
-    Fact,
     Latency,
     Sample,
     clean_line,
+    fact,
     in_gbps,
     parse_number,
 )
 from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
-from probes.bandwidth.tools.tool import LocalSettings, LocalTool
+from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -66,8 +65,7 @@ class NvbandwidthSettings(LocalSettings):
         return command(tools, (self.tool, "-t", *self.tests), None, visible_gpus(self.gpus))
 
     def limit(self, examination: Examination) -> Limit:
-        facts = examination.node.gpus
-        cards = facts.gpus if isinstance(facts, GpuFacts) else ()
+        cards = examination.node.known_gpus
         bdf = next((card.bdf for card in cards if self.gpus == (card.index,)), None)
         return Limit(()) if bdf is None else limit_of_gpu_copies(examination, bdf)
 
@@ -88,7 +86,7 @@ _MICROSECONDS = {"ns": 0.001, "us": 1.0}
 _COLUMNS = 1024
 
 
-class NvbandwidthOutput:
+class NvbandwidthOutput(Parser):
     """Reads the matrices of one run."""
 
     def __init__(self) -> None:
@@ -96,16 +94,13 @@ class NvbandwidthOutput:
         self._description: re.Match[str] | None = None
         self._columns: tuple[str, ...] = ()
 
-    def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
-        line = line[:LINE_LIMIT].rstrip()
+    def read(self, line: str) -> tuple[Output, ...]:
         fields = line.split()
         if fields and fields[0].isdigit():
             return self._of_matrix(line, fields)
         if running := _RUNNING.match(line):
             self._name, self._description, self._columns = running["name"], None, ()
-            raw = clean_line(line)
-            return Fact(About.TEST, self._name, raw), Fact(About.PHASE, MEASURING, raw)
+            return (*fact(About.TEST, self._name, line), *fact(About.PHASE, MEASURING, line))
         if description := _DESCRIPTION.search(line):
             self._description, self._columns = description, ()
             return ()
@@ -120,13 +115,13 @@ class NvbandwidthOutput:
 
     def _of_run(self, line: str) -> tuple[Output, ...]:
         if device := _DEVICE.match(line):
-            return (Fact(About.GPU, clean_line(f"{device['number']}: {device['name']}"), clean_line(line)),)
+            return fact(About.GPU, f"{device['number']}: {device['name']}", line)
         if version := _VERSIONS.match(line):
             text = clean_line(f"{version['what']} {version['version']}")
-            return (Fact(About.VERSION, text, clean_line(line)),)
+            return fact(About.VERSION, text, line)
         status = _STATUS.match(line)
         if status and status["status"] == "Waived":
-            return (Fact(About.WAIVED, clean_line(status["why"] or "a test"), clean_line(line)),)
+            return fact(About.WAIVED, status["why"] or "a test", line)
         failure = failure_in(line, TOOL.patterns)
         if failure is None and status:
             text = clean_line(f"nvbandwidth: {status['why'] or status['status']}")
@@ -167,14 +162,13 @@ def _sample(name: str, variant: str, number: float, description: re.Match[str], 
 class Nvbandwidth(LocalTool):
     """nvbandwidth."""
 
+    source = "from source: github.com/NVIDIA/nvbandwidth"
+
     def parser(self, program: str) -> NvbandwidthOutput:
         return NvbandwidthOutput()
 
     def settings(self, request: Request, gpus: Sequence[Gpu], numa_node: int | None) -> NvbandwidthSettings:
         return NvbandwidthSettings(gpus=tuple(gpu.index for gpu in gpus))
-
-    def install_hint(self, examination: Examination) -> str:
-        return "from source: github.com/NVIDIA/nvbandwidth"
 
 
 TOOL = Nvbandwidth()

@@ -1,6 +1,6 @@
 """perftest: RDMA bandwidth and latency of host and GPU memory over a NIC, between two ends.
 
-Its commands are in perftest_command.py, its errors in perftest_failures.py.
+Its commands are in perftest_command.py, its errors in failures.py.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from probes.bandwidth.model.samples import (
     GPU_MEMORY,
     HOST_MEMORY,
     INTEGRATED_MEMORY,
-    LINE_LIMIT,
     MEASURING,
     WAITING,
     About,
-    Fact,
     Latency,
     Sample,
     clean_line,
+    fact,
     in_gbps,
     parse_int,
     parse_number,
 )
 from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, PATTERNS, Output, failures_in
 from probes.bandwidth.tools.perftest_command import measured_speed
-from probes.bandwidth.tools.tool import BandwidthTool
+from probes.bandwidth.tools.tool import BandwidthTool, Parser
 from probes.facts.system.tools import PERFTEST_BUILD
 from probes.plans.packages import perftest_steps
 from probes.snapshot.examination import Examination
@@ -71,7 +70,7 @@ _FAILURES = (*FIRST_PATTERNS, *PATTERNS, *LAST_PATTERNS)
 _INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
 
 
-class PerftestOutput:
+class PerftestOutput(Parser):
     """Reads a test's output, in which stdout and stderr may be mixed; several runs may follow each other."""
 
     def __init__(self) -> None:
@@ -85,9 +84,7 @@ class PerftestOutput:
     def _forget_gpu(self) -> None:
         self._gpu = self._dmabuf = self._registered = self._integrated = False
 
-    def feed(self, line: str) -> tuple[Output, ...]:
-        """Return what a line reports: nothing for most lines."""
-        line = line[:LINE_LIMIT].rstrip("\r\n")
+    def read(self, line: str) -> tuple[Output, ...]:
         stripped = line.strip()
         if not stripped.strip("-"):
             return ()
@@ -98,23 +95,24 @@ class PerftestOutput:
             self._is_bidirectional = "Bidirectional" in title["rest"]
             self._columns = ()
             self._memory_reported = self._connection_reported = False
-            return (Fact(About.TEST, clean_line(line), clean_line(line)),)
+            return fact(About.TEST, line, line)
         if stripped.startswith("#bytes"):
             self._columns = tuple(_COLUMN.finditer(line))
-            return (*self._memory(line), Fact(About.PHASE, MEASURING, clean_line(line)))
+            return (*self._memory(line), *fact(About.PHASE, MEASURING, line))
         if "Waiting for client to connect" in line:
-            return (Fact(About.PHASE, WAITING, clean_line(line)),)
+            return fact(About.PHASE, WAITING, line)
         if stripped.startswith("remote address:"):
             if self._connection_reported:  # each queue pair has such a line
                 return ()
             self._connection_reported = True
-            return (*self._memory(line), Fact(About.PHASE, CONNECTED, clean_line(line)))
+            return (*self._memory(line), *fact(About.PHASE, CONNECTED, line))
         if "BW peak won't be measured" in line:
             self._no_peak = True
             return ()
         settings = tuple(
-            Fact(_SETTINGS[setting["name"]], setting["value"].removesuffix("[B]"), clean_line(line))
+            each
             for setting in _SETTING.finditer(line)
+            for each in fact(_SETTINGS[setting["name"]], setting["value"].removesuffix("[B]"), line)
         )
         return settings or self._of_gpu(line) or self._failure(line)
 
@@ -124,17 +122,17 @@ class PerftestOutput:
             return ()
         self._memory_reported = True
         if self._integrated:
-            return (Fact(About.MEMORY, INTEGRATED_MEMORY, clean_line(line)),)
+            return fact(About.MEMORY, INTEGRATED_MEMORY, line)
         if not self._gpu:
-            return (Fact(About.MEMORY, HOST_MEMORY, clean_line(line)),)
+            return fact(About.MEMORY, HOST_MEMORY, line)
         by = BY_DMABUF if self._registered or self._dmabuf else BY_PEERMEM
-        return Fact(About.MEMORY, GPU_MEMORY, clean_line(line)), Fact(About.REGISTERED, by, clean_line(line))
+        return (*fact(About.MEMORY, GPU_MEMORY, line), *fact(About.REGISTERED, by, line))
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         if _ENDS_OF_CUDA.match(line):
             self._forget_gpu()
         if name := _GPU_NAME.match(line):
-            return (Fact(About.GPU, clean_line(name["name"]), clean_line(line)),)
+            return fact(About.GPU, name["name"], line)
         if _INTEGRATED.match(line):
             self._integrated = True
         elif _ALLOCATED.match(line):
@@ -156,27 +154,18 @@ class PerftestOutput:
         numbers = [number for number in map(parse_number, fields) if number is not None]
         if len(numbers) < len(fields):
             return ()
-        size = iterations = None
-        average = peak = rate = None
-        latencies: list[Latency] = []
-        for column, field, number in zip(self._columns, fields, numbers, strict=True):
-            name = column.group()
-            if name == "#bytes":
-                size = parse_int(field)
-            elif name == "#iterations":
-                iterations = parse_int(field)
-            elif column["bw"] == "average":
-                average = _gbps(number, column["unit"])
-            elif column["bw"] == "peak":
-                peak = _gbps(number, column["unit"])
-            elif name == "MsgRate[Mpps]":
-                rate = number * 1e6
-            elif name == "tps average":
-                rate = number
-            elif column["t"]:
-                latencies.append(Latency(_LATENCIES[column["t"]], number))
-            elif column["percentile"]:
-                latencies.append(Latency(f"{column['percentile']} %", number))
+        named = {column.group(): field for column, field in zip(self._columns, fields, strict=True)}
+        columns = list(zip(self._columns, numbers, strict=True))
+        size, iterations = parse_int(named.get("#bytes", "")), parse_int(named.get("#iterations", ""))
+        rates = {"MsgRate[Mpps]": 1e6, "tps average": 1.0}
+        rate = next((number * rates[each.group()] for each, number in columns if each.group() in rates), None)
+        bandwidths = {each["bw"]: _gbps(number, each["unit"]) for each, number in columns if each["bw"]}
+        average, peak = bandwidths.get("average"), bandwidths.get("peak")
+        latencies = [
+            Latency(_LATENCIES[each["t"]] if each["t"] else f"{each['percentile']} %", number)
+            for each, number in columns
+            if each["t"] or each["percentile"]
+        ]
         if size is None or iterations is None:
             return ()
         if iterations and rate == 0 and average == 0:

@@ -10,12 +10,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from importlib import import_module
-from typing import Protocol
 
 from probes.bandwidth.model.command import Command, Refused
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.planned_series import Purpose, Settings
 from probes.bandwidth.model.request import Request
+from probes.bandwidth.model.samples import LINE_LIMIT
 from probes.bandwidth.tools.failures import (
     FIRST_PATTERNS,
     LAST_PATTERNS,
@@ -57,17 +57,23 @@ class LocalSettings(Settings):
         return Limit(())
 
 
-class Parser(Protocol):
+class Parser(ABC):
     """Reads the output of one run, line by line."""
 
     def feed(self, line: str) -> tuple[Output, ...]:
         """Return what a line reports: nothing for most lines."""
+        return self.read(line[:LINE_LIMIT].rstrip())
+
+    @abstractmethod
+    def read(self, line: str) -> tuple[Output, ...]:
+        """Return what a line of bounded length reports."""
 
 
 class BandwidthTool(ABC):
     """One bandwidth tool."""
 
     failure_patterns: tuple[FailurePattern, ...] = ()
+    source = ""  # where it is from: "from source: …"
 
     @cached_property
     def patterns(self) -> tuple[FailurePattern, ...]:
@@ -82,9 +88,9 @@ class BandwidthTool(ABC):
     def purpose(self, program: str, with_gpu: bool = True) -> Purpose:
         """Return what a program shows, with any settings; `with_gpu`: its build can use GPU memory."""
 
-    @abstractmethod
     def install_hint(self, examination: Examination) -> str:
         """Return how to install the tool on this node."""
+        return self.source
 
 
 class LocalTool(BandwidthTool):

@@ -10,8 +10,7 @@ from statistics import median
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.nvml import NvmlLive
-from probes.live.model.activity import waiting_text
+from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
     LiveJob,
@@ -24,7 +23,6 @@ from probes.live.model.sample import (
     program_of,
     ranks_wait,
 )
-from probes.live.model.step_text import longer_step
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
@@ -86,13 +84,18 @@ class Conditions:
             self._began_at = sample.at
         seconds = sample.at - self._began_at
         found: dict[Key, Condition] = {}
-        for condition in (*_of_jobs(sample, is_stopped or _is_stopped), *detected):
+        stops = is_stopped or (lambda process: process.is_stopped is True)
+        for condition in (*_of_jobs(sample, stops), *detected):
             key = condition.check, condition.subject
             before = self._known.get(key)
             lasts = sample.taken_at - condition.since
             if before is None and seconds > _SEEN_SECONDS and lasts < seconds:
                 condition = replace(condition, is_begun=True)
-            found.setdefault(key, _continued(before, condition))
+            if before is not None:
+                is_same = condition.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(condition)
+                condition = replace(condition, since=before.since, is_begun=before.is_begun)
+                condition = before if is_same else condition
+            found.setdefault(key, condition)
         self._known = found
         watched = Watched(
             seconds=stage_of(seconds),
@@ -114,13 +117,6 @@ class Conditions:
         self._seen_at = {pid: self._seen_at.get(pid, sample.at) for job in jobs for pid in job.pids}
         began = (min(self._seen_at[pid] for pid in job.pids) for job in jobs)
         return sample.at - max(began, default=sample.at)
-
-
-def _continued(before: Condition | None, now: Condition) -> Condition:
-    if before is None:
-        return now
-    is_same = now.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(now)
-    return before if is_same else replace(now, since=before.since, is_begun=before.is_begun)
 
 
 def _network_jobs(sample: LiveSample) -> list[LiveJob]:
@@ -154,24 +150,13 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
     for checks, what, values in figures:
         if (why := _all_unknown(values)) is not None:
             found |= dict.fromkeys(checks, Unread(what, why))
-    if (step := _unread_step(sample)) is not None:
-        found[STEP_LONGER] = Unread("the length of a step", step)
-    if (why := _unread_standstill(sample)) is not None:
-        found[SILENT] = Unread("what the job moves, and the use of its GPUs", why)
+    for job in reversed(sample.jobs):  # the first one counts
+        step, waits = job.step, ranks_wait(job.standstill)
+        if job.role in STEP_ROLES and isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE:
+            found[STEP_LONGER] = Unread("the length of a step", step)
+        if isinstance(waits, Unknown) and waits.reason is not Reason.NOT_YET:
+            found[SILENT] = Unread("what the job moves, and the use of its GPUs", waits)
     return found
-
-
-def _unread_standstill(sample: LiveSample) -> Unknown | None:
-    """Return why it is unknown whether a job has moved data, or what its ranks have done meanwhile."""
-    waits = (ranks_wait(job.standstill) for job in sample.jobs)
-    return next((why for why in waits if isinstance(why, Unknown) and why.reason is not Reason.NOT_YET), None)
-
-
-def _unread_step(sample: LiveSample) -> Unknown | None:
-    """Return why the step of a job was not watched; None also for jobs that have none."""
-    steps = (job.step for job in sample.jobs if job.role in STEP_ROLES)
-    missing = (step for step in steps if isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE)
-    return next(missing, None)
 
 
 def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
@@ -183,10 +168,6 @@ def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
         if first is None and value.reason is not Reason.NOT_THERE:
             first = value
     return first
-
-
-def _is_stopped(process: LiveProcess) -> bool:
-    return process.is_stopped is True
 
 
 def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> Iterator[Condition]:
@@ -259,7 +240,9 @@ def _stopped(job: LiveJob, stopped: Sequence[LiveProcess], sample: LiveSample) -
 def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sample: LiveSample) -> Condition:
     """Return that a job moves no data while its ranks wait, with what their GPUs do."""
     time = "at least since gdrtop began to look" if still.is_whole else "for over a minute"
-    power = [watts for gpu in _live_gpus(ranks, sample) if not isinstance(watts := gpu.power_watts, Unknown)]
+    own = {gpu for rank in ranks for gpu in rank.gpus}
+    watts = [map_known(gpu.live, lambda live: live.power_watts) for gpu in sample.gpus if gpu.bdf in own]
+    power = [each for each in watts if not isinstance(each, Unknown)]
     evidence = [
         Evidence(still.source, f"no traffic on {still.shown_by}"),
         Evidence("NVML", f"{waiting_text(still)}{f', at {median(power):.0f} W' if power else ''}"),
@@ -268,23 +251,10 @@ def _silent(job: LiveJob, still: Standstill, ranks: Sequence[LiveProcess], sampl
     evidence += [
         Evidence(f"/proc/{rank.pid}/stat", f"{rank.rank_name}: state {rank.state}") for rank in states
     ]
-    return Condition(
-        SILENT,
-        job.id,
-        f"no data has moved on {still.shown_by} of {job.name} {time}, while {waiting_text(still)}",
-        sample.taken_at - still.seconds,
-        evidence=tuple(evidence[:_MOST_EVIDENCE]),
-        devices=job.nics,
-        ranks=tuple(rank.rank_name for rank in ranks),
-        job=job.id,
-        job_name=job.name,
-        subjects=(job.subject,),
-    )
-
-
-def _live_gpus(ranks: Iterable[LiveProcess], sample: LiveSample) -> list[NvmlLive]:
-    own = {gpu for rank in ranks for gpu in rank.gpus}
-    return [gpu.live for gpu in sample.gpus if gpu.bdf in own and not isinstance(gpu.live, Unknown)]
+    text = f"no data has moved on {still.shown_by} of {job.name} {time}, while {waiting_text(still)}"
+    since, shown = sample.taken_at - still.seconds, tuple(evidence[:_MOST_EVIDENCE])
+    about = (job.nics, tuple(rank.rank_name for rank in ranks), job.id, job.name, (job.subject,))
+    return Condition(SILENT, job.id, text, since, Severity.WARNING, shown, *about)
 
 
 def _of_ranks(
@@ -297,8 +267,12 @@ def _of_ranks(
     severity: Severity = Severity.WARNING,
 ) -> Condition:
     names, shown = tuple(rank.rank_name for rank in ranks), tuple(evidence)
-    devices, subjects = _devices(ranks), tuple(_subject(rank, job.name) for rank in ranks)
-    about = (devices, names, job.id, job.name)
+    gpus, nics = (
+        (gpu for rank in ranks for gpu in rank.gpus),
+        (nic for rank in ranks for nic in rank.ready_nics),
+    )
+    subjects = tuple(_subject(rank, job.name) for rank in ranks)
+    about = (tuple(dict.fromkeys((*gpus, *nics))), names, job.id, job.name)
     return Condition(check, job.id, text, at, severity, shown, *about, subjects=subjects)
 
 
@@ -337,10 +311,3 @@ def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str
         names = ", ".join(process.rank_name.rpartition(" ")[2] for process in affected)
         return f"{affected[0].rank_name.partition(' ')[0]}s {names}"
     return plural(len(affected), "rank")
-
-
-def _devices(processes: Iterable[LiveProcess]) -> tuple[str, ...]:
-    chosen = list(processes)
-    gpus = [gpu for process in chosen for gpu in process.gpus]
-    nics = [nic for process in chosen for nic in process.ready_nics]
-    return tuple(dict.fromkeys((*gpus, *nics)))

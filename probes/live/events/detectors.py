@@ -1,26 +1,182 @@
-"""What changed between samples, as debounced events; those of the node itself are made here."""
+"""What changed between samples, as debounced events; those of the node and its kernel log are made here."""
 
 from __future__ import annotations
 
-from collections import deque
+import re
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from probes.base.evidence import Severity
-from probes.base.text import minutes
-from probes.base.unknown import Maybe, Unknown
+from probes.base.text import minutes, printable
+from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel import log
+from probes.facts.kernel.log import LogKind
 from probes.host.protocol import KernelMessage
 from probes.live.events.conditions import Conditions
 from probes.live.events.errors import ErrorEvents
 from probes.live.events.gpus import GpuEvents
-from probes.live.events.kernel import KernelEvents, limit_of
 from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
-from probes.live.model.explanations import EXPLANATIONS
-from probes.live.model.sample import EventKind, LiveEvent, LiveSample, failed
+from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid, explained
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample, part
+from probes.live.model.settled import Settled
+from probes.queries import kernel_log
 from probes.snapshot.condition import Condition
+
+# Events from the kernel log: those about GPUs, NICs and what connects them, each with what it means.
+
+_TEXT = 200  # characters
+_REPEAT_SECONDS = 60.0  # the same text is counted for this long
+_MAX_TEXTS = 512
+_MAX_EVENTS, _MAX_EVENTS_SECONDS = 30, 60.0  # over all texts
+_BOOT_SECONDS = 300.0  # what drivers log while they start
+_AT_BOOT = (LogKind.NVLINK, LogKind.PCIE_BANDWIDTH)
+_WARNING = 4  # the kernel's priority
+_RELEVANT = re.compile(
+    "NVRM:|nvidia|nv_peer_mem|peer_?mem|mlx[45]_(?:core|ib)|infiniband|\bib_(?:core|uverbs|umad|cm)\b|\brdma_rxe\b|\bAER:|pcieport|DMAR|AMD-Vi|arm-smmu|iommu",
+    re.IGNORECASE,
+)
+_TAINT = re.compile("inheriting taint|taints kernel")  # at each load of the proprietary or unpackaged driver
+_NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_LINK_DOWN = re.compile(r": (Port: \d{1,3} )?Link (?:down|DOWN)$")
+_ONE_CHANGE_SECONDS = 5.0
+_FINE = (LogKind.UNSIGNED, LogKind.LOCKDOWN, LogKind.HUNG_TASK)
+_CRITICAL_XIDS = (*kernel_log.LOST, *kernel_log.GSP)
+
+
+def limit_of(messages: Unknown) -> str:
+    """Return one sentence that says why the kernel log is not followed."""
+    if messages.reason is Reason.NEEDS_ROOT:
+        return "Run as root to see kernel messages as they arrive"
+    if messages.reason is Reason.NOT_RECORDED:
+        return "The recording has no kernel messages"
+    return f"Kernel messages are not visible ({messages})"
+
+
+@dataclass
+class _Seen:
+    at: float
+    event: LiveEvent
+    more: int = 0
+
+
+class KernelEvents:
+    """Classify kernel messages; count repeated ones."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._reported: deque[float] = deque()
+        self._links_down: dict[str, tuple[bool, float]] = {}  # by BDF: whether the RDMA device said it, when
+        self._left_out = 0
+
+    def update(
+        self,
+        messages: Maybe[tuple[KernelMessage, ...]],
+        at: float,
+        taken_at: float,
+        names: Mapping[str, str] | None = None,
+    ) -> list[LiveEvent]:
+        """Return the new messages that matter.
+
+        `at`: Host.monotonic(), `taken_at`: seconds since 1970, `names`: "GPU 3", "mlx5_0" by BDF.
+        """
+        events = self._repeated(at, taken_at)
+        for message in () if isinstance(messages, Unknown) else messages:
+            event = _classify(message, taken_at, names or {})
+            if event is None or self._is_second_line(event, message.at):
+                continue
+            # The text with its numbers left out, except that of an Xid.
+            words = event.text.split(maxsplit=2) if event.kind is EventKind.XID else ()
+            key = f"{event.kind.value} {event.subject} {' '.join(words[:2])} {_NUMBERS.sub('#', event.text)}"
+            if (seen := self._seen.get(key)) is not None:
+                seen.more += 1
+            elif self._may_report(at) or event.severity is Severity.CRITICAL:
+                while len(self._seen) >= _MAX_TEXTS:
+                    del self._seen[next(iter(self._seen))]
+                self._seen[key] = _Seen(at, event)
+                events.append(event)
+            else:
+                self._left_out += 1
+        return events
+
+    def _is_second_line(self, event: LiveEvent, logged_at: float) -> bool:
+        """Say whether the other device of an Ethernet port, netdev or RDMA, has already logged this."""
+        if (line := _LINK_DOWN.search(event.text)) is None:
+            return False
+        by_rdma = line[1] is not None
+        earlier = self._links_down.get(event.subject)
+        if earlier and earlier[0] != by_rdma and abs(logged_at - earlier[1]) < _ONE_CHANGE_SECONDS:
+            return True
+        while len(self._links_down) >= _MAX_TEXTS:
+            del self._links_down[next(iter(self._links_down))]
+        self._links_down[event.subject] = by_rdma, logged_at
+        return False
+
+    def _may_report(self, at: float) -> bool:
+        while self._reported and not 0 <= at - self._reported[0] < _MAX_EVENTS_SECONDS:
+            self._reported.popleft()
+        if len(self._reported) >= _MAX_EVENTS:
+            return False
+        self._reported.append(at)
+        return True
+
+    def _repeated(self, at: float, taken_at: float) -> list[LiveEvent]:
+        """Report how often the texts of a minute ago were repeated, and forget them."""
+        events = []
+        for key in [key for key, seen in self._seen.items() if not 0 <= at - seen.at < _REPEAT_SECONDS]:
+            seen = self._seen.pop(key)
+            if seen.more:
+                times = "once more" if seen.more == 1 else f"{seen.more:,} more times"
+                text = f"{times} in the last minute: {seen.event.text}"
+                events.append(replace(seen.event, at=taken_at, text=text))
+                self._seen[key] = _Seen(at, seen.event)
+        if self._left_out and self._may_report(at):
+            text = f"{self._left_out:,} further kernel messages about GPUs and NICs are not listed"
+            kind = EventKind.KERNEL_MESSAGE
+            events.append(LiveEvent(taken_at, kind, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN))
+            self._left_out = 0
+        return events
+
+
+def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> LiveEvent | None:
+    known = log.recognize(message.text, message.at)
+    text = printable(message.text, _TEXT)
+    if known is None:
+        is_harmless = message.priority > _WARNING or _TAINT.search(message.text)
+        if is_harmless or not _RELEVANT.search(message.text):
+            return None
+        return LiveEvent(at, EventKind.KERNEL_MESSAGE, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN)
+    kind = known.kind
+    is_boot = message.at < _BOOT_SECONDS
+    if is_boot and (kind in _AT_BOOT or (kind is LogKind.NIC_LINK and "unplugged" in message.text)):
+        return None
+    subject = known.bdf or known.module or "kernel log"
+    if kind is LogKind.HUNG_TASK and known.number:
+        subject = f"pid {known.number}"
+    name = names.get(subject, "")
+    if kind is LogKind.XID:
+        number = known.number
+        severity = Severity.WARNING
+        if number in _CRITICAL_XIDS:
+            severity = Severity.CRITICAL
+        elif number in kernel_log.PROGRAM:
+            severity = Severity.NOTE
+        said = printable(message.text.partition("): ")[2], _TEXT)
+        said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")
+        where = f"{name} ({subject})" if name else subject
+        text = f"Xid {number} on {where}: {said.rstrip('.')}"
+        return LiveEvent(at, EventKind.XID, severity, subject, text, explain_xid(number))
+    explanation = MESSAGES.get(kind, CANNOT_EXPLAIN)
+    text = f"{name}: {text}" if name else text
+    if kind is LogKind.GPU_LOST:
+        return LiveEvent(at, EventKind.GPU_LOST, Severity.CRITICAL, subject, text, explanation)
+    severity = Severity.NOTE if kind in _FINE or log.is_corrected(known) else Severity.WARNING
+    return LiveEvent(at, EventKind.KERNEL_MESSAGE, severity, subject, text, explanation)
+
 
 # Events of the node: modules, the use of nvidia_peermem, and samples that gdrtop missed.
 
@@ -35,7 +191,7 @@ class ModuleEvents:
     """Compare the loaded modules."""
 
     def __init__(self) -> None:
-        self._loaded: dict[str, bool] = {}
+        self._loaded: defaultdict[str, Settled[bool]] = defaultdict(lambda: Settled(1))
         self._modules: object = None  # of the sample before
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
@@ -45,16 +201,13 @@ class ModuleEvents:
             return events
         self._modules = sample.modules
         for name, state in sample.modules.items():
-            if state not in (*_LOADED, _NOT_LOADED):
-                continue  # being loaded or unloaded
             is_loaded = state != _NOT_LOADED
-            before = self._loaded.get(name)
-            self._loaded[name] = is_loaded
-            if before is not None and before != is_loaded:
+            is_changing = state not in (*_LOADED, _NOT_LOADED)
+            if not is_changing and self._loaded[name].update(is_loaded) is not None:
                 kind = EventKind.MODULE_LOADED if is_loaded else EventKind.MODULE_UNLOADED
                 severity = Severity.NOTE if is_loaded else Severity.WARNING
                 text = f"{name} was {'loaded' if is_loaded else 'unloaded'}"
-                events.append(LiveEvent(sample.taken_at, kind, severity, name, text, EXPLANATIONS[kind]))
+                events.append(explained(sample.taken_at, kind, severity, name, text))
         return events
 
 
@@ -62,21 +215,16 @@ class PeermemEvents:
     """Compare the reference count of nvidia_peermem."""
 
     def __init__(self) -> None:
-        self._is_used: bool | None = None
+        self._is_used: Settled[bool] = Settled(1)
 
     def update(self, sample: LiveSample) -> list[LiveEvent]:
         """Return that the count left or reached 0; nothing while it is unknown."""
         count = sample.peermem.refcnt
-        if isinstance(count, Unknown):
+        if isinstance(count, Unknown) or self._is_used.update(count > 0) is None:
             return []
-        before, self._is_used = self._is_used, count > 0
-        if before is None or before == self._is_used:
-            return []
-        kind = EventKind.PEERMEM_IN_USE if self._is_used else EventKind.PEERMEM_RELEASED
-        text = f"nvidia_peermem is in use (reference count {count})"
-        if not self._is_used:
-            text = "nvidia_peermem is no longer in use (reference count 0)"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "nvidia_peermem", text, EXPLANATIONS[kind])]
+        kind = EventKind.PEERMEM_IN_USE if count > 0 else EventKind.PEERMEM_RELEASED
+        text = f"nvidia_peermem is {'in use' if count > 0 else 'no longer in use'} (reference count {count})"
+        return [explained(sample.taken_at, kind, Severity.NOTE, "nvidia_peermem", text)]
 
 
 class MissedSamples:
@@ -96,9 +244,8 @@ class MissedSamples:
         self._gaps.append(gap)
         if gap <= _MISSED * usual:
             return []
-        kind = EventKind.SAMPLES_MISSED
         text = f"gdrtop took no sample for {minutes(gap)}"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "gdrtop", text, EXPLANATIONS[kind])]
+        return [explained(sample.taken_at, EventKind.SAMPLES_MISSED, Severity.NOTE, "gdrtop", text)]
 
 
 _ONE_LOSS_SECONDS = 120.0  # NVML and several kernel messages report one lost GPU
@@ -147,22 +294,14 @@ class EventDetector:
         limits = list(sample.limits)
         if isinstance(messages, Unknown):
             limits.append(limit_of(messages))
-        events: list[LiveEvent] = []
-        try:
-            events += self._kernel.update(messages, sample.at, sample.taken_at, names)
-        except Exception as error:
-            limits.append(failed("kernel messages", error))
+        none: list[LiveEvent] = []
+        of_kernel = partial(self._kernel.update, messages, sample.at, sample.taken_at, names)
+        events = [*part(limits, "kernel messages", of_kernel, none)]
         for name, detect in self._detectors.items():
-            try:
-                events += detect(sample)
-            except Exception as error:
-                limits.append(failed(f"events of {name}", error))
+            events += part(limits, f"events of {name}", partial(detect, sample), none)
         events = [event for event in events if not self._is_known_loss(event, sample.at)]
-        watched = sample.watched
-        try:
-            watched = self._conditions.update(sample, self._detected(sample), self._processes.is_stopped)
-        except Exception as error:
-            limits.append(failed("what lasts", error))
+        lasting = partial(self._conditions.update, sample, self._detected(sample), self._processes.is_stopped)
+        watched = part(limits, "what lasts", lasting, sample.watched)
         return replace(
             sample,
             events=tuple(events),

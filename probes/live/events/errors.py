@@ -206,15 +206,17 @@ class ErrorEvents:
         self._above_at[port.name, rule.text] = sample.at
         if was_above:
             return None
-        event = _event(port, rule, count.total, sample.taken_at)
+        more, at = f"{max(1, round(count.total)):,}", sample.taken_at
+        over = {60: "minute", 3600: "hour"}.get(int(rule.seconds), f"{rule.seconds:.0f} s")
+        subject = f"{port.name} {rule.text}"
+        text = f"{subject} ({rule.counter} rose by {more} in the last {over})"
         if rule.severity is not Severity.NOTE:
             counters = f"/sys/class/infiniband/{port.device}/ports/{port.port}"
-            shown = (Evidence(counters, f"{rule.counter}: {max(1, round(count.total)):,} more"),)
-            subject, at = f"{port.name} {rule.text}", sample.taken_at
+            shown = (Evidence(counters, f"{rule.counter}: {more} more"),)
             self._rising[port.name, rule.text] = Condition(
-                ERRORS_RISING, subject, event.text, at, rule.severity, shown, (port.device,)
+                ERRORS_RISING, subject, text, at, rule.severity, shown, (port.device,)
             )
-        return event
+        return LiveEvent(at, EventKind.ERRORS_RISING, rule.severity, port.name, text, ERRORS[rule.harm])
 
 
 def _grouped(text: str, events: list[LiveEvent]) -> list[LiveEvent]:
@@ -230,9 +232,3 @@ def _rate(port: PortSample, counter: str) -> float:
     """Return events a second; 0 for a counter that is unknown, of which nothing can be said."""
     rate = port.counters.get(counter)
     return 0.0 if rate is None or isinstance(rate, Unknown) else rate
-
-
-def _event(port: PortSample, rule: _Rule, total: float, at: float) -> LiveEvent:
-    over = {60: "minute", 3600: "hour"}.get(int(rule.seconds), f"{rule.seconds:.0f} s")
-    text = f"{port.name} {rule.text} ({rule.counter} rose by {max(1, round(total)):,} in the last {over})"
-    return LiveEvent(at, EventKind.ERRORS_RISING, rule.severity, port.name, text, ERRORS[rule.harm])

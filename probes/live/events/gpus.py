@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
 from probes.host.nvml import NvmlLive
-from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, GpuSample, LiveEvent, LiveSample
 from probes.live.model.settled import Lasting, Settled
 from probes.snapshot.condition import THROTTLED, Condition
@@ -28,7 +28,6 @@ class _Gpu:
     is_known: bool = False  # NVML has shown figures
     is_lost: bool = False
     missed: int = 0
-    busy: int = 0  # samples in a row
     link: Settled[tuple[int, int]] = field(default_factory=lambda: Settled(_BUSY_SAMPLES))
     width: Settled[int] = field(default_factory=lambda: Settled(_BUSY_SAMPLES))
     throttling: dict[str, Lasting] = field(default_factory=dict)
@@ -76,11 +75,10 @@ def _missed(known: _Gpu, gpu: GpuSample, at: float) -> list[LiveEvent]:
     if not known.is_known or known.is_lost or known.missed < _MISSED:
         return []
     known.is_lost = True
-    kind = EventKind.GPU_LOST
     text = f"{name_of(gpu)} no longer responds, but the other GPUs do"
     if isinstance(gpu.live, Unknown) and OFF_THE_BUS in gpu.live.detail:
         text = f"{name_of(gpu)} has fallen off the bus"
-    return [LiveEvent(at, kind, Severity.CRITICAL, gpu.bdf, text, EXPLANATIONS[kind])]
+    return [explained(at, EventKind.GPU_LOST, Severity.CRITICAL, gpu.bdf, text)]
 
 
 def _link(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEvent]:
@@ -95,21 +93,17 @@ def _link(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEv
         old: tuple[int, int] = known.link.value
         new = (old[0], live.link_width)
         known.link.value = new
-        return [_retrained(gpu, f"x{changed[0]}", f"x{changed[1]}", new < old, at)]
-    known.width.update(live.link_width)
-    link = known.link.update((live.link_generation, live.link_width))
-    if link is None:
-        return []
-    before, now = (f"Gen{speed} x{width}" for speed, width in link)
-    is_slower = link[1][0] < link[0][0] or link[1][1] < link[0][1]
-    return [_retrained(gpu, before, now, is_slower, at)]
-
-
-def _retrained(gpu: GpuSample, before: str, now: str, is_slower: bool, at: float) -> LiveEvent:
-    kind = EventKind.LINK_RETRAINED
+        is_slower, (before, now) = new < old, (f"x{width}" for width in changed)
+    else:
+        known.width.update(live.link_width)
+        link = known.link.update((live.link_generation, live.link_width))
+        if link is None:
+            return []
+        before, now = (f"Gen{speed} x{width}" for speed, width in link)
+        is_slower = link[1][0] < link[0][0] or link[1][1] < link[0][1]
     text = f"the PCIe link of {name_of(gpu)} changed from {before} to {now}"
     severity = Severity.WARNING if is_slower else Severity.NOTE
-    return LiveEvent(at, kind, severity, gpu.bdf, text, EXPLANATIONS[kind])
+    return [explained(at, EventKind.LINK_RETRAINED, severity, gpu.bdf, text)]
 
 
 def _throttling(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[LiveEvent]:
@@ -124,8 +118,7 @@ def _throttling(known: _Gpu, gpu: GpuSample, live: NvmlLive, at: float) -> list[
     begun = [reason for reason, lasting in known.throttling.items() if lasting.update(reason in reasons)]
     if not begun:
         return []
-    kind = EventKind.THROTTLED
-    text = f"{name_of(gpu)} is throttled ({', '.join(sorted(begun))})"
-    shown = Evidence(f"NVML, {gpu.bdf}", ", ".join(sorted(begun)))
+    reason = ", ".join(sorted(begun))
+    text, shown = f"{name_of(gpu)} is throttled ({reason})", Evidence(f"NVML, {gpu.bdf}", reason)
     known.throttled = Condition(THROTTLED, gpu.bdf, text, at, evidence=(shown,), devices=(gpu.bdf,))
-    return [LiveEvent(at, kind, Severity.WARNING, gpu.bdf, text, EXPLANATIONS[kind])]
+    return [explained(at, EventKind.THROTTLED, Severity.WARNING, gpu.bdf, text)]

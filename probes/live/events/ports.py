@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from probes.base.evidence import Evidence, Severity
 from probes.base.latest import Latest
 from probes.base.text import minutes
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.pci.functions import generation
 from probes.facts.rdma.devices import ACTIVE
 from probes.live.model import explanations
-from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.live.model.settled import Lasting, Settled
 from probes.snapshot.condition import FLAPPING, PAUSED, Condition
@@ -138,11 +138,8 @@ class PortEvents:
         if len(gone) > 1 and not self._known:
             text = f"all {len(gone)} RDMA ports are gone"
             return [LiveEvent(sample.taken_at, kind, Severity.CRITICAL, gone[0], text, why)]
-        severities = {name: _down(name.partition("/")[0] in used) for name in gone}
-        return [
-            LiveEvent(sample.taken_at, kind, severity, name, f"{name} is gone", why)
-            for name, severity in severities.items()
-        ]
+        at, downs = sample.taken_at, {name: _down(name.partition("/")[0] in used) for name in gone}
+        return [LiveEvent(at, kind, down, name, f"{name} is gone", why) for name, down in downs.items()]
 
 
 def _used(processes: Maybe[tuple[LiveProcess, ...]]) -> frozenset[str]:
@@ -158,32 +155,25 @@ def _event(port: PortSample, sample: LiveSample, severity: Severity, text: str, 
     return LiveEvent(sample.taken_at, EventKind.PORT_STATE, severity, port.name, text, why)
 
 
-def known_netdev(port: PortSample) -> str:
-    """Return the interface of a port, or the port's own name."""
-    return port.name if isinstance(port.netdev, Unknown) else port.netdev
-
-
-def _rate_and_pause(known: _Port, port: PortSample, at: float) -> list[LiveEvent]:
+def _rate_and_pause(seen: _Port, port: PortSample, at: float) -> list[LiveEvent]:
     events = []
     # A port that is down shows the rate of its last link, or the lowest one.
-    if known.is_up and not isinstance(port.line_rate_gbps, Unknown):
-        changed = known.rate.update(port.line_rate_gbps)
+    if seen.is_up and not isinstance(port.line_rate_gbps, Unknown):
+        changed = seen.rate.update(port.line_rate_gbps)
         if changed is not None:
             before, now = changed
             severity = Severity.WARNING if now < before else Severity.NOTE
             text = f"the line rate of {port.name} changed from {before:g} to {now:g} Gb/s"
-            kind = EventKind.PORT_RATE
-            events.append(LiveEvent(at, kind, severity, port.name, text, EXPLANATIONS[kind]))
+            events.append(explained(at, EventKind.PORT_RATE, severity, port.name, text))
     pause = port.pause_percent
     if isinstance(pause, Unknown):
-        known.pause.reset()
-    elif known.pause.update(pause > PAUSE_PERCENT):
+        seen.pause.reset()
+    elif seen.pause.update(pause > PAUSE_PERCENT):
         text = f"{port.name} is paused {pause:.0f} % of the time"
-        kind = EventKind.PAUSE
-        counter = f"ethtool -S {known_netdev(port)}"
+        counter = f"ethtool -S {known(port.netdev, port.name)}"
         shown = (Evidence(counter, f"pause frames for {pause:.0f} % of the time"),)
-        known.paused = Condition(PAUSED, port.name, text, at, evidence=shown, devices=(port.device,))
-        events.append(LiveEvent(at, kind, Severity.WARNING, port.name, text, EXPLANATIONS[kind]))
+        seen.paused = Condition(PAUSED, port.name, text, at, evidence=shown, devices=(port.device,))
+        events.append(explained(at, EventKind.PAUSE, Severity.WARNING, port.name, text))
     return events
 
 
@@ -210,22 +200,14 @@ class NicLinkEvents:
         """Return the links that changed, once for all ports of a device; nothing while a link is unknown."""
         events: list[LiveEvent] = []
         for device, port in {port.device: port for port in sample.ports}.items():
-            if (link := _link_of(port)) is None:
+            speed, width = known(port.pcie_gtps, 0.0), known(port.pcie_width, 0)
+            changed = self._links[device].update((speed, width)) if speed and width else None
+            if changed is None:
                 continue
-            changed = self._links[device].update(link)
-            if changed is not None:
-                events.append(_retrained(port, *changed, sample.taken_at))
+            before, now = changed
+            is_slower = now[0] < before[0] or now[1] < before[1]
+            severity = Severity.WARNING if is_slower else Severity.NOTE
+            text = f"the PCIe link of {device} changed from {link_name(*before)} to {link_name(*now)}"
+            kind, why = EventKind.LINK_RETRAINED, explanations.NIC_PCIE_LINK
+            events.append(LiveEvent(sample.taken_at, kind, severity, device, text, why))
         return events
-
-
-def _link_of(port: PortSample) -> Link | None:
-    if isinstance(port.pcie_gtps, Unknown) or isinstance(port.pcie_width, Unknown):
-        return None
-    return (port.pcie_gtps, port.pcie_width) if port.pcie_gtps and port.pcie_width else None
-
-
-def _retrained(port: PortSample, before: Link, now: Link, at: float) -> LiveEvent:
-    is_slower = now[0] < before[0] or now[1] < before[1]
-    text = f"the PCIe link of {port.device} changed from {link_name(*before)} to {link_name(*now)}"
-    severity = Severity.WARNING if is_slower else Severity.NOTE
-    return LiveEvent(at, EventKind.LINK_RETRAINED, severity, port.device, text, explanations.NIC_PCIE_LINK)

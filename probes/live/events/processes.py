@@ -44,7 +44,12 @@ class _Change:
     severity: Severity
     text: str  # after the process's name
     text_of_many: str
-    explanation: str
+
+    @property
+    def explanation(self) -> str:
+        if self.kind is EventKind.PATH_CHANGED:
+            return PATHS.get(self.process.path.word, "")
+        return EXPLANATIONS[self.kind]
 
 
 @dataclass
@@ -120,22 +125,15 @@ class ProcessEvents:
             if sample.at - at >= _TEARDOWN_SECONDS:
                 lost.setdefault(process.job, []).append(pid)
         for name, pids in lost.items():
-            ranks = [self._ended[pid][0] for pid in pids]
+            job, ranks = jobs[name], [self._ended[pid][0] for pid in pids]
             verb = "have" if len(ranks) > 1 else "has"
-            yield Condition(
-                check=RANK_ENDED,
-                subject=name,
-                text=f"{_ranks(ranks)} of {jobs[name].name} {verb} exited, and the other ranks are waiting",
-                since=min(self._ended[pid][2] for pid in pids),
-                evidence=tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8]),
-                ranks=tuple(rank.rank_name for rank in ranks),
-                job=name,
-                job_name=jobs[name].name,
-                # A GPU that is lost has no processes.
-                subjects=tuple(
-                    frozenset((pid_name(rank.pid), *(rank.gpus or jobs[name].gpus))) for rank in ranks
-                ),
-            )
+            text = f"{_ranks(ranks)} of {job.name} {verb} exited, and the other ranks are waiting"
+            since = min(self._ended[pid][2] for pid in pids)
+            shown = tuple(Evidence(f"/proc/{pid}", "the process has exited") for pid in pids[:8])
+            # A GPU that is lost has no processes.
+            subjects = tuple(frozenset((pid_name(rank.pid), *(rank.gpus or job.gpus))) for rank in ranks)
+            about = ((), tuple(rank.rank_name for rank in ranks), name, job.name, subjects)
+            yield Condition(RANK_ENDED, name, text, since, Severity.WARNING, shown, *about)
 
     def is_stopped(self, process: LiveProcess) -> bool:
         """Return whether a process is stopped, and not only for a moment by a profiler."""
@@ -230,21 +228,18 @@ def _ranks(processes: Sequence[LiveProcess]) -> str:
 def _started(process: LiveProcess) -> _Change:
     nics = [nic.device for nic in process.nics if nic.queue_pairs]
     where = nics[0] if len(nics) == 1 else f"{len(nics)} NICs"
-    kind = EventKind.PROCESS_STARTED
-    texts = (f"uses RDMA on {where}", "use RDMA")
-    return _Change(process, kind, Severity.NOTE, *texts, EXPLANATIONS[kind])
+    return _Change(process, EventKind.PROCESS_STARTED, Severity.NOTE, f"uses RDMA on {where}", "use RDMA")
 
 
 def _ended(process: LiveProcess, text: str, text_of_many: str) -> _Change:
-    kind = EventKind.PROCESS_ENDED
-    return _Change(process, kind, Severity.NOTE, text, text_of_many, EXPLANATIONS[kind])
+    return _Change(process, EventKind.PROCESS_ENDED, Severity.NOTE, text, text_of_many)
 
 
 def _stopped(process: LiveProcess, is_stopped: bool) -> _Change:
     kind = EventKind.PROCESS_STOPPED if is_stopped else EventKind.PROCESS_RESUMED
     severity = Severity.WARNING if is_stopped else Severity.NOTE
     texts = ("is stopped", "are stopped") if is_stopped else ("is running again", "are running again")
-    return _Change(process, kind, severity, *texts, EXPLANATIONS[kind])
+    return _Change(process, kind, severity, *texts)
 
 
 def _path_changed(process: LiveProcess, before: PathWord | None, verbs: tuple[str, str]) -> _Change:
@@ -255,5 +250,4 @@ def _path_changed(process: LiveProcess, before: PathWord | None, verbs: tuple[st
     severity = Severity.WARNING if is_worse else Severity.NOTE
     text = f"{verbs[0]} {likely}{path_phrase(now.word)}{earlier}"
     text_of_many = f"{verbs[1]} {likely}{path_phrase(now.word, of_many=True)}{earlier}"
-    explanation = PATHS.get(now.word, "")
-    return _Change(process, EventKind.PATH_CHANGED, severity, text, text_of_many, explanation)
+    return _Change(process, EventKind.PATH_CHANGED, severity, text, text_of_many)

@@ -15,9 +15,8 @@ from statistics import median
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import plural
 from probes.base.unknown import Unknown
-from probes.facts.rdma.devices import ACTIVE
-from probes.live.model.activity import LEAST_GBPS, least_gbps
-from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.activity import LEAST_GBPS, least_gbps, rates_of
+from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
 from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
@@ -72,9 +71,6 @@ class _Nic:
             self.gaps.append((at, at - self.low_since))
             self.low_since = None
 
-    def low_seconds(self, at: float) -> float:
-        return 0.0 if self.low_since is None else at - self.low_since
-
     def history(self) -> float:
         """Return for how long the rate was watched before it fell."""
         if not self.rates:
@@ -85,10 +81,6 @@ class _Nic:
     def longest_gap(self) -> float:
         """Return the longest time below half that ended by itself."""
         return max((seconds for _, seconds in self.gaps), default=0.0)
-
-    def end_low(self) -> None:
-        """Judge the rate again by its last minute."""
-        self.is_low, self.low_since, self.high = False, None, 0
 
     def _usual(self, at: float) -> float:
         highest: list[float] = []
@@ -131,19 +123,11 @@ class _Fall:
         return f"{who} {verb} {_gbps(now, before)}, down from {_gbps(before, before)} the minute before"
 
     def condition(self) -> Condition:
-        text = self.text
-        return Condition(
-            TRAFFIC_FELL,
-            self.subject,
-            text,
-            self.since,
-            evidence=(Evidence(f"{_port(next(iter(self.low)))}/counters/port_xmit_data", text),),
-            devices=tuple(self.low),
-            job=self.job.id,
-            job_name=self.job.name,
-            # All NICs of a job wait for its slowest part.
-            subjects=() if self.nic else (self.job.subject.union(self.low),),
-        )
+        shown = (Evidence(f"{_port(next(iter(self.low)))}/counters/port_xmit_data", self.text),)
+        # All NICs of a job wait for its slowest part.
+        subjects = () if self.nic else (self.job.subject.union(self.low),)
+        about = (tuple(self.low), (), self.job.id, self.job.name, subjects)
+        return Condition(TRAFFIC_FELL, self.subject, self.text, self.since, Severity.WARNING, shown, *about)
 
 
 class RateEvents:
@@ -204,29 +188,22 @@ class RateEvents:
                 f"{job.name} carries at most {_gbps(rate, usual)} on {plural(len(names), 'NIC')} that report "
                 f"congestion, down from {_gbps(usual, usual)}"
             )
-            yield Condition(
-                CONGESTED,
-                job.id,
-                text,
-                sample.taken_at - (sample.at - begin),
-                evidence=tuple(Evidence(_port(name), f"{ports[name][1]} rises") for name in names),
-                devices=tuple(names),
-                job=job.id,
-                job_name=job.name,
-            )
+            shown = tuple(Evidence(_port(name), f"{ports[name][1]} rises") for name in names)
+            since, about = sample.taken_at - (sample.at - begin), (tuple(names), (), job.id, job.name)
+            yield Condition(CONGESTED, job.id, text, since, Severity.WARNING, shown, *about)
 
     def _add(self, name: str, pids: frozenset[int], port: PortSample | None, at: float) -> None:
         nic = self._nics.get(name)
         if nic is None or not nic.users & pids:
             nic = self._nics[name] = _Nic(pids)
         nic.users = pids
-        rate = None if port is None else _rate(port)
-        if rate is None or port is None or port.state != ACTIVE:
+        rates = rates_of(port)
+        if rates is None or port is None:
             # A port that is down is an event of its own.
             nic.low_since = nic.low_since if nic.is_low else None
             return
         nic.least = least_gbps(port)
-        nic.add(at, rate)
+        nic.add(at, max(rates))
 
     def _users(self, processes: Iterable[LiveProcess]) -> dict[str, frozenset[int]]:
         """Return the pids with connected queue pairs by device; those not listed keep their devices."""
@@ -264,7 +241,7 @@ class RateEvents:
         return [_event(EventKind.RATE_FELL, fall.name, fall.text, sample.taken_at) for fall in falls]
 
     def _is_low(self, nic: _Nic, nics: Mapping[str, _Nic], job: LiveJob, at: float) -> bool:
-        low = nic.low_seconds(at)
+        low = 0.0 if nic.low_since is None else at - nic.low_since
         if low <= 0:
             return False
         history = nic.history()
@@ -290,7 +267,7 @@ class RateEvents:
                 del fall.low[name]
                 if is_used:
                     recovered.append(_gbps(nic.rates[-1], nic.usual))
-                nic.end_low()
+                nic.is_low, nic.low_since, nic.high = False, None, 0
             if fall.low:
                 continue
             del self._falls[fall.subject]
@@ -304,12 +281,6 @@ def _port(device: str) -> str:
     return f"/sys/class/infiniband/{device}/ports/1"
 
 
-def _rate(port: PortSample) -> float | None:
-    if isinstance(port.sent_gbps, Unknown) or isinstance(port.received_gbps, Unknown):
-        return None
-    return max(port.sent_gbps, port.received_gbps)
-
-
 def _gbps(rate: float, usual: float) -> str:
     """Return a rate in Gb/s, or in Mb/s where the usual one is below 1 Gb/s."""
     if usual < 1:
@@ -319,4 +290,4 @@ def _gbps(rate: float, usual: float) -> str:
 
 def _event(kind: EventKind, subject: str, text: str, at: float) -> LiveEvent:
     severity = Severity.WARNING if kind is EventKind.RATE_FELL else Severity.NOTE
-    return LiveEvent(at, kind, severity, subject, text, EXPLANATIONS[kind])
+    return explained(at, kind, severity, subject, text)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
@@ -96,17 +97,15 @@ def threads_in_kernel(host: Host, pids: Iterable[int]) -> Maybe[frozenset[tuple[
 
 def read_blocked(host: Host, threads: Iterable[tuple[int, int]]) -> tuple[BlockedThread, ...]:
     """Return what these threads wait for."""
-    return tuple(_blocked(host, pid, thread) for pid, thread in sorted(threads)[:_MOST_BLOCKED])
-
-
-def _blocked(host: Host, pid: int, thread: int) -> BlockedThread:
-    base = f"/proc/{pid}/task/{thread}"
-    probe = RunningProbe(host, f"{base}/stack", lambda: _frames(host, base))
-    probe.start()
-    frames = probe.answer(_READ_SECONDS)
-    waits_for, is_driver = meaning_of(known(frames, ()))
-    name = printable(known(host.read(f"{base}/comm"), "?"), 16)
-    return BlockedThread(pid, thread, name, frames, waits_for, is_driver)
+    found = []
+    for pid, thread in sorted(threads)[:_MOST_BLOCKED]:
+        base = f"/proc/{pid}/task/{thread}"
+        probe = RunningProbe(host, f"{base}/stack", partial(_frames, host, base))
+        probe.start()
+        frames = probe.answer(_READ_SECONDS)
+        name = printable(known(host.read(f"{base}/comm"), "?"), 16)
+        found.append(BlockedThread(pid, thread, name, frames, *meaning_of(known(frames, ()))))
+    return tuple(found)
 
 
 def _frames(host: Host, base: str) -> Maybe[tuple[str, ...]]:
@@ -252,22 +251,19 @@ def conclude(facts: HangFacts, clues: tuple[Clue, ...]) -> Diagnosis:
     if not any(clue.is_sure for clue in clues) and not is_moving:
         pids = " ".join(f"{rank.node} {rank.pid}".lstrip() for rank in facts.ranks[:8])
         steps.append(f"py-spy dump --pid PID shows where a rank waits (pids: {pids})")
+    headline = ", ".join(filter(None, (facts.unread, _standstill(facts))))
+    if is_moving:
+        headline = "it moves data, so it does not hang in the network now"
+        if named is not None:
+            headline = f"it has moved data in the last {SILENT_SECONDS:.0f} s, but {named.text}"
     return Diagnosis(
         facts=facts,
-        headline=_headline(facts, named),
+        headline=headline,
         suspects=() if named is None else named.suspects,
         is_sure=named is not None and named.is_sure,
         clues=clues,
         next_steps=tuple(dict.fromkeys(steps)),
     )
-
-
-def _headline(facts: HangFacts, named: Clue | None) -> str:
-    if facts.motion is Motion.MOVES:
-        if named is not None:
-            return f"it has moved data in the last {SILENT_SECONDS:.0f} s, but {named.text}"
-        return "it moves data, so it does not hang in the network now"
-    return f"{facts.unread}, {_standstill(facts)}" if facts.unread else _standstill(facts)
 
 
 def _standstill(facts: HangFacts) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from probes.base.evidence import Severity
 from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.port_health import Harm
-from probes.live.model.sample import EventKind, PathWord
+from probes.live.model.sample import EventKind, LiveEvent, PathWord
 from probes.queries import kernel_log
 
 EXPLANATIONS = {
@@ -44,6 +45,12 @@ EXPLANATIONS = {
     "missing.",
 }
 """By kind; the tables below have those that differ within a kind."""
+
+
+def explained(at: float, kind: EventKind, severity: Severity, subject: str, text: str) -> LiveEvent:
+    """Return an event with what its kind means; `at`: seconds since 1970."""
+    return LiveEvent(at, kind, severity, subject, text, EXPLANATIONS[kind])
+
 
 PORT_DOWN = (
     "The link is down: cable, optic, switch port, or it was disabled. Jobs on the port fail with completion "

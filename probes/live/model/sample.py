@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from enum import Enum
 from functools import cached_property
+from typing import TypeVar
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
@@ -18,6 +19,8 @@ from probes.host.nvml import NvmlLive
 from probes.queries.finding import Finding, pid_name
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
+
+T = TypeVar("T")
 
 # The step of a training job, as its traffic shows it.
 
@@ -409,6 +412,10 @@ class LiveSample:
         return None
 
 
-def failed(what: str, error: Exception) -> str:
-    """Return the sentence that says which part of the live view is missing because of an error in gdrtop."""
-    return f"An error in gdrtop hides {what} ({type(error).__name__})"
+def part(limits: list[str], what: str, read: Callable[[], T], otherwise: T) -> T:
+    """Return what `read` returns; if it fails, only this part is missing, which `limits` says."""
+    try:
+        return read()
+    except Exception as error:
+        limits.append(f"An error in gdrtop hides {what} ({type(error).__name__})")
+        return otherwise

@@ -263,15 +263,14 @@ def _peermem(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment | Non
             process, "nvidia_peermem is in use, but not all memory regions have a visible owner", sign
         )
     text = f"It uses nvidia_peermem, which should not work on this node: {node.no_peermem}. {_TRUSTS_USE}"
-    contradiction = text if node.no_peermem else ""
+    uses = replace(_judged(PathWord.PEERMEM, process, sign), contradiction=text if node.no_peermem else "")
     if count == 1:
-        judged = _judged(PathWord.PEERMEM, process, sign, doubt=_gpu_doubt(process))
-        return replace(judged, contradiction=contradiction)
+        doubt = _gpu_doubt(process)
+        return replace(uses, is_likely=bool(doubt), doubt=doubt)
     if process.is_far:  # NCCL's default level does not reach so far
         return _unknown(process, "its NIC and its GPU are on different NUMA nodes", sign)
     if node.candidates_share_job and process.role is Role.NCCL and regions >= count:
-        judged = _judged(PathWord.PEERMEM, process, sign, doubt=_PEERMEM_DOUBT)
-        return replace(judged, contradiction=contradiction)
+        return replace(uses, is_likely=True, doubt=_PEERMEM_DOUBT)
     return _unknown(process, f"one of {count} processes uses nvidia_peermem", sign)
 
 

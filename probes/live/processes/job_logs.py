@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.processes import Process
 from probes.host.protocol import FileRange, Host, of_user
 from probes.live.model.sample import GDR_WORDS, WITHOUT_GDR, LiveJob, LiveProcess, LiveSample, Role
@@ -240,19 +240,15 @@ class _Search:
 
 def setting(process: Process, name: str) -> Maybe[str]:
     """Return a variable as NCCL reads it: from the environment, the user's nccl.conf or /etc/nccl.conf."""
-    if isinstance(process.environment, Unknown):
-        return process.environment
-    if name in process.environment:
-        return process.environment[name]
-    if isinstance(process.user_conf, Unknown):
-        if process.user_conf.reason not in ABSENT:
-            return process.user_conf
-    elif name in process.user_conf.values:
-        return process.user_conf.values[name]
-    if isinstance(process.nccl_conf, Unknown):
-        return process.nccl_conf
-    value = process.nccl_conf.values.get(name)
-    return Unknown(Reason.NOT_THERE, name) if value is None else value
+    user = map_known(process.user_conf, lambda conf: conf.values)
+    user = {} if isinstance(user, Unknown) and user.reason in ABSENT else user
+    of_node = map_known(process.nccl_conf, lambda conf: conf.values)
+    for values in (process.environment, user, of_node):
+        if isinstance(values, Unknown):
+            return values
+        if name in values:
+            return values[name]
+    return Unknown(Reason.NOT_THERE, name)
 
 
 def _level(processes: Iterable[LiveProcess]) -> str | None:
@@ -279,29 +275,20 @@ def _expanded(host: Host, pid: int, pattern: str) -> list[str]:
     """Return the file names that a pattern can mean: a container may have its own host name."""
     hosts = _host_names(host, pid) if "%h" in pattern else [""]
     inner = str(own_pid(host, pid)) if "%p" in pattern else ""
-    names = [
-        _filled(pattern, {"%%": "%", "%h": name, "%p": inner}) for name in hosts if name or len(hosts) == 1
-    ]
-    return list(dict.fromkeys(names))
-
-
-def _filled(pattern: str, values: dict[str, str]) -> str:
-    return re.sub("%[%hp]", lambda match: values[match[0]], pattern)
+    names: dict[str, None] = {}
+    for name in hosts:
+        if name or len(hosts) == 1:
+            values = {"%%": "%", "%h": name, "%p": inner}
+            names["".join(values.get(part, part) for part in re.split("(%[%hp])", pattern))] = None
+    return list(names)
 
 
 def _host_names(host: Host, pid: int) -> list[str]:
     """Return the host name in the process's container, and that of the node."""
-    paths = (f"/proc/{pid}/root/etc/hostname", "/proc/sys/kernel/hostname")
-    return [_host_name(host, path) for path in paths]
-
-
-def _host_name(host: Host, path: str) -> str:
-    if path.startswith("/proc/sys/"):
-        name = known(host.read(path, 4096), "")
-    else:  # a container may have anything there
-        found = host.read_range(path, 0, 4096)
-        name = "" if isinstance(found, Unknown) else found.content.decode("utf-8", "replace")
-    return name.strip().partition("\n")[0].partition(".")[0]
+    found = host.read_range(f"/proc/{pid}/root/etc/hostname", 0, 4096)  # a container may have anything there
+    inner = "" if isinstance(found, Unknown) else found.content.decode("utf-8", "replace")
+    names = inner, known(host.read("/proc/sys/kernel/hostname", 4096), "")
+    return [name.strip().partition("\n")[0].partition(".")[0] for name in names]
 
 
 def own_pid(host: Host, pid: int) -> int:

@@ -67,12 +67,8 @@ def _sum(rates: Sequence[Maybe[float]], devices: Sequence[str], shared: Sequence
         return Unknown(Reason.NOT_THERE, "rdma resource show qp", detail)
     if not rates:
         return Unknown(Reason.NOT_RECORDED, "ports", "the rates of its NICs are unknown")
-    total = 0.0
-    for rate in rates:
-        if isinstance(rate, Unknown):
-            return rate
-        total += rate
-    return total
+    unread = next((rate for rate in rates if isinstance(rate, Unknown)), None)
+    return sum(known(rate, 0.0) for rate in rates) if unread is None else unread
 
 
 @frozen

@@ -19,7 +19,6 @@ from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.kernel.release import KernelFacts
 from probes.facts.node import Node
 from probes.facts.rdma.data_direct import functions_of_nics
-from probes.facts.rdma.devices import RdmaFacts
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import DMABUF_THRESHOLD, TRACKS_DMABUF, NodeEvidence, uncharged_bytes
 from probes.live.processes.ownership import RdmaUse, ResourceRound
@@ -71,10 +70,8 @@ def has_gpu(pid: int, process: Maybe[Process], users: GpuUsers) -> Maybe[bool]:
 
 def numa_nodes(node: Node) -> dict[str, int]:
     """Return the NUMA nodes of GPUs, by BDF, and of RDMA devices, by name; without those that are unknown."""
-    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
-    devices = () if isinstance(node.rdma, Unknown) else node.rdma.devices
-    found = [(gpu.bdf, gpu.numa_node) for gpu in gpus]
-    found += [(device.name, device.numa_node) for device in devices]
+    found = [(gpu.bdf, gpu.numa_node) for gpu in node.known_gpus]
+    found += [(device.name, device.numa_node) for device in node.rdma_devices]
     return {name: number for name, number in found if not isinstance(number, Unknown)}
 
 
@@ -107,18 +104,13 @@ def peermem_regions(peermem: PeermemReading) -> Maybe[int]:
 
 def dmabuf_candidates(found: ResourceRound) -> dict[int, frozenset[str]]:
     """Return the processes with regions that VmPin does not count, and the devices with their regions."""
-
-    def is_candidate(pid: int, use: RdmaUse) -> bool:
+    candidates = {}
+    for pid, use in found.ownership.uses.items():
         pinned = found.pinned.get(pid)
-        if use.own.without_length or use.inherited.without_length:
-            return True
-        return isinstance(pinned, int) and uncharged_bytes(use, pinned) >= DMABUF_THRESHOLD
-
-    return {
-        pid: frozenset(nic.device for nic in use.nics if nic.regions)
-        for pid, use in found.ownership.uses.items()
-        if is_candidate(pid, use)
-    }
+        is_charged_less = isinstance(pinned, int) and uncharged_bytes(use, pinned) >= DMABUF_THRESHOLD
+        if use.own.without_length or use.inherited.without_length or is_charged_less:
+            candidates[pid] = frozenset(nic.device for nic in use.nics if nic.regions)
+    return candidates
 
 
 def lasting_evidence(node: Node) -> NodeEvidence:
@@ -127,14 +119,16 @@ def lasting_evidence(node: Node) -> NodeEvidence:
     direct = node.gpudirect
     modules = node.modules.modules if isinstance(node.modules, ModuleFacts) else {}
     loaded: Collection[str] = [name for name, module in modules.items() if module.state is ModuleState.LIVE]
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
+    peermem = direct.peermem if isinstance(direct, GpuDirectFacts) else None
+    is_impossible = peermem and peermem.path is GdrPath.PEERMEM and peermem.usable is False
+    no_peermem = first_unmet(peermem) if peermem and is_impossible else ""
     return NodeEvidence(
         other_peermem=tuple(name for name in _OTHER_PEERMEM if name in loaded),
         kernel=kernel,
         dmabuf_usable=direct.dmabuf.usable if isinstance(direct, GpuDirectFacts) else direct,
         no_dmabuf=_without_dmabuf(direct) if isinstance(direct, GpuDirectFacts) else {},
-        no_peermem=_why_no_peermem(direct) if isinstance(direct, GpuDirectFacts) else "",
-        drivers={device.name: device.driver for device in devices},
+        no_peermem=no_peermem,
+        drivers={device.name: device.driver for device in node.rdma_devices},
         has_small_pages=map_known(node.platform, lambda platform: platform.cpu_architecture) == "x86_64",
         numa_nodes=numa_nodes(node),
     )
@@ -149,11 +143,6 @@ def _without_dmabuf(direct: GpuDirectFacts) -> dict[str, str]:
         for name, answer in direct.nic_dmabuf.items()
         if answer is False
     }
-
-
-def _why_no_peermem(direct: GpuDirectFacts) -> str:
-    is_impossible = direct.peermem.path is GdrPath.PEERMEM and direct.peermem.usable is False
-    return first_unmet(direct.peermem) if is_impossible else ""
 
 
 def current_evidence(
@@ -231,7 +220,10 @@ def limits_of(
         if found.reason is not Reason.TIMED_OUT or not late:
             sentences.append(f"The processes' RDMA resources are unknown: {found}")
     else:
-        missing += _without_owner(found)
+        if unowned := found.ownership.unowned_regions + found.ownership.unowned_queue_pairs:
+            what = plural(unowned, "RDMA object has", "RDMA objects have")
+            why = "a process that exited, is hidden, or is in another PID namespace"
+            missing.append(f"{what} no visible owner: {why}")
         sentences += [*missing, *_resource_limits(found, node, bool(processes))]
     if any(_needs_root(process.process.environment) for process in processes):
         sentences.append("Run as root to see the environment of other users' jobs")
@@ -252,14 +244,6 @@ def limits_of(
     if left_out > 0:
         missing.append(f"{plural(left_out, 'more process uses', 'more processes use')} GPUs or RDMA")
     return tuple(dict.fromkeys((*sentences, *missing))), next(iter(missing), "")
-
-
-def _without_owner(found: ResourceRound) -> list[str]:
-    unowned = found.ownership.unowned_regions + found.ownership.unowned_queue_pairs
-    if not unowned:
-        return []
-    what = plural(unowned, "RDMA object has", "RDMA objects have")
-    return [f"{what} no visible owner: a process that exited, is hidden, or is in another PID namespace"]
 
 
 def _resource_limits(found: ResourceRound, node: Node, has_processes: bool) -> list[str]:

@@ -8,12 +8,13 @@ twice, before and after VmPin is read: if they differ, the sums cannot be compar
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import chain, groupby
 from operator import attrgetter
 from types import MappingProxyType
+from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
@@ -39,6 +40,7 @@ _MAX_THREADS = 4096  # whose owner is looked up in one round
 _BY_LENGTH = attrgetter("device", "length_bytes", "is_odp")
 _THREAD = attrgetter("pid")
 _Object = QueuePair | CompletionQueue | MemoryRegion | ProtectionDomain | RdmaContext
+_InDomain = TypeVar("_InDomain", QueuePair, MemoryRegion)
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
 
@@ -301,6 +303,18 @@ class _Owners:
             return owner, True
         return (None if domain is None else self._domains.get((device, domain))), False
 
+    def of_each(
+        self, objects: Iterable[_InDomain]
+    ) -> Iterator[tuple[int | None, bool, str, list[_InDomain]]]:
+        """Yield process, whether its own thread made them, device and objects; not those of the kernel.
+
+        Objects of one process follow each other, and there are hundreds.
+        """
+        for (device, thread, domain, kernel), same in groupby(objects, _BY_DOMAIN):
+            if not kernel:
+                owner, is_own = self.of(device, thread, domain)
+                yield owner, is_own, device, list(same)
+
     def of_context(self, device: str, thread: int | None, context: int | None) -> int | None:
         owner = self._of(thread)
         return owner if owner or context is None else self._contexts.get((device, context))
@@ -324,21 +338,14 @@ def attribute(
     owners = _Owners(resources, groups)
     found: dict[int, _Found] = defaultdict(_Found)
     unowned_regions = unowned_pairs = 0
-    # Objects of one process follow each other, and there are hundreds.
-    for (device, thread, domain, kernel), pairs in groupby(resources.queue_pairs, _BY_DOMAIN):
-        if kernel:
-            continue
-        owner, _ = owners.of(device, thread, domain)
+    for owner, _, device, pairs in owners.of_each(resources.queue_pairs):
         if owner is None:
-            unowned_pairs += len(list(pairs))
+            unowned_pairs += len(pairs)
         else:
             found[owner].queue_pairs[device].extend(pairs)
-    for (device, thread, domain, kernel), regions in groupby(resources.regions, _BY_DOMAIN):
-        if kernel:
-            continue
-        owner, is_own = owners.of(device, thread, domain)
+    for owner, is_own, device, regions in owners.of_each(resources.regions):
         if owner is None:
-            unowned_regions += len(list(regions))
+            unowned_regions += len(regions)
         else:
             (found[owner].own if is_own else found[owner].inherited)[device].extend(regions)
     for (device, thread, context, kernel), queues in groupby(resources.completion_queues, _BY_CONTEXT):
@@ -415,9 +422,7 @@ def _by_owner(
     resources: RdmaResources, groups: Mapping[int, int]
 ) -> dict[int | None, frozenset[MemoryRegion]]:
     """Return the regions of each process, as far as the sums depend on them; None: without an owner."""
-    owners = _Owners(resources, groups)
     found: dict[int | None, set[MemoryRegion]] = defaultdict(set)
-    for (device, thread, domain, kernel), regions in groupby(resources.regions, _BY_DOMAIN):
-        if not kernel:
-            found[owners.of(device, thread, domain)[0]].update(regions)
+    for owner, _, _, regions in _Owners(resources, groups).of_each(resources.regions):
+        found[owner].update(regions)
     return {owner: frozenset(regions) for owner, regions in found.items()}

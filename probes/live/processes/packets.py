@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.roce import MLX5
 from probes.host.protocol import Host
 from probes.host.rdma_resources import PacketNumbers
@@ -48,9 +47,7 @@ def read_motions(
         return after
     groups: dict[int, int] = {}
     find_processes(host, dict.fromkeys(pair.pid for pair in after if pair.pid is not None), groups, {})
-    devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    with_current_numbers = frozenset(device.name for device in devices if device.driver == MLX5)
-    return motions(before, after, groups, with_current_numbers)
+    return motions(before, after, groups, {each.name for each in node.rdma_devices if each.driver == MLX5})
 
 
 def motions(

@@ -11,7 +11,7 @@ from typing import TypeVar
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpudirect_probe import BUFINFO, AttachedDevices, read_attached
 from probes.facts.jobs.processes import MAX_PROCESSES, Process
 from probes.facts.node import Node
@@ -188,7 +188,8 @@ class _HostReader:
 
         def read_stats() -> dict[int, Maybe[Stat]]:
             found = newest[0] if newest else self._resources.answer
-            return _read_stats(host, self._pids(found, users)[:MAX_PROCESSES])
+            pids = self._pids(found, users)[:MAX_PROCESSES]
+            return {pid: map_known(host.read(f"/proc/{pid}/stat"), parse_stat) for pid in pids}
 
         is_changing = self._is_changing(reading, users)
         return Question(self._resources, read_resources, is_changing), Question(self._stats, read_stats)
@@ -380,14 +381,6 @@ class _HostReader:
 
 def _time(at: float | None, otherwise: float) -> float:
     return otherwise if at is None else at
-
-
-def _read_stats(host: Host, pids: Iterable[int]) -> dict[int, Maybe[Stat]]:
-    found: dict[int, Maybe[Stat]] = {}
-    for pid in pids:
-        text = host.read(f"/proc/{pid}/stat")
-        found[pid] = text if isinstance(text, Unknown) else parse_stat(text)
-    return found
 
 
 def _answer(source: PacedSource[Mapping[int, Maybe[_T]]], tracked: TrackedProcess) -> Maybe[_T]:

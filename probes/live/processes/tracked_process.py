@@ -102,7 +102,8 @@ class TrackedProcess:
                 return before
         else:
             self._facts = facts
-            self.rank, self._world_size = rank_of(facts), world_size_of(facts)
+            self.rank = rank_of(facts)
+            self._world_size = _number(facts, WORLD_SIZES, "no variable gives the number of ranks")
         user = facts.user if isinstance(usage, Unknown) else usage.user
         self._process = replace(facts, usage=usage, user=user)
         return self._process
@@ -219,11 +220,6 @@ def role_of(process: Process, threads: Maybe[tuple[str, ...]], has_rdma: bool) -
 def rank_of(process: Process) -> Maybe[int]:
     """Return the rank among the processes of all nodes."""
     return _number(process, RANKS, "no variable gives the rank")
-
-
-def world_size_of(process: Process) -> Maybe[int]:
-    """Return the number of ranks on all nodes."""
-    return _number(process, WORLD_SIZES, "no variable gives the number of ranks")
 
 
 def _number(process: Process, names: Sequence[str], missing: str) -> Maybe[int]:

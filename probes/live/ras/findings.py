@@ -18,7 +18,7 @@ from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Unknown, known
 from probes.host.protocol import Host
-from probes.live.model.explanations import EXPLANATIONS
+from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, Role
 from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
 from probes.live.ras.targets import LocalProcesses, local_processes
@@ -161,6 +161,14 @@ def unequal_counts(report: RasReport, local: LocalProcesses) -> tuple[RasFinding
 
 CONFIRMED_SECONDS = 60.0  # until then, a long computation step is as likely
 _NAMED = 4
+_DEAD = (
+    "RAS never queries such a process again. Check whether it has exited or is stopped, or its node is down."
+)
+_SILENT = "Its RAS thread does not respond: the process is stopped or has exited, or its network is down."
+_BEHIND = (
+    "The other ranks wait for it. Look at what this process does: data loading, a checkpoint, an exception,"
+    " or a different order of collectives."
+)
 
 
 @frozen
@@ -195,28 +203,16 @@ def conditions_of(
 
 def findings(report: RasReport, stalls: Sequence[Stall], local: LocalProcesses) -> tuple[RasFinding, ...]:
     """Return what is wrong, the worst first."""
-    found: dict[str, RasFinding] = {}
+    critical = Severity.CRITICAL
+    found: list[RasFinding] = []
     for process in report.dead:
-        _add(found, _dead(process, local))
+        text = f"{_process(process, local)} is considered dead: it has not responded to RAS for 60 s"
+        found.append(RasFinding(critical, text, _local_pid(process, local), _DEAD))
     for process in report.missing:
-        _add(found, _silent(process, local))
-    _add_unnamed(found, report)
-    for communicator in report.communicators:
-        for errors in communicator.errors:
-            text = f"{_ranks(errors.ranks, errors.count, communicator.hash, local)} reported: {errors.value}"
-            _add(found, RasFinding(Severity.CRITICAL, text, _pid(errors.ranks, local)))
-    # The ranks that are behind in one communicator make others wait in the next.
-    for stall in stalls:
-        _add(found, _stalled(stall, local))
-    order = list(Severity)
-    return tuple(sorted(found.values(), key=lambda communicator: order.index(communicator.severity)))
-
-
-def _add(found: dict[str, RasFinding], finding: RasFinding) -> None:
-    found.setdefault(finding.text, finding)
-
-
-def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
+        live = local.find(process)
+        stopped = "; it is stopped" if live is not None and live.is_stopped else ""
+        text = f"{_process(process, local)} does not respond to RAS{stopped}"
+        found.append(RasFinding(critical, text, _local_pid(process, local), _SILENT))
     for count, named, what in (
         (report.dead_count, report.dead, "considered dead by RAS"),
         (report.missing_count, report.missing, "not responding to RAS"),
@@ -224,42 +220,26 @@ def _add_unnamed(found: dict[str, RasFinding], report: RasReport) -> None:
         rest = count - len(named)
         if rest > 0:
             text = f"{rest} {'more ' if named else ''}process{'es are' if rest > 1 else ' is'} {what}"
-            _add(found, RasFinding(Severity.CRITICAL, text, None, "gdrtop ras --verbose may list them"))
-
-
-def _dead(process: RasProcess, local: LocalProcesses) -> RasFinding:
-    text = f"{_process(process, local)} is considered dead: it has not responded to RAS for 60 s"
-    explanation = (
-        "RAS never queries such a process again. Check whether it has exited or is stopped, or its node"
-        " is down."
-    )
-    return RasFinding(Severity.CRITICAL, text, _local_pid(process, local), explanation)
-
-
-def _silent(process: RasProcess, local: LocalProcesses) -> RasFinding:
-    live = local.find(process)
-    text = f"{_process(process, local)} does not respond to RAS"
-    if live is not None and live.is_stopped:
-        text += "; it is stopped"
-    explanation = (
-        "Its RAS thread does not respond: the process is stopped or has exited, or its network is down."
-    )
-    return RasFinding(Severity.CRITICAL, text, _local_pid(process, local), explanation)
-
-
-def _stalled(stall: Stall, local: LocalProcesses) -> RasFinding:
-    behind = stall.behind
-    plural = "" if behind.fewer == 1 else "s"
-    has = "has" if behind.count == 1 else "have"
-    who = _ranks(behind.ranks, behind.count, stall.hash, local)
-    launched = f"{who} {has} launched {behind.fewer} fewer collective{plural}"
-    text = f"{launched} and nothing has moved for {stall.seconds:.0f} s"
-    severity = Severity.CRITICAL if stall.seconds >= CONFIRMED_SECONDS else Severity.WARNING
-    explanation = (
-        "The other ranks wait for it. Look at what this process does: data loading, a checkpoint, an"
-        " exception, or a different order of collectives."
-    )
-    return RasFinding(severity, text, _pid(behind.ranks, local), explanation)
+            found.append(RasFinding(critical, text, None, "gdrtop ras --verbose may list them"))
+    for communicator in report.communicators:
+        for errors in communicator.errors:
+            text = f"{_ranks(errors.ranks, errors.count, communicator.hash, local)} reported: {errors.value}"
+            found.append(RasFinding(critical, text, _pid(errors.ranks, local)))
+    # The ranks that are behind in one communicator make others wait in the next.
+    for stall in stalls:
+        behind = stall.behind
+        who = _ranks(behind.ranks, behind.count, stall.hash, local)
+        launched = (
+            f"{'has' if behind.count == 1 else 'have'} launched {plural(behind.fewer, 'fewer collective')}"
+        )
+        text = f"{who} {launched} and nothing has moved for {stall.seconds:.0f} s"
+        severity = critical if stall.seconds >= CONFIRMED_SECONDS else Severity.WARNING
+        found.append(RasFinding(severity, text, _pid(behind.ranks, local), _BEHIND))
+    order = list(Severity)
+    distinct: dict[str, RasFinding] = {}
+    for finding in sorted(found, key=lambda finding: order.index(finding.severity)):
+        distinct.setdefault(finding.text, finding)
+    return tuple(distinct.values())
 
 
 def _ranks(ranks: Sequence[RasRank], count: int, communicator: str, local: LocalProcesses) -> str:
@@ -360,8 +340,7 @@ class RasEvents:
 
 
 def _switch(sample: LiveSample, text: str) -> LiveEvent:
-    kind = EventKind.RAS_EVENTS
-    return LiveEvent(sample.taken_at, kind, Severity.NOTE, "RAS", printable(text, 300), EXPLANATIONS[kind])
+    return explained(sample.taken_at, EventKind.RAS_EVENTS, Severity.NOTE, "RAS", printable(text, 300))
 
 
 def _events(lines: list[str], host: Host, sample: LiveSample) -> list[LiveEvent]:
@@ -385,6 +364,5 @@ def _event(event: RasEvent, local: LocalProcesses, sample: LiveSample) -> LiveEv
     severity = Severity.WARNING if event.kind in BAD else Severity.NOTE
     if event.kind == "PEER_DEAD":
         severity = Severity.CRITICAL
-    kind = EventKind.RAS_PEER
     text = printable(f"{who} {meaning}", 300)
-    return LiveEvent(sample.taken_at, kind, severity, subject, text, EXPLANATIONS[kind])
+    return explained(sample.taken_at, EventKind.RAS_PEER, severity, subject, text)

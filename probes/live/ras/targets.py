@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import ipaddress
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.jobs.nccl_conf import NcclConf, read_nccl_conf
+from probes.facts.jobs.nccl_conf import read_nccl_conf
 from probes.facts.network.routes import TABLES
 from probes.host.protocol import Host
 from probes.host.ras import PORT, parse_addresses
 from probes.live.model.sample import LiveProcess, LiveSample, Role
-from probes.live.processes.job_logs import own_pid
+from probes.live.processes.job_logs import own_pid, setting
 from probes.live.ras.policy import RasJob
 from probes.nccl.ras import RasProcess
 
@@ -57,55 +58,52 @@ def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[Ras
     `version`: of NCCL, where gdrtop cannot read it.
     """
     processes = known(sample.processes, ())
-    conf = read_nccl_conf(host)
+    of_node = map_known(read_nccl_conf(host), lambda conf: conf.values.get("NCCL_RAS_ADDR", ""))
     listeners = _listeners(host)
     own = host.link("/proc/self/ns/net")
-    found: dict[tuple[str, str], tuple[list[RasJob], list[int]]] = {}
+    found: dict[tuple[object, str], _Port] = {}
     users = {process.pid: process.process.uid for process in processes}
     for job in sample.jobs:
         members = [process for process in processes if process.job == job.id and process.role is Role.NCCL]
         if not members:
             continue
-        problem = _problem(host, members, own)
-        jobs, pids = found.setdefault((_address_text(members, conf), problem), ([], []))
+        texts = [known(setting(member.process, "NCCL_RAS_ADDR"), "") for member in members]
+        stripped = (text.strip() for text in (*texts, known(of_node, "")))
+        text, problem = next(filter(None, stripped), _DEFAULT), _problem(host, members, own)
+        # What differs only in how the address is written is one port: every job on it may get the question.
+        parsed = dict.fromkeys(map(str, parse_addresses(text)))
+        ports = frozenset(address.rpartition(":")[2] for address in parsed)
+        port = found.setdefault((ports or text, problem), _Port(text))
+        port.addresses |= parsed
         stopped = tuple(member.pid for member in members if member.is_stopped)
         age = _youngest(members, sample.taken_at)
-        jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
-        pids += [member.pid for member in members]
+        port.jobs.append(RasJob(job.name, _lowest_version(members, version), age, stopped))
+        port.pids += [member.pid for member in members]
     targets = []
-    for addresses, (text, problem), (jobs, pids) in _by_port(found):
+    for (_, problem), port in found.items():
+        addresses = tuple(port.addresses)
         if not problem and not addresses:
-            problem = f"NCCL_RAS_ADDR={text} is not a loopback address"
+            problem = f"NCCL_RAS_ADDR={port.text} is not a loopback address"
         elif not problem and listeners is not None:
-            ports = sorted({int(address.rpartition(":")[2]) for address in addresses})
+            number = min(int(address.rpartition(":")[2]) for address in addresses)
             there = {address: _owners(listeners, address) for address in addresses}
-            mine = {known(users[pid], 0) for pid in pids} | {0}
+            mine = {known(users[pid], 0) for pid in port.pids} | {0}
             addresses = tuple(address for address in addresses if there[address] and there[address] <= mine)
             others = sorted(set().union(*there.values()) - mine)
             if not addresses and others:
-                problem = f"user {others[0]} listens on port {ports[0]}, who is not the job's user"
+                problem = f"user {others[0]} listens on port {number}, who is not the job's user"
             elif not addresses:
-                problem = f"nothing listens on port {ports[0]}; RAS needs NCCL 2.24 or newer"
-        targets.append(RasTarget(addresses, tuple(jobs), tuple(pids), problem))
+                problem = f"nothing listens on port {number}; RAS needs NCCL 2.24 or newer"
+        targets.append(RasTarget(addresses, tuple(port.jobs), tuple(port.pids), problem))
     return tuple(targets)
 
 
-def _by_port(
-    found: Mapping[tuple[str, str], tuple[list[RasJob], list[int]]],
-) -> list[tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]]:
-    """Merge what differs only in how the address is written: every job on a port may get the question."""
-    merged: dict[object, tuple[tuple[str, ...], tuple[str, str], tuple[list[RasJob], list[int]]]] = {}
-    for (text, problem), (jobs, pids) in found.items():
-        addresses = tuple(map(str, parse_addresses(text)))
-        ports = frozenset(address.rpartition(":")[2] for address in addresses) or text
-        if (ports, problem) not in merged:
-            merged[ports, problem] = addresses, (text, problem), (list(jobs), list(pids))
-            continue
-        before, key, (all_jobs, all_pids) = merged[ports, problem]
-        all_jobs += jobs
-        all_pids += pids
-        merged[ports, problem] = tuple(dict.fromkeys((*before, *addresses))), key, (all_jobs, all_pids)
-    return list(merged.values())
+@dataclass
+class _Port:
+    text: str  # of the first job's variable
+    addresses: dict[str, None] = field(default_factory=dict)  # in their order
+    jobs: list[RasJob] = field(default_factory=list)
+    pids: list[int] = field(default_factory=list)
 
 
 _Listeners = Mapping[tuple[str, int], frozenset[int]]
@@ -141,39 +139,21 @@ def _problem(host: Host, members: Sequence[LiveProcess], own: Maybe[str]) -> str
     space = host.link(f"/proc/{first.pid}/ns/net")
     if not isinstance(space, Unknown) and not isinstance(own, Unknown) and space != own:
         return f"pid {first.pid} is in another network namespace; run gdrtop in its container"
-    if _setting(first, "NCCL_RAS_ENABLE", Unknown(Reason.NOT_THERE)) == "0":
+    if known(setting(first.process, "NCCL_RAS_ENABLE"), "").strip() == "0":
         return "NCCL_RAS_ENABLE=0 disables it"
     return ""
-
-
-def _address_text(members: Sequence[LiveProcess], conf: Maybe[NcclConf]) -> str:
-    texts = (_setting(member, "NCCL_RAS_ADDR", conf) for member in members)
-    return next((text for text in texts if text), _DEFAULT)
-
-
-def _setting(process: LiveProcess, name: str, conf: Maybe[NcclConf]) -> str:
-    """Return a variable as NCCL finds it; "" if it is not set or not readable."""
-    user, inside = process.process.user_conf, process.process.nccl_conf
-    values = (
-        known(process.process.environment, {}),
-        user.values if isinstance(user, NcclConf) else {},
-        inside.values if isinstance(inside, NcclConf) else {},
-        conf.values if isinstance(conf, NcclConf) else {},
-    )
-    return next((value[name].strip() for value in values if name in value), "")
 
 
 def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str]:
     versions: list[str] = []
     for member in members:
         libraries = member.process.libraries
-        if isinstance(libraries, Unknown):
-            version: Maybe[str] = libraries
-        else:
-            missing = Unknown(
-                Reason.NOT_THERE, f"/proc/{member.pid}/maps", "libnccl may be linked statically"
-            )
-            version = next((found.version for found in libraries if found.name == "libnccl"), missing)
+        missing = Unknown(Reason.NOT_THERE, f"/proc/{member.pid}/maps", "libnccl may be linked statically")
+        version: Maybe[str] = libraries if isinstance(libraries, Unknown) else missing
+        for library in known(libraries, ()):
+            if library.name == "libnccl":
+                version = library.version
+                break
         if isinstance(version, Unknown):
             if not otherwise:
                 return version
@@ -183,13 +163,9 @@ def _lowest_version(members: Sequence[LiveProcess], otherwise: str) -> Maybe[str
 
 
 def _youngest(members: Sequence[LiveProcess], now: float) -> Maybe[float]:
-    ages: list[float] = []
-    for member in members:
-        started = map_known(member.process.usage, lambda usage: usage.started_at)
-        if isinstance(started, Unknown):
-            return started
-        ages.append(now - started)
-    return min(ages)
+    started = (map_known(member.process.usage, lambda usage: usage.started_at) for member in members)
+    ages = (map_known(at, lambda at: now - at) for at in started)
+    return min(ages, key=lambda age: known(age, -math.inf))  # an unknown one comes first
 
 
 @frozen
@@ -217,8 +193,7 @@ class LocalProcesses:
         """Return a process as shown: "rank 5 (GPU5, mlx5_5)"."""
         what = [f"GPU{number}" for number in self._gpus(process)[:2]] + list(process.ready_nics[:2])
         what = what or [f"pid {process.pid}"]
-        rank = f"pid {process.pid}" if isinstance(process.rank, Unknown) else f"rank {process.rank}"
-        return f"{rank} ({', '.join(what)})"
+        return f"{process.rank_name} ({', '.join(what)})"
 
     def _gpus(self, process: LiveProcess) -> list[int]:
         return [self.gpu_numbers[bdf] for bdf in process.gpus if bdf in self.gpu_numbers]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.node import Node
-from probes.facts.rdma.devices import ACTIVE, RdmaFacts
+from probes.facts.rdma.devices import ACTIVE
 from probes.host.protocol import Host
 from probes.live.model.activity import moves_data
-from probes.live.model.sample import STEP_ROLES, JobStep, LiveJob, PortSample
+from probes.live.model.sample import STEP_ROLES, JobStep, LiveJob, LiveSample, PortSample
 from probes.live.step_clock.clock import StepClock
 from probes.snapshot.rates import byte_files
 
@@ -36,16 +36,9 @@ class JobSteps:
         self._watched: dict[str, _Watched] = {}  # by the job's id
         self._at = 0.0
 
-    def update(
-        self,
-        host: Host,
-        node: Node,
-        jobs: tuple[LiveJob, ...],
-        ports: tuple[PortSample, ...],
-        at: float,
-        wall: float,
-    ) -> tuple[LiveJob, ...]:
-        """Return the jobs with their steps; `at` by Host.monotonic(), `wall` in seconds since 1970."""
+    def update(self, host: Host, node: Node, sample: LiveSample) -> tuple[LiveJob, ...]:
+        """Return the jobs with their steps."""
+        at = sample.at
         if at < self._at:  # a recording was rewound
             self._watched.clear()
         self._at = at
@@ -54,12 +47,12 @@ class JobSteps:
             for name, watched in self._watched.items()
             if at - watched.seen_at <= _ABSENT_SECONDS
         }
-        active = {(port.device, port.port): port for port in ports if port.state == ACTIVE}
+        active = {(port.device, port.port): port for port in sample.ports if port.state == ACTIVE}
         found = []
-        for job in jobs:
+        for job in sample.jobs:
             if job.role in STEP_ROLES:
                 own = {place: port for place, port in active.items() if place[0] in job.own_nics}
-                step = self._step(host, node, job, own, wall)
+                step = self._step(host, node, job, own, sample.taken_at)
                 job = replace(job, step=step)
             found.append(job)
         return tuple(found)
@@ -77,7 +70,7 @@ class JobSteps:
                 return _IDLE
             if len(self._watched.keys() - {job.id}) >= MOST_JOBS:
                 return _TOO_MANY
-            port = max(busy, key=_rate)
+            port = max(busy, key=lambda port: known(port.sent_gbps, 0.0) + known(port.received_gbps, 0.0))
             files, unit = _files(host, node, port)
             if not files:
                 return Unknown(Reason.FILE_MISSING, "step clock", f"{port.device} counts no bytes")
@@ -93,13 +86,8 @@ class JobSteps:
         return clock.update([(at, float(count * unit)) for at, count in readings], self._at, wall)
 
 
-def _rate(port: PortSample) -> float:
-    """Return the rate of a port in Gb/s, both directions; 0 if it is unknown."""
-    return sum(0.0 if isinstance(rate, Unknown) else rate for rate in (port.sent_gbps, port.received_gbps))
-
-
 def _files(host: Host, node: Node, watched: PortSample) -> tuple[tuple[str, ...], int]:
-    for device in node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ():
+    for device in node.rdma_devices:
         for port in device.ports:
             if (device.name, port.number) == (watched.device, watched.port):
                 return byte_files(host, device, port)

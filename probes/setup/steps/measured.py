@@ -12,11 +12,10 @@ from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
-from probes.bandwidth.model.result import Ending, Result, planned_key
+from probes.bandwidth.model.result import Ending, Result, is_as_requested, mismatch_evidence, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.comparison import staging_figures
-from probes.bandwidth.results.memory_path import is_as_requested, mismatch_evidence
 from probes.base.evidence import Evidence
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known

@@ -11,7 +11,6 @@ from probes.bandwidth.prove import (
     GpuTrial,
     NicTrial,
     Outcome,
-    cuda_error,
     dmabuf_error,
     parse_answer,
     peer_memory_error,
@@ -92,5 +91,6 @@ def test_the_limit_of_locked_memory_stands_beside_enomem() -> None:
 
 
 def test_an_unknown_cuda_error_invents_no_reason() -> None:
-    assert cuda_error(12345) == "dmesg may show the reason"
-    assert "Fabric Manager" in cuda_error(802)
+    unknown, known = (results_of(TRIAL, [Answer("", "cuInit", code)], "", NODE)[0] for code in (12345, 802))
+    assert unknown.dmabuf.why == "dmesg may show the reason"
+    assert "Fabric Manager" in known.dmabuf.why

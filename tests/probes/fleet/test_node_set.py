@@ -12,10 +12,9 @@ from probes.fleet.node_set import (
     NodeSetError,
     fold_nodes,
     is_node_name,
-    job_nodes,
     parse_hosts_file,
     parse_nodes,
-    partition_nodes,
+    slurm_nodes,
 )
 from probes.host.protocol import CommandOutput, HostBase
 
@@ -163,10 +162,10 @@ def test_a_file_has_a_node_or_a_set_a_line() -> None:
 
 def test_slurm_names_the_nodes_of_a_partition_and_of_a_job() -> None:
     slurm = Slurm("gpu001\ngpu002\ngpu001\n")
-    assert partition_nodes(slurm, "h100") == ("gpu001", "gpu002")
+    assert slurm_nodes(slurm, "h100") == ("gpu001", "gpu002")
     assert slurm.asked == ("sinfo", "-h", "-N", "-p", "h100", "-o", "%N")
     slurm = Slurm("gpu[001-003]\n")
-    assert len(job_nodes(slurm, "4711")) == 3
+    assert len(slurm_nodes(slurm, "4711")) == 3
     assert slurm.asked == ("squeue", "-h", "-j", "4711", "-o", "%N")
 
 
@@ -184,9 +183,9 @@ def test_slurm_that_does_not_answer_or_answers_otherwise_is_an_error() -> None:
         (Slurm("@gpu\n"), "something other than nodes"),
     ):
         with pytest.raises(NodeSetError, match=problem):
-            partition_nodes(host, "h100")
+            slurm_nodes(host, "h100")
     for name in ("-p", "a b", ""):
         with pytest.raises(NodeSetError, match="is not the name of a Slurm partition"):
-            partition_nodes(Slurm("n1"), name)
+            slurm_nodes(Slurm("n1"), name)
     with pytest.raises(NodeSetError, match="is not the id of a Slurm job"):
-        job_nodes(Slurm("n1"), "alice")
+        slurm_nodes(Slurm("n1"), "4711x")

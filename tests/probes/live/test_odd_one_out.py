@@ -25,7 +25,7 @@ from probes.live.model.sample import (
 )
 from probes.live.odd_one_out import OddOneOut
 from probes.simulation.host import SimulatedHost
-from tests.support.live_samples import a_gpu, a_job, a_port, a_process
+from tests.support.live_samples import a_gpu, a_job, a_port, a_process, a_sample
 
 ABSENT = Unknown(Reason.NOT_THERE)
 STAGED = PathJudgment(PathWord.STAGED, is_likely=True)
@@ -85,14 +85,14 @@ class Watching:
         for second in range(seconds):
             self.now += 1.0
             each = rates(second) if callable(rates) else rates
-            stated = self.odd.update(
-                (job(len(each)),) if jobs is None else jobs,
-                ranks(len(each)) if processes is None else processes,
-                tuple(port(n, rate) for n, rate in enumerate(each)) if ports is None else ports,
-                self.node,
+            sample = a_sample(
                 self.now,
-                gpus() if gpu_samples is None else gpu_samples,
+                jobs=(job(len(each)),) if jobs is None else jobs,
+                processes=ranks(len(each)) if processes is None else processes,
+                ports=tuple(port(n, rate) for n, rate in enumerate(each)) if ports is None else ports,
+                gpus=gpus() if gpu_samples is None else gpu_samples,
             )
+            stated = self.odd.update(sample, self.node)
         self.slowest = stated[0].slowest_nic if stated else None
         return tuple(odd for job in stated for odd in job.odd)
 

@@ -21,7 +21,7 @@ from probes.live.reliability import (
     JobChange,
     PartChange,
     identities_of,
-    past_of,
+    past_by_device,
     slow_text,
     stands_out,
 )
@@ -224,6 +224,10 @@ def test_a_short_slowdown_and_a_short_comparison_do_not_count() -> None:
 
 def history_of(*components: Component) -> ComponentHistory:
     return ComponentHistory(0.0, 0.0, (), components)
+
+
+def past_of(history: ComponentHistory, node: Node, device: str) -> str:
+    return past_by_device(history, node).get(device, "")
 
 
 def test_the_past_of_a_device_has_its_events() -> None:

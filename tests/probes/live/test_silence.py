@@ -13,6 +13,7 @@ from probes.live.model.sample import (
     GpuSample,
     LiveJob,
     LiveProcess,
+    LiveSample,
     NicUse,
     PortSample,
     Role,
@@ -22,7 +23,7 @@ from probes.live.model.sample import (
 from probes.live.silence import Silence
 from probes.simulation.host import SimulatedHost
 from tests.support.live_node import node_with
-from tests.support.live_samples import ABSENT, FIRST_PID, a_gpu, a_job, a_port, a_process
+from tests.support.live_samples import ABSENT, FIRST_PID, a_gpu, a_job, a_port, a_process, a_sample
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,19 @@ def test_noise_is_below_one_gigabit_or_a_hundredth_of_the_line_rate(
     assert moves_data(port) is moves
 
 
+def sample(
+    jobs: tuple[LiveJob, ...],
+    processes: Maybe[tuple[LiveProcess, ...]],
+    ports: tuple[PortSample, ...],
+    gpus: tuple[GpuSample, ...],
+    at: int,
+    clients: tuple[str, ...] = (),
+) -> LiveSample:
+    storage = dict.fromkeys(clients, ("Lustre",))
+    seen = {"jobs": jobs, "processes": processes, "ports": ports, "gpus": gpus}
+    return a_sample(float(at), **seen, kernel_clients=storage)
+
+
 def test_software_rdma_moves_data_at_a_few_megabits() -> None:
     assert moves_data(a_port(sent=0.01, received_gbps=0.0, rates_from="rxe0"))
 
@@ -54,7 +68,7 @@ def test_a_job_is_silent_after_ten_seconds_in_which_no_nic_of_it_is_known_to_mov
     unknown = a_port(1, sent=Unknown(Reason.NEEDS_ROOT))
     seen = []
     for at, port in enumerate([moves, *[stopped] * 12, unknown, stopped]):
-        (now,) = silence.update((job,), (), (still, port), (), float(at))
+        (now,) = silence.update(sample((job,), (), (still, port), (), at))
         seen.append(now.silent_seconds)
     assert seen == [0.0] * 10 + [10.0, 11.0, 12.0, 0.0, 0.0]
 
@@ -80,7 +94,7 @@ def waits_after(
     now = job or a_job(ranks=2)
     for at in range(before + seconds):
         rates = moving if at < before else ports
-        (now,) = silence.update((now,), processes, rates, gpus, float(at), clients)
+        (now,) = silence.update(sample((now,), processes, rates, gpus, at, clients))
     return ranks_wait(now.standstill)
 
 
@@ -113,9 +127,9 @@ def test_a_moment_without_processes_does_not_begin_anew() -> None:
     silence, job = Silence(), a_job(ranks=2)
     for at in range(70):
         if at == 50:
-            assert silence.update((), Unknown(Reason.TIMED_OUT), STILL, BUSY, float(at)) == ()
+            assert silence.update(sample((), Unknown(Reason.TIMED_OUT), STILL, BUSY, at)) == ()
             continue
-        (job,) = silence.update((job,), RANKS, STILL, BUSY, float(at))
+        (job,) = silence.update(sample((job,), RANKS, STILL, BUSY, at))
     assert ranks_wait(job.standstill) is True
 
 
@@ -168,7 +182,7 @@ def test_queue_pairs_decide_where_all_ports_are_shared(
     ranks = tuple(replace(rank, nics=(NicUse(f"mlx5_{n}", 2, 2, 1, 1),)) for n, rank in enumerate(RANKS))
     for at in range(120):
         read_together(host, float(at), *silence.questions(host, node))
-        (job,) = silence.update((job,), ranks, (a_port(0, rate), a_port(1, rate)), BUSY, float(at))
+        (job,) = silence.update(sample((job,), ranks, (a_port(0, rate), a_port(1, rate)), BUSY, at))
     found = ranks_wait(job.standstill)
     assert isinstance(found, Unknown) if waits is None else found is waits
     assert host.asked <= 13  # a NIC answers for each queue pair

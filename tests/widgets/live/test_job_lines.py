@@ -14,8 +14,8 @@ from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
+from probes.live.model.activity import longer_step
 from probes.live.model.sample import JobStep, StepPart, UsualStep
-from probes.live.model.step_text import longer_step
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost

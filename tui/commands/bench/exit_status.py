@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.bandwidth.model.planned_series import LeftOut
-from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.result import Ending, Result, is_as_requested, memory_used
 from probes.bandwidth.model.samples import GPU_PATHS, STAGED
 from probes.bandwidth.results.against_earlier import headline_text
-from probes.bandwidth.results.memory_path import is_as_requested, memory_used
 from probes.base.text import plural
 
 EXIT_BELOW = 1  # a test is below the threshold, or below what its machine type should reach

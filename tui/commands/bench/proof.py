@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from probes.bandwidth.model.request import Request
-from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.result import Result, is_measured
 from probes.bandwidth.results.against_earlier import change
-from probes.bandwidth.results.memory_path import is_measured
 from probes.base.plan import Plan
 from probes.base.text import BDF
 from probes.facts.pci.functions import PciFacts

@@ -20,10 +20,9 @@ from probes.base.text import did_you_mean, printable
 from probes.fleet.node_set import (
     MOST_TEXT,
     NodeSetError,
-    job_nodes,
     parse_hosts_file,
     parse_nodes,
-    partition_nodes,
+    slurm_nodes,
 )
 from probes.host import trusted_path
 from probes.host.machine.local import LocalHost
@@ -93,8 +92,7 @@ def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
         if nodes := given or options.nodes:
             return parse_nodes(nodes, _group_files(nodes))
         if options.slurm:
-            ask = job_nodes if options.slurm[:1].isdigit() else partition_nodes
-            return ask(LocalHost(), options.slurm)
+            return slurm_nodes(LocalHost(), options.slurm)
         text = read_small(options.hosts, MOST_TEXT, "a file of nodes").decode("utf-8", "replace")
         return parse_hosts_file(text, _group_files(text))
     except NodeSetError as error:

@@ -22,6 +22,7 @@ from probes.facts.node import Node
 from probes.fleet.job import is_wanted
 from probes.host.collectives import CollectiveSpeed
 from probes.host.protocol import Host
+from probes.live.model.activity import step_text
 from probes.live.model.sample import (
     GDR_WORDS,
     GpuSample,
@@ -35,7 +36,6 @@ from probes.live.model.sample import (
     Role,
     UsualStep,
 )
-from probes.live.model.step_text import step_text
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from tui.bandwidth.slow_results import note_slow_results

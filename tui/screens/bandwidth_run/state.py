@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from probes.bandwidth.model.planned_series import PlannedTest, Series
 from probes.bandwidth.model.rating import Rating, headline, rate
 from probes.bandwidth.model.request import Mode
-from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result
+from probes.bandwidth.model.result import MOST_SAMPLES, Ending, Result, is_measured
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import below_limit, changes
 from probes.bandwidth.results.comparison import conclusions
-from probes.bandwidth.results.memory_path import is_measured
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.frozen import frozen

@@ -16,7 +16,7 @@ from probes.bandwidth.model.expected import (
 from probes.bandwidth.model.limits import Bound, Limit
 from probes.bandwidth.model.rating import Rating, rate
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.planning.expected_pairs import builtin_table
+from probes.bandwidth.planning.series import builtin_table
 
 NAME = '[[pair]]\nname = "ours"\n'
 EXPECTED = Expectation(380.0, "our nodes", "")

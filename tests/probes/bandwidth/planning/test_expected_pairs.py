@@ -9,8 +9,7 @@ import pytest
 from probes.bandwidth.model.expected import Expectation, ExpectedPair, parse_table
 from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.request import MemoryPath, Request
-from probes.bandwidth.planning.expected_pairs import rows_of, with_expected
-from probes.bandwidth.planning.series import plan_series
+from probes.bandwidth.planning.series import plan_series, rows_of, with_expected
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 

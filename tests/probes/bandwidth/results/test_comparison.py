@@ -6,7 +6,7 @@ from probes.bandwidth.model.planned_series import LeftOut, Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About, Fact
-from probes.bandwidth.results.against_earlier import change, changes, earlier, expected, newest
+from probes.bandwidth.results.against_earlier import baseline_result, change, changes, earlier, newest
 from probes.bandwidth.results.comparison import conclusions
 from tests.support.sample_results import MORNING, failed, judged, latency, result
 
@@ -52,8 +52,9 @@ def test_a_collective_over_the_nics_is_another_test_than_one_inside_the_node() -
 
 def test_the_baseline_may_be_of_another_node() -> None:
     norm = result(195.0, node="h100-01")
-    assert expected(result(186.0), [result(3.0, BY_PEERMEM), norm]) == norm
-    assert expected(result(186.0), [result(195.0, origin="simulated hgx-h100")]) is None
+    key, origin = result(186.0).key, result(186.0).origin
+    assert baseline_result([result(3.0, BY_PEERMEM), norm], key, origin) == norm
+    assert baseline_result([result(195.0, origin="simulated hgx-h100")], key, origin) is None
 
 
 def test_a_change_is_told_in_percent_with_the_other_figure() -> None:

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.planned_series import LeftOut, Pair
-from probes.bandwidth.model.result import Ending, Result
+from probes.bandwidth.model.result import Ending, Result, is_as_requested
 from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, About, Fact, Sample
 from probes.bandwidth.results.comparison import conclusions, staging_figures
-from probes.bandwidth.results.memory_path import is_as_requested
 from tests.support.sample_results import result
 
 DIRECT_ROUTE, STAGED_ROUTE = "NET/IB/0/GDRDMA", "NET/IB/0"

@@ -13,7 +13,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpudirect import PeermemReading
 from probes.host.nvml import LOST
 from probes.host.protocol import KernelMessage
-from probes.live.events.kernel import KernelEvents
+from probes.live.events.detectors import KernelEvents
 from probes.live.model.sample import EventKind, GpuSample, LiveSample
 from probes.snapshot.condition import THROTTLED
 from tests.support.event_runs import Following, lasting, texts

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from probes.base.unknown import Unknown
+from probes.live.model.activity import step_text
 from probes.live.model.sample import JobStep, StepPart
-from probes.live.model.step_text import step_text
 from probes.live.step_clock.clock import FAST, SLOW, Series, StepClock
 from tests.support.simulated_traffic import (
     LINE,

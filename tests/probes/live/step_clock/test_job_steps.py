@@ -11,11 +11,11 @@ import pytest
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
-from probes.live.model.sample import JobStep, LiveJob
+from probes.live.model.sample import JobStep, LiveJob, LiveSample, PortSample
 from probes.live.step_clock.job_steps import JobSteps
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
-from tests.support.live_samples import a_job, a_port
+from tests.support.live_samples import a_job, a_port, a_sample
 from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tests.support.simulated_traffic import readings, steps
@@ -52,6 +52,10 @@ def job(name: str, pid: int, *nics: str, shared: str = "") -> LiveJob:
     return replace(a_job(), id=name, pids=(pid,), nics=nics, shared_nics=frozenset({shared}))
 
 
+def sample(at: float, jobs: tuple[LiveJob, ...], *ports: PortSample) -> LiveSample:
+    return a_sample(at, jobs=jobs, ports=ports)
+
+
 def test_two_jobs_on_two_nics_have_their_own_steps(node: Node) -> None:
     host, clocks = CountingHost(), JobSteps()
     jobs = tuple(
@@ -61,22 +65,22 @@ def test_two_jobs_on_two_nics_have_their_own_steps(node: Node) -> None:
     ports = (a_port(0, 390.0), a_port(1, 300.0), a_port(2, 300.0))
     for second in range(1, 190):
         host.second = second
-        jobs = clocks.update(host, node, jobs, ports, float(second), 1.7e9 + second)
+        jobs = clocks.update(host, node, sample(float(second), jobs, *ports))
     assert host.asked == {"mlx5_1", "mlx5_2"}  # the busiest NIC carries the traffic of both
     found = [each.step.seconds for each in jobs if isinstance(each.step, JobStep)]
     assert found == pytest.approx([1.4, 2.2], rel=0.03)
-    clocks.update(host, node, (), ports, 189.2, 1.7e9)  # a node that answers late
-    (without,) = clocks.update(host, node, (job("first", 1),), ports, 189.4, 1.7e9)
+    clocks.update(host, node, sample(189.2, (), *ports))  # a node that answers late
+    (without,) = clocks.update(host, node, sample(189.4, (job("first", 1),), *ports))
     assert isinstance(without.step, JobStep)
-    started = clocks.update(host, node, (job("first", 9, "mlx5_1"),), ports, 190.0, 1.7e9)
+    started = clocks.update(host, node, sample(190.0, (job("first", 9, "mlx5_1"),), *ports))
     assert "some minutes of traffic" in str(started[0].step)
 
 
 def test_a_job_that_moves_nothing_or_shares_its_nics_is_not_read(node: Node) -> None:
     host, clocks = CountingHost(), JobSteps()
-    idle = clocks.update(host, node, (job("first", 1, "mlx5_1"),), (a_port(1, 0.1),), 1.0, 1.7e9)
+    idle = clocks.update(host, node, sample(1.0, (job("first", 1, "mlx5_1"),), a_port(1, 0.1)))
     both = tuple(job(name, pid, "mlx5_1", shared="mlx5_1") for name, pid in (("first", 1), ("second", 2)))
-    shared = clocks.update(host, node, both, (a_port(1, 300.0),), 2.0, 1.7e9)
+    shared = clocks.update(host, node, sample(2.0, both, a_port(1, 300.0)))
     assert all("no NIC of the job is busy" in str(each.step) for each in (*idle, *shared))
     assert all(isinstance(each.step, Unknown) for each in (*idle, *shared))
     assert not host.asked
@@ -86,7 +90,7 @@ def test_a_recording_has_one_reading_a_second_and_so_no_step(node: Node) -> None
     clock = SteppedClock()
     moments = moments_of(SimulatedHost("hgx-h100", clock=clock), clock)
     host = ReplayHost(read(archive_of(moments)))
-    (found,) = JobSteps().update(host, node, (job("first", 1, "mlx5_1"),), (a_port(1, 300.0),), 1.0, 1.7e9)
+    (found,) = JobSteps().update(host, node, sample(1.0, (job("first", 1, "mlx5_1"),), a_port(1, 300.0)))
     assert "needs 10 readings a second, and a recording has one" in str(found.step)
 
 
@@ -100,8 +104,7 @@ def test_the_port_that_carries_the_data_is_watched_and_slow_nics_count(node: Nod
     ports = (a_port(1, 0.0, line_rate_gbps=10.0), a_port(1, 0.2, port=2, line_rate_gbps=10.0))
     for second in range(1, 190):
         host.second = second
-        (found,) = clocks.update(
-            host, with_two, (job("first", 1, "mlx5_1"),), ports, float(second), 1.7e9 + second
-        )
+        now = sample(float(second), (job("first", 1, "mlx5_1"),), *ports)
+        (found,) = clocks.update(host, with_two, now)
     assert isinstance(found.step, JobStep)
     assert all("mlx5_1/ports/2/counters/" in file for file in found.step.files)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Unknown
-from probes.fleet.node_set import partition_nodes
+from probes.fleet.node_set import slurm_nodes
 from probes.host.machine.local import LocalHost
 from probes.slurm.slurm_node import SlurmNode, read_node
 from tests.support.process_families import wait_for
@@ -75,7 +75,7 @@ def test_a_job_gets_the_gpus_that_gres_conf_names(slurm: Cluster) -> None:
 def test_slurm_is_asked_where_slurm_conf_says(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(read_node(LocalHost("/"), "spare"), Unknown)
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
-    assert partition_nodes(LocalHost("/"), "gpu") == ("half", "whole")
+    assert slurm_nodes(LocalHost("/"), "gpu") == ("half", "whole")
     spare = read_node(LocalHost("/"), "spare")  # in no partition
     assert isinstance(spare, SlurmNode)
     assert not spare.is_draining
