@@ -16,7 +16,7 @@ from probes.base.site import Silence, SiteCombination, components
 from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
 from probes.host.trusted_path import is_root, trusted_environment
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier, add_arguments
 from tui.files.new_file import NotWritten, make_directory, shown_path, why, write_new
 from tui.files.read_file import read_small
 from tui.files.xdg import NO_HOME
@@ -67,16 +67,17 @@ class ConfigDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument(
-        "--edit",
-        action="store_true",
-        help="edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved",
-    )
-    parser.add_argument(
-        "--files", dest="path", action="store_true", help="print the files that are read, one a line"
+    add_arguments(
+        parser,
+        {
+            "--edit": "edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, "
+            "then saved",
+            "--files": "print the files that are read, one a line",
+            "--json": "print JSON (gdrtop schema config)",
+        },
+        files={"dest": "path", "action": "store_true"},
     )
     accept_earlier(parser, "--files", "--path")
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema config)")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

@@ -20,7 +20,7 @@ from tui.actions.events import RunEvent, RunOutcome, lines_of
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.command_line.arguments import EXIT_REFUSED, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, UsageError, add_arguments
 from tui.commands.check import examine_host
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import StepObject, node_document, object_from, write_json
@@ -76,37 +76,28 @@ exit status:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "action", metavar="ACTION", nargs="?", help="the action to run; without it, list the actions"
-    )
-    parser.add_argument("--list", action="store_true", help="list all actions, one per line")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON (gdrtop schema do)")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and run nothing")
-    parser.add_argument(
-        "--script", action="store_true", help="print the plan as a shell script and run nothing"
-    )
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="run the plan on a simulated copy of this node and show the expected verdict",
-    )
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="measure the affected GPU and NIC before and after, and log the difference",
+    add_arguments(
+        parser,
+        {
+            "[ACTION]": "the action to run; without it, list the actions",
+            "--list": "list all actions, one per line",
+            "--json": "print the list as JSON (gdrtop schema do)",
+            "--dry-run": "show the plan and run nothing",
+            "--script": "print the plan as a shell script and run nothing",
+            "--rehearse": "run the plan on a simulated copy of this node and show the expected verdict",
+            "--measure": "measure the affected GPU and NIC before and after, and log the difference",
+        },
     )
     add_consent_options(parser)
 
 
 def add_consent_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that stand for the answers to a confirmation."""
-    parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
-    parser.add_argument(
-        "--disturb",
-        metavar="HOST",
-        default="",
-        help="run even if it affects jobs or the network; HOST must be this node's host name",
-    )
+    helps = {
+        "--yes": "run without asking for confirmation",
+        "--disturb HOST": "run even if it affects jobs or the network; HOST must be this node's host name",
+    }
+    add_arguments(parser, helps, disturb={"default": ""})
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

@@ -23,7 +23,7 @@ from probes.setup.environment.formats import FORMATS, lines_of
 from probes.setup.environment.lint import File, FileReport, lint, named_file, worst_status
 from probes.setup.environment.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError, accept_earlier, named_text
+from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, named_text
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, ExitStatus, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
@@ -117,23 +117,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         option = "--task-prolog" if form == "slurm" else f"--{form}"
         forms.add_argument(option, dest="form", action="store_const", const=form, help=texts[form])
     accept_earlier(parser, "--task-prolog", "--slurm")
-    forms.add_argument("--json", action="store_true", help="print JSON (gdrtop schema env)")
+    add_arguments(forms, {"--json": "print JSON (gdrtop schema env)"})
     parser.set_defaults(form="shell")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--explain", metavar="NAME[=VALUE]", help="explain a variable, or one of its values")
-    what.add_argument(
-        "--lint", metavar="FILE", nargs="+", help="check what files set; - reads standard input"
-    )
-    parser.add_argument(
-        "--kind",
-        choices=[kind.value for kind in FileKind],
-        help="the type of FILE (default: detected from its name and first lines)",
-    )
-    parser.add_argument(
-        "--nccl",
-        metavar="VERSION",
-        type=_version,
-        help="the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, else the newest)",
+    what = {
+        "--explain NAME[=VALUE]": "explain a variable, or one of its values",
+        "--lint FILE ...": "check what files set; - reads standard input",
+    }
+    add_arguments(parser.add_mutually_exclusive_group(), what)
+    add_arguments(
+        parser,
+        {
+            "--kind": "the type of FILE (default: detected from its name and first lines)",
+            "--nccl VERSION": "the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, "
+            "else the newest)",
+        },
+        kind={"choices": [kind.value for kind in FileKind]},
+        nccl={"type": _version},
     )
 
 

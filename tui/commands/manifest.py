@@ -24,7 +24,7 @@ from probes.setup.manifests.immutable_hosts import openibd_drop_in
 from probes.setup.manifests.manifest_text import DriverOwner, Refused, make_request
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
-from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError, add_arguments
 from tui.commands.consumers.checked_node import ROOTS_DIRECTORY, VERDICT_LINE
 from tui.commands.watch.unit import escaped, program, quoted
 from tui.files.new_file import NotWritten, check_new, make_directory, shown_path, write_new
@@ -55,31 +55,23 @@ exit status:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.epilog = _EPILOG.format(kinds="\n".join(f"  {name:<18}{text}" for name, text in KINDS.items()))
-    parser.add_argument("kind", metavar="KIND", help="what to write; the kinds are listed below")
-    parser.add_argument(
-        "--path", choices=tuple(_PATHS), help="path to set up (default: the recommended one for this node)"
+    add_arguments(
+        parser,
+        {
+            "KIND": "what to write; the kinds are listed below",
+            "--path": "path to set up (default: the recommended one for this node)",
+            "--driver": "who installs the NVIDIA driver on the fleet (default: as on this node)",
+            "--role NAME": "machineconfig: the pool of nodes (default: worker)",
+            "--talos-version N.N": "talos: its version, such as 1.14 (default: this node's)",
+            "--drop-in": "modules-load: print the drop-in for openibd.service instead",
+            "--textfile FILE": "metrics: the file that the timer writes, in node_exporter's textfile "
+            "directory (default: /var/lib/prometheus/node-exporter/gdrtop.prom)",
+            "-o --output FILE": "write to a new file instead of stdout",
+        },
+        path={"choices": tuple(_PATHS)},
+        driver={"choices": ("host", "operator")},
+        role={"default": "worker"},
     )
-    parser.add_argument(
-        "--driver",
-        choices=("host", "operator"),
-        help="who installs the NVIDIA driver on the fleet (default: as on this node)",
-    )
-    parser.add_argument(
-        "--role", metavar="NAME", default="worker", help="machineconfig: the pool of nodes (default: worker)"
-    )
-    parser.add_argument(
-        "--talos-version", metavar="N.N", help="talos: its version, such as 1.14 (default: this node's)"
-    )
-    parser.add_argument(
-        "--drop-in", action="store_true", help="modules-load: print the drop-in for openibd.service instead"
-    )
-    parser.add_argument(
-        "--textfile",
-        metavar="FILE",
-        help="metrics: the file that the timer writes, in node_exporter's textfile directory "
-        "(default: /var/lib/prometheus/node-exporter/gdrtop.prom)",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a new file instead of stdout")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

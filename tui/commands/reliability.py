@@ -14,7 +14,7 @@ from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
-from tui.command_line.arguments import UsageError, add_table_options
+from tui.command_line.arguments import UsageError, add_arguments, add_table_options
 from tui.command_line.options import TableOptions, parsed
 from tui.runtime.json_values import Changed, Time, node_document, object_from, time_json, write_document
 from tui.runtime.open_host import open_host
@@ -67,13 +67,8 @@ class ReliabilityDocument(TypedDict):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "component",
-        metavar="COMPONENT",
-        nargs="?",
-        default="",
-        help="show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID",
-    )
+    text = "show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID"
+    add_arguments(parser, {"[COMPONENT]": text}, component={"default": ""})
     add_table_options(parser, "reliability")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TextIO, TypedDict
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.setup.report import Change, Report
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_arguments
 from tui.commands.bench.lists import BenchDocument, result_json
 from tui.commands.check import CheckDocument, check_json
 from tui.commands.live.live import LiveDocument, live_json
@@ -63,22 +63,14 @@ class ReportDocument(TypedDict):
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument(
-        "file", metavar="FILE", help="the new file to write, .md, .html or .json; - is standard output"
+    add_arguments(parser, {"FILE": "the new file to write, .md, .html or .json; - is standard output"})
+    add_arguments(
+        parser.add_mutually_exclusive_group(),
+        {f"--{name}": f"write {text}, regardless of the file name" for name, text in _FORMATS.items()},
+        **{name: {"dest": "form", "action": "store_const", "const": name} for name in _FORMATS},
     )
-    form = parser.add_mutually_exclusive_group()
-    for name, text in _FORMATS.items():
-        form.add_argument(
-            f"--{name}",
-            dest="form",
-            action="store_const",
-            const=name,
-            help=f"write {text}, regardless of the file name",
-        )
-    parser.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names, addresses, GUIDs, serial numbers and arguments with tokens",
+    add_arguments(
+        parser, {"--redact": "replace names, addresses, GUIDs, serial numbers and arguments with tokens"}
     )
 
 

@@ -24,7 +24,14 @@ from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
 from probes.host.remote.connection import interrupts_deferred
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, duration, whole_number
+from tui.command_line.arguments import (
+    EXIT_WRONG_USAGE,
+    UsageError,
+    add_arguments,
+    add_table_options,
+    duration,
+    whole_number,
+)
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
@@ -59,37 +66,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     add_reading_options(parser)
-    parser.add_argument("--save", metavar="DIR", default="", help="write a recording of each node to DIR")
-    parser.add_argument(
-        "--redact", action="store_true", help="with --save: replace names, addresses and serial numbers"
-    )
-    parser.add_argument(
-        "--tolerate",
-        metavar="N",
-        type=whole_number(0, MOST_NODES, "nodes"),
-        default=0,
-        help="ignore the N worst nodes in the exit status",
+    add_arguments(
+        parser,
+        {
+            "--save DIR": "write a recording of each node to DIR",
+            "--redact": "with --save: replace names, addresses and serial numbers",
+            "--tolerate N": "ignore the N worst nodes in the exit status",
+        },
+        save={"default": ""},
+        tolerate={"type": whole_number(0, MOST_NODES, "nodes"), "default": 0},
     )
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of how the nodes are read."""
-    parser.add_argument(
-        "--from", dest="saved", metavar="DIR", default="", help="judge the recordings and documents in DIR"
-    )
-    parser.add_argument(
-        "--fan-out",
-        metavar="N",
-        type=whole_number(1, 1000, "nodes"),
-        default=64,
-        help="ask N nodes at once (default: 64)",
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=duration(1, 3600),
-        default=60,
-        help="give up on a node after this time (default: 60)",
+    add_arguments(
+        parser,
+        {
+            "--from DIR": "judge the recordings and documents in DIR",
+            "--fan-out N": "ask N nodes at once (default: 64)",
+            "--timeout TIME": "give up on a node after this time (default: 60)",
+        },
+        from_={"dest": "saved", "default": ""},
+        fan_out={"type": whole_number(1, 1000, "nodes"), "default": 64},
+        timeout={"type": duration(1, 3600), "default": 60},
     )
 
 
