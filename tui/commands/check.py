@@ -102,7 +102,6 @@ class CheckOptions(OutputOptions):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_arguments(
         parser,

@@ -66,7 +66,6 @@ class ConfigDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_arguments(
         parser,
         {

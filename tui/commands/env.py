@@ -104,7 +104,6 @@ class EnvDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _HELP
     forms = parser.add_mutually_exclusive_group()
     texts = {

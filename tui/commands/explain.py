@@ -59,7 +59,6 @@ class ExplainDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_arguments(
         parser,

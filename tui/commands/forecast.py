@@ -317,7 +317,6 @@ exit status, as for gdrtop check, of the node as it will be:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_arguments(
         parser,

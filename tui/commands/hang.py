@@ -187,7 +187,6 @@ exit status, of the worst job:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
     parser.add_argument("--job", metavar="ID", dest="named_job", default="", help="the same as JOB alone")

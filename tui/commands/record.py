@@ -26,7 +26,6 @@ _PATIENCE = 3  # times the requested seconds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_arguments(
         parser,
         {

@@ -65,7 +65,6 @@ class ReliabilityDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     text = "show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID"
     add_arguments(parser, {"[COMPONENT]": text}, component={"default": ""})

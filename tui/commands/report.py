@@ -62,7 +62,6 @@ class ReportDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     add_arguments(parser, {"FILE": "the new file to write, .md, .html or .json; - is standard output"})
     add_arguments(
         parser.add_mutually_exclusive_group(),

@@ -71,7 +71,6 @@ class SetupDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_arguments(parser, {"[STEP]": "show one step; without it, list all steps"})
     what = parser.add_mutually_exclusive_group()

@@ -79,7 +79,6 @@ PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices ar
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _FORMAT_HELP
     add_arguments(
         parser,

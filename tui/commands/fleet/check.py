@@ -62,7 +62,6 @@ class Judged:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     add_reading_options(parser)

@@ -95,7 +95,6 @@ class FleetLiveDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     add_arguments(

@@ -81,7 +81,6 @@ def difference_since(host: Host, job: str, directory: str | None = None) -> dict
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["epilog"])
     text = f"save the difference in this directory, of the newest {MOST_DIFFERENCES:,} jobs "

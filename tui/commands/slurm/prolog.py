@@ -31,7 +31,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["prolog"])
     add_arguments(

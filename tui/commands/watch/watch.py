@@ -140,7 +140,6 @@ class WatchDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _HELP
     add_arguments(
         parser,
