@@ -26,6 +26,7 @@ from tui.command_line.arguments import (
     interval,
     set_configured_defaults,
 )
+from tui.files import NotWritten
 from tui.launch import (
     EXIT_CRASHED,
     EXIT_INTERRUPTED,
@@ -549,7 +550,7 @@ def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status, ()
-    except (_Refused, NoSuchHost) as error:
+    except (_Refused, NoSuchHost, NotWritten) as error:
         return EXIT_WRONG_USAGE, [str(sentence) for sentence in error.args]
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, ()

@@ -23,12 +23,12 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError, add_arguments
+from tui.command_line.arguments import EXIT_REFUSED, UsageError, add_arguments
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
-from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
+from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, open_setup_log, remember_boot
 from tui.runtime.json_values import Changed, node_document, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
@@ -125,12 +125,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         simulated = SimulatedSetup(host.origin.label)
         simulated.restore(host)
         log = simulated.log
-    command = SetupCommand(host, out, log, options, simulated)
-    try:
-        return command.run(options)
-    except SetupLogError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    return SetupCommand(host, out, log, options, simulated).run(options)
 
 
 class SetupCommand:

@@ -38,7 +38,8 @@ from tui.commands.bench.exit_status import (
 from tui.commands.bench.lists import LeftOutObject, PlannedTestObject, list_results, list_tools, result_json
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
-from tui.files.new_file import NotWritten, check_new, write_new
+from tui.files import NotWritten
+from tui.files.new_file import check_new, write_new
 from tui.runtime.json_values import node_document, object_from, plain_value
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
@@ -143,11 +144,7 @@ def command(
     if options.list:
         return list_tools(host, out, options)
     if options.text is not None:
-        try:
-            check_new(options.text)
-        except NotWritten as error:
-            print(f"gdrtop: {error}", file=sys.stderr)
-            return EXIT_NOT_WRITTEN
+        check_new(options.text)
     output = BenchOutput(out, options)
     try:
         rows, trouble = expected_rows(host, options.expected)

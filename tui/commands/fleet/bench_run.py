@@ -36,7 +36,8 @@ from tui.command_line.options import OutputOptions, parsed
 from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED
 from tui.commands.bench.output import BenchOutput
 from tui.commands.fleet.output import fleet_heading
-from tui.files.pair_results import PairResultsError, PairResultsFile
+from tui.files import NotWritten
+from tui.files.pair_results import PairResultsFile
 from tui.runtime.json_values import Changed, document, object_from, object_of
 from tui.runtime.signals import signals_stop
 from widgets.base.figures import minutes
@@ -235,7 +236,7 @@ class FleetBench:
         if self._options.restart and self._file is not None:
             try:
                 self._file.complete()
-            except PairResultsError as error:
+            except NotWritten as error:
                 self._output.warn(str(error))
         self._has_begun = True
         with signals_stop(self._interrupt):

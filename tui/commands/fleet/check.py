@@ -35,7 +35,7 @@ from tui.command_line.arguments import (
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
-from tui.files.new_file import NotWritten, make_directory
+from tui.files.new_file import make_directory
 from tui.runtime.memory import end_with_parent
 from tui.runtime.printing import ProgressLine
 
@@ -229,14 +229,11 @@ def save_node(host: Host, path: str, redact: bool = False) -> str:
 def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
     """Return the file for the recording of each node; without its name if recordings are redacted.
 
-    UsageError: the directory cannot be created.
+    NotWritten: the directory cannot be created.
     """
     if not options.save:
         return {}
-    try:
-        make_directory(options.save)
-    except NotWritten as error:
-        raise UsageError(str(error)) from None
+    make_directory(options.save)
     called = [f"node{number:04}" if options.redact else name for number, name in enumerate(names, 1)]
     return {
         name: os.path.join(options.save, f"{file}.tar.gz") for name, file in zip(names, called, strict=True)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import sys
 from typing import TextIO
 
 from probes.base.origin import Source
-from probes.base.text import printable
 from tui.command_line.arguments import (
-    EXIT_WRONG_USAGE,
     UsageError,
     accept_earlier,
     add_arguments,
     duration,
     whole_number,
 )
+from tui.files.new_file import replace_public
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
@@ -88,11 +86,5 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.textfile is None:
         out.write(content.decode())
         return 0
-    from tui.files.new_file import NotWritten, replace_public
-
-    try:
-        replace_public(options.textfile, content)
-    except NotWritten as error:
-        print(f"gdrtop: {printable(str(error))}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    replace_public(options.textfile, content)
     return 0

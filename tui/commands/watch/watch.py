@@ -21,7 +21,7 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import EventKind, LiveEvent
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, add_arguments, duration, require_running_node
+from tui.command_line.arguments import add_arguments, duration, require_running_node
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.live.live import INDENT, wrapped_below
 from tui.files.reliability.database import HistoryRecorder, history_path
@@ -31,7 +31,7 @@ from tui.runtime.json_values import node_document, write_json_line
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import NoSuchHost, open_host
 from tui.runtime.printing import heading_of, print_lines, text_width
-from tui.runtime.ring_directory import RingDirectory, RingError
+from tui.runtime.ring_directory import RingDirectory
 from tui.runtime.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.runtime.signals import signals_stop
 
@@ -207,11 +207,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         after_seconds=options.after,
         redact=options.redact,
     )
-    try:
-        directory = RingDirectory(_directory(options.dir))
-    except RingError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    directory = RingDirectory(_directory(options.dir))
     if host.origin.source is Source.SIMULATED and not options.json:
         print_lines([heading_of(host.origin.label, host.origin, host.wall_clock())], out, options.ascii)
     hook = None

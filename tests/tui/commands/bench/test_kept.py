@@ -14,6 +14,7 @@ from tests.support.sample_results import result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
 from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main
+from tui.files import NotWritten
 
 
 @pytest.mark.slow
@@ -156,9 +157,11 @@ def test_the_ticket_is_written_and_never_over_another_file(
 def test_a_ticket_that_cannot_be_written_is_reported_before_the_first_test(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene = Scene()
-    status, out = scene.run("--seconds", "2", "--text", str(tmp_path / "none" / "ticket.txt"))
-    assert status == 3
-    assert not out
+    scene, options = Scene(), ("--seconds", "2", "--text", str(tmp_path / "none" / "ticket.txt"))
+    with pytest.raises(NotWritten, match="cannot be written"):
+        scene.run(*options)
     assert not scene.store.results()
-    assert "cannot be written" in capsys.readouterr().err
+    assert main(["bench", "--demo", *options]) == 3
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "cannot be written" in printed.err
