@@ -23,7 +23,6 @@ from probes.setup.environment.differences import Difference, Differences, NotCom
 from probes.setup.environment.lint import File
 from probes.setup.environment.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
-from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted
 from tui.bandwidth.results_store import StoreError
 from tui.bandwidth.session import BenchSession
 from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_STOPPED
@@ -209,7 +208,7 @@ class BisectCommand(BenchCommand):
             results = self._session.run(
                 self._examination,
                 series,
-                self._on_event,
+                self._note,
                 may_disturb=bool(affected) or self._options.yes,
                 choose=self._runs.next_test,
             )
@@ -252,14 +251,6 @@ class BisectCommand(BenchCommand):
         if outcome.trouble:
             return EXIT_NOT_MEASURED, reason
         return EXIT_BELOW if outcome.causes and outcome.job_is_slower else 0, reason
-
-    def _on_event(self, event: BandwidthEvent) -> None:
-        if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
-            self._session.stop()
-        elif isinstance(event, SaveFailed):
-            self._not_saved.append(event.reason)
-        elif isinstance(event, SeriesEnded):
-            self._aborted = event.aborted
 
     def _on_run(self, run: BisectionRun) -> None:
         if not run.is_earlier:

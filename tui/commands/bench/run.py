@@ -325,15 +325,18 @@ class BenchCommand:
         self._interrupted = self._interrupted or why
         self._session.stop()
 
-    def _handle(self, event: BandwidthEvent, progress: BenchProgress) -> None:
-        comparisons: tuple[str, ...] = ()
+    def _note(self, event: BandwidthEvent) -> None:
         if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
             self._session.stop()
         elif isinstance(event, SaveFailed):
             self._not_saved.append(event.reason)
         elif isinstance(event, SeriesEnded):
             self._aborted = event.aborted
-        elif isinstance(event, TestEnded):
+
+    def _handle(self, event: BandwidthEvent, progress: BenchProgress) -> None:
+        self._note(event)
+        comparisons: tuple[str, ...] = ()
+        if isinstance(event, TestEnded):
             comparisons = changes(event.result, self._earlier, self._baseline)
             self._comparisons[event.number] = comparisons
         if self._options.json:
