@@ -176,34 +176,32 @@ def write_explanation(host: Host, out: TextIO, text: str, options: EnvOptions) -
     examination = examine(host)
     found = explain(text, examination, version_of(examination, options.nccl or "")[0])
     if found is None:
-        name = text.partition("=")[0]
-        hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
-        if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
-            raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
-        parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
-        if parameter is None:
-            raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
-        if options.json:
-            content = _undocumented_json(parameter, text)
-            write_json(_document(host, examination, explanation=content), out)
-        else:
-            print_lines([heading(examination.node)], out, options.ascii)
-            _print(_undocumented(parameter), out, options.ascii)
-        return 0
+        parameter = _parameter(text)
+        content, texts = _undocumented_json(parameter, text), _undocumented(parameter)
+    else:
+        rows = {
+            "defaults": [{"since": since, "value": value} for since, value in found.variable.defaults],
+            "values": [{"value": value, "meaning": text} for value, text in found.values],
+        }
+        content, texts = object_from(found, _EXPLANATION, found.variable, **rows), _explanation(found)
     if options.json:
-        variable = found.variable
-        content = object_from(
-            found,
-            _EXPLANATION,
-            variable,
-            defaults=[{"since": since, "value": value} for since, value in variable.defaults],
-            values=[{"value": value, "meaning": text} for value, text in found.values],
-        )
         write_json(_document(host, examination, explanation=content), out)
     else:
         print_lines([heading(examination.node)], out, options.ascii)
-        _print(_explanation(found), out, options.ascii)
+        _print(texts, out, options.ascii)
     return 0
+
+
+def _parameter(text: str) -> Parameter:
+    """Return the variable of NCCL's source that gdrtop does not explain; UsageError: there is none."""
+    name = text.partition("=")[0]
+    hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
+    if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
+        raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
+    parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
+    if parameter is None:
+        raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
+    return parameter
 
 
 def _undocumented(parameter: Parameter) -> Iterator[str]:

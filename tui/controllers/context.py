@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tui.runtime.background_task import Failed, Then, call_in_thread
+from tui.runtime.background_task import BackgroundTask, Failed, Then, call_in_thread
 from tui.screens.doctor.state import DoctorState
 from tui.screens.head import change_head
 
@@ -27,34 +28,46 @@ if TYPE_CHECKING:
     S = TypeVar("S", bound=Screen[Any])
 
 
-class Activity(Protocol):
+class Activity(ABC):
     """An action or a series of bandwidth tests. Only one is active at a time: each would spoil the other."""
 
     name: str  # as the subject of a sentence
     key: str  # shows it
+    task: BackgroundTask[Any]
+    exit_seconds: float  # that `finish` waits
 
     @property
+    @abstractmethod
     def is_active(self) -> bool:
         """Return whether it has begun and its end has not been shown."""
 
     @property
     def defers_exit(self) -> bool:
         """Return whether SIGTERM and SIGHUP must not end gdrtop yet, even after its screen has closed."""
+        return False
 
+    @abstractmethod
     def cancel(self) -> None:
         """Stop it without quitting."""
 
+    @abstractmethod
     def leave(self) -> None:
         """Stop it, show it, and quit when it has ended."""
 
     def stop(self, why: str) -> None:
         """Stop it at once."""
+        del why
+        self.cancel()
 
     def close(self) -> None:
-        """Send no more events to the screen, which has closed."""
+        """Stop it, and send no more events to the screen, which has closed."""
+        self.stop("")
+        self.task.mute()
 
     def finish(self) -> None:
-        """Stop it and wait for its end, after the screen has closed."""
+        """Stop it and wait for its end, but not forever, after the screen has closed."""
+        self.stop("")
+        self.task.wait(self.exit_seconds)
 
 
 class AppContext:
