@@ -13,9 +13,8 @@ from textual.message import Message
 
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
-from tui.controllers.context import AppContext
+from tui.controllers.context import AppContext, QuitController
 from tui.controllers.prove import RegistrationController
-from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
@@ -262,19 +263,21 @@ class Do:
 
         `yes`: the tests may affect running jobs without another question.
         """
-        from tui.commands.bench.proof import Proof, affected_pair
+        from tui.bandwidth.results_store import open_results_store
+        from tui.commands.bench.options import BenchOptions
+        from tui.commands.bench.proof import affected_pair, difference, measured
 
         found = (item for item in self.judgment.findings if f"fix:{item.id}" == prepared.action)
         devices = next((finding.devices for finding in found), ())
         request = affected_pair(self.examination, prepared.plan, devices)
-        proof = Proof(
-            self._host, self._out, request, yes=yes, ascii_only=self._ascii, read_only=self._read_only
-        )
-        proof.measure_before()
+        options = BenchOptions(ascii=self._ascii, request=request, yes=yes)
+        store = open_results_store(self._host.origin)
+        measure = partial(measured, self._host, self._out, options, store, self._read_only)
+        before = measure()
         status = self.run(prepared, typed)
         if status:
             return status
-        text = proof.conclude()
+        text = difference(before, measure())
         when = local_time(self._host.wall_clock(), "%Y-%m-%d %H:%M %Z")
         ticket = f"For a ticket: {prepared.node}, {when}, {prepared.title}: {text}"
         self._print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])
