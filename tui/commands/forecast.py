@@ -102,8 +102,7 @@ class ImageDocument(TypedDict):
 def write_forecast(host: Host, out: TextIO, release: str, options: OutputOptions) -> int:
     """Print what a reboot brings and return the exit status; `release`: the kernel to show in detail.
 
-    Raises:
-        UsageError: the kernel is not installed.
+    UsageError: the kernel is not installed.
     """
     examination = examine(host)
     found = read_forecast(host, examination, release)
@@ -233,8 +232,7 @@ class UpgradeDocument(TypedDict):
 def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) -> int:
     """Print what an upgrade would bring, and return the exit status of the forecast with it.
 
-    Raises:
-        UsageError: the command is no upgrade, or its package manager does not answer.
+    UsageError: the command is no upgrade, or its package manager does not answer.
     """
     changes = _given() if command == FROM_STDIN else _asked(host, command)
     if isinstance(changes, Unknown):

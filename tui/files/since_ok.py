@@ -84,8 +84,7 @@ class LastOkFile:
     def read(self) -> tuple[bytes, float] | None:
         """Return the content, and the time in seconds since 1970; None: there is no file.
 
-        Raises:
-            OSError: it cannot be read.
+        OSError: it cannot be read.
         """
         if not self.path:
             return None

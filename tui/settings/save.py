@@ -34,8 +34,7 @@ _lock = threading.Lock()  # two settings may be saved at the same time
 def save(name: str, value: str) -> str:
     """Save the value of a setting for this user, also as root; return the printable path of the file.
 
-    Raises:
-        NotWritten: the file cannot be written, or is not valid.
+    NotWritten: the file cannot be written, or is not valid.
     """
     path = load.user_file()
     if not path:
@@ -88,8 +87,7 @@ def replace_file(path: str, content: bytes, status: os.stat_result | None, mode:
 def with_value(text: str, name: str, value: str) -> str:
     """Return the text of a configuration in which a setting has this value, with all comments.
 
-    Raises:
-        ValueError: the text is not valid TOML, or has the setting in a form that gdrtop does not change.
+    ValueError: the text is not valid TOML, or has the setting in a form that gdrtop does not change.
     """
     wanted = tomllib.loads(text)
     table, _, key = name.rpartition(".")

@@ -169,17 +169,17 @@ class BisectCommand(BenchCommand):
             self._tests[of_job] = test
         return self._tests[of_job]
 
-    def _show_plan(self, series: Series, affected: tuple[str, ...]) -> None:
+    def _show_plan(self, series: Series) -> None:
         if self._options.json:
-            self._write_results(series, affected, (), "", (0, "dry run"))
+            self._write_results((), "", 0, "dry run")
             return
         self._output.show(self._introduction(series, ()))
         for title, test in zip(
             ("with the recommended values", "with the job's values"), series.tests, strict=True
         ):
             self._output.show([(), line(title), *draw_commands(test)])
-        if affected:
-            self._output.show([(), *draw_affected(affected, self._width)])
+        if self._affected:
+            self._output.show([(), *draw_affected(self._affected, self._width)])
         if self._session.refusal:
             self._output.show([(), *wrapped(f"This cannot run here: {self._session.refusal}.", self._width)])
 
@@ -198,7 +198,7 @@ class BisectCommand(BenchCommand):
 
     # The run
 
-    def _measure(self, series: Series, affected: tuple[str, ...]) -> int:
+    def _measure(self, series: Series) -> int:
         self._runs = BisectionRuns(self._names, self._test_of, self._on_run)
         if self._restart:
             self._end_bisection()
@@ -209,11 +209,11 @@ class BisectCommand(BenchCommand):
                 self._examination,
                 series,
                 self._note,
-                may_disturb=bool(affected) or self._options.yes,
+                may_disturb=bool(self._affected) or self._options.yes,
                 choose=self._runs.next_test,
             )
         if isinstance(results, Refused):
-            return self._refuse(results.reason, series, affected)
+            return self._refuse(results.reason)
         if self._runs.outcome is not None:
             self._end_bisection()
         status, reason = self._status(self._runs.outcome)
@@ -223,7 +223,7 @@ class BisectCommand(BenchCommand):
         if outcome is not None:
             self._output.show([(), *draw_outcome(outcome, self._found.differing, self._width)])
         if self._options.json:
-            self._write_results(series, affected, results, "", (status, reason))
+            self._write_results(results, "", status, reason)
         elif outcome is None:
             self._output.show([(), *wrapped(reason, self._width, Tone.TITLE)])
         if self._output.lost is not None:
@@ -281,14 +281,7 @@ class BisectCommand(BenchCommand):
 
     # JSON
 
-    def _write_results(
-        self,
-        series: Series | None,
-        affected: Sequence[str],
-        results: Sequence[Result],
-        no_baseline: str,
-        ended: tuple[int, str],
-    ) -> None:
+    def _write_results(self, results: Sequence[Result], no_baseline: str, status: int, reason: str) -> None:
         del results, no_baseline
         runs = self._runs.runs if self._runs else []
         outcome = self._runs.outcome if self._runs else None
@@ -297,22 +290,24 @@ class BisectCommand(BenchCommand):
             "machine": machine_type(self._examination),
             "file": self._file.name,
             "test": self._test_title(),
-            "affected": list(affected),
+            "affected": list(self._affected),
             "refused": self._session.refusal,
             **object_of({"differences": self._found.differing, "not_compared": self._found.not_compared}),
             "expected_runs": dict(zip(("if_none_matters", "least", "most"), counts, strict=True)),
             "seconds_per_run": self._expected_s,
             "commands": {
                 whose: list(test.processes[0].command.argv)
-                for whose, test in zip(("recommended", "job"), series.tests if series else (), strict=False)
+                for whose, test in zip(
+                    ("recommended", "job"), self._series.tests if self._series else (), strict=False
+                )
             },
             "runs": [_run_json(run) for run in runs],
             "outcome": outcome
             and object_from(
                 outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
             ),
-            "exit_status": ended[0],
-            "exit_reason": ended[1],
+            "exit_status": status,
+            "exit_reason": reason,
         }
         node, at = self._examination.node, self._host.wall_clock()
         self._output.write_json(node_document("bench-bisect", node, at, content))

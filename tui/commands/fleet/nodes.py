@@ -77,8 +77,7 @@ def add_node_set_options(parser: argparse.ArgumentParser) -> None:
 def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the nodes that the options name.
 
-    Raises:
-        UsageError: no node is named, or in two ways, or they cannot be found.
+    UsageError: no node is named, or in two ways, or they cannot be found.
     """
     given = options.node_set or ""
     if given.isalpha() and (hint := did_you_mean(given, PARTS, 0.7)):

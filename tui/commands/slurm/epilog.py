@@ -55,8 +55,7 @@ class JobCountersDocument(TypedDict):
 def save_counters(host: Host, job: str, directory: str | None = None) -> None:
     """Save the counters of now.
 
-    Raises:
-        JobFileError: they cannot be saved.
+    JobFileError: they cannot be saved.
     """
     JobFile(job, directory).save(to_text(read_counters(host, job)))
 
@@ -64,8 +63,7 @@ def save_counters(host: Host, job: str, directory: str | None = None) -> None:
 def difference_since(host: Host, job: str, directory: str | None = None) -> dict[str, Any]:
     """Return the document of what changed since the job began, and delete what was saved.
 
-    Raises:
-        JobFileError: nothing was saved, or it cannot be read or deleted.
+    JobFileError: nothing was saved, or it cannot be read or deleted.
     """
     file = JobFile(job, directory)
     saved = file.read(MAX_BYTES)
