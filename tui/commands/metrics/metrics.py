@@ -14,7 +14,6 @@ from tui.command_line.arguments import (
     duration,
     whole_number,
 )
-from tui.files.new_file import replace_public
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
@@ -86,5 +85,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.textfile is None:
         out.write(content.decode())
         return 0
+    from tui.files.new_file import replace_public
+
     replace_public(options.textfile, content)
     return 0
