@@ -107,7 +107,6 @@ class GdrtopApp(TerminalApp[None]):
         self.registration = RegistrationController(self._shared, read_only)
         self.quitting = QuitController(self._shared, self.signals)
         self._notices = TerminalNotices(self, origin)
-        self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.registration, self.actions.run)
 
     def _open_source(self) -> ReadingSource:
@@ -178,8 +177,8 @@ class GdrtopApp(TerminalApp[None]):
         self._draw_doctor()
         self.actions.note_examination(report)
         self.bandwidth.setup.note_examination(report)
-        if self._setup is not None:
-            self._setup.note_examination(report)
+        if "setup" in vars(self):  # it was opened
+            self.setup.note_examination(report)
 
     def _show_head(self, report: Report) -> None:
         """Show what is true of the node now in the head of all screens."""
@@ -249,14 +248,12 @@ class GdrtopApp(TerminalApp[None]):
 
         return RasController(self._shared, self.readings)
 
-    @property
+    @cached_property
     def setup(self) -> SetupController:
         """The steps of setting up the node."""
-        if self._setup is None:
-            from tui.controllers.setup import SetupController
+        from tui.controllers.setup import SetupController
 
-            self._setup = SetupController(self._shared, self.actions, self.bandwidth)
-        return self._setup
+        return SetupController(self._shared, self.actions, self.bandwidth)
 
     def action_command_palette(self) -> None:
         from tui.controllers.palette import Palette

@@ -249,9 +249,7 @@ def open_hardware(name: str, seed: int = 0) -> Host:
     """Return a simulated node with its faults, or the node of a recording; NoSuchHost: there is neither."""
     if os.path.isfile(name):
         return _replay(name)
-    from probes.simulation.host import SimulatedHost
-
-    return SimulatedHost(_simulated_name(name), seed)
+    return open_simulated(name, seed)
 
 
 def open_recording(options: argparse.Namespace) -> ReplayHost:

@@ -37,6 +37,7 @@ from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
 from tui.files.new_file import make_directory
 from tui.runtime.memory import end_with_parent
+from tui.runtime.open_host import open_simulated
 from tui.runtime.printing import ProgressLine
 
 if TYPE_CHECKING:
@@ -266,8 +267,6 @@ def _end_with_gdrtop() -> None:
 def _simulated(
     fleet: Mapping[str, str], options: argparse.Namespace, show: Callable[[int, int], None]
 ) -> tuple[Judged, ...]:
-    from tui.runtime.open_host import open_simulated
-
     files = _files(options, fleet)
     found: list[Judged] = []
     for number, (name, simulated) in enumerate(fleet.items()):
@@ -281,6 +280,4 @@ def _simulated(
 
 def judge_simulated(name: str, simulated: str, seed: int) -> NodeSummary:
     """Judge a simulated node; NoSuchHost: there is none with this name."""
-    from tui.runtime.open_host import open_simulated
-
     return summary_of_host(open_simulated(simulated, seed), name)
