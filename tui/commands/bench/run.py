@@ -48,80 +48,6 @@ from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_star
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
 
-# What `gdrtop bench` saves on request: the baseline of the machine type, and a text for a ticket.
-
-
-class BenchSaver:
-    """Saves the baseline and the ticket, if the options ask for them."""
-
-    def __init__(
-        self,
-        output: BenchOutput,
-        options: BenchOptions,
-        store: ResultsStore,
-        examination: Examination,
-        answers: TextIO | None,
-    ) -> None:
-        self._output, self._options, self._store = output, options, store
-        self._examination, self._answers = examination, answers
-        self._machine = machine_type(examination)
-
-    def save(self, results: tuple[Result, ...], left_out: Sequence[LeftOut], status: int) -> int:
-        """Save what was requested; return the exit status: `status`, or not 0 if saving failed."""
-        is_saved = not self._options.save_baseline or self._save_baseline(results)
-        if self._options.text is not None:
-            is_saved = self._write_ticket(self._options.text, results, left_out) and is_saved
-        return status or (0 if is_saved else EXIT_NOT_WRITTEN)
-
-    def _save_baseline(self, results: tuple[Result, ...]) -> bool:
-        """Save unless a result is below --min-gbps; ask first if one is below the limit of its path."""
-        low = below_threshold(results, self._options.min_gbps)
-        if low:
-            self._output.warn(f"baseline not saved: {low[0].title}, {words_of(low[0])}, below the threshold")
-            return False
-        low = list(below_limit(results))
-        if low and not self._options.yes and not self._confirm(low):
-            text = f"{low[0].title}, {words_of(low[0])}, is below the limit of its path"
-            self._output.warn(f"baseline not saved: {text} (use --yes to override)")
-            return False
-        try:
-            place = self._store.save_baseline(results)
-        except StoreError as error:
-            self._output.warn(f"baseline not saved: {error}")
-            return False
-        self._output.note(f"baseline of {self._machine}: {place}")
-        return True
-
-    def _confirm(self, low: Sequence[Result]) -> bool:
-        if not self._output.can_ask(self._answers):
-            return False
-        why: list[Line] = []
-        for result in low:
-            text = f"below the limit of its path: {result.title}, {words_of(result)}"
-            why += wrapped(text, self._output.width, Tone.WARNING)
-        self._output.show([(), *why])
-        try:
-            return self._output.ask(self._answers, why, "Save it as the baseline anyway?")
-        except KeyboardInterrupt:  # the results must still be printed
-            return False
-
-    def _write_ticket(self, path: str, results: tuple[Result, ...], left_out: Sequence[LeftOut]) -> bool:
-        text = ticket_text(
-            results,
-            node_name(self._examination),
-            versions_of(self._examination),
-            self._store.results(),
-            self._store.baseline(self._machine),
-            left_out,
-        )
-        try:
-            self._output.note(f"written: {write_new(path, text)}")
-        except NotWritten as error:
-            self._output.warn(str(error))
-            return False
-        return True
-
-
 CANNOT_WRITE = "the output cannot be written"
 
 
@@ -306,8 +232,7 @@ class BenchCommand:
         no_baseline = store.no_baseline(machine) if is_measured else ""
         if no_baseline:
             self._output.show([(), *wrapped(sentence(no_baseline), self._width, Tone.WARNING)])
-        saver = BenchSaver(self._output, self._options, store, self._examination, self._answers)
-        status = saver.save(results, series.left_out, status)
+        status = self._save(results, series.left_out, status)
         if self._options.json:
             self._write_results(results, no_baseline, status, reason)
         else:
@@ -336,6 +261,63 @@ class BenchCommand:
         }
         node, at = self._examination.node, self._host.wall_clock()
         self._output.write_json(node_document("bench", node, at, {**common, **content}))
+
+    # What is saved on request: the baseline of the machine type, and a text for a ticket
+
+    def _save(self, results: tuple[Result, ...], left_out: Sequence[LeftOut], status: int) -> int:
+        """Save what was requested; return the exit status: `status`, or not 0 if saving failed."""
+        is_saved = not self._options.save_baseline or self._save_baseline(results)
+        if self._options.text is not None:
+            is_saved = self._write_ticket(self._options.text, results, left_out) and is_saved
+        return status or (0 if is_saved else EXIT_NOT_WRITTEN)
+
+    def _save_baseline(self, results: tuple[Result, ...]) -> bool:
+        """Save unless a result is below --min-gbps; ask first if one is below the limit of its path."""
+        low = below_threshold(results, self._options.min_gbps)
+        if low:
+            self._output.warn(f"baseline not saved: {low[0].title}, {words_of(low[0])}, below the threshold")
+            return False
+        low = list(below_limit(results))
+        if low and not self._options.yes and not self._confirm_baseline(low):
+            text = f"{low[0].title}, {words_of(low[0])}, is below the limit of its path"
+            self._output.warn(f"baseline not saved: {text} (use --yes to override)")
+            return False
+        try:
+            place = self._session.store.save_baseline(results)
+        except StoreError as error:
+            self._output.warn(f"baseline not saved: {error}")
+            return False
+        self._output.note(f"baseline of {machine_type(self._examination)}: {place}")
+        return True
+
+    def _confirm_baseline(self, low: Sequence[Result]) -> bool:
+        if not self._output.can_ask(self._answers):
+            return False
+        why: list[Line] = []
+        for result in low:
+            text = f"below the limit of its path: {result.title}, {words_of(result)}"
+            why += wrapped(text, self._width, Tone.WARNING)
+        self._output.show([(), *why])
+        try:
+            return self._output.ask(self._answers, why, "Save it as the baseline anyway?")
+        except KeyboardInterrupt:  # the results must still be printed
+            return False
+
+    def _write_ticket(self, path: str, results: tuple[Result, ...], left_out: Sequence[LeftOut]) -> bool:
+        text = ticket_text(
+            results,
+            node_name(self._examination),
+            versions_of(self._examination),
+            self._session.store.results(),
+            self._session.store.baseline(machine_type(self._examination)),
+            left_out,
+        )
+        try:
+            self._output.note(f"written: {write_new(path, text)}")
+        except NotWritten as error:
+            self._output.warn(str(error))
+            return False
+        return True
 
     def _interrupt(self, why: str) -> None:
         self._interrupted = self._interrupted or why
