@@ -212,11 +212,6 @@ class GdrtopApp(TerminalApp[None]):
             return "first answer the question on this screen. Esc cancels it."
         return "this is a recording." if action in ("probe", "record") else ""
 
-    def action_help(self) -> None:
-        from tui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(type(self.screen).__name__))
-
     def action_overview(self) -> None:
         self.bandwidth.setup.cancel()
         while len(self.screen_stack) > 1:
