@@ -13,7 +13,7 @@ from probes.bandwidth.planning.bisection import Outcome, run_counts
 from probes.bandwidth.planning.series import with_variables
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
-from probes.base.origin import Source, origin_word
+from probes.base.origin import origin_word
 from probes.base.text import plural
 from probes.base.unknown import known
 from probes.facts.node import host_name
@@ -185,12 +185,7 @@ class BisectCommand(BenchCommand):
 
     def _introduction(self, series: Series, affected: Sequence[str]) -> list[Line]:
         lines = wrapped(f"{series.title} · {self._test_title()}", self._width, Tone.TITLE)
-        if self._host.origin.source is Source.SIMULATED:
-            lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
-            if affected:
-                text = f"on a real node, gdrtop would ask first: {affected[0]}"
-                lines += wrapped(text, self._width, Tone.DIM)
-        lines += draw_differences(self._found, self._width)
+        lines += [*self._simulated(affected), *draw_differences(self._found, self._width)]
         return [*lines, (), *draw_runs(run_counts(self._names), self._expected_s, self._width)]
 
     def _test_title(self) -> str:

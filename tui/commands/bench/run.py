@@ -163,15 +163,18 @@ class BenchCommand:
             self._output.show([(), *wrapped(f"This cannot run here: {refusal}.", self._width)])
 
     def _introduction(self, series: Series, affected: Sequence[str]) -> list[Line]:
-        lines = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
-        if self._host.origin.source is Source.SIMULATED:
-            lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
-            if self._options.request.setup is Mode.SERVER:
-                lines += wrapped("no peer can connect to a simulated node; press Ctrl-C to stop", self._width)
-            if affected:
-                text = f"on a real node, gdrtop would ask first: {affected[0]}"
-                lines += wrapped(text, self._width, Tone.DIM)
-        return [*lines, *draw_left_out(series, self._width)]
+        title = wrapped(f"{series.title} · about {minutes(series.seconds)}", self._width, Tone.TITLE)
+        return [*title, *self._simulated(affected), *draw_left_out(series, self._width)]
+
+    def _simulated(self, affected: Sequence[str]) -> list[Line]:
+        """Return what is different on a simulated node."""
+        if self._host.origin.source is not Source.SIMULATED:
+            return []
+        lines = wrapped("simulated: the results are made up, and no job is affected", self._width)
+        if self._options.request.setup is Mode.SERVER:
+            lines += wrapped("no peer can connect to a simulated node; press Ctrl-C to stop", self._width)
+        text = f"on a real node, gdrtop would ask first: {affected[0]}" if affected else ""
+        return [*lines, *(wrapped(text, self._width, Tone.DIM) if text else [])]
 
     def _may_affect(self, affected: tuple[str, ...]) -> bool:
         """Return whether the tests may affect these jobs; simulated jobs are never affected."""

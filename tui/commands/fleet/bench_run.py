@@ -129,10 +129,8 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
         "unexplained": [_result_json(result) for result in attribution.unexplained],
         "references": {memory.value: gbps for memory, gbps in attribution.references.items()},
         "results": [_result_json(result) for result in report.results],
-        "left_out": [{"name": name, "reason": reason} for name, reason in report.left_out.items()],
-        "rails_left_out": [
-            {"name": name, "reason": reason} for name, reason in report.rails_left_out.items()
-        ],
+        "left_out": [{"name": name, "reason": why} for name, why in report.left_out.items()],
+        "rails_left_out": [{"name": name, "reason": why} for name, why in report.rails_left_out.items()],
         "leaves": [leaf for rail in report.leaves for leaf in _leaves_json(rail)],
     }
 
