@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
-EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
     RunOutcome.DONE: 0,
     RunOutcome.LEFT: 0,
     RunOutcome.REFUSED: EXIT_REFUSED,
-    RunOutcome.STOPPED: EXIT_STOPPED,
+    RunOutcome.STOPPED: EXIT_INTERRUPTED,
 }
 
 

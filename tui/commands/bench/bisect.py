@@ -25,10 +25,11 @@ from probes.setup.environment.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
 from tui.bandwidth.results_store import StoreError
 from tui.bandwidth.session import BenchSession
-from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_STOPPED
+from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.run import CANNOT_WRITE, BenchCommand
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import Changed, Time, node_document, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
@@ -240,7 +241,7 @@ class BisectCommand(BenchCommand):
             done = plural(len(self._runs.runs) if self._runs else 0, "run")
             again = "start it again to go on"
             if self._interrupted:
-                return EXIT_STOPPED, f"{self._interrupted}: {done} measured; {again}"
+                return EXIT_INTERRUPTED, f"{self._interrupted}: {done} measured; {again}"
             return EXIT_NOT_MEASURED, f"{self._aborted}; {done} measured; {again} (use --yes to override)"
         reason = verdict(outcome, self._found.differing).removesuffix(".")
         if outcome.trouble:

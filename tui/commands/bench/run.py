@@ -27,11 +27,10 @@ from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.results_store import ResultsStore, StoreError, open_results_store
 from tui.bandwidth.session import BenchSession, expected_rows
 from tui.bandwidth.ticket import ticket_text, versions_of
+from tui.command_line.arguments import EXIT_WRONG_USAGE
 from tui.commands.bench.exit_status import (
     EXIT_NOT_MEASURED,
     EXIT_NOT_WRITTEN,
-    EXIT_STOPPED,
-    EXIT_WRONG_USAGE,
     below_threshold,
     exit_status,
 )
@@ -40,6 +39,7 @@ from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress
 from tui.files import NotWritten
 from tui.files.new_file import check_new, write_new
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import node_document, object_from, plain_value
 from tui.runtime.printing import heading
 from tui.runtime.signals import signals_stop
@@ -136,7 +136,7 @@ class BenchCommand:
             return self._refuse("running jobs would be affected; nothing was run (use --yes to override)")
         if self._output.lost is not None:
             self._output.warn(f"not measured: {CANNOT_WRITE}")
-            return EXIT_STOPPED
+            return EXIT_INTERRUPTED
         return self._measure(series)
 
     # Before the run

@@ -33,11 +33,12 @@ from tui.bandwidth.pairs.pairs_session import (
     RoundStarted,
 )
 from tui.command_line.options import OutputOptions, parsed
-from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED
+from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN
 from tui.commands.bench.output import BenchOutput
 from tui.commands.fleet.output import fleet_heading
 from tui.files import NotWritten
 from tui.files.pair_results import PairResultsFile
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import Changed, document, object_from, object_of
 from tui.runtime.signals import signals_stop
 from widgets.base.figures import minutes
@@ -344,7 +345,7 @@ class FleetBench:
         measured = len(report.results) - report.failed
         if self._interrupted:
             return (
-                EXIT_STOPPED,
+                EXIT_INTERRUPTED,
                 f"{self._interrupted}: all ends stopped, {plural(measured, 'test')} completed",
             )
         if not report.results:
