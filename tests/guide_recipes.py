@@ -1320,8 +1320,8 @@ OPTION = Recipe(
     (
         Change(
             "tui/commands/check.py",
-            '    parser.add_argument("--sample", action="store_true", help="print a sample")\n',
-            before='    parser.add_argument(\n        "--after-reboot"',
+            '            "--sample": "print a sample",\n',
+            before="            # until 0.4: gdrtop forecast\n",
         ),
         Change(
             "tui/commands/check.py",

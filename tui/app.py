@@ -13,9 +13,8 @@ from textual.message import Message
 
 from tui.controllers.actions import ActionsController
 from tui.controllers.bandwidth import BandwidthController
-from tui.controllers.context import AppContext
+from tui.controllers.context import AppContext, QuitController
 from tui.controllers.prove import RegistrationController
-from tui.controllers.quit import QuitController
 from tui.controllers.readings import ReadingsController, parts_of
 from tui.controllers.terminal_notices import TerminalNotices
 from tui.runtime.reading_thread import (
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from tui.runtime.replay_source import ReplaySource
 
 LATEST_START_SECONDS = 0.3
+_NO_FLEET = "No fleet is open. Start gdrtop fleet watch -w NODES to see many nodes."
 
 
 class GdrtopApp(TerminalApp[None]):
@@ -107,7 +107,6 @@ class GdrtopApp(TerminalApp[None]):
         self.registration = RegistrationController(self._shared, read_only)
         self.quitting = QuitController(self._shared, self.signals)
         self._notices = TerminalNotices(self, origin)
-        self._setup: SetupController | None = None
         self._shared.activities = (self.bandwidth, self.registration, self.actions.run)
 
     def _open_source(self) -> ReadingSource:
@@ -178,8 +177,8 @@ class GdrtopApp(TerminalApp[None]):
         self._draw_doctor()
         self.actions.note_examination(report)
         self.bandwidth.setup.note_examination(report)
-        if self._setup is not None:
-            self._setup.note_examination(report)
+        if "setup" in vars(self):  # it was opened
+            self.setup.note_examination(report)
 
     def _show_head(self, report: Report) -> None:
         """Show what is true of the node now in the head of all screens."""
@@ -213,26 +212,17 @@ class GdrtopApp(TerminalApp[None]):
             return "first answer the question on this screen. Esc cancels it."
         return "this is a recording." if action in ("probe", "record") else ""
 
-    def action_help(self) -> None:
-        """Show the help for the current screen."""
-        from tui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(type(self.screen).__name__))
-
     def action_overview(self) -> None:
-        """Go back to the overview."""
         self.bandwidth.setup.cancel()
         while len(self.screen_stack) > 1:
             self.pop_screen()
 
     def action_doctor(self) -> None:
-        """Show what is wrong with the node."""
         from tui.screens.doctor.screen import DoctorScreen
 
         self._shared.show(DoctorScreen, lambda: DoctorScreen(self._shared.doctor))
 
     def action_live(self) -> None:
-        """Show which jobs use GPUDirect RDMA now, and what changed."""
         from tui.screens.live.screen import LiveScreen
 
         is_replay = self._replay is not None
@@ -246,10 +236,6 @@ class GdrtopApp(TerminalApp[None]):
 
         return NcclController(self._shared)
 
-    def action_nccl(self) -> None:
-        """Show what the logs of the jobs say."""
-        self.nccl.show()
-
     @cached_property
     def ras(self) -> RasController:
         """The questions to NCCL's RAS service."""
@@ -257,67 +243,23 @@ class GdrtopApp(TerminalApp[None]):
 
         return RasController(self._shared, self.readings)
 
-    def action_ras(self) -> None:
-        """Ask NCCL's RAS service."""
-        self.ras.show()
-
-    def action_ras_events(self) -> None:
-        """Follow the RAS events of a job, or stop that."""
-        self.ras.toggle_events()
-
-    @property
+    @cached_property
     def setup(self) -> SetupController:
         """The steps of setting up the node."""
-        if self._setup is None:
-            from tui.controllers.setup import SetupController
+        from tui.controllers.setup import SetupController
 
-            self._setup = SetupController(self._shared, self.actions, self.bandwidth)
-        return self._setup
-
-    def action_setup(self) -> None:
-        """Show the steps of setting up the node."""
-        self.setup.show()
-
-    def action_bandwidth(self) -> None:
-        """Show the running test, or the settings of the next one."""
-        self.bandwidth.show()
-
-    def action_prove(self) -> None:
-        """Show which NICs can register which GPU's memory."""
-        self.registration.show()
-
-    def action_actions(self) -> None:
-        """Show the running action, or the list of actions."""
-        self.actions.show()
-
-    def action_act(self, name: str) -> None:
-        """Show the plan of the action of this id."""
-        self.actions.show_plan(name)
-
-    def action_history(self) -> None:
-        """Show what ran."""
-        self.actions.show_history()
-
-    def action_fleet(self) -> None:
-        """Say how to see many nodes; the dashboard of one of them goes back to them."""
-        self._shared.notify("No fleet is open. Start gdrtop fleet watch -w NODES to see many nodes.")
+        return SetupController(self._shared, self.actions, self.bandwidth)
 
     def action_command_palette(self) -> None:
-        """Open the palette with gdrtop's own commands."""
         from tui.controllers.palette import Palette
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette())
 
     def action_themes(self) -> None:
-        """List the themes in the palette."""
         from tui.controllers.palette import Palette, ThemesProvider
 
         self.push_screen(Palette(ThemesProvider, "theme"))
-
-    def action_start_view(self) -> None:
-        """Save the view that the overview shows as the one at the start."""
-        self._overview.save_start()
 
     def action_theme(self, name: str) -> None:
         """Use a theme, and save it."""
@@ -334,34 +276,9 @@ class GdrtopApp(TerminalApp[None]):
         else:
             self.quitting.quit()
 
-    def action_pause(self) -> None:
-        """Pause or resume the readings."""
-        self.readings.toggle_pause()
-
-    def action_move(self, step: int) -> None:
-        """Move in a recording by a number of moments."""
-        self.readings.move(step)
-
-    def action_move_to_end(self, side: int) -> None:
-        """Move to the first moment of a recording (-1) or the last (1)."""
-        self.readings.move_to_end(side)
-
-    def action_record(self) -> None:
-        """Start recording this node, or stop."""
-        self.readings.toggle_recording()
-
     def action_probe(self) -> None:
-        """Read and check the whole node again."""
         self._reading_thread.ask_examination(probe=True)
         self._reading_thread.ask()
-
-    def action_faster(self) -> None:
-        """Halve the interval."""
-        self.readings.scale_interval(0.5)
-
-    def action_slower(self) -> None:
-        """Double the interval."""
-        self.readings.scale_interval(2.0)
 
     # Signals, and messages of the overview
 
@@ -380,6 +297,27 @@ class GdrtopApp(TerminalApp[None]):
 
 
 _DEAD_IN_QUESTIONS = {binding.action for binding in Binding.make_bindings(GdrtopApp.BINDINGS)}
+
+ACTIONS: dict[str, Callable[..., object]] = {
+    "actions": lambda app: app.actions.show(),
+    "act": lambda app, name: app.actions.show_plan(name),
+    "history": lambda app: app.actions.show_history(),
+    "bandwidth": lambda app: app.bandwidth.show(),
+    "prove": lambda app: app.registration.show(),
+    "setup": lambda app: app.setup.show(),
+    "nccl": lambda app: app.nccl.show(),
+    "ras": lambda app: app.ras.show(),
+    "ras_events": lambda app: app.ras.toggle_events(),
+    "fleet": lambda app: app.notify(_NO_FLEET),  # the dashboard of a node of one goes back to it
+    "start_view": lambda app: app.get_default_screen().save_start(),
+    "pause": lambda app: app.readings.toggle_pause(),
+    "record": lambda app: app.readings.toggle_recording(),
+    "faster": lambda app: app.readings.scale_interval(0.5),
+    "slower": lambda app: app.readings.scale_interval(2.0),
+    "move": lambda app, step: app.readings.move(step),
+    "move_to_end": lambda app, side: app.readings.move_to_end(side),
+}
+"""What a controller does for the action of a key; actions that are more than that are methods."""
 
 # What a screen asks for, and what answers. By the names of Textual's handlers, and not by the classes of the
 # messages, because most screens are imported on first use.
@@ -426,5 +364,5 @@ REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
     ),
     "_on_bandwidth_run_screen_baseline_requested": lambda app, message: app.bandwidth.save_baseline(message),
 }
-for name, answer in REQUESTS.items():
+for name, answer in {**{f"action_{action}": act for action, act in ACTIONS.items()}, **REQUESTS}.items():
     setattr(GdrtopApp, name, answer)

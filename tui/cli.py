@@ -20,11 +20,13 @@ from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     REFUSED,
     UsageError,
+    add_arguments,
     add_node_options,
     add_output_options,
     interval,
     set_configured_defaults,
 )
+from tui.files import NotWritten
 from tui.launch import (
     EXIT_CRASHED,
     EXIT_INTERRUPTED,
@@ -237,15 +239,12 @@ def command_parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     parser = _Parser(prog="gdrtop", description=_DESCRIPTION, epilog=_EXAMPLES)
     add_node_options(parser, with_defaults=True)
     add_output_options(parser, with_defaults=True)
-    parser.add_argument(
-        "--interval",
-        metavar="SECONDS",
-        type=interval,
-        default=1.0,
-        help="refresh interval of the dashboard, 0.1 to 60 (default: 1)",
-    )
-    parser.add_argument("--read-only", action="store_true", help="disable all actions and bandwidth tests")
-    parser.add_argument("-V", "--version", action="store_true", help="print the version and exit")
+    helps = {
+        "--interval SECONDS": "refresh interval of the dashboard, 0.1 to 60 (default: 1)",
+        "--read-only": "disable all actions and bandwidth tests",
+        "-V --version": "print the version and exit",
+    }
+    add_arguments(parser, helps, interval={"type": interval, "default": 1.0})
     set_configured_defaults(parser)
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", parser_class=_Parser, prog=parser.prog
@@ -551,7 +550,7 @@ def _main(arguments: list[str]) -> tuple[int, Sequence[str]]:
         if sys.stdout is not None:
             sys.stdout.flush()
         return status, ()
-    except (_Refused, NoSuchHost) as error:
+    except (_Refused, NoSuchHost, NotWritten) as error:
         return EXIT_WRONG_USAGE, [str(sentence) for sentence in error.args]
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED, ()

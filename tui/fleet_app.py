@@ -149,14 +149,6 @@ class FleetApp(TerminalApp[OpenedNode]):
             fail,
         )
 
-    # Keys
-
-    def action_help(self) -> None:
-        """Show the help for the table."""
-        from tui.screens.help import HelpScreen
-
-        self.push_screen(HelpScreen(type(self.screen).__name__))
-
 
 class NodeApp(GdrtopApp):
     """The dashboard of a node of a fleet: `q` and `F` go back to the table, Ctrl-C ends gdrtop."""

@@ -100,6 +100,11 @@ class TerminalApp(App[R]):
         """Note that a key has gone one step back."""
         self._stepped_back_at = time.monotonic()
 
+    def action_help(self) -> None:
+        from tui.screens.help import HelpScreen
+
+        self.push_screen(HelpScreen(type(self.screen).__name__))
+
     def pop_screen(self) -> AwaitComplete:
         """Go back to the screen below."""
         self.action_note_step_back()

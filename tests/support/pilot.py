@@ -59,7 +59,7 @@ async def readings(pilot: Pilot[None], clock: SteppedClock, count: int) -> None:
     for _ in range(count - 1):
         before = screen.readings
         clock.now += 1.0
-        pilot.app.readings.ask()
+        pilot.app._reading_thread.ask()
         await until(pilot, lambda before=before: screen.readings > before)
     await settled(pilot)
 

@@ -164,7 +164,14 @@ def test_every_dataclass_of_options_is_compared() -> None:
 
 def test_every_argument_is_read() -> None:
     read = {name.name for kind in KINDS.values() for name in fields(kind)}
-    given = {id(word.value) for call in CALLS for word in call.keywords if word.arg == "dest"}
+    pairs = ((word.arg, word.value) for call in CALLS for word in call.keywords)
+    tables = (node for tree in CODE for node in ast.walk(tree) if isinstance(node, ast.Dict))
+    rows = (
+        (key and ast.unparse(key), value)
+        for table in tables
+        for key, value in zip(table.keys, table.values, strict=True)
+    )
+    given = {id(value) for name, value in (*pairs, *rows) if name in ("dest", "'dest'")}
     for tree in CODE:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("options"):

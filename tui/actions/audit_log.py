@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from probes.base.frozen import frozen
 from probes.base.plan import FileChange, Plan, Step
@@ -30,19 +30,6 @@ _RUNS = itertools.count(1)  # of this process, so that two runs in one second di
 
 class AuditError(Exception):
     """The log cannot be written, so nothing runs; the message names the file."""
-
-
-class AuditFile(Protocol):
-    """Where the lines are stored."""
-
-    def append(self, line: str) -> None:
-        """Append a line and sync it to disk; AuditError if that fails."""
-
-    def lines(self) -> list[str]:
-        """Return the newest lines, oldest first."""
-
-    def why_unread(self) -> str:
-        """Return why an existing log cannot be read, as a sentence, or ""."""
 
 
 def own_log(node: str = "") -> str:
@@ -95,6 +82,10 @@ class MemoryLog:
         return ""
 
 
+AuditFile: TypeAlias = "AuditLogFile | MemoryLog"
+"""Where the lines are stored, oldest first; AuditError if one cannot be appended."""
+
+
 @frozen
 class Actor:
     """Who runs something, and where."""
@@ -141,7 +132,7 @@ class PastRun:
 class Audit:
     """Write runs to the log."""
 
-    def __init__(self, file: AuditFile, actor: Actor, clock: Any = time.time) -> None:
+    def __init__(self, file: AuditFile | BestEffortLog, actor: Actor, clock: Any = time.time) -> None:
         self._file, self._actor, self._clock = file, actor, clock
         self._run = ""
 

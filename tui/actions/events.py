@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum
 from typing import Union
 
@@ -136,13 +135,8 @@ def _run_ended(event: RunEnded, width: int) -> list[Line]:
     # Why a step failed is shown right above.
     if event.why and not event.why.startswith("step "):
         lines.extend(wrapped(event.why, width, Tone.PLAIN, "  "))
-    return [*lines, *_left(event.left, width)]
-
-
-def _left(steps: Sequence[Step], width: int) -> list[Line]:
-    if not steps:
-        return []
-    lines: list[Line] = [(), (Run("not run:", Tone.TITLE),)]
-    for group in step_groups(steps):
+    if event.left:
+        lines += [(), (Run("not run:", Tone.TITLE),)]
+    for group in step_groups(event.left):
         lines.extend(draw_group(group, width))
     return lines

@@ -79,11 +79,7 @@ def as_simulated(plan: Plan) -> Plan:
     steps = plan.steps
     if not all(step.is_instruction for step in steps):
         steps = tuple(sorted(steps, key=lambda step: step.is_instruction and not step.needs_root))
-    by_hand = dict.fromkeys(_name_of(step) for step in steps if step.argv and why_manual(step))
+    yours = (step.argv for step in steps if step.argv and why_manual(step))
+    by_hand = dict.fromkeys(" ".join(argv[: 2 if argv[0] == "systemctl" else 1]) for argv in yours)
     own = f"Simulated: on a real node, these commands are yours: {', '.join(by_hand)}" if by_hand else ""
     return replace(plan, steps=steps, note=sentences(plan.note.removesuffix("."), own), is_simulated=True)
-
-
-def _name_of(step: Step) -> str:
-    """Return the program, with the verb of systemctl."""
-    return " ".join(step.argv[: 2 if step.argv[0] == "systemctl" else 1])

@@ -91,12 +91,8 @@ def script_of_all(title: str, plans: Sequence[Plan], source: str) -> str:
 
 def _is_manual(step: Step) -> bool:
     """Return whether a person must act: there is no command, or the command ends everything that runs."""
-    return (step.is_instruction and not _is_advice(step)) or is_reboot(step)
-
-
-def _is_advice(step: Step) -> bool:
-    """Return whether a step is only for the case that another one fails."""
-    return step.is_instruction and step.why.startswith("If ")
+    is_advice = step.why.startswith("If ")  # only for the case that another step fails
+    return (step.is_instruction and not is_advice) or is_reboot(step)
 
 
 def _body(plans: Sequence[Plan]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from probes.base.origin import Source
@@ -50,59 +50,65 @@ class UsageError(Exception):
     """The arguments do not fit together; the message says why."""
 
 
+def add_arguments(parser: argparse._ActionsContainer, helps: Mapping[str, str], **given: Any) -> None:
+    """Add arguments, in the words of their usage, with the help of each.
+
+    "--yes" is a flag, "-o --output FILE" has a value, and in "--demo [NAME]" or "[STEP]" it may be missing;
+    "FILE ..." stands for several. `given`: what else argparse takes, by name: yes={"default": True}.
+    """
+    for usage, text in helps.items():
+        words = usage.split()
+        names = [word for word in words if word.startswith("-")]
+        value = " ".join(words[len(names) :])
+        is_optional = value.startswith("[") and value.endswith("]")
+        metavar, several, _ = (value[1:-1] if is_optional else value).partition(" ...")
+        long = next((name for name in names if name.startswith("--")), metavar)
+        key = long.lstrip("-").replace("-", "_").lower()
+        keywords = {**given.get(key, given.get(f"{key}_", {})), "help": text}
+        if metavar:
+            keywords["metavar"] = metavar
+        elif not keywords.keys() & {"action", "choices", "type"}:
+            keywords["action"] = "store_true"
+        if is_optional or several:
+            keywords["nargs"] = "?" if not several else "*" if is_optional else "+"
+        if not names:
+            keywords.setdefault("dest", key)
+        parser.add_argument(*names, **keywords)
+
+
+_NODE_DEFAULTS: dict[str, Any] = {
+    **{"root": "/", "host": "", "over": "", "sudo": False, "demo": None},
+    **{"replay": None, "at": "", "seed": 0},
+}
+
+
 def add_node_options(parser: argparse.ArgumentParser, command: str = "", with_defaults: bool = False) -> None:
     """Add the options that choose the node; those that the command refuses are not in its help.
 
     They are accepted before and after a command, so only the main parser sets defaults.
     """
-
-    def default(value: object) -> object:
-        return value if with_defaults else argparse.SUPPRESS
-
-    parser.add_argument(
-        "--root", metavar="DIR", default=default("/"), help="read the node whose / is at DIR (default: /)"
-    )
-    parser.add_argument(
-        "--host",
-        metavar="NODE",
-        default=default(""),
-        help="read this node over ssh; nothing is installed or written there",
-    )
-    parser.add_argument(
-        "--over",
-        metavar="COMMAND",
-        default=default(""),
-        help="with --host or a fleet: use this command instead of ssh, for example 'srun -w {host}'",
-    )
-    parser.add_argument(
-        "--sudo",
-        action="store_true",
-        default=default(False),
-        help="with --host or a fleet: read with sudo -n",
-    )
-    parser.add_argument(
-        "--demo",
-        metavar="NAME",
-        nargs="?",
-        const="",
-        default=default(None),
-        help="use a simulated node; --demo list shows them all",
-    )
-    parser.add_argument(
-        "--replay", metavar="FILE", default=default(None), help="use a file written by gdrtop record"
-    )
-    parser.add_argument(
-        "--at",
-        metavar="TIME",
-        default=default(""),
-        help="with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds after "
-        "its start); default: the last one",
-    )
-    parser.add_argument(
-        "--seed", metavar="N", type=int, default=default(0), help="vary the values of a simulated node"
-    )
+    helps = {
+        "--root DIR": "read the node whose / is at DIR (default: /)",
+        "--host NODE": "read this node over ssh; nothing is installed or written there",
+        "--over COMMAND": "with --host or a fleet: use this command instead of ssh, for example "
+        "'srun -w {host}'",
+        "--sudo": "with --host or a fleet: read with sudo -n",
+        "--demo [NAME]": "use a simulated node; --demo list shows them all",
+        "--replay FILE": "use a file written by gdrtop record",
+        "--at TIME": "with --replay: the moment, for example 14:03:11, 2026-11-23T14:03:11 or +90 (seconds "
+        "after its start); default: the last one",
+        "--seed N": "vary the values of a simulated node",
+    }
+    add_arguments(parser, helps, demo={"const": ""}, seed={"type": int})
+    _set_defaults(parser, _NODE_DEFAULTS, with_defaults)
     for option in REFUSED.get(command, ()):
         parser._option_string_actions[option].help = argparse.SUPPRESS
+
+
+def _set_defaults(parser: argparse.ArgumentParser, defaults: Mapping[str, Any], with_defaults: bool) -> None:
+    for action in parser._actions:
+        if action.dest in defaults:
+            action.default = defaults[action.dest] if with_defaults else argparse.SUPPRESS
 
 
 def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = False) -> None:
@@ -110,43 +116,29 @@ def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = Fa
 
     A command that gives --verbose a further meaning has added it before.
     """
-
-    def default(value: object) -> object:
-        return value if with_defaults else argparse.SUPPRESS
-
-    parser.add_argument(
-        "--ascii", action="store_true", default=default(False), help="use ASCII characters only"
-    )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default=default("auto"),
-        help="color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)",
-    )
-    if "--verbose" not in parser._option_string_actions:
-        parser.add_argument("-v", "--verbose", action="store_true", default=default(False), help=VERBOSE_HELP)
+    helps = {
+        "--ascii": "use ASCII characters only",
+        "--color": "color text; auto: on a terminal, unless NO_COLOR is set or TERM is dumb (default: auto)",
+        "-v --verbose": VERBOSE_HELP,
+    }
+    if "--verbose" in parser._option_string_actions:
+        del helps["-v --verbose"]
+    add_arguments(parser, helps, color={"choices": ("auto", "always", "never")})
+    _set_defaults(parser, {"ascii": False, "color": "auto", "verbose": False}, with_defaults)
 
 
 def add_table_options(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add the options of a command that prints a table; `kind`: its schema (gdrtop schema KIND)."""
-    parser.add_argument(
-        "--json",
-        dest="format",
-        action="store_const",
-        const="json",
-        default="table",
-        help=f"print JSON (gdrtop schema {kind})",
-    )
-    parser.add_argument(
-        "--rows",
-        action=_Rows,
-        nargs=0,
-        help="print only the rows of a table with all columns, without a head, for scripts",
-    )
-    # Until 0.4.
-    forms = ("table", "wide", "json", "yaml")
-    parser.add_argument("-o", "--output", dest="format", choices=forms, help=argparse.SUPPRESS)
-    parser.add_argument("--no-header", action="store_true", help=argparse.SUPPRESS)
+    as_json = {"dest": "format", "action": "store_const", "const": "json", "default": "table"}
+    # Until 0.4: --output and --no-header.
+    helps = {
+        "--json": f"print JSON (gdrtop schema {kind})",
+        "--rows": "print only the rows of a table with all columns, without a head, for scripts",
+        "-o --output": argparse.SUPPRESS,
+        "--no-header": argparse.SUPPRESS,
+    }
+    forms = {"dest": "format", "choices": ("table", "wide", "json", "yaml")}
+    add_arguments(parser, helps, json=as_json, rows={"action": _Rows, "nargs": 0}, output=forms)
 
 
 class _Rows(argparse.Action):
@@ -235,13 +227,8 @@ def add_job_option(parser: argparse.ArgumentParser, default: str) -> None:
 
     `default`: what is shown without it.
     """
-    parser.add_argument(
-        "--job",
-        metavar="ID",
-        default="",
-        type=_job,
-        help=f"the job: 4711, slurm:4711, train.py (default: {default})",
-    )
+    help_ = f"the job: 4711, slurm:4711, train.py (default: {default})"
+    add_arguments(parser, {"--job ID": help_}, job={"default": "", "type": _job})
 
 
 def _job(text: str) -> str:

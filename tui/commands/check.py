@@ -25,7 +25,7 @@ from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
 from tui.bandwidth.slow_results import with_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_arguments, duration
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.consumers.checked_node import (
     ONE_LINE_BYTES,
@@ -102,65 +102,39 @@ class CheckOptions(OutputOptions):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema check)")
-    parser.add_argument(
-        "--one-line",
-        action="store_true",
-        help=f"print only the verdict, with its reason, in at most {ONE_LINE_BYTES} bytes",
-    )
-    parser.add_argument(
-        "--wait",
-        metavar="TIME",
-        type=duration(1, _MOST_SECONDS),
-        default=0,
-        help="while a finding is critical, check again for up to this time, as after boot",
-    )
-    parser.add_argument(
-        "--save",
-        metavar="DIR",
-        default="",
-        help="also save the line of --one-line in DIR/verdict and the JSON in DIR/check.json",
-    )
-    parser.add_argument(
-        "--for",
-        dest="consumer",
-        choices=tuple(CONSUMERS),
-        default="",
-        help="print what another program expects, and exit as it expects (gdrtop help consumers)",
-    )
-    parser.add_argument(
-        "--severity-map",
-        metavar="NAME=ACTION,…",
-        nargs="?",
-        type=severity_map,
-        const={},
-        help="print what automation should do: isolate, reset, watch or none; NAME is a check, critical, "
-        "warning, note, unknown or not-applicable",
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing; only exit")
-    parser.add_argument("--only", metavar="ID,…", type=_ids, default=(), help="run only these checks")
-    parser.add_argument("--skip", metavar="ID,…", type=_ids, default=(), help="do not run these checks")
-    parser.add_argument(
-        "--all", action="store_true", help="also list checks that are ok; with --json, all details of each"
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="TIME",
-        type=duration(1, _MOST_SECONDS),
-        default=0,
-        help="watch the node for so long first: slow NICs, congestion and stalled jobs appear only over time",
-    )
-    parser.add_argument(
-        "--after-reboot",
-        action="store_true",
-        help=argparse.SUPPRESS,  # until 0.4: gdrtop forecast
-    )
-    parser.add_argument("--kernel", metavar="RELEASE", default="", help=argparse.SUPPRESS)
-    parser.add_argument("--as", metavar="NODE", dest="assumed", default="", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "ids", metavar="ID", nargs="*", type=_id, default=(), help="show only these checks, with all details"
+    add_arguments(
+        parser,
+        {
+            "--json": "print JSON (gdrtop schema check)",
+            "--one-line": f"print only the verdict, with its reason, in at most {ONE_LINE_BYTES} bytes",
+            "--wait TIME": "while a finding is critical, check again for up to this time, as after boot",
+            "--save DIR": "also save the line of --one-line in DIR/verdict and the JSON in DIR/check.json",
+            "--for": "print what another program expects, and exit as it expects (gdrtop help consumers)",
+            "--severity-map [NAME=ACTION,…]": "print what automation should do: isolate, reset, watch or "
+            "none; NAME is a check, critical, warning, note, unknown or not-applicable",
+            "-q --quiet": "print nothing; only exit",
+            "--only ID,…": "run only these checks",
+            "--skip ID,…": "do not run these checks",
+            "--all": "also list checks that are ok; with --json, all details of each",
+            "--seconds TIME": "watch the node for so long first: slow NICs, congestion and stalled jobs "
+            "appear only over time",
+            # until 0.4: gdrtop forecast
+            "--after-reboot": argparse.SUPPRESS,
+            "--kernel RELEASE": argparse.SUPPRESS,
+            "--as NODE": argparse.SUPPRESS,
+            "[ID ...]": "show only these checks, with all details",
+        },
+        wait={"type": duration(1, _MOST_SECONDS), "default": 0},
+        save={"default": ""},
+        for_={"dest": "consumer", "choices": tuple(CONSUMERS), "default": ""},
+        severity_map={"type": severity_map, "const": {}},
+        only={"type": _ids, "default": ()},
+        skip={"type": _ids, "default": ()},
+        seconds={"type": duration(1, _MOST_SECONDS), "default": 0},
+        kernel={"default": ""},
+        as_={"dest": "assumed", "default": ""},
+        id={"dest": "ids", "type": _id, "default": ()},
     )
 
 

@@ -51,7 +51,6 @@ _FILE_METAVARS = ("FILE", "DIR", "PATH")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
     parser.epilog = _EXAMPLES
 

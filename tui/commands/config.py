@@ -16,8 +16,9 @@ from probes.base.site import Silence, SiteCombination, components
 from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
 from probes.host.trusted_path import is_root, trusted_environment
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier
-from tui.files.new_file import NotWritten, make_directory, shown_path, why, write_new
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier, add_arguments
+from tui.files import NotWritten
+from tui.files.new_file import make_directory, shown_path, why, write_new
 from tui.files.read_file import read_small
 from tui.files.xdg import NO_HOME
 from tui.runtime.json_values import Changed, document, object_from, object_of, silence_json, write_json
@@ -27,7 +28,7 @@ from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.current import current, is_configured
 from tui.settings.load import WHAT
 from tui.settings.merge import merge
-from tui.settings.save import MODE, SITE_MODE, NotSaved, read_file, replace_file
+from tui.settings.save import MODE, SITE_MODE, read_file, replace_file
 from tui.settings.table import KEYS, SETTINGS, Value, shown, template
 from widgets.base.lines import Line, Run, Tone, wrapped
 
@@ -66,17 +67,17 @@ class ConfigDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "--edit",
-        action="store_true",
-        help="edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, then saved",
-    )
-    parser.add_argument(
-        "--files", dest="path", action="store_true", help="print the files that are read, one a line"
+    add_arguments(
+        parser,
+        {
+            "--edit": "edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, "
+            "then saved",
+            "--files": "print the files that are read, one a line",
+            "--json": "print JSON (gdrtop schema config)",
+        },
+        files={"dest": "path", "action": "store_true"},
     )
     accept_earlier(parser, "--files", "--path")
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema config)")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -191,21 +192,13 @@ def more_errors(found: Configuration) -> Iterator[str]:
 
 def edit(out: TextIO) -> int:
     """Edit a copy of this user's file, as root of the site's, which replaces the file once it is valid."""
-    try:
-        return _edit(out)
-    except (NotSaved, NotWritten) as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
-
-
-def _edit(out: TextIO) -> int:
     is_site = is_root()
     path = os.path.join(load.SITE_DIRECTORY, load.FILE) if is_site else load.user_file()
     if not path:
-        raise NotSaved(NO_HOME)
+        raise NotWritten(NO_HOME)
     path = path if is_site else os.path.realpath(path)  # a link of dotfiles stays one
     before, status = read_file(path)
-    make_directory(os.path.dirname(path), NotSaved, 0o755 if is_site else 0o700)
+    make_directory(os.path.dirname(path), mode=0o755 if is_site else 0o700)
     base = template().encode() if before is None else before
     copy = os.path.join(os.path.dirname(path), f"config.{os.getpid()}.edit.toml")
     write_new(copy, base.decode("utf-8", "replace"))
@@ -225,7 +218,7 @@ def _edit(out: TextIO) -> int:
             print(f"gdrtop: nothing was saved; your copy is {shown_path(copy)}", file=sys.stderr)
             return EXIT_WRONG_USAGE
     if read_file(path)[0] != before:
-        raise NotSaved(f"{shown_path(path)} changed meanwhile; your copy is {shown_path(copy)}")
+        raise NotWritten(f"{shown_path(path)} changed meanwhile; your copy is {shown_path(copy)}")
     replace_file(path, edited, status, SITE_MODE if is_site else MODE)
     os.unlink(copy)
     out.write(f"saved {shown_path(path)}\n")
@@ -241,9 +234,9 @@ def _run_editor(copy: str) -> None:
         )
     except (OSError, ValueError) as error:
         os.unlink(copy)
-        raise NotSaved(f"the editor {editor!r} cannot be started: {why(error)}; set EDITOR") from None
+        raise NotWritten(f"the editor {editor!r} cannot be started: {why(error)}; set EDITOR") from None
     if status:
-        raise NotSaved(f"the editor ended with exit status {status}; your copy is {shown_path(copy)}")
+        raise NotWritten(f"the editor ended with exit status {status}; your copy is {shown_path(copy)}")
 
 
 def _asks_again() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO, TypedDict
 
 from probes.base.origin import Source
@@ -20,7 +21,7 @@ from tui.actions.events import RunEvent, RunOutcome, lines_of
 from tui.actions.local_commands import ask_for_password
 from tui.actions.manual_steps import why_manual
 from tui.actions.script import script_of
-from tui.command_line.arguments import EXIT_REFUSED, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, UsageError, add_arguments
 from tui.commands.check import examine_host
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import StepObject, node_document, object_from, write_json
@@ -39,12 +40,11 @@ if TYPE_CHECKING:
 
 
 EXIT_FAILED = 1  # a step failed, or its outcome is unknown
-EXIT_STOPPED = EXIT_INTERRUPTED
 _STATUSES = {
     RunOutcome.DONE: 0,
     RunOutcome.LEFT: 0,
     RunOutcome.REFUSED: EXIT_REFUSED,
-    RunOutcome.STOPPED: EXIT_STOPPED,
+    RunOutcome.STOPPED: EXIT_INTERRUPTED,
 }
 
 
@@ -74,39 +74,29 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "action", metavar="ACTION", nargs="?", help="the action to run; without it, list the actions"
-    )
-    parser.add_argument("--list", action="store_true", help="list all actions, one per line")
-    parser.add_argument("--json", action="store_true", help="print the list as JSON (gdrtop schema do)")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and run nothing")
-    parser.add_argument(
-        "--script", action="store_true", help="print the plan as a shell script and run nothing"
-    )
-    parser.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="run the plan on a simulated copy of this node and show the expected verdict",
-    )
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="measure the affected GPU and NIC before and after, and log the difference",
+    add_arguments(
+        parser,
+        {
+            "[ACTION]": "the action to run; without it, list the actions",
+            "--list": "list all actions, one per line",
+            "--json": "print the list as JSON (gdrtop schema do)",
+            "--dry-run": "show the plan and run nothing",
+            "--script": "print the plan as a shell script and run nothing",
+            "--rehearse": "run the plan on a simulated copy of this node and show the expected verdict",
+            "--measure": "measure the affected GPU and NIC before and after, and log the difference",
+        },
     )
     add_consent_options(parser)
 
 
 def add_consent_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that stand for the answers to a confirmation."""
-    parser.add_argument("--yes", action="store_true", help="run without asking for confirmation")
-    parser.add_argument(
-        "--disturb",
-        metavar="HOST",
-        default="",
-        help="run even if it affects jobs or the network; HOST must be this node's host name",
-    )
+    helps = {
+        "--yes": "run without asking for confirmation",
+        "--disturb HOST": "run even if it affects jobs or the network; HOST must be this node's host name",
+    }
+    add_arguments(parser, helps, disturb={"default": ""})
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -272,19 +262,21 @@ class Do:
 
         `yes`: the tests may affect running jobs without another question.
         """
-        from tui.commands.bench.proof import Proof, affected_pair
+        from tui.bandwidth.results_store import open_results_store
+        from tui.commands.bench.options import BenchOptions
+        from tui.commands.bench.proof import affected_pair, difference, measured
 
         found = (item for item in self.judgment.findings if f"fix:{item.id}" == prepared.action)
         devices = next((finding.devices for finding in found), ())
         request = affected_pair(self.examination, prepared.plan, devices)
-        proof = Proof(
-            self._host, self._out, request, yes=yes, ascii_only=self._ascii, read_only=self._read_only
-        )
-        proof.measure_before()
+        options = BenchOptions(ascii=self._ascii, request=request, yes=yes)
+        store = open_results_store(self._host.origin)
+        measure = partial(measured, self._host, self._out, options, store, self._read_only)
+        before = measure()
         status = self.run(prepared, typed)
         if status:
             return status
-        text = proof.conclude()
+        text = difference(before, measure())
         when = local_time(self._host.wall_clock(), "%Y-%m-%d %H:%M %Z")
         ticket = f"For a ticket: {prepared.node}, {when}, {prepared.title}: {text}"
         self._print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])

@@ -22,7 +22,7 @@ from probes.setup.env.explain import Explanation, explain
 from probes.setup.env.lint import File, FileReport, lint, named_file, worst_status
 from probes.setup.env.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError, accept_earlier, named_text
+from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, named_text
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, ExitStatus, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
@@ -103,7 +103,6 @@ class EnvDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _HELP
     forms = parser.add_mutually_exclusive_group()
     texts = {
@@ -116,23 +115,22 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         option = "--task-prolog" if form == "slurm" else f"--{form}"
         forms.add_argument(option, dest="form", action="store_const", const=form, help=texts[form])
     accept_earlier(parser, "--task-prolog", "--slurm")
-    forms.add_argument("--json", action="store_true", help="print JSON (gdrtop schema env)")
+    add_arguments(forms, {"--json": "print JSON (gdrtop schema env)"})
     parser.set_defaults(form="shell")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--explain", metavar="NAME[=VALUE]", help="explain a variable, or one of its values")
-    what.add_argument(
-        "--lint", metavar="FILE", nargs="+", help="check what files set; - reads standard input"
-    )
-    parser.add_argument(
-        "--kind",
-        choices=[kind.value for kind in FileKind],
-        help="the type of FILE (default: detected from its name and first lines)",
-    )
-    parser.add_argument(
-        "--nccl",
-        metavar="VERSION",
-        type=_version,
-        help="the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, else the newest)",
+    what = {
+        "--explain NAME[=VALUE]": "explain a variable, or one of its values",
+        "--lint FILE ...": "check what files set; - reads standard input",
+    }
+    add_arguments(parser.add_mutually_exclusive_group(), what)
+    add_arguments(
+        parser,
+        {
+            "--kind": "the type of FILE (default: detected from its name and first lines)",
+            "--nccl VERSION": "the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, "
+            "else the newest)",
+        },
+        kind={"choices": [kind.value for kind in FileKind]},
+        nccl={"type": _version},
     )
 
 
@@ -177,34 +175,32 @@ def write_explanation(host: Host, out: TextIO, text: str, options: EnvOptions) -
     examination = examine(host)
     found = explain(text, examination, version_of(examination, options.nccl or "")[0])
     if found is None:
-        name = text.partition("=")[0]
-        hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
-        if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
-            raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
-        parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
-        if parameter is None:
-            raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
-        if options.json:
-            content = _undocumented_json(parameter, text)
-            write_json(_document(host, examination, explanation=content), out)
-        else:
-            print_lines([heading(examination.node)], out, options.ascii)
-            _print(_undocumented(parameter), out, options.ascii)
-        return 0
+        parameter = _parameter(text)
+        content, texts = _undocumented_json(parameter, text), _undocumented(parameter)
+    else:
+        rows = {
+            "defaults": [{"since": since, "value": value} for since, value in found.variable.defaults],
+            "values": [{"value": value, "meaning": text} for value, text in found.values],
+        }
+        content, texts = object_from(found, _EXPLANATION, found.variable, **rows), _explanation(found)
     if options.json:
-        variable = found.variable
-        content = object_from(
-            found,
-            _EXPLANATION,
-            variable,
-            defaults=[{"since": since, "value": value} for since, value in variable.defaults],
-            values=[{"value": value, "meaning": text} for value, text in found.values],
-        )
         write_json(_document(host, examination, explanation=content), out)
     else:
         print_lines([heading(examination.node)], out, options.ascii)
-        _print(_explanation(found), out, options.ascii)
+        _print(texts, out, options.ascii)
     return 0
+
+
+def _parameter(text: str) -> Parameter:
+    """Return the variable of NCCL's source that gdrtop does not explain; UsageError: there is none."""
+    name = text.partition("=")[0]
+    hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
+    if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
+        raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
+    parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
+    if parameter is None:
+        raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
+    return parameter
 
 
 def _undocumented(parameter: Parameter) -> Iterator[str]:

@@ -20,7 +20,7 @@ from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, Setting
 from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination
-from tui.command_line.arguments import UsageError, accept_earlier, whole_number
+from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, whole_number
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, node_document, object_from, plain_value, write_json
 from tui.runtime.open_host import open_host
@@ -59,15 +59,20 @@ class ExplainDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument("pid", metavar="PID", nargs="?", type=_pid, help="the process; without it, list all")
-    parser.add_argument("--job", metavar="ID", default="", help="all processes of this Slurm job")
-    accept_earlier(parser, "--job", "--slurm")
-    parser.add_argument(
-        "--pod", metavar="UID", default="", help="all processes of this pod; the first 8 digits of its UID"
+    add_arguments(
+        parser,
+        {
+            "[PID]": "the process; without it, list all",
+            "--job ID": "all processes of this Slurm job",
+            "--pod UID": "all processes of this pod; the first 8 digits of its UID",
+            "--json": "print JSON (gdrtop schema explain)",
+        },
+        pid={"type": _pid},
+        job={"default": ""},
+        pod={"default": ""},
     )
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema explain)")
+    accept_earlier(parser, "--job", "--slurm")
 
 
 def _pid(text: str) -> int:

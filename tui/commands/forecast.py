@@ -36,7 +36,7 @@ from probes.setup.upgrade.upgrade import (
     subject_of,
 )
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import UsageError, add_arguments
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import (
     ExitStatus,
@@ -102,8 +102,7 @@ class ImageDocument(TypedDict):
 def write_forecast(host: Host, out: TextIO, release: str, options: OutputOptions) -> int:
     """Print what a reboot brings and return the exit status; `release`: the kernel to show in detail.
 
-    Raises:
-        UsageError: the kernel is not installed.
+    UsageError: the kernel is not installed.
     """
     examination = examine(host)
     found = read_forecast(host, examination, release)
@@ -233,8 +232,7 @@ class UpgradeDocument(TypedDict):
 def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) -> int:
     """Print what an upgrade would bring, and return the exit status of the forecast with it.
 
-    Raises:
-        UsageError: the command is no upgrade, or its package manager does not answer.
+    UsageError: the command is no upgrade, or its package manager does not answer.
     """
     changes = _given() if command == FROM_STDIN else _asked(host, command)
     if isinstance(changes, Unknown):
@@ -317,35 +315,21 @@ exit status, as for gdrtop check, of the node as it will be:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "--kernel",
-        metavar="RELEASE",
-        default="",
-        help="the kernel to show in detail (default: the one that boots next)",
-    )
-    parser.add_argument(
-        "--upgrade",
-        metavar="COMMAND",
-        help="also an upgrade of packages before the reboot, such as 'apt-get dist-upgrade'; it is only "
-        "simulated. -: read the output of a simulation from stdin",
-    )
-    parser.add_argument(
-        "--image", metavar="DIR", help="judge the image at DIR, on the hardware that --as names"
-    )
-    parser.add_argument(
-        "--as",
-        metavar="NODE",
-        dest="assumed",
-        default="",
-        help="with --image: a simulated node or a recording FILE, whose hardware the image will run on",
-    )
-    parser.add_argument("--quiet", action="store_true", help="print nothing; the exit status is the answer")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON (gdrtop schema forecast; with --upgrade upgrade, with --image image)",
+    add_arguments(
+        parser,
+        {
+            "--kernel RELEASE": "the kernel to show in detail (default: the one that boots next)",
+            "--upgrade COMMAND": "also an upgrade of packages before the reboot, such as 'apt-get "
+            "dist-upgrade'; it is only simulated. -: read the output of a simulation from stdin",
+            "--image DIR": "judge the image at DIR, on the hardware that --as names",
+            "--as NODE": "with --image: a simulated node or a recording FILE, whose hardware the image "
+            "will run on",
+            "--quiet": "print nothing; the exit status is the answer",
+            "--json": "print JSON (gdrtop schema forecast; with --upgrade upgrade, with --image image)",
+        },
+        kernel={"default": ""},
+        as_={"dest": "assumed", "default": ""},
     )
 
 

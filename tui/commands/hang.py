@@ -41,7 +41,13 @@ from probes.live.ras.targets import RasTarget, find_targets, local_processes, no
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
 from probes.nccl.log.facts import JobLogReading
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, duration, require_running_node
+from tui.command_line.arguments import (
+    EXIT_WRONG_USAGE,
+    UsageError,
+    add_arguments,
+    duration,
+    require_running_node,
+)
 from tui.command_line.options import OutputOptions, parsed
 from tui.files.new_file import shown_path
 from tui.files.read_file import read_small
@@ -181,31 +187,28 @@ exit status, of the worst job:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
     parser.add_argument("--job", metavar="ID", dest="named_job", default="", help="the same as JOB alone")
     add_watch_options(parser)
-    parser.add_argument(
-        "--dumps",
-        metavar="FILE",
-        nargs="+",
-        help="only compare these flight-recorder dumps, one of each rank, also of a job that has ended",
+    add_arguments(
+        parser,
+        {
+            "--dumps FILE ...": "only compare these flight-recorder dumps, one of each rank, also of a job "
+            "that has ended",
+            "--yes": "query the job's RAS service without confirmation",
+            "--no-ras": "do not query the job's RAS service",
+        },
     )
-    parser.add_argument("--yes", action="store_true", help="query the job's RAS service without confirmation")
-    parser.add_argument("--no-ras", action="store_true", help="do not query the job's RAS service")
 
 
 def add_watch_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that the command has for one node and for many."""
-    parser.add_argument(
-        "--seconds",
-        metavar="TIME",
-        type=duration(SECONDS, 600),
-        default=SECONDS,
-        help=f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema hang)")
+    helps = {
+        "--seconds TIME": f"watch the job for this time, {SECONDS} to 600 (default: {SECONDS})",
+        "--json": "print JSON (gdrtop schema hang)",
+    }
+    add_arguments(parser, helps, seconds={"type": duration(SECONDS, 600), "default": SECONDS})
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

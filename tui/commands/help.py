@@ -18,13 +18,8 @@ _MOST_PAGES, _MOST_CHECKS = 8, 12
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "words",
-        metavar="WORD",
-        nargs="*",
-        help="a page, a command, or what to look for in pages, checks and messages; default: list the pages",
-    )
+    text = "a page, a command, or what to look for in pages, checks and messages; default: list the pages"
+    parser.add_argument("words", metavar="WORD", nargs="*", help=text)
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

@@ -24,10 +24,10 @@ from probes.setup.manifests.immutable_hosts import openibd_drop_in
 from probes.setup.manifests.manifest_text import DriverOwner, Refused, make_request
 from probes.setup.situation import read_situation
 from probes.snapshot.examination import examine
-from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError, add_arguments
 from tui.commands.consumers.checked_node import ROOTS_DIRECTORY, VERDICT_LINE
 from tui.commands.watch.unit import escaped, program, quoted
-from tui.files.new_file import NotWritten, check_new, make_directory, shown_path, write_new
+from tui.files.new_file import check_new, make_directory, shown_path, write_new
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 
@@ -53,33 +53,24 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG.format(kinds="\n".join(f"  {name:<18}{text}" for name, text in KINDS.items()))
-    parser.add_argument("kind", metavar="KIND", help="what to write; the kinds are listed below")
-    parser.add_argument(
-        "--path", choices=tuple(_PATHS), help="path to set up (default: the recommended one for this node)"
+    add_arguments(
+        parser,
+        {
+            "KIND": "what to write; the kinds are listed below",
+            "--path": "path to set up (default: the recommended one for this node)",
+            "--driver": "who installs the NVIDIA driver on the fleet (default: as on this node)",
+            "--role NAME": "machineconfig: the pool of nodes (default: worker)",
+            "--talos-version N.N": "talos: its version, such as 1.14 (default: this node's)",
+            "--drop-in": "modules-load: print the drop-in for openibd.service instead",
+            "--textfile FILE": "metrics: the file that the timer writes, in node_exporter's textfile "
+            "directory (default: /var/lib/prometheus/node-exporter/gdrtop.prom)",
+            "-o --output FILE": "write to a new file instead of stdout",
+        },
+        path={"choices": tuple(_PATHS)},
+        driver={"choices": ("host", "operator")},
+        role={"default": "worker"},
     )
-    parser.add_argument(
-        "--driver",
-        choices=("host", "operator"),
-        help="who installs the NVIDIA driver on the fleet (default: as on this node)",
-    )
-    parser.add_argument(
-        "--role", metavar="NAME", default="worker", help="machineconfig: the pool of nodes (default: worker)"
-    )
-    parser.add_argument(
-        "--talos-version", metavar="N.N", help="talos: its version, such as 1.14 (default: this node's)"
-    )
-    parser.add_argument(
-        "--drop-in", action="store_true", help="modules-load: print the drop-in for openibd.service instead"
-    )
-    parser.add_argument(
-        "--textfile",
-        metavar="FILE",
-        help="metrics: the file that the timer writes, in node_exporter's textfile directory "
-        "(default: /var/lib/prometheus/node-exporter/gdrtop.prom)",
-    )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to a new file instead of stdout")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
@@ -100,21 +91,17 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             raise UsageError("--textfile: node_exporter reads only files that end in .prom")
         return write_files(monitoring_files(options.textfile), options.output, out)
     talos = _talos_version(options.talos_version)
-    try:
-        if options.output is not None:
-            check_new(options.output)
-        text = _text(open_host(options), options, talos)
-        if isinstance(text, Refused):
-            print(f"gdrtop: no {options.kind} manifest for this node: {text.reason}", file=sys.stderr)
-            return EXIT_WRONG_USAGE if text.is_impossible else EXIT_REFUSED
-        if options.output is None:
-            out.write(ascii_text(text) if is_plain(out, options.ascii) else text)
-        else:
-            written = write_new(options.output, ascii_text(text) if options.ascii else text)
-            print(f"wrote {written}", file=sys.stderr)
-    except NotWritten as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    if options.output is not None:
+        check_new(options.output)
+    text = _text(open_host(options), options, talos)
+    if isinstance(text, Refused):
+        print(f"gdrtop: no {options.kind} manifest for this node: {text.reason}", file=sys.stderr)
+        return EXIT_WRONG_USAGE if text.is_impossible else EXIT_REFUSED
+    if options.output is None:
+        out.write(ascii_text(text) if is_plain(out, options.ascii) else text)
+    else:
+        written = write_new(options.output, ascii_text(text) if options.ascii else text)
+        print(f"wrote {written}", file=sys.stderr)
     return 0
 
 
@@ -295,20 +282,16 @@ def boot_files() -> Mapping[str, str]:
 
 
 def write_files(files: Mapping[str, str], directory: str | None, out: TextIO) -> int:
-    """Write new files in a directory, or print them one after another; return the exit status."""
+    """Write new files in a directory, or print them one after another; return the exit status, 0."""
     if directory is None:
         for name, text in files.items():
             out.write(f"# ==> {name} <==\n{text}\n")
         return 0
     paths = {os.path.join(directory, name): text for name, text in files.items()}
-    try:
-        make_directory(directory)
-        for path in paths:
-            check_new(path)
-        for path, text in paths.items():
-            write_new(path, text)
-    except NotWritten as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    make_directory(directory)
+    for path in paths:
+        check_new(path)
+    for path, text in paths.items():
+        write_new(path, text)
     print(f"wrote {', '.join(files)} in {shown_path(directory)}", file=sys.stderr)
     return 0

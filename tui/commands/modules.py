@@ -39,7 +39,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "modules")
 

@@ -49,7 +49,6 @@ class NcclLogDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _HELP
     parser.add_argument("files", metavar="FILE", nargs="+", help="a log written with NCCL_DEBUG=INFO, or -")
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema nccl-log)")

@@ -43,7 +43,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     parser.add_argument("--gpu", metavar="N", help="only this GPU, by index or PCI address (default: all)")
     parser.add_argument("--nic", metavar="DEV", help="only this NIC (default: all)")

@@ -25,6 +25,7 @@ from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     UsageError,
     accept_earlier,
+    add_arguments,
     duration,
     require_running_node,
     whole_number,
@@ -88,49 +89,31 @@ class RasDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "-v",
-        "--verbose",
-        action="store_true",
-        default=argparse.SUPPRESS,
-        help="have RAS name more ranks (VERBOSE STATUS); also print the sources, as with other commands",
-    )
-    parser.add_argument(
-        "--diagnostics",
-        action="store_true",
-        help="have the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL 2.31",
-    )
-    parser.add_argument(
-        "--interval",
-        dest="watch",
-        metavar="TIME",
-        type=duration(round(LEAST_INTERVAL_SECONDS), _MOST_SECONDS),
-        help=f"query again after so long, {LEAST_INTERVAL_SECONDS:.0f} to {_MOST_SECONDS} s, until Ctrl-C; "
-        "needs NCCL 2.29.2",
+    add_arguments(
+        parser,
+        {
+            "-v --verbose": "have RAS name more ranks (VERBOSE STATUS); also print the sources, as with "
+            "other commands",
+            "--diagnostics": "have the job run diagnostics inside its processes (DIAGNOSTICS); needs NCCL "
+            "2.31",
+            "--interval TIME": f"query again after so long, {LEAST_INTERVAL_SECONDS:.0f} to "
+            f"{_MOST_SECONDS} s, until Ctrl-C; "
+            "needs NCCL 2.29.2",
+            "--count N": "stop after N reports (--interval) or after N seconds (--follow)",
+            "--follow": "print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2",
+            "--json": "print JSON, one line per report (gdrtop schema ras)",
+            "--yes": "query the job without confirmation",
+            "--nccl VERSION": "the job's NCCL version, if gdrtop cannot read it",
+        },
+        verbose={"default": argparse.SUPPRESS},
+        interval={"dest": "watch", "type": duration(round(LEAST_INTERVAL_SECONDS), _MOST_SECONDS)},
+        count={"type": whole_number(1, 999_999)},
+        follow={"dest": "monitor"},
+        nccl={"type": _version},
     )
     accept_earlier(parser, "--interval", "--watch")
-    parser.add_argument(
-        "--count",
-        metavar="N",
-        type=whole_number(1, 999_999),
-        help="stop after N reports (--interval) or after N seconds (--follow)",
-    )
-    parser.add_argument(
-        "--follow",
-        dest="monitor",
-        action="store_true",
-        help="print RAS events until Ctrl-C (MONITOR); needs NCCL 2.29.2",
-    )
     accept_earlier(parser, "--follow", "--monitor")
-    parser.add_argument(
-        "--json", action="store_true", help="print JSON, one line per report (gdrtop schema ras)"
-    )
-    parser.add_argument("--yes", action="store_true", help="query the job without confirmation")
-    parser.add_argument(
-        "--nccl", metavar="VERSION", type=_version, help="the job's NCCL version, if gdrtop cannot read it"
-    )
 
 
 def _version(text: str) -> str:

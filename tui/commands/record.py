@@ -14,7 +14,7 @@ from probes.base.origin import Source
 from probes.checks.judgment import only_in_logs
 from probes.host.protocol import Host
 from probes.recording.format import RecordingError
-from tui.command_line.arguments import EXIT_WRONG_USAGE, duration
+from tui.command_line.arguments import EXIT_WRONG_USAGE, add_arguments, duration
 from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ProgressLine
@@ -26,19 +26,15 @@ _PATIENCE = 3  # times the requested seconds
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("file", metavar="FILE", help="the .tar.gz file to write; it must not exist yet")
-    parser.add_argument(
-        "--seconds",
-        metavar="TIME",
-        type=duration(1, _MOST_SECONDS),
-        default=10,
-        help=f"seconds to record, one reading each, 1 to {_MOST_SECONDS} (default: 10); Ctrl-C stops early",
-    )
-    parser.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names, addresses, GUIDs, serial numbers and arguments with tokens",
+    add_arguments(
+        parser,
+        {
+            "FILE": "the .tar.gz file to write; it must not exist yet",
+            "--seconds TIME": f"seconds to record, one reading each, 1 to {_MOST_SECONDS} (default: 10); "
+            "Ctrl-C stops early",
+            "--redact": "replace names, addresses, GUIDs, serial numbers and arguments with tokens",
+        },
+        seconds={"type": duration(1, _MOST_SECONDS), "default": 10},
     )
 
 

@@ -9,14 +9,22 @@ from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Source
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.node import probe_node
 from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
-from tui.command_line.arguments import UsageError, add_table_options
+from tui.command_line.arguments import UsageError, add_arguments, add_table_options
 from tui.command_line.options import TableOptions, parsed
-from tui.runtime.json_values import Changed, Time, node_document, object_from, time_json, write_document
+from tui.runtime.json_values import (
+    Changed,
+    Time,
+    node_document,
+    object_from,
+    object_of,
+    time_json,
+    write_document,
+)
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, sentence, wrapped
@@ -65,15 +73,9 @@ class ReliabilityDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "component",
-        metavar="COMPONENT",
-        nargs="?",
-        default="",
-        help="show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID",
-    )
+    text = "show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID"
+    add_arguments(parser, {"[COMPONENT]": text}, component={"default": ""})
     add_table_options(parser, "reliability")
 
 
@@ -139,25 +141,18 @@ def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:
 def _content(
     history: ComponentHistory | Unknown, chosen: tuple[Component, ...], gone: frozenset[str], status: int
 ) -> dict[str, Any]:
-    if isinstance(history, Unknown):
-        return {
-            "since": None,
-            "until": None,
-            "jobs": [],
-            "components": [],
+    jobs = () if isinstance(history, Unknown) else history.jobs
+    return object_of(
+        {
+            "since": map_known(history, lambda found: time_json(found.since)),
+            "until": map_known(history, lambda found: time_json(found.until)),
+            "jobs": [
+                object_from(job, _JOB, began=time_json(job.began), ended=time_json(job.ended)) for job in jobs
+            ],
+            "components": [_component_json(component, component.id in gone) for component in chosen],
             "exit_status": status,
-            "unknown": dict.fromkeys(("since", "until"), str(history)),
         }
-    return {
-        "since": time_json(history.since),
-        "until": time_json(history.until),
-        "jobs": [
-            {"name": job.name, "began": time_json(job.began), "ended": time_json(job.ended)}
-            for job in history.jobs
-        ],
-        "components": [_component_json(component, component.id in gone) for component in chosen],
-        "exit_status": status,
-    }
+    )
 
 
 def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:

@@ -11,14 +11,15 @@ from typing import Annotated, Any, TextIO, TypedDict
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.setup.report import Change, Report
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import UsageError, add_arguments
 from tui.commands.bench.lists import BenchDocument, result_json
 from tui.commands.check import CheckDocument, check_json
 from tui.commands.live.live import LiveDocument, live_json
 from tui.commands.topo import TopoDocument, highlights_of, topology_json
 from tui.controllers.report_reader import read_report
-from tui.files.new_file import NotWritten, check_new, write_new
-from tui.files.setup_log import REPORTED, SetupLog, SetupLogError, open_setup_log
+from tui.files import NotWritten
+from tui.files.new_file import check_new, write_new
+from tui.files.setup_log import REPORTED, SetupLog, open_setup_log
 from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
 from tui.runtime.json_values import (
@@ -62,23 +63,14 @@ class ReportDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument(
-        "file", metavar="FILE", help="the new file to write, .md, .html or .json; - is standard output"
+    add_arguments(parser, {"FILE": "the new file to write, .md, .html or .json; - is standard output"})
+    add_arguments(
+        parser.add_mutually_exclusive_group(),
+        {f"--{name}": f"write {text}, regardless of the file name" for name, text in _FORMATS.items()},
+        **{name: {"dest": "form", "action": "store_const", "const": name} for name in _FORMATS},
     )
-    form = parser.add_mutually_exclusive_group()
-    for name, text in _FORMATS.items():
-        form.add_argument(
-            f"--{name}",
-            dest="form",
-            action="store_const",
-            const=name,
-            help=f"write {text}, regardless of the file name",
-        )
-    parser.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace names, addresses, GUIDs, serial numbers and arguments with tokens",
+    add_arguments(
+        parser, {"--redact": "replace names, addresses, GUIDs, serial numbers and arguments with tokens"}
     )
 
 
@@ -89,22 +81,18 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         report = read_report(open_host(options), options.redact)
         write_to(out, report, form, options.ascii)
         return 0
-    try:
-        check_new(options.file)
-        host = open_host(options)
-        path = write_new(options.file, text_of(read_report(host, options.redact), form))
-        print(f"Written to {path}. {_PRIVACY[options.redact]}", file=sys.stderr)
-        if host.origin.source is Source.LIVE:
-            _note_in_setup(open_setup_log(is_live=True), path)
-        elif host.origin.source is Source.SIMULATED:
-            from tui.commands.simulated_setup import SimulatedSetup
+    check_new(options.file)
+    host = open_host(options)
+    path = write_new(options.file, text_of(read_report(host, options.redact), form))
+    print(f"Written to {path}. {_PRIVACY[options.redact]}", file=sys.stderr)
+    if host.origin.source is Source.LIVE:
+        _note_in_setup(open_setup_log(is_live=True), path)
+    elif host.origin.source is Source.SIMULATED:
+        from tui.commands.simulated_setup import SimulatedSetup
 
-            simulated = SimulatedSetup(host.origin.label)
-            if simulated.is_used:
-                _note_in_setup(simulated.log, path)
-    except NotWritten as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+        simulated = SimulatedSetup(host.origin.label)
+        if simulated.is_used:
+            _note_in_setup(simulated.log, path)
     return 0
 
 
@@ -112,7 +100,7 @@ def _note_in_setup(log: SetupLog, path: str) -> None:
     """Complete the report step of setup; the report itself stays if that fails."""
     try:
         log.add(REPORTED, path)
-    except SetupLogError as error:
+    except NotWritten as error:
         print(f"gdrtop: setup does not show the report: {error}", file=sys.stderr)
 
 

@@ -65,7 +65,6 @@ _REASONS = {
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.add_argument(
         "kind", metavar="COMMAND", nargs="?", help=f"{', '.join(KINDS)}; without it, list the schemas"
     )

@@ -23,12 +23,12 @@ from probes.simulation.host import SimulatedHost
 from tui.actions.manual_steps import as_simulated
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import open_results_store
-from tui.command_line.arguments import EXIT_REFUSED, EXIT_WRONG_USAGE, UsageError
+from tui.command_line.arguments import EXIT_REFUSED, UsageError, add_arguments
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast import write_advice
 from tui.commands.simulated_setup import SimulatedSetup
-from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, SetupLogError, open_setup_log, remember_boot
+from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, open_setup_log, remember_boot
 from tui.runtime.json_values import Changed, node_document, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
@@ -71,36 +71,32 @@ class SetupDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument("step", metavar="STEP", nargs="?", help="show one step; without it, list all steps")
+    add_arguments(parser, {"[STEP]": "show one step; without it, list all steps"})
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--run", action="store_true", help="run the step after showing its commands")
-    what.add_argument(
-        "--rehearse",
-        action="store_true",
-        help="run the step on a simulated copy of this node and show the expected verdict",
-    )
+    rehearsal = "run the step on a simulated copy of this node and show the expected verdict"
+    add_arguments(what, {"--run": "run the step after showing its commands", "--rehearse": rehearsal})
     add_consent_options(parser)
-    parser.add_argument("--path", choices=_PATHS, help="choose the path; the choice is saved")
-    parser.add_argument(
-        "--skip", metavar="STEP,…", type=_names, default=(), help="skip these steps on this node"
+    add_arguments(
+        parser,
+        {
+            "--path": "choose the path; the choice is saved",
+            "--skip STEP,…": "skip these steps on this node",
+            "--unskip STEP,…": "stop skipping these steps",
+        },
+        path={"choices": _PATHS},
+        skip={"type": _names, "default": ()},
+        unskip={"type": _names, "default": ()},
     )
-    parser.add_argument(
-        "--unskip", metavar="STEP,…", type=_names, default=(), help="stop skipping these steps"
+    add_arguments(
+        what,
+        {
+            "--paths": "show what each path requires, and what is missing",
+            "--script": "print all remaining commands as a shell script and run nothing",
+        },
     )
-    what.add_argument(
-        "--paths", action="store_true", help="show what each path requires, and what is missing"
-    )
-    what.add_argument(
-        "--script", action="store_true", help="print all remaining commands as a shell script and run nothing"
-    )
-    parser.add_argument(
-        "--before",
-        metavar="COMMAND",
-        help=argparse.SUPPRESS,  # until 0.4: gdrtop forecast --upgrade
-    )
-    what.add_argument("--json", action="store_true", help="print the steps as JSON (gdrtop schema setup)")
+    add_arguments(parser, {"--before COMMAND": argparse.SUPPRESS})  # until 0.4: gdrtop forecast --upgrade
+    add_arguments(what, {"--json": "print the steps as JSON (gdrtop schema setup)"})
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -129,12 +125,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         simulated = SimulatedSetup(host.origin.label)
         simulated.restore(host)
         log = simulated.log
-    command = SetupCommand(host, out, log, options, simulated)
-    try:
-        return command.run(options)
-    except SetupLogError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    return SetupCommand(host, out, log, options, simulated).run(options)
 
 
 class SetupCommand:

@@ -36,7 +36,7 @@ from probes.topology.export import Graph, Mark, node_link, plain_graph
 from probes.topology.hops import Hop, Smi
 from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Path, Topology, build
-from tui.command_line.arguments import UsageError, accept_earlier
+from tui.command_line.arguments import UsageError, accept_earlier, add_arguments
 from tui.command_line.options import parsed
 from tui.commands.check import examine_host
 from tui.runtime.json_values import (
@@ -79,30 +79,22 @@ PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices ar
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _FORMAT_HELP
-    parser.add_argument(
-        "--format", choices=FORMATS, default="text", metavar="FORMAT", help="text (default) or dot"
+    add_arguments(
+        parser,
+        {
+            "--format FORMAT": "text (default) or dot",
+            "--json": "print JSON (gdrtop schema topo)",
+            "--hops": "with --json: also the hops of each path, which are most of it",
+            "--switch-ports": "also show the errors that InfiniBand switches count on their ports to this "
+            "node; needs root",
+            "--nccl-xml [FILE]": "show an NCCL topology file; without FILE, write this node's",
+        },
+        format={"choices": FORMATS, "default": "text"},
+        json={"dest": "format", "action": "store_const", "const": "json"},
+        nccl_xml={"const": ""},
     )
     accept_earlier(parser, "--format", "-o", "--output")
-    parser.add_argument(
-        "--json", dest="format", action="store_const", const="json", help="print JSON (gdrtop schema topo)"
-    )
-    parser.add_argument(
-        "--hops", action="store_true", help="with --json: also the hops of each path, which are most of it"
-    )
-    parser.add_argument(
-        "--switch-ports",
-        action="store_true",
-        help="also show the errors that InfiniBand switches count on their ports to this node; needs root",
-    )
-    parser.add_argument(
-        "--nccl-xml",
-        metavar="FILE",
-        nargs="?",
-        const="",
-        help="show an NCCL topology file; without FILE, write this node's",
-    )
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

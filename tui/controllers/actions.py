@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tui.controllers.context import Activity, AppContext
 from tui.runtime.background_task import DRAW_SECONDS, BackgroundTask
 from tui.screens.actions.state import ActionsState
 from tui.screens.keys import KEYS
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from tui.actions.audit_log import PastRun
     from tui.actions.dispatcher import Dispatcher, Prepared
     from tui.actions.events import RunEvent
-    from tui.controllers.context import AppContext
     from tui.runtime.reading_thread import Examined
     from tui.screens.confirm import ConfirmScreen
     from tui.screens.run import RunState
@@ -34,7 +34,7 @@ REST_SECONDS = 10.0  # a read may never return; the kernel then refuses to unloa
 _WAIT_BEYOND_STEP_SECONDS = 10.0
 
 
-class ActionRunController:
+class ActionRunController(Activity):
     """The newest run of an action in a background thread, and its console."""
 
     name = "An action"
@@ -42,7 +42,7 @@ class ActionRunController:
 
     def __init__(self, context: AppContext, read_only: bool) -> None:
         self._context, self._app, self._read_only = context, context.app, read_only
-        self._task: BackgroundTask[RunEvent] = BackgroundTask(context.app.call_later, "action")
+        self.task: BackgroundTask[RunEvent] = BackgroundTask(context.app.call_later, "action")
         self._lock = threading.Lock()
         self._dispatcher: Dispatcher | None = None
         self._stop_reason = ""
@@ -84,13 +84,13 @@ class ActionRunController:
         def on_event(event: RunEvent) -> None:
             if isinstance(event, RunBegan) and self._stop_reason:
                 dispatcher.stop(self._stop_reason)  # requested before there was anything to stop
-            self._task.put(event)
+            self.task.put(event)
 
         def run() -> None:
             with self._readings_rest(prepared.plan):
                 dispatcher.run(prepared, typed, on_event, partial(self._get_password, prepared.title))
 
-        self._task.run_in_background(
+        self.task.run_in_background(
             lambda: self._app.set_timer(DRAW_SECONDS, self._take_events),
             run,
             lambda why: on_event(RunEnded(RunOutcome.UNKNOWN, why)),
@@ -124,7 +124,7 @@ class ActionRunController:
         if state is None:
             return
         had_ended = state.ended is not None
-        state.add_events(self._task.drain())
+        state.add_events(self.task.drain())
         self._draw(state)
         if state.ended is None or had_ended:
             return
@@ -243,15 +243,15 @@ class ActionRunController:
     @property
     def defers_exit(self) -> bool:
         """Return whether a step is running: it must not be cut short by a signal."""
-        return self._task.is_running
+        return self.task.is_running
 
     def close(self) -> None:
         """Send no more events to the screen."""
-        self._task.mute()
+        self.task.mute()
 
     def finish(self) -> None:
         """Wait for the running step, no longer than a step may take."""
-        if not self._task.is_running:
+        if not self.task.is_running:
             return
         from tui.actions.local_commands import STEP_SECONDS
 
@@ -260,10 +260,10 @@ class ActionRunController:
             text = "gdrtop: waiting for the running step to end (Ctrl-C: stop waiting)"
             print(text, file=sys.stderr, flush=True)
         try:
-            self._task.wait(STEP_SECONDS + _WAIT_BEYOND_STEP_SECONDS)
+            self.task.wait(STEP_SECONDS + _WAIT_BEYOND_STEP_SECONDS)
         except KeyboardInterrupt:
             self.dispatcher.abandon_step()
-            self._task.wait(_WAIT_BEYOND_STEP_SECONDS)
+            self.task.wait(_WAIT_BEYOND_STEP_SECONDS)
 
 
 class ActionsController:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.origin import Source
 from tui.controllers.bandwidth_worker import BandwidthWorker
+from tui.controllers.context import Activity, AppContext
 from tui.runtime.background_task import DRAW_SECONDS
 from tui.screens.keys import KEYS
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from probes.bandwidth.model.request import Request
     from probes.bandwidth.model.result import Result
     from probes.snapshot.examination import Examination
-    from tui.controllers.context import AppContext
     from tui.controllers.readings import ReadingsController
     from tui.runtime.reading_thread import Examined
     from tui.screens.bandwidth_run.screen import BandwidthRunScreen
@@ -256,19 +256,16 @@ class BandwidthSetupController:
         self._app.push_screen(ask, answered)
 
 
-_EXIT_SECONDS = 15.0  # both ends of a test have a few seconds each to end
-
-
-class BandwidthController:
+class BandwidthController(Activity):
     """The newest series of tests, which `worker` runs; `setup` holds the settings of the next one."""
 
     name = "A bandwidth test"
     key = KEYS["bandwidth"].display
-    defers_exit = False
+    exit_seconds = 15.0  # both ends of a test have a few seconds each to end
 
     def __init__(self, context: AppContext, readings: ReadingsController, read_only: bool) -> None:
         self._context, self._app = context, context.app
-        self.worker = BandwidthWorker(lambda: context.host, read_only, context.app.call_later)
+        self.task = self.worker = BandwidthWorker(lambda: context.host, read_only, context.app.call_later)
         self.setup = BandwidthSetupController(context, readings, self.worker, self._start)
 
     @property
@@ -418,19 +415,9 @@ class BandwidthController:
         self.worker.stop()
         self._show_series(state)
         self._draw(state)
-        self._app.set_timer(_EXIT_SECONDS, self._app.exit)
+        self._app.set_timer(self.exit_seconds, self._app.exit)
 
     def stop(self, why: str) -> None:
         """Stop the series at once."""
         del why
         self.worker.stop()
-
-    def close(self) -> None:
-        """Stop the series, and send no more events to the screen."""
-        self.worker.stop()
-        self.worker.mute()
-
-    def finish(self) -> None:
-        """Wait for both ends of a test to end, but not forever."""
-        self.worker.stop()
-        self.worker.wait(_EXIT_SECONDS)

@@ -95,26 +95,22 @@ class BandwidthWorker(BackgroundTask["BandwidthEvent"]):
     def load(self, then: Then[tuple[Result, ...]], failed: Failed) -> None:
         """Load all saved results, oldest first; `unread` says why existing ones could not be read."""
 
-        def ask() -> tuple[tuple[Result, ...], str]:
-            store = self.store
-            return store.results(), store.why_unread()
-
         def apply(answer: tuple[tuple[Result, ...], str]) -> None:
             self.kept, self.unread = answer
             then(self.kept)
 
-        call_in_thread(self._call, ask, apply, failed)
+        call_in_thread(self._call, lambda: (self.store.results(), self.store.why_unread()), apply, failed)
 
     def baseline(
         self, machine: str, then: Callable[[tuple[Result, ...], str], object], failed: Failed
     ) -> None:
         """Load the baseline of a machine type, or why there is none."""
-
-        def ask() -> tuple[tuple[Result, ...], str]:
-            store = self.store
-            return store.baseline(machine), store.no_baseline(machine)
-
-        call_in_thread(self._call, ask, lambda answer: then(*answer), failed)
+        call_in_thread(
+            self._call,
+            lambda: (self.store.baseline(machine), self.store.no_baseline(machine)),
+            lambda answer: then(*answer),
+            failed,
+        )
 
     def save_baseline(self, results: tuple[Result, ...], then: Then[str], failed: Failed) -> None:
         """Save these results as the baseline of their machine type; `then` gets the path."""

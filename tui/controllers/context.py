@@ -1,11 +1,13 @@
-"""What the controllers share: the node, its reading thread, and the app's screens."""
+"""What the controllers share: the node, its reading thread, the app's screens, and its end."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from tui.runtime.background_task import Failed, Then, call_in_thread
+from tui.runtime.background_task import BackgroundTask, Failed, Then, call_in_thread
 from tui.screens.doctor.state import DoctorState
 from tui.screens.head import change_head
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from probes.base.origin import Origin
     from probes.host.protocol import Host
     from tui.runtime.reading_thread import ReadingThread
+    from tui.runtime.signals import ExitSignals
     from tui.screens.bandwidth_setup import BandwidthSetupScreen
     from tui.screens.list_screen import ListScreen
     from tui.screens.live.state import LiveState
@@ -27,34 +30,46 @@ if TYPE_CHECKING:
     S = TypeVar("S", bound=Screen[Any])
 
 
-class Activity(Protocol):
+class Activity(ABC):
     """An action or a series of bandwidth tests. Only one is active at a time: each would spoil the other."""
 
     name: str  # as the subject of a sentence
     key: str  # shows it
+    task: BackgroundTask[Any]
+    exit_seconds: float  # that `finish` waits
 
     @property
+    @abstractmethod
     def is_active(self) -> bool:
         """Return whether it has begun and its end has not been shown."""
 
     @property
     def defers_exit(self) -> bool:
         """Return whether SIGTERM and SIGHUP must not end gdrtop yet, even after its screen has closed."""
+        return False
 
+    @abstractmethod
     def cancel(self) -> None:
         """Stop it without quitting."""
 
+    @abstractmethod
     def leave(self) -> None:
         """Stop it, show it, and quit when it has ended."""
 
     def stop(self, why: str) -> None:
         """Stop it at once."""
+        del why
+        self.cancel()
 
     def close(self) -> None:
-        """Send no more events to the screen, which has closed."""
+        """Stop it, and send no more events to the screen, which has closed."""
+        self.stop("")
+        self.task.mute()
 
     def finish(self) -> None:
-        """Stop it and wait for its end, after the screen has closed."""
+        """Stop it and wait for its end, but not forever, after the screen has closed."""
+        self.stop("")
+        self.task.wait(self.exit_seconds)
 
 
 class AppContext:
@@ -161,3 +176,61 @@ class AppContext:
         if not isinstance(self.app.screen, AskScreen):
             ask = AskScreen(sentences(question), yes, "Continue without stopping", cancel, exit_answer=YES)
             self.app.push_screen(ask, answered)
+
+
+class QuitController:
+    """Quit by key, by signal, and when the terminal goes away."""
+
+    def __init__(self, context: AppContext, signals: ExitSignals) -> None:
+        self._context, self._app, self._signals = context, context.app, signals
+        self.has_hung_up = False  # by a signal, or because the terminal is gone
+
+    def quit(self) -> None:
+        """Quit; ask first if something is running."""
+        active = self._context.active
+        if active is None:
+            self._leave()
+            return
+
+        self._context.ask_to_stop(
+            f"{active.name} is running. Stop it and quit gdrtop?",
+            "Stop it, then quit",
+            self._leave,
+            "Stop it, and stay in gdrtop",
+            self._cancel,
+        )
+
+    def _cancel(self) -> None:
+        active = self._context.active
+        if active is not None:
+            active.cancel()
+
+    def _leave(self) -> None:
+        active = self._context.active
+        if active is None:
+            self._app.exit()
+        else:
+            active.leave()
+
+    def stop(self, why: str) -> None:
+        """Stop everything at once."""
+        self._context.is_leaving = self.has_hung_up = True
+        for activity in self._context.activities:
+            activity.stop(why)
+
+    def close(self) -> None:
+        """Close the activities, after the screen."""
+        self._signals.note_left()
+        self._context.is_leaving = True
+        for activity in self._context.activities:
+            activity.close()
+        if not any(activity.defers_exit for activity in self._context.activities):
+            self._signals.restore()
+
+    def finish(self) -> None:
+        """Wait for what is running, after the screen has closed."""
+        self._context.is_leaving = True
+        with ExitStack() as stack:
+            stack.callback(self._signals.restore)
+            for activity in reversed(self._context.activities):
+                stack.callback(activity.finish)

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Unknown
+from probes.host.machine.local import LocalHost
 from probes.live.processes.job_logs import FoundLogs, JobLog, LogPath, find_logs
 from tui.runtime.log_follower import Followed, LogFollower
 from tui.screens.keys import KEYS
 from tui.screens.nccl import NcclScreen, NcclState
 
 if TYPE_CHECKING:
-    from probes.host.protocol import FileRange, Host
+    from probes.host.protocol import FileRange
     from tui.controllers.context import AppContext
 
 
@@ -68,7 +69,7 @@ class NcclController:
         if log is None:
             return
         if not log.job:
-            host = _own_machine()
+            host = LocalHost()
         if host is not None and (key != self.state.opened or log.paths != self._paths):
             self.state.open(key)
             self._follower, self._paths = LogFollower(host, log.files), log.paths
@@ -92,7 +93,7 @@ class NcclController:
         def fail(why: str) -> None:
             self._context.notify(f"{shown} cannot be read: {why}", "warning")
 
-        self._context.run_in_thread(lambda: _own_machine().read_range(path, 0, 0), take, fail)
+        self._context.run_in_thread(lambda: LocalHost().read_range(path, 0, 0), take, fail)
 
     def read(self) -> None:
         """Read what is new, if nothing is being read."""
@@ -120,9 +121,3 @@ class NcclController:
                 self._context.draw(NcclScreen)
 
         self._context.run_in_thread(follower.advance, take, fail)
-
-
-def _own_machine() -> Host:
-    from probes.host.machine.local import LocalHost
-
-    return LocalHost()

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tui.controllers.context import Activity, AppContext
 from tui.runtime.background_task import BackgroundTask
 from tui.screens.keys import KEYS
 
-if TYPE_CHECKING:  # loaded with the first registration
+if TYPE_CHECKING:
     from probes.bandwidth.model.command import Refused
     from probes.bandwidth.prove import GpuTrial, PairResult
     from probes.snapshot.examination import Examination
     from tui.bandwidth.prove.session import RegistrationSession
-    from tui.controllers.context import AppContext
     from tui.screens.prove import RegistrationState
 
-_EXIT_SECONDS = 10.0  # the process of a GPU has some seconds to end
+
 _NOT_READ = "Still reading the node. Try again in a moment."
 
 
-class RegistrationController:
+class RegistrationController(Activity):
     """The state of the screen, and the thread that registers."""
 
     name = "A registration"
     key = KEYS["prove"].display
-    defers_exit = False
+    exit_seconds = 10.0  # the process of a GPU has some seconds to end
 
     def __init__(self, context: AppContext, read_only: bool) -> None:
         self._context, self._app, self._read_only = context, context.app, read_only
-        self._task: BackgroundTask[tuple[PairResult, ...] | Refused | None] = BackgroundTask(
+        self.task: BackgroundTask[tuple[PairResult, ...] | Refused | None] = BackgroundTask(
             context.app.call_later, "registration"
         )
         self._state: RegistrationState | None = None
@@ -137,21 +137,21 @@ class RegistrationController:
         self._draw()
 
         def run() -> None:
-            ended = session.run(examination, trials, self._task.put)
-            self._task.put(None if isinstance(ended, tuple) else ended)
+            ended = session.run(examination, trials, self.task.put)
+            self.task.put(None if isinstance(ended, tuple) else ended)
 
         def failed(why: str) -> None:
             from probes.bandwidth.model.command import Refused
 
-            self._task.put(Refused(why))
+            self.task.put(Refused(why))
 
-        self._task.run_in_background(self._take_results, run, failed)
+        self.task.run_in_background(self._take_results, run, failed)
 
     def _take_results(self) -> None:
         state = self._state
         if state is None:
             return
-        for event in self._task.drain():
+        for event in self.task.drain():
             if isinstance(event, tuple):
                 state.add(event)
             elif event is None:
@@ -185,19 +185,4 @@ class RegistrationController:
         """Quit when the run has ended."""
         self._context.is_leaving = True
         self.cancel()
-        self._app.set_timer(_EXIT_SECONDS, self._app.exit)
-
-    def stop(self, why: str) -> None:
-        """Stop the run at once."""
-        del why
-        self.cancel()
-
-    def close(self) -> None:
-        """Stop the run, and send no more results to the screen."""
-        self.cancel()
-        self._task.mute()
-
-    def finish(self) -> None:
-        """Wait for the run to end, but not forever."""
-        self.cancel()
-        self._task.wait(_EXIT_SECONDS)
+        self._app.set_timer(self.exit_seconds, self._app.exit)

@@ -131,10 +131,6 @@ class ReadingsController:
             elif isinstance(part, Sampled):
                 self._needs_check = part.needs_check
 
-    def ask(self) -> None:
-        """Ask for one reading now."""
-        self._context.reading_thread.ask()
-
     def ask_examination_if_due(self) -> None:
         """Ask for a check if the newest reading needs one, once that is drawn."""
         if self.interval is not None and self._needs_check:

@@ -12,8 +12,9 @@ from probes.plans.catalogue import Offer
 from probes.setup.steps.guide import Guide, read_guide
 from tui.actions.local_commands import why_no_root
 from tui.actions.manual_steps import as_simulated
+from tui.files import NotWritten
 from tui.files.new_file import file_word
-from tui.files.setup_log import PATH, REPORTED, SKIP, UNSKIP, SetupLogError, open_setup_log, remember_boot
+from tui.files.setup_log import PATH, REPORTED, SKIP, UNSKIP, open_setup_log, remember_boot
 from tui.runtime.lock import user_and_day
 from tui.screens.setup import GuideState, SetupScreen
 
@@ -187,7 +188,7 @@ class SetupController:
         self._remember_boot(guide)
         try:
             save()
-        except SetupLogError as error:
+        except NotWritten as error:
             self._context.report_error(str(error))
             return
         self.refresh()

@@ -9,7 +9,8 @@ import time
 import traceback
 
 from probes.base.text import printable, printable_lines
-from tui.files.new_file import NewFile, NotWritten, shown_path, why, why_not_as_root
+from tui.files import NotWritten
+from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.version import version
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
@@ -54,7 +55,7 @@ def _save(error: BaseException) -> str:
     except OSError as problem:
         raise NotWritten(f"{shown_path(directory)}: {why(problem)}") from None
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    file = NewFile(os.path.join(directory, f"crash-{stamp}-{os.getpid()}.txt"), NotWritten)
+    file = NewFile(os.path.join(directory, f"crash-{stamp}-{os.getpid()}.txt"))
     file.save(_text(error).encode("utf-8", "replace"))
     return shown_path(file.path)
 

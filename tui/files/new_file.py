@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator
 
 from probes.base.text import printable
+from tui.files import NotWritten
 from tui.files.read_file import open_harmless
 
 MAX_RECORDING_BYTES = 256 << 20
@@ -43,7 +44,7 @@ class NewFile:
     def __init__(
         self,
         path: str,
-        error: type[Exception],
+        error: type[Exception] = NotWritten,
         replaces: bool = False,
         mode: int = 0o600,
         owner: tuple[int, int] | None = None,
@@ -145,10 +146,6 @@ class NewFile:
 
 def _exists(path: str) -> str:
     return f"{shown_path(path)} already exists; choose another name"
-
-
-class NotWritten(Exception):
-    """The file was not written; the message says why."""
 
 
 def make_directory(path: str, error_type: type[Exception] = NotWritten, mode: int = 0o700) -> None:

@@ -18,16 +18,13 @@ from typing import Any
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult
 from probes.fleet.pairs import PairSettings
+from tui.files import NotWritten
 from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import DATA, own_directory
 
 FORMAT = "gdrtop/fleet-bench-results/1"
 _READ_BYTES = 64 << 20  # 256 nodes, each with each: 16 MB
 _MOST_SECONDS = 12 * 3600.0  # an older result says little about now
-
-
-class PairResultsError(Exception):
-    """A result could not be saved; the message says why."""
 
 
 class PairResultsFile:
@@ -41,7 +38,7 @@ class PairResultsFile:
         name = hashlib.sha256(key.encode()).hexdigest()[:16]
         self.path = os.path.join(place, f"{name}.jsonl")
         self._file = AppendFile(
-            self.path, "the file of results", PairResultsError, _READ_BYTES, full_bytes=_READ_BYTES
+            self.path, "the file of results", NotWritten, _READ_BYTES, full_bytes=_READ_BYTES
         )
 
     def unfinished(self, now: float | None = None) -> tuple[PairResult, ...]:
@@ -59,7 +56,7 @@ class PairResultsFile:
         return tuple(found)
 
     def add(self, results: Iterable[PairResult], now: float | None = None) -> None:
-        """Append the results of a round, a line for each pair and memory; or raise PairResultsError."""
+        """Append the results of a round, a line for each pair and memory; or raise NotWritten."""
         pairs: dict[tuple[str, str, PairMemory], list[PairResult]] = {}
         for result in results:
             if not isinstance(result.gbps, Unknown):
@@ -79,7 +76,7 @@ class PairResultsFile:
             self._file.append(json.dumps(line))
 
     def complete(self) -> None:
-        """Note that the run is complete; or raise PairResultsError."""
+        """Note that the run is complete; or raise NotWritten."""
         self._file.append(json.dumps({"complete": True}))
 
 

@@ -58,10 +58,8 @@ def read_trusted(path: str, most_bytes: int, what: str, top: str = "/") -> bytes
     """Return a file's bytes.
 
     `top`: the directories of the file are checked up to this one.
-
-    Raises:
-        NotTrusted: gdrtop runs as root, and another user could have written the file or could replace it.
-        OSError: it cannot be read, is no regular file, or is larger than `what` should be.
+    NotTrusted: gdrtop runs as root, and another user could have written the file or could replace it.
+    OSError: it cannot be read, is no regular file, or is larger than `what` should be.
     """
     if not trusted_path.is_root():
         return read_small(path, most_bytes, what)

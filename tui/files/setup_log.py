@@ -13,6 +13,7 @@ from probes.base.text import printable
 from probes.base.unknown import Unknown
 from probes.setup.step import SetupRecord
 from probes.setup.steps.guide import Guide
+from tui.files import NotWritten
 from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import STATE, own_directory
 
@@ -23,10 +24,6 @@ _READ_BYTES = 256 << 10
 _WORD_LIMIT = 500
 
 
-class SetupLogError(Exception):
-    """A choice cannot be saved; the message names the file."""
-
-
 class SetupLog:
     """Where choices are stored; of a simulated or recorded node, as long as the program lasts."""
 
@@ -34,7 +31,7 @@ class SetupLog:
         self._lines: list[str] = []
 
     def add(self, kind: str, value: str, step: str = "", by: str = "") -> None:
-        """Save a choice, and `by` whom; SetupLogError if that fails."""
+        """Save a choice, and `by` whom; NotWritten if that fails."""
         self._append(json.dumps({"kind": kind, "step": step, "value": value, "by": by}, ensure_ascii=True))
 
     def record(self) -> SetupRecord:
@@ -52,8 +49,8 @@ class DiskSetupLog(SetupLog):
         is_root = os.geteuid() == 0
         own = roots if is_root else os.path.join(own_directory(STATE), "setup.jsonl")
         name = "the setup log"
-        self._file = AppendFile(path or own, name, SetupLogError, _READ_BYTES, all_may_read=is_root)
-        self._roots = AppendFile(roots, name, SetupLogError, _READ_BYTES, owner=0)
+        self._file = AppendFile(path or own, name, NotWritten, _READ_BYTES, all_may_read=is_root)
+        self._roots = AppendFile(roots, name, NotWritten, _READ_BYTES, owner=0)
 
     def record(self) -> SetupRecord:
         """Return root's choices with those of this user on top."""
@@ -73,7 +70,7 @@ def remember_boot(log: SetupLog, guide: Guide) -> str:
         return ""
     try:
         log.add(OPEN if is_open else PREPARED, guide.boot_id)
-    except SetupLogError as error:
+    except NotWritten as error:
         return str(error)
     return ""
 

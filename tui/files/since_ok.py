@@ -15,6 +15,7 @@ from probes.base.unknown import Reason, Unknown, known
 from probes.checks.judgment import Judgment
 from probes.facts.node import host_name
 from probes.snapshot.examination import Examination
+from tui.files import NotWritten
 from tui.files.read_file import read_small
 from tui.files.xdg import STATE, own_directory
 
@@ -30,10 +31,6 @@ ROOTS_DIRECTORY = "/var/lib/gdrtop/last-ok"
 MOST_BYTES = 4 << 20
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _MOST_NAME = 100
-
-
-class LastOkFileError(Exception):
-    """The file cannot be written."""
 
 
 def last_ok_directory() -> str:
@@ -72,27 +69,22 @@ class LastOkFile:
             os.close(descriptor)
 
     def save(self, content: bytes, at: float) -> None:
-        """Write the file whole, for its owner only.
-
-        Raises:
-            LastOkFileError: it cannot be written.
-        """
+        """Write the file whole, for its owner only; or raise NotWritten."""
         from tui.files.new_file import NewFile, make_directory, why, why_not_as_root
 
         if not self.path or len(content) > MOST_BYTES or why_not_as_root(self._directory):
-            raise LastOkFileError(self.path)
+            raise NotWritten(self.path)
         try:
-            make_directory(self._directory, LastOkFileError)
-            NewFile(self.path, LastOkFileError, replaces=True).save(content)
+            make_directory(self._directory)
+            NewFile(self.path, replaces=True).save(content)
             os.utime(self.path, (at, at), follow_symlinks=False)
         except OSError as error:
-            raise LastOkFileError(why(error)) from None
+            raise NotWritten(why(error)) from None
 
     def read(self) -> tuple[bytes, float] | None:
         """Return the content, and the time in seconds since 1970; None: there is no file.
 
-        Raises:
-            OSError: it cannot be read.
+        OSError: it cannot be read.
         """
         if not self.path:
             return None
@@ -169,7 +161,5 @@ def _save(file: LastOkFile, examination: Examination, judgment: Judgment) -> Non
     from probes.fleet.summary import summarize, to_json
 
     summary = to_json(summarize(examination, judgment))
-    try:
+    with suppress(NotWritten):  # a node without a writable directory is checked all the same
         file.save(json.dumps({"facts": facts, **summary}).encode(), examination.taken_at)
-    except LastOkFileError:
-        return  # a node without a writable directory is checked all the same

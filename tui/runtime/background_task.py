@@ -38,21 +38,20 @@ def call_in_thread(call: Call, work: Callable[[], T], then: Then[T], failed: Fai
     threading.Thread(target=run, name="asking", daemon=True).start()
 
 
-class EventQueue(Generic[E]):
-    """Events from a thread, until the screen takes them; one notification for each batch."""
+class BackgroundTask(Generic[E]):
+    """One task at a time in a daemon thread, with its events until the screen takes them.
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
+    There is one notification for each batch of events.
+    """
+
+    def __init__(self, call: Call, name: str) -> None:
+        self._call, self._name = call, name
+        self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._on_ready: Callable[[], object] = lambda: None
         self._events: list[E] = []
         self._is_notified = False
         self._is_muted = False
-
-    def begin(self, on_ready: Callable[[], object]) -> None:
-        """Empty the queue; from now on call `on_ready` in the screen's thread when there are events."""
-        with self._lock:
-            self._on_ready, self._events, self._is_notified = on_ready, [], False
 
     def put(self, event: E) -> None:
         """Add an event; called in the background thread."""
@@ -79,15 +78,6 @@ class EventQueue(Generic[E]):
         """Stop notifying: the screen has closed."""
         self._is_muted = True
 
-
-class BackgroundTask(EventQueue[E]):
-    """One task at a time in a daemon thread, with a queue of its events."""
-
-    def __init__(self, call: Call, name: str) -> None:
-        super().__init__(call)
-        self._name = name
-        self._thread: threading.Thread | None = None
-
     @property
     def is_running(self) -> bool:
         """Return whether the thread is alive."""
@@ -110,7 +100,8 @@ class BackgroundTask(EventQueue[E]):
         """
         if self._thread is not None:
             self._thread.join(1.0)  # its end event comes a moment before the thread ends
-        self.begin(on_ready)
+        with self._lock:
+            self._on_ready, self._events, self._is_notified = on_ready, [], False
 
         def run() -> None:
             try:

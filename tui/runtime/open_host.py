@@ -89,9 +89,7 @@ def fault_without_effect(node: str, wanted: str) -> tuple[Fault, str] | None:
 
     A fault without checks shows in the live view; it has an effect if it changes anything. That a fault is
     found on the node that it is described for is not checked here: tests prove it.
-
-    Raises:
-        NoSuchFault: there is no fault of this name, or this node cannot have it.
+    NoSuchFault: there is no fault of this name, or this node cannot have it.
     """
     from probes.checks.registry import findings
     from probes.live.job_examination import examine_with_jobs
@@ -251,9 +249,7 @@ def open_hardware(name: str, seed: int = 0) -> Host:
     """Return a simulated node with its faults, or the node of a recording; NoSuchHost: there is neither."""
     if os.path.isfile(name):
         return _replay(name)
-    from probes.simulation.host import SimulatedHost
-
-    return SimulatedHost(_simulated_name(name), seed)
+    return open_simulated(name, seed)
 
 
 def open_recording(options: argparse.Namespace) -> ReplayHost:

@@ -16,6 +16,7 @@ from textual.binding import Binding
 from textual.keys import KEY_NAME_REPLACEMENTS, Keys, format_key
 
 from probes.base.text import did_you_mean, printable
+from tui.files import NotWritten
 from tui.runtime.background_task import call_in_thread
 from tui.screens.keys import FUNCTION_KEYS, KEYS, RANKS, Key, ranks_of
 from tui.settings.configuration import Configuration, Configured
@@ -184,11 +185,11 @@ def save_setting(app: App[Any], name: str, value: str, what: str) -> None:
     over = f" {variable} is set and counts more at the next start." if variable in os.environ else ""
 
     def work() -> tuple[str, bool]:
-        from tui.settings.save import NotSaved, save
+        from tui.settings.save import save
 
         try:
             return f"{what}, saved in {save(name, value)}.{over}", True
-        except NotSaved as error:
+        except NotWritten as error:
             return f"{what}, until gdrtop ends. Not saved: {error}", False
 
     def show(answer: tuple[str, bool]) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from textual.screen import Screen
 
-from tui.files.new_file import NotWritten, write_new
+from tui.files import NotWritten
+from tui.files.new_file import write_new
 from tui.terminal.clipboard import clipboard_hint
 
 

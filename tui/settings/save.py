@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from probes.base.text import printable
 from probes.host.trusted_path import is_root, require_path
+from tui.files import NotWritten
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
 from tui.files.read_file import read_trusted
 from tui.files.xdg import NO_HOME
@@ -30,22 +31,17 @@ _VALUE = re.compile(r"""([^=]*=[ \t]*)("(?:[^"\\]|\\.)*"|'[^']*')""")
 _lock = threading.Lock()  # two settings may be saved at the same time
 
 
-class NotSaved(Exception):
-    """The file is as it was; the message says why, and what to do."""
-
-
 def save(name: str, value: str) -> str:
     """Save the value of a setting for this user, also as root; return the printable path of the file.
 
-    Raises:
-        NotSaved: the file cannot be written, or is not valid.
+    NotWritten: the file cannot be written, or is not valid.
     """
     path = load.user_file()
     if not path:
-        raise NotSaved(NO_HOME)
+        raise NotWritten(NO_HOME)
     directory = os.path.dirname(path)
     if not_as_root := why_not_as_root(directory):
-        raise NotSaved(not_as_root)
+        raise NotWritten(not_as_root)
     path = path if is_root() else os.path.realpath(path)  # a link of dotfiles stays one
     with _lock:
         before, status = read_file(path)
@@ -55,8 +51,8 @@ def save(name: str, value: str) -> str:
         except (ValueError, RecursionError) as error:
             is_encoding = isinstance(error, UnicodeDecodeError)
             problem = "it is not UTF-8 text" if is_encoding else printable(str(error), 200)
-            raise NotSaved(f"{shown_path(path)} stays as it is: {problem}; {_EDIT}") from None
-        make_directory(directory, NotSaved)
+            raise NotWritten(f"{shown_path(path)} stays as it is: {problem}; {_EDIT}") from None
+        make_directory(directory)
         _require_trust(path)
         replace_file(path, changed.encode(), status, MODE)
     return shown_path(path)
@@ -69,30 +65,29 @@ def read_file(path: str) -> tuple[bytes | None, os.stat_result | None]:
     except FileNotFoundError:
         return None, None
     except OSError as error:
-        raise NotSaved(f"{shown_path(path)} cannot be edited: {why(error)}") from None
+        raise NotWritten(f"{shown_path(path)} cannot be edited: {why(error)}") from None
 
 
 def _require_trust(path: str) -> None:
-    """Raise NotSaved if gdrtop, as root, would not read the file at its next start."""
+    """Raise NotWritten if gdrtop, as root, would not read the file at its next start."""
     try:
         if is_root():
             require_path(os.path.dirname(path), load.TOP)
     except OSError as error:
-        raise NotSaved(f"{shown_path(path)} would not be read: {why(error)}") from None
+        raise NotWritten(f"{shown_path(path)} would not be read: {why(error)}") from None
 
 
 def replace_file(path: str, content: bytes, status: os.stat_result | None, mode: int) -> None:
     """Write a file of the configuration; it keeps its mode and owner. `mode`: of a new one."""
     kept = mode if status is None else status.st_mode & 0o7777
     owner = None if status is None else (status.st_uid, status.st_gid)
-    NewFile(path, NotSaved, replaces=True, mode=kept, owner=owner).save(content)
+    NewFile(path, replaces=True, mode=kept, owner=owner).save(content)
 
 
 def with_value(text: str, name: str, value: str) -> str:
     """Return the text of a configuration in which a setting has this value, with all comments.
 
-    Raises:
-        ValueError: the text is not valid TOML, or has the setting in a form that gdrtop does not change.
+    ValueError: the text is not valid TOML, or has the setting in a form that gdrtop does not change.
     """
     wanted = tomllib.loads(text)
     table, _, key = name.rpartition(".")

@@ -64,11 +64,6 @@ class PartialCompositor(Compositor):
         self._panes: dict[LinesView, _PaneLines | None] = {}  # None: not seen whole
         self._placed: Placed = {}  # for which these were found
 
-    @property
-    def has_marked_cells(self) -> bool:
-        """Whether cells of panes wait to be drawn."""
-        return bool(self._marked)
-
     def mark(self, view: LinesView, regions: Sequence[Region]) -> None:
         """Have these regions of a pane drawn once the current message has been processed."""
         if not self._marked:

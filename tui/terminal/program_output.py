@@ -20,19 +20,8 @@ _SEQUENCE = re.compile(
 _COLOR = re.compile(r"\x1b\[([0-9;]{0,32})m")
 # ECMA-48 SGR: the eight colors, plain and bright.
 _TONES = {
-    1: Tone.TITLE,
-    2: Tone.DIM,
-    31: Tone.BAD,
-    32: Tone.GOOD,
-    33: Tone.WARNING,
-    34: Tone.NIC,
-    36: Tone.NIC,
-    90: Tone.DIM,
-    91: Tone.BAD,
-    92: Tone.GOOD,
-    93: Tone.WARNING,
-    94: Tone.NIC,
-    96: Tone.NIC,
+    **{1: Tone.TITLE, 2: Tone.DIM, 31: Tone.BAD, 32: Tone.GOOD, 33: Tone.WARNING, 34: Tone.NIC, 36: Tone.NIC},
+    **{90: Tone.DIM, 91: Tone.BAD, 92: Tone.GOOD, 93: Tone.WARNING, 94: Tone.NIC, 96: Tone.NIC},
 }
 _PIECE_BYTES = 1 << 16
 

@@ -18,6 +18,7 @@ from tests.support.documents import valid
 from tests.support.script_shell import SHELLCHECK, PlayedCommands, ScriptShell
 from tests.support.tiers import usual
 from tui.cli import main
+from tui.files import NotWritten
 from tui.files.append_file import AppendFile
 from tui.files.setup_log import (
     OPEN,
@@ -27,7 +28,6 @@ from tui.files.setup_log import (
     UNSKIP,
     DiskSetupLog,
     SetupLog,
-    SetupLogError,
     record_of,
 )
 
@@ -296,7 +296,7 @@ def test_with_a_strict_umask_others_can_still_read_roots_choices(tmp_path: objec
     path = f"{tmp_path}/log/setup.jsonl"
     before = os.umask(0o077)
     try:
-        AppendFile(path, "the setup log", SetupLogError, 4096, all_may_read=True).append("{}")
+        AppendFile(path, "the setup log", NotWritten, 4096, all_may_read=True).append("{}")
     finally:
         os.umask(before)
     assert os.stat(path).st_mode & 0o777 == 0o644

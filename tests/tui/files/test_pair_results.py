@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult
 from probes.fleet.pairs import PairSettings
-from tui.files.pair_results import PairResultsError, PairResultsFile
+from tui.files import NotWritten
+from tui.files.pair_results import PairResultsFile
 
 RESULT = PairResult(PairEnd("gpu1", "mlx5_0"), PairEnd("gpu2", "mlx5_1"), 3, PairMemory.GPU, 381.5, 392.0)
 SETTINGS = PairSettings()
@@ -53,7 +54,7 @@ def test_old_results_say_little_about_now(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     file = PairResultsFile(["gpu1"], SETTINGS, str(tmp_path / "file"))
-    with pytest.raises(PairResultsError, match="cannot be written"):
+    with pytest.raises(NotWritten, match="cannot be written"):
         file.add([RESULT])
 
 

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.settings_machine import Machine
+from tui.files import NotWritten
 from tui.settings import save as save_module
 from tui.settings.load import load
-from tui.settings.save import NotSaved, save, with_value
+from tui.settings.save import save, with_value
 from tui.settings.table import template
 
 ORIGINAL = """\
@@ -111,7 +112,7 @@ def test_a_file_that_is_not_valid_stays_as_it_is(machine: Machine) -> None:
     for content in (b"theme = ", b"theme = 'nord\xff'"):
         machine.user_file.write_bytes(content)
         with pytest.raises(
-            NotSaved, match=r"config\.toml stays as it is: .*; set it with gdrtop config --edit"
+            NotWritten, match=r"config\.toml stays as it is: .*; set it with gdrtop config --edit"
         ):
             save("theme", "nord")
         assert machine.user_file.read_bytes() == content
@@ -122,7 +123,7 @@ def test_root_does_not_write_into_the_home_of_a_user(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(save_module, "why_not_as_root", lambda path: f"{path} belongs to uid 1000")
-    with pytest.raises(NotSaved, match="belongs to uid 1000"):
+    with pytest.raises(NotWritten, match="belongs to uid 1000"):
         save("theme", "nord")
     assert not machine.user_file.exists()
 
@@ -130,7 +131,7 @@ def test_root_does_not_write_into_the_home_of_a_user(
 def test_root_saves_nothing_that_it_would_not_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(save_module, "is_root", lambda: True)
     machine.home.chmod(0o777)
-    with pytest.raises(NotSaved, match=r"would not be read: .*(other users can write|belongs to)"):
+    with pytest.raises(NotWritten, match=r"would not be read: .*(other users can write|belongs to)"):
         save("theme", "nord")
     assert not machine.user_file.exists()
 
@@ -138,5 +139,5 @@ def test_root_saves_nothing_that_it_would_not_read(machine: Machine, monkeypatch
 def test_a_directory_that_cannot_be_made_is_said(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.home / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(machine.home / "file"))
-    with pytest.raises(NotSaved, match=r"cannot be (created|edited)"):
+    with pytest.raises(NotWritten, match=r"cannot be (created|edited)"):
         save("theme", "nord")

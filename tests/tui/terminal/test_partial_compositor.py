@@ -73,7 +73,7 @@ class Frames:
 def is_settled(screen: Screen[object]) -> bool:
     """Return whether no other widget waits to be drawn."""
     compositor = screen._compositor
-    waiting = isinstance(compositor, PartialCompositor) and compositor.has_marked_cells
+    waiting = isinstance(compositor, PartialCompositor) and compositor._marked
     waiting = waiting or any(
         widget._repaint_required or widget._layout_required for widget in screen.query(Widget)
     )

@@ -35,7 +35,8 @@ from probes.snapshot.examination import Examination, examine
 from probes.snapshot.rates import Reading, read
 from tui.bandwidth.impact_check import READ_INTERVAL_SECONDS, reread
 from tui.bandwidth.pairs.pairs_runner import NodeProcesses, PairsRunner, PairTest
-from tui.files.pair_results import PairResultsError, PairResultsFile
+from tui.files import NotWritten
+from tui.files.pair_results import PairResultsFile
 
 T = TypeVar("T")
 Nodes = Mapping[str, tuple[Host, NodeProcesses]]
@@ -292,7 +293,7 @@ class PairsSession:
     def _save(self, save: Callable[[], None]) -> None:
         try:
             save()
-        except PairResultsError as error:
+        except NotWritten as error:
             self.not_saved = str(error)
 
     # Nodes

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from probes.bandwidth.model.request import DEFAULT_BYTES, Request
-from tui.command_line.arguments import duration, named_text, whole_number
+from tui.command_line.arguments import add_arguments, duration, named_text, whole_number
 from tui.commands.bench.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
 from tui.runtime.open_host import open_host
 
@@ -62,81 +62,71 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
-    what.add_argument("--test", choices=TESTS, metavar="TEST", help=f"{tests} (default: {DEFAULT_TEST})")
-    what.add_argument("--gpu", metavar="N|BDF", help="the GPU (default: the first)")
-    what.add_argument("--nic", metavar="DEV", help="the RDMA device (default: the GPU's best)")
-    what.add_argument(
-        "--memory",
-        choices=MEMORIES,
-        metavar="PATH",
-        help=(
-            f"memory and path to it: {memories} (default: {Request.memory.value});"
-            " nccl-tests: staged or compare"
-        ),
+    add_arguments(
+        what,
+        {
+            "--test TEST": f"{tests} (default: {DEFAULT_TEST})",
+            "--gpu N|BDF": "the GPU (default: the first)",
+            "--nic DEV": "the RDMA device (default: the GPU's best)",
+            "--memory PATH": f"memory and path to it: {memories} (default: {Request.memory.value});"
+            " nccl-tests: staged or compare",
+        },
+        test={"choices": TESTS},
+        memory={"choices": MEMORIES},
     )
-    scope = what.add_mutually_exclusive_group()
-    scope.add_argument("--sweep", action="store_true", help="every GPU with its best NIC")
-    scope.add_argument("--matrix", action="store_true", help="every GPU with every NIC")
-    size_help = f"message size (default: {DEFAULT_BYTES >> 20}M)"
-    what.add_argument("--size", type=_size, metavar="BYTES[K|M|G]|all", help=size_help)
-    seconds = duration(2, _MOST_SECONDS)
-    seconds_help = f"duration of each bandwidth test (default: {Request.duration_s})"
-    what.add_argument("--seconds", type=seconds, metavar="TIME", help=seconds_help)
-    pairs = whole_number(1, 16_384, "queue pairs")
-    pairs_help = f"number of queue pairs (default: {Request.queue_pairs})"
-    what.add_argument("--queue-pairs", type=pairs, metavar="N", help=pairs_help)
-    what.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
-    what.add_argument(
-        "--over-network",
-        action="store_true",
-        help="nccl-tests: use the NICs instead of NVLink and shared memory",
-    )
-    what.add_argument(
-        "--bisect",
-        metavar="FILE",
-        help="find which NCCL variables of a job's file cost bandwidth: run nccl-tests with them and with"
-        " those of gdrtop env",
-    )
-    what.add_argument(
-        "--inside-node", action="store_true", help="with --bisect: use NVLink and shared memory, not the NICs"
-    )
-    restart_help = "with --bisect: forget the runs of an interrupted one"
-    what.add_argument("--restart", action="store_true", help=restart_help)
-    what.add_argument(
-        "--no-bind",
-        action="store_true",
-        help="do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
+    scopes = {"--sweep": "every GPU with its best NIC", "--matrix": "every GPU with every NIC"}
+    add_arguments(what.add_mutually_exclusive_group(), scopes)
+    add_arguments(
+        what,
+        {
+            "--size BYTES[K|M|G]|all": f"message size (default: {DEFAULT_BYTES >> 20}M)",
+            "--seconds TIME": f"duration of each bandwidth test (default: {Request.duration_s})",
+            "--queue-pairs N": f"number of queue pairs (default: {Request.queue_pairs})",
+            "--both-ways": "both directions at once; report the sum",
+            "--over-network": "nccl-tests: use the NICs instead of NVLink and shared memory",
+            "--bisect FILE": "find which NCCL variables of a job's file cost bandwidth: run nccl-tests "
+            "with them and with those of gdrtop env",
+            "--inside-node": "with --bisect: use NVLink and shared memory, not the NICs",
+            "--restart": "with --bisect: forget the runs of an interrupted one",
+            "--no-bind": "do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
+        },
+        size={"type": _size},
+        seconds={"type": duration(2, _MOST_SECONDS)},
+        queue_pairs={"type": whole_number(1, 16_384, "queue pairs")},
     )
     ends = parser.add_argument_group("the peer (default: this node, same port)")
-    mode = ends.add_mutually_exclusive_group()
-    mode.add_argument("--to", metavar="DEV", help="this node, on another RDMA device")
-    serve_help = "wait for a peer, and print the command that it must run"
-    mode.add_argument("--serve", action="store_true", help=serve_help)
-    mode.add_argument("--connect", metavar="HOST", help="connect to a server that is running on HOST")
-    ssh_help = "start the server on HOST over SSH, without a password prompt"
-    mode.add_argument("--ssh", metavar="[USER@]HOST", help=ssh_help)
-    ends.add_argument("--peer-nic", metavar="DEV", help="the peer's RDMA device (default: the same name)")
-    port = whole_number(1024, 65_535, "port")
-    ends.add_argument("--port", type=port, metavar="N", help="TCP port (default: the first free port)")
-    output = parser.add_argument_group("output and results")
-    output.add_argument("--list", action="store_true", help="list the available tools; run nothing")
-    output.add_argument("--results", action="store_true", help="list earlier results, newest first")
-    dry_help = "show commands, duration and affected jobs; run nothing"
-    output.add_argument("--dry-run", action="store_true", help=dry_help)
-    output.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    text_help = "also write the results as text for a ticket to a new file"
-    output.add_argument("--text", metavar="FILE", help=text_help)
-    min_help = "fail if a test is below X Gb/s (10^9 bits per second)"
-    output.add_argument("--min-gbps", type=_gbps, metavar="X", help=min_help)
-    expected_help = "table of expected figures (default: /etc/gdrtop/expected.toml, then gdrtop's own)"
-    output.add_argument("--expected", metavar="FILE", help=expected_help)
-    output.add_argument(
-        "--save-baseline",
-        action="store_true",
-        help="save the results as the baseline of this machine type; ask if a result is low",
+    modes = {
+        "--to DEV": "this node, on another RDMA device",
+        "--serve": "wait for a peer, and print the command that it must run",
+        "--connect HOST": "connect to a server that is running on HOST",
+        "--ssh [USER@]HOST": "start the server on HOST over SSH, without a password prompt",
+    }
+    add_arguments(ends.add_mutually_exclusive_group(), modes)
+    add_arguments(
+        ends,
+        {
+            "--peer-nic DEV": "the peer's RDMA device (default: the same name)",
+            "--port N": "TCP port (default: the first free port)",
+        },
+        port={"type": whole_number(1024, 65_535, "port")},
     )
-    yes_help = "do not ask: run even if jobs are affected, save even a low baseline"
-    output.add_argument("--yes", action="store_true", help=yes_help)
+    add_arguments(
+        parser.add_argument_group("output and results"),
+        {
+            "--list": "list the available tools; run nothing",
+            "--results": "list earlier results, newest first",
+            "--dry-run": "show commands, duration and affected jobs; run nothing",
+            "--json": "print one JSON object at the end",
+            "--text FILE": "also write the results as text for a ticket to a new file",
+            "--min-gbps X": "fail if a test is below X Gb/s (10^9 bits per second)",
+            "--expected FILE": "table of expected figures (default: /etc/gdrtop/expected.toml, then "
+            "gdrtop's own)",
+            "--save-baseline": "save the results as the baseline of this machine type; ask if a result "
+            "is low",
+            "--yes": "do not ask: run even if jobs are affected, save even a low baseline",
+        },
+        min_gbps={"type": _gbps},
+    )
 
 
 def _size(text: str) -> int | str:

@@ -13,7 +13,7 @@ from probes.bandwidth.planning.bisection import Outcome, run_counts
 from probes.bandwidth.planning.series import with_variables
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.bandwidth.tools.nccl_tests import NIC_VARIABLES
-from probes.base.origin import Source, origin_word
+from probes.base.origin import origin_word
 from probes.base.text import plural
 from probes.base.unknown import known
 from probes.facts.node import host_name
@@ -23,13 +23,13 @@ from probes.setup.env.differences import Difference, Differences, NotCompared, d
 from probes.setup.env.lint import File
 from probes.setup.env.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
-from tui.bandwidth.events import BandwidthEvent, SaveFailed, SeriesEnded, SeriesStarted
 from tui.bandwidth.results_store import StoreError
 from tui.bandwidth.session import BenchSession
-from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_STOPPED
+from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput
 from tui.commands.bench.run import CANNOT_WRITE, BenchCommand
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import Changed, Time, node_document, object_from, object_of, time_json
 from tui.runtime.signals import signals_stop
 from widgets.bandwidth.bisection import (
@@ -170,28 +170,23 @@ class BisectCommand(BenchCommand):
             self._tests[of_job] = test
         return self._tests[of_job]
 
-    def _show_plan(self, series: Series, affected: tuple[str, ...]) -> None:
+    def _show_plan(self, series: Series) -> None:
         if self._options.json:
-            self._write_results(series, affected, (), "", (0, "dry run"))
+            self._write_results((), "", 0, "dry run")
             return
         self._output.show(self._introduction(series, ()))
         for title, test in zip(
             ("with the recommended values", "with the job's values"), series.tests, strict=True
         ):
             self._output.show([(), line(title), *draw_commands(test)])
-        if affected:
-            self._output.show([(), *draw_affected(affected, self._width)])
+        if self._affected:
+            self._output.show([(), *draw_affected(self._affected, self._width)])
         if self._session.refusal:
             self._output.show([(), *wrapped(f"This cannot run here: {self._session.refusal}.", self._width)])
 
     def _introduction(self, series: Series, affected: Sequence[str]) -> list[Line]:
         lines = wrapped(f"{series.title} · {self._test_title()}", self._width, Tone.TITLE)
-        if self._host.origin.source is Source.SIMULATED:
-            lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
-            if affected:
-                text = f"on a real node, gdrtop would ask first: {affected[0]}"
-                lines += wrapped(text, self._width, Tone.DIM)
-        lines += draw_differences(self._found, self._width)
+        lines += [*self._simulated(affected), *draw_differences(self._found, self._width)]
         return [*lines, (), *draw_runs(run_counts(self._names), self._expected_s, self._width)]
 
     def _test_title(self) -> str:
@@ -199,7 +194,7 @@ class BisectCommand(BenchCommand):
 
     # The run
 
-    def _measure(self, series: Series, affected: tuple[str, ...]) -> int:
+    def _measure(self, series: Series) -> int:
         self._runs = BisectionRuns(self._names, self._test_of, self._on_run)
         if self._restart:
             self._end_bisection()
@@ -209,12 +204,12 @@ class BisectCommand(BenchCommand):
             results = self._session.run(
                 self._examination,
                 series,
-                self._on_event,
-                may_disturb=bool(affected) or self._options.yes,
+                self._note,
+                may_disturb=bool(self._affected) or self._options.yes,
                 choose=self._runs.next_test,
             )
         if isinstance(results, Refused):
-            return self._refuse(results.reason, series, affected)
+            return self._refuse(results.reason)
         if self._runs.outcome is not None:
             self._end_bisection()
         status, reason = self._status(self._runs.outcome)
@@ -224,7 +219,7 @@ class BisectCommand(BenchCommand):
         if outcome is not None:
             self._output.show([(), *draw_outcome(outcome, self._found.differing, self._width)])
         if self._options.json:
-            self._write_results(series, affected, results, "", (status, reason))
+            self._write_results(results, "", status, reason)
         elif outcome is None:
             self._output.show([(), *wrapped(reason, self._width, Tone.TITLE)])
         if self._output.lost is not None:
@@ -246,20 +241,12 @@ class BisectCommand(BenchCommand):
             done = plural(len(self._runs.runs) if self._runs else 0, "run")
             again = "start it again to go on"
             if self._interrupted:
-                return EXIT_STOPPED, f"{self._interrupted}: {done} measured; {again}"
+                return EXIT_INTERRUPTED, f"{self._interrupted}: {done} measured; {again}"
             return EXIT_NOT_MEASURED, f"{self._aborted}; {done} measured; {again} (use --yes to override)"
         reason = verdict(outcome, self._found.differing).removesuffix(".")
         if outcome.trouble:
             return EXIT_NOT_MEASURED, reason
         return EXIT_BELOW if outcome.causes and outcome.job_is_slower else 0, reason
-
-    def _on_event(self, event: BandwidthEvent) -> None:
-        if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
-            self._session.stop()
-        elif isinstance(event, SaveFailed):
-            self._not_saved.append(event.reason)
-        elif isinstance(event, SeriesEnded):
-            self._aborted = event.aborted
 
     def _on_run(self, run: BisectionRun) -> None:
         if not run.is_earlier:
@@ -290,14 +277,7 @@ class BisectCommand(BenchCommand):
 
     # JSON
 
-    def _write_results(
-        self,
-        series: Series | None,
-        affected: Sequence[str],
-        results: Sequence[Result],
-        no_baseline: str,
-        ended: tuple[int, str],
-    ) -> None:
+    def _write_results(self, results: Sequence[Result], no_baseline: str, status: int, reason: str) -> None:
         del results, no_baseline
         runs = self._runs.runs if self._runs else []
         outcome = self._runs.outcome if self._runs else None
@@ -306,22 +286,24 @@ class BisectCommand(BenchCommand):
             "machine": machine_type(self._examination),
             "file": self._file.name,
             "test": self._test_title(),
-            "affected": list(affected),
+            "affected": list(self._affected),
             "refused": self._session.refusal,
             **object_of({"differences": self._found.differing, "not_compared": self._found.not_compared}),
             "expected_runs": dict(zip(("if_none_matters", "least", "most"), counts, strict=True)),
             "seconds_per_run": self._expected_s,
             "commands": {
                 whose: list(test.processes[0].command.argv)
-                for whose, test in zip(("recommended", "job"), series.tests if series else (), strict=False)
+                for whose, test in zip(
+                    ("recommended", "job"), self._series.tests if self._series else (), strict=False
+                )
             },
             "runs": [_run_json(run) for run in runs],
             "outcome": outcome
             and object_from(
                 outcome, _OUTCOME, other_variables=outcome.rest, other_variables_gbps=outcome.rest_gbps
             ),
-            "exit_status": ended[0],
-            "exit_reason": ended[1],
+            "exit_status": status,
+            "exit_reason": reason,
         }
         node, at = self._examination.node, self._host.wall_clock()
         self._output.write_json(node_document("bench-bisect", node, at, content))

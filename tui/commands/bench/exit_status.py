@@ -9,12 +9,11 @@ from probes.bandwidth.model.result import Ending, Result, is_as_requested, memor
 from probes.bandwidth.model.samples import GPU_PATHS, STAGED
 from probes.bandwidth.results.against_earlier import headline_text
 from probes.base.text import plural
+from tui.launch import EXIT_INTERRUPTED
 
 EXIT_BELOW = 1  # a test is below the threshold, or below what its machine type should reach
 EXIT_NOT_MEASURED = 2  # refused, failed, left out of a sweep, or running jobs would be affected without --yes
 EXIT_NOT_WRITTEN = 3
-EXIT_WRONG_USAGE = 3
-EXIT_STOPPED = 130
 
 
 def exit_status(
@@ -33,7 +32,7 @@ def exit_status(
     done = [result for result in results if result.ending is Ending.DONE]
     if interrupted:
         stopped = ": both ends stopped" if results else ""
-        return EXIT_STOPPED, f"{interrupted}{stopped}, {len(done)} of {tests} completed"
+        return EXIT_INTERRUPTED, f"{interrupted}{stopped}, {len(done)} of {tests} completed"
     as_requested = [result for result in done if is_as_requested(result)]
     failed = [result for result in results if result.ending is not Ending.DONE]
     unexcused = [result for result in failed if not _has_alternative(result, as_requested)]

@@ -14,7 +14,7 @@ from probes.base.text import BDF
 from probes.facts.pci.functions import PciFacts
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
-from tui.bandwidth.results_store import open_results_store
+from tui.bandwidth.results_store import ResultsStore
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.run import command
 
@@ -36,41 +36,20 @@ def affected_pair(examination: Examination, plan: Plan, devices: Iterable[str]) 
     return Request()
 
 
-class Proof:
-    """The results of one pair, around an action; `yes`: tests may affect running jobs, without a question."""
+def measured(
+    host: Host, out: TextIO, options: BenchOptions, store: ResultsStore, read_only: bool
+) -> Result | None:
+    """Measure a pair as the node is now; None: that was not possible."""
+    count = len(store.results())
+    command(host, out, options, read_only=read_only, answers=sys.stdin, store=store)
+    return next((result for result in reversed(store.results()[count:]) if is_measured(result)), None)
 
-    def __init__(
-        self, host: Host, out: TextIO, request: Request, *, yes: bool, ascii_only: bool, read_only: bool
-    ) -> None:
-        self._host, self._out, self._request = host, out, request
-        self._yes, self._ascii, self._read_only = yes, ascii_only, read_only
-        self._store = open_results_store(host.origin)
-        self._before: Result | None = None
 
-    def measure_before(self) -> None:
-        """Measure as the node is now."""
-        self._before = self._measured()
-
-    def conclude(self) -> str:
-        """Measure again, and return what the action changed, as a sentence."""
-        before, after = self._before, self._measured()
-        if after is None:
-            return "The pair could not be measured after the action."
-        words = after.judgment.words or "not judged"
-        if before is None:
-            return f"{after.path}: {words} after the action; it could not be measured before."
-        difference = change(after, before, "before the action")
-        return f"{after.path}: {difference or f'{words} after the action'}."
-
-    def _measured(self) -> Result | None:
-        count = len(self._store.results())
-        command(
-            self._host,
-            self._out,
-            BenchOptions(ascii=self._ascii, request=self._request, yes=self._yes),
-            read_only=self._read_only,
-            answers=sys.stdin,
-            store=self._store,
-        )
-        new = self._store.results()[count:]
-        return next((result for result in reversed(new) if is_measured(result)), None)
+def difference(before: Result | None, after: Result | None) -> str:
+    """Return what an action has changed between two measurements of a pair, as a sentence."""
+    if after is None:
+        return "The pair could not be measured after the action."
+    words = after.judgment.words or "not judged"
+    if before is None:
+        return f"{after.path}: {words} after the action; it could not be measured before."
+    return f"{after.path}: {change(after, before, 'before the action') or f'{words} after the action'}."

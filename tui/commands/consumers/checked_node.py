@@ -152,7 +152,8 @@ def save_check(
     directory: str, content: Mapping[str, Any], judgment: Judgment, origin: Origin, at: float
 ) -> str:
     """Save the line, with its time, and the JSON of a check for every user; return why that failed, or ""."""
-    from tui.files.new_file import NotWritten, make_directory, replace_public, why_not_as_root
+    from tui.files import NotWritten
+    from tui.files.new_file import make_directory, replace_public, why_not_as_root
 
     text = io.StringIO()
     write_json(content, text)

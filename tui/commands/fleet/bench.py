@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TextIO
 
-from tui.command_line.arguments import duration, whole_number
+from tui.command_line.arguments import add_arguments, duration, whole_number
 
 if TYPE_CHECKING:
     from tui.bandwidth.pairs.pairs_session import Nodes
@@ -39,34 +39,27 @@ _RAILS = re.compile(r"\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?){0,63}", re.A
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.description, parser.epilog = _DESCRIPTION, _EPILOG
-    parser.add_argument("--full", action="store_true", help="measure every node with every other one")
-    parser.add_argument("--rails", type=_rails, metavar="0-3,5", help="the rails (default: all)")
-    parser.add_argument(
-        "--memory",
-        choices=("host", "gpu", "both"),
-        default="both",
-        help="the memory at both ends (default: both, one after the other)",
+    add_arguments(
+        parser,
+        {
+            "--full": "measure every node with every other one",
+            "--rails 0-3,5": "the rails (default: all)",
+            "--memory": "the memory at both ends (default: both, one after the other)",
+            "--seconds TIME": "duration of each test (default: 5)",
+            "--both-ways": "both directions at once; report the sum",
+            "--one-rail-at-a-time": "do not measure all rails of a pair at once, as training jobs use them",
+            "--port N": "TCP port of rail 0; rail k uses port N+k",
+            "--restart": "forget the results of an interrupted run",
+            "--dry-run": "show nodes and duration; run nothing",
+            "--json": "print one JSON object at the end",
+            "--yes": "do not ask before the run",
+        },
+        rails={"type": _rails},
+        memory={"choices": ("host", "gpu", "both"), "default": "both"},
+        seconds={"type": duration(2, 600), "default": 5},
+        port={"type": whole_number(1024, 65_535 - _LARGEST_RAIL, "port"), "default": 18515},
     )
-    seconds = duration(2, 600)
-    parser.add_argument(
-        "--seconds", type=seconds, default=5, metavar="TIME", help="duration of each test (default: 5)"
-    )
-    parser.add_argument("--both-ways", action="store_true", help="both directions at once; report the sum")
-    parser.add_argument(
-        "--one-rail-at-a-time",
-        action="store_true",
-        help="do not measure all rails of a pair at once, as training jobs use them",
-    )
-    port = whole_number(1024, 65_535 - _LARGEST_RAIL, "port")
-    parser.add_argument(
-        "--port", type=port, default=18515, metavar="N", help="TCP port of rail 0; rail k uses port N+k"
-    )
-    parser.add_argument("--restart", action="store_true", help="forget the results of an interrupted run")
-    parser.add_argument("--dry-run", action="store_true", help="show nodes and duration; run nothing")
-    parser.add_argument("--json", action="store_true", help="print one JSON object at the end")
-    parser.add_argument("--yes", action="store_true", help="do not ask before the run")
 
 
 def _rails(text: str) -> tuple[int, ...]:

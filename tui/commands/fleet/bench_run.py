@@ -33,10 +33,12 @@ from tui.bandwidth.pairs.pairs_session import (
     RoundStarted,
 )
 from tui.command_line.options import OutputOptions, parsed
-from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, EXIT_STOPPED
+from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN
 from tui.commands.bench.output import BenchOutput
 from tui.commands.fleet.output import fleet_heading
-from tui.files.pair_results import PairResultsError, PairResultsFile
+from tui.files import NotWritten
+from tui.files.pair_results import PairResultsFile
+from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import Changed, document, object_from, object_of
 from tui.runtime.signals import signals_stop
 from widgets.base.figures import minutes
@@ -128,10 +130,8 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
         "unexplained": [_result_json(result) for result in attribution.unexplained],
         "references": {memory.value: gbps for memory, gbps in attribution.references.items()},
         "results": [_result_json(result) for result in report.results],
-        "left_out": [{"name": name, "reason": reason} for name, reason in report.left_out.items()],
-        "rails_left_out": [
-            {"name": name, "reason": reason} for name, reason in report.rails_left_out.items()
-        ],
+        "left_out": [{"name": name, "reason": why} for name, why in report.left_out.items()],
+        "rails_left_out": [{"name": name, "reason": why} for name, why in report.rails_left_out.items()],
         "leaves": [leaf for rail in report.leaves for leaf in _leaves_json(rail)],
     }
 
@@ -235,7 +235,7 @@ class FleetBench:
         if self._options.restart and self._file is not None:
             try:
                 self._file.complete()
-            except PairResultsError as error:
+            except NotWritten as error:
                 self._output.warn(str(error))
         self._has_begun = True
         with signals_stop(self._interrupt):
@@ -345,7 +345,7 @@ class FleetBench:
         measured = len(report.results) - report.failed
         if self._interrupted:
             return (
-                EXIT_STOPPED,
+                EXIT_INTERRUPTED,
                 f"{self._interrupted}: all ends stopped, {plural(measured, 'test')} completed",
             )
         if not report.results:

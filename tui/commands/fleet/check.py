@@ -24,12 +24,20 @@ from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
 from probes.host.remote.connection import interrupts_deferred
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_table_options, duration, whole_number
+from tui.command_line.arguments import (
+    EXIT_WRONG_USAGE,
+    UsageError,
+    add_arguments,
+    add_table_options,
+    duration,
+    whole_number,
+)
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
-from tui.files.new_file import NotWritten, make_directory
+from tui.files.new_file import make_directory
 from tui.runtime.memory import end_with_parent
+from tui.runtime.open_host import open_simulated
 from tui.runtime.printing import ProgressLine
 
 if TYPE_CHECKING:
@@ -55,41 +63,33 @@ class Judged:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     add_reading_options(parser)
-    parser.add_argument("--save", metavar="DIR", default="", help="write a recording of each node to DIR")
-    parser.add_argument(
-        "--redact", action="store_true", help="with --save: replace names, addresses and serial numbers"
-    )
-    parser.add_argument(
-        "--tolerate",
-        metavar="N",
-        type=whole_number(0, MOST_NODES, "nodes"),
-        default=0,
-        help="ignore the N worst nodes in the exit status",
+    add_arguments(
+        parser,
+        {
+            "--save DIR": "write a recording of each node to DIR",
+            "--redact": "with --save: replace names, addresses and serial numbers",
+            "--tolerate N": "ignore the N worst nodes in the exit status",
+        },
+        save={"default": ""},
+        tolerate={"type": whole_number(0, MOST_NODES, "nodes"), "default": 0},
     )
 
 
 def add_reading_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of how the nodes are read."""
-    parser.add_argument(
-        "--from", dest="saved", metavar="DIR", default="", help="judge the recordings and documents in DIR"
-    )
-    parser.add_argument(
-        "--fan-out",
-        metavar="N",
-        type=whole_number(1, 1000, "nodes"),
-        default=64,
-        help="ask N nodes at once (default: 64)",
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="TIME",
-        type=duration(1, 3600),
-        default=60,
-        help="give up on a node after this time (default: 60)",
+    add_arguments(
+        parser,
+        {
+            "--from DIR": "judge the recordings and documents in DIR",
+            "--fan-out N": "ask N nodes at once (default: 64)",
+            "--timeout TIME": "give up on a node after this time (default: 60)",
+        },
+        from_={"dest": "saved", "default": ""},
+        fan_out={"type": whole_number(1, 1000, "nodes"), "default": 64},
+        timeout={"type": duration(1, 3600), "default": 60},
     )
 
 
@@ -230,14 +230,11 @@ def save_node(host: Host, path: str, redact: bool = False) -> str:
 def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
     """Return the file for the recording of each node; without its name if recordings are redacted.
 
-    UsageError: the directory cannot be created.
+    NotWritten: the directory cannot be created.
     """
     if not options.save:
         return {}
-    try:
-        make_directory(options.save)
-    except NotWritten as error:
-        raise UsageError(str(error)) from None
+    make_directory(options.save)
     called = [f"node{number:04}" if options.redact else name for number, name in enumerate(names, 1)]
     return {
         name: os.path.join(options.save, f"{file}.tar.gz") for name, file in zip(names, called, strict=True)
@@ -270,8 +267,6 @@ def _end_with_gdrtop() -> None:
 def _simulated(
     fleet: Mapping[str, str], options: argparse.Namespace, show: Callable[[int, int], None]
 ) -> tuple[Judged, ...]:
-    from tui.runtime.open_host import open_simulated
-
     files = _files(options, fleet)
     found: list[Judged] = []
     for number, (name, simulated) in enumerate(fleet.items()):
@@ -285,6 +280,4 @@ def _simulated(
 
 def judge_simulated(name: str, simulated: str, seed: int) -> NodeSummary:
     """Judge a simulated node; NoSuchHost: there is none with this name."""
-    from tui.runtime.open_host import open_simulated
-
     return summary_of_host(open_simulated(simulated, seed), name)

@@ -46,7 +46,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     parser.add_argument(
@@ -80,9 +79,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 def open_side(text: str, options: argparse.Namespace) -> Named:
     """Return the nodes of one argument.
 
-    Raises:
-        UsageError: it names no node.
-        NoSuchHost: the node or the file cannot be read.
+    UsageError: it names no node; NoSuchHost: the node or the file cannot be read.
     """
     if text in _THIS:
         return read_host(open_host(options), "this node")
@@ -130,8 +127,7 @@ def run_since_ok(options: argparse.Namespace, out: TextIO) -> int:
 def write_since_ok(host: Host, out: TextIO, options: TableOptions) -> int:
     """Print what has changed on a node since it last worked.
 
-    Raises:
-        NoSuchHost: it never did, or what was saved cannot be read.
+    NoSuchHost: it never did, or what was saved cannot be read.
     """
     examination = examine_host(host)
     before = last_ok(known(host_name(examination.node), ""))

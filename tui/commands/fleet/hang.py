@@ -41,7 +41,6 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     add_watch_options(parser)

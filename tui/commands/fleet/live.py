@@ -15,7 +15,7 @@ from probes.fleet.job_model import Difference, FleetJob, FleetRank, Silence
 from probes.fleet.sampler import FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
-from tui.command_line.arguments import UsageError, add_job_option, duration
+from tui.command_line.arguments import UsageError, add_arguments, add_job_option, duration
 from tui.commands.fleet.output import NO_NODE, common_origin, fleet_heading
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import (
@@ -95,23 +95,18 @@ class FleetLiveDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
-    parser.add_argument(
-        "--seconds",
-        metavar="TIME",
-        type=duration(2, _MOST_SECONDS),
-        help=f"number of samples, one a second, 2 to {_MOST_SECONDS} (default: {DEFAULT_SECONDS})",
-    )
-    parser.add_argument(
-        "--follow", action="store_true", help="print the job whenever something changes, until Ctrl-C"
-    )
-    parser.add_argument("--all", action="store_true", help="list every rank of a large job")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object per second, one per line (gdrtop schema fleet-live)",
+    add_arguments(
+        parser,
+        {
+            "--seconds TIME": f"number of samples, one a second, 2 to {_MOST_SECONDS} (default: "
+            f"{DEFAULT_SECONDS})",
+            "--follow": "print the job whenever something changes, until Ctrl-C",
+            "--all": "list every rank of a large job",
+            "--json": "print one JSON object per second, one per line (gdrtop schema fleet-live)",
+        },
+        seconds={"type": duration(2, _MOST_SECONDS)},
     )
 
 

@@ -26,7 +26,7 @@ from probes.fleet.node_set import (
 )
 from probes.host import trusted_path
 from probes.host.machine.local import LocalHost
-from tui.command_line.arguments import UsageError
+from tui.command_line.arguments import UsageError, add_arguments
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
 from tui.files.xdg import group_files
@@ -58,26 +58,25 @@ def names_nodes(options: argparse.Namespace) -> bool:
 
 def add_node_set_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that name nodes."""
-    parser.add_argument(
-        "node_set", metavar="NODES", nargs="?", help="the nodes: 'gpu[001-064],login1' or @GROUP"
-    )
-    parser.add_argument("-w", "--nodes", metavar="NODES", default="", help="the same as NODES alone")
-    parser.add_argument(
-        "--hosts", metavar="FILE", default="", help="the nodes in a file, a node or set a line"
-    )
-    parser.add_argument(
-        "--slurm",
-        metavar="NAME",
-        default="",
-        help="the nodes of a partition, or of a job if NAME is a number",
+    text = "the nodes: 'gpu[001-064],login1' or @GROUP"
+    parser.add_argument("node_set", metavar="NODES", nargs="?", help=text)
+    add_arguments(
+        parser,
+        {
+            "-w --nodes NODES": "the same as NODES alone",
+            "--hosts FILE": "the nodes in a file, a node or set a line",
+            "--slurm NAME": "the nodes of a partition, or of a job if NAME is a number",
+        },
+        nodes={"default": ""},
+        hosts={"default": ""},
+        slurm={"default": ""},
     )
 
 
 def named_nodes(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the nodes that the options name.
 
-    Raises:
-        UsageError: no node is named, or in two ways, or they cannot be found.
+    UsageError: no node is named, or in two ways, or they cannot be found.
     """
     given = options.node_set or ""
     if given.isalpha() and (hint := did_you_mean(given, PARTS, 0.7)):

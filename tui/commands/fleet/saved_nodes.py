@@ -53,8 +53,7 @@ def summary_of_host(host: Host, name: str = "") -> NodeSummary:
 def read_saved(path: str, options: argparse.Namespace) -> Named:
     """Return the node of a recording, or all nodes of a JSON document.
 
-    Raises:
-        NoSuchHost: the file cannot be read, or is neither.
+    NoSuchHost: the file cannot be read, or is neither.
     """
     label = label_of(path)
     if path.lower().endswith(".json"):
@@ -116,9 +115,7 @@ def read_directory(
     """Read the recordings and JSON documents in a directory; a file that cannot be read is unanswered.
 
     `progress` is called with the number of files that were read and of all files.
-
-    Raises:
-        NoSuchHost: the directory cannot be read, or has no such file, or too many.
+    NoSuchHost: the directory cannot be read, or has no such file, or too many.
     """
     try:
         names = sorted(name for name in os.listdir(directory) if name.lower().endswith(_SUFFIXES))

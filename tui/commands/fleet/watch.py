@@ -40,7 +40,6 @@ Enter opens the dashboard of a node, and q goes back to the table.
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
     add_reading_options(parser)
 

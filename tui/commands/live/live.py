@@ -39,7 +39,14 @@ from probes.live.model.sample import (
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import UsageError, add_job_option, duration, interval, require_running_node
+from tui.command_line.arguments import (
+    UsageError,
+    add_arguments,
+    add_job_option,
+    duration,
+    interval,
+    require_running_node,
+)
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import (
     Changed,
@@ -122,45 +129,23 @@ class LiveDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _STATUS_HELP
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object per second, one per line (gdrtop schema live)",
+    add_arguments(
+        parser,
+        {
+            "--json": "print one JSON object per second, one per line (gdrtop schema live)",
+            "--csv": "print a row for each job, port, GPU and event, with its figures",
+            "--perfetto FILE": "print nothing; write a trace that ui.perfetto.dev opens to FILE",
+            "--changes --changes-only": "with --json, print an object only when the verdict, a finding or "
+            "a job changes, or at an event",
+            "--seconds TIME": f"end after this time, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
+            "--interval SECONDS": "time between two samples, 0.1 to 60 (default: 1)",
+            "--ras-events": "also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
+            "--yes": "with --ras-events, do not ask",
+        },
+        seconds={"type": duration(1, _MOST_SECONDS)},
+        interval={"dest": "sample_interval", "type": interval, "default": 1.0},
     )
-    parser.add_argument(
-        "--csv", action="store_true", help="print a row for each job, port, GPU and event, with its figures"
-    )
-    parser.add_argument(
-        "--perfetto", metavar="FILE", help="print nothing; write a trace that ui.perfetto.dev opens to FILE"
-    )
-    parser.add_argument(
-        "--changes",
-        "--changes-only",
-        action="store_true",
-        help="with --json, print an object only when the verdict, a finding or a job changes, or at an event",
-    )
-    parser.add_argument(
-        "--seconds",
-        metavar="TIME",
-        type=duration(1, _MOST_SECONDS),
-        help=f"end after this time, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
-    )
-    parser.add_argument(
-        "--interval",
-        dest="sample_interval",
-        metavar="SECONDS",
-        type=interval,
-        default=1.0,
-        help="time between two samples, 0.1 to 60 (default: 1)",
-    )
-    parser.add_argument(
-        "--ras-events",
-        action="store_true",
-        help="also follow a job's RAS events (MONITOR); needs NCCL 2.29.2, asks first",
-    )
-    parser.add_argument("--yes", action="store_true", help="with --ras-events, do not ask")
     add_job_option(parser, "all jobs")
 
 

@@ -17,8 +17,7 @@ from probes.facts.node import Node, host_name
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, PortSample
 from probes.live.odd_ranks import members_of
 from probes.live.processes.jobs import path_summary
-from tui.command_line.arguments import UsageError
-from tui.files.new_file import NotWritten, check_new, write_new
+from tui.files.new_file import check_new, write_new
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import time_json
 
@@ -188,17 +187,14 @@ class PerfettoTrace:
 def save_trace(path: str, write: Callable[..., int]) -> int:
     """Write the samples that `write` gives to `each` to a new file, and return its exit status.
 
-    Ctrl-C ends the samples, not the file. UsageError: the file exists, or cannot be written.
+    Ctrl-C ends the samples, not the file. NotWritten: the file exists, or cannot be written.
     """
     trace = PerfettoTrace()
     status = EXIT_INTERRUPTED
-    try:
-        check_new(path)
-        with contextlib.suppress(KeyboardInterrupt):
-            status = write(each=trace.write)
-        written = write_new(path, trace.compressed())
-    except NotWritten as error:
-        raise UsageError(str(error)) from None
+    check_new(path)
+    with contextlib.suppress(KeyboardInterrupt):
+        status = write(each=trace.write)
+    written = write_new(path, trace.compressed())
     note = "; later samples were left out: it would be too large" * trace.is_full
     print(f"Written to {written}; open it in ui.perfetto.dev{note}.", file=sys.stderr)
     return status

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
-import sys
 from typing import TextIO
 
 from probes.base.origin import Source
-from probes.base.text import printable
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier, duration, whole_number
+from tui.command_line.arguments import (
+    UsageError,
+    accept_earlier,
+    add_arguments,
+    duration,
+    whole_number,
+)
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
@@ -24,32 +28,20 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
-    parser.add_argument(
-        "--textfile",
-        metavar="FILE",
-        help="replace this file, for node_exporter's textfile collector; its name ends in .prom",
-    )
-    parser.add_argument(
-        "--listen",
-        metavar="[ADDR:]PORT",
-        type=address,
-        help="answer Prometheus at http://ADDR:PORT/metrics (default ADDR: 127.0.0.1)",
-    )
-    parser.add_argument(
-        "--interval",
-        dest="every",
-        metavar="TIME",
-        type=duration(10, 3600),
-        help="with --listen: the time between two checks (default: 60)",
+    add_arguments(
+        parser,
+        {
+            "--textfile FILE": "replace this file, for node_exporter's textfile collector; its name ends "
+            "in .prom",
+            "--listen [ADDR:]PORT": "answer Prometheus at http://ADDR:PORT/metrics (default ADDR: 127.0.0.1)",
+            "--interval TIME": "with --listen: the time between two checks (default: 60)",
+            "--with-counters": "also the bytes of each port, where node_exporter does not export them",
+        },
+        listen={"type": address},
+        interval={"dest": "every", "type": duration(10, 3600)},
     )
     accept_earlier(parser, "--interval", "--every")
-    parser.add_argument(
-        "--with-counters",
-        action="store_true",
-        help="also the bytes of each port, where node_exporter does not export them",
-    )
 
 
 def address(text: str) -> tuple[str, int]:
@@ -93,11 +85,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.textfile is None:
         out.write(content.decode())
         return 0
-    from tui.files.new_file import NotWritten, replace_public
+    from tui.files.new_file import replace_public
 
-    try:
-        replace_public(options.textfile, content)
-    except NotWritten as error:
-        print(f"gdrtop: {printable(str(error))}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    replace_public(options.textfile, content)
     return 0

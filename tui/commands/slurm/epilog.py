@@ -26,6 +26,7 @@ from probes.fleet.job_counters import (
 from probes.host.protocol import Host
 from probes.host.values import HOSTNAME
 from probes.slurm.slurm_node import parse_job
+from tui.command_line.arguments import add_arguments
 from tui.commands.slurm.session import Session, add_common_options
 from tui.files.job_file import MOST_DIFFERENCES, JobFile, JobFileError, differences_directory, save_difference
 from tui.files.new_file import shown_path
@@ -54,8 +55,7 @@ class JobCountersDocument(TypedDict):
 def save_counters(host: Host, job: str, directory: str | None = None) -> None:
     """Save the counters of now.
 
-    Raises:
-        JobFileError: they cannot be saved.
+    JobFileError: they cannot be saved.
     """
     JobFile(job, directory).save(to_text(read_counters(host, job)))
 
@@ -63,8 +63,7 @@ def save_counters(host: Host, job: str, directory: str | None = None) -> None:
 def difference_since(host: Host, job: str, directory: str | None = None) -> dict[str, Any]:
     """Return the document of what changed since the job began, and delete what was saved.
 
-    Raises:
-        JobFileError: nothing was saved, or it cannot be read or deleted.
+    JobFileError: nothing was saved, or it cannot be read or deleted.
     """
     file = JobFile(job, directory)
     saved = file.read(MAX_BYTES)
@@ -80,16 +79,11 @@ def difference_since(host: Host, job: str, directory: str | None = None) -> dict
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["epilog"])
-    parser.add_argument(
-        "--save",
-        metavar="DIR",
-        default="",
-        help=f"save the difference in this directory, of the newest {MOST_DIFFERENCES:,} jobs "
-        "(default: /var/lib/gdrtop/jobs, without root ~/.local/state/gdrtop/jobs)",
-    )
+    text = f"save the difference in this directory, of the newest {MOST_DIFFERENCES:,} jobs "
+    text += "(default: /var/lib/gdrtop/jobs, without root ~/.local/state/gdrtop/jobs)"
+    add_arguments(parser, {"--save DIR": text}, save={"default": ""})
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

@@ -27,7 +27,6 @@ exit status: always 0; slurmd does not use it
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["health-check"])
 

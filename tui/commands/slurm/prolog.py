@@ -14,6 +14,7 @@ from probes.checks.new_jobs import findings_in, rows_against_jobs, rows_for
 from probes.queries.jobs import without_jobs
 from probes.slurm.slurm_node import JobDevices, devices_of, drain_plan, parse_job, read_gpu_order
 from probes.snapshot.examination import Examination, examine
+from tui.command_line.arguments import add_arguments
 from tui.commands.consumers.contracts import slurm_reason
 from tui.commands.slurm.session import Session, add_common_options, described
 from tui.launch import SLURMD_SECONDS
@@ -30,17 +31,15 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["prolog"])
-    parser.add_argument(
-        "--heal", action="store_true", help="load missing modules if that affects no job, then check again"
-    )
-    parser.add_argument(
-        "--log-only", action="store_true", help="log what is wrong, change nothing and exit with 0"
-    )
-    parser.add_argument(
-        "--no-drain", action="store_true", help="leave it to slurmd to drain the node, with its own reason"
+    add_arguments(
+        parser,
+        {
+            "--heal": "load missing modules if that affects no job, then check again",
+            "--log-only": "log what is wrong, change nothing and exit with 0",
+            "--no-drain": "leave it to slurmd to drain the node, with its own reason",
+        },
     )
 
 

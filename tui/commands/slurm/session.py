@@ -27,7 +27,7 @@ from probes.slurm.slurm_node import LEADER, PROLOG_ERROR, SlurmNode, is_node_nam
 from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
-from tui.command_line.arguments import whole_number
+from tui.command_line.arguments import add_arguments, whole_number
 from tui.files.job_file import JobFileError, UndoneDrain
 from tui.launch import write_syslog
 
@@ -36,15 +36,13 @@ _NAMED = 3  # findings in a line of the log
 
 def add_common_options(parser: argparse.ArgumentParser, seconds: int) -> None:
     """Add the options of all three."""
-    parser.add_argument(
-        "--dry-run", action="store_true", help="say what would be done, change nothing and exit with 0"
-    )
-    parser.add_argument(
-        "--limit",
-        metavar="SECONDS",
-        type=whole_number(1, 300, "seconds"),
-        default=seconds,
-        help=f"give up and exit with 0 after this time (default: {seconds})",
+    add_arguments(
+        parser,
+        {
+            "--dry-run": "say what would be done, change nothing and exit with 0",
+            "--limit SECONDS": f"give up and exit with 0 after this time (default: {seconds})",
+        },
+        limit={"type": whole_number(1, 300, "seconds"), "default": seconds},
     )
 
 

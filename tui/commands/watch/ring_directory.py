@@ -17,6 +17,7 @@ import time
 from typing import NamedTuple
 
 from probes.base.text import printable
+from tui.files import NotWritten
 from tui.files.new_file import why, why_not_as_root
 from tui.files.xdg import NO_HOME
 from tui.runtime.lock import open_own_directory
@@ -31,7 +32,7 @@ _LEAST_FREE_BYTES = 500 << 20
 _MOST_FREE_BYTES = 10 << 30
 
 
-class RingError(Exception):
+class RingError(NotWritten):
     """The directory cannot be used; the message says why."""
 
 

@@ -81,20 +81,15 @@ def unit_text(options: argparse.Namespace) -> str:
     """Return the unit, which runs this gdrtop with the options given."""
     asked = None if options.dir is None else os.path.abspath(options.dir)
     directory = "%S/gdrtop/watch" if asked is None else escaped(asked)
-    words = [escaped(program()), "watch", "--dir", directory]
-    words += [
-        "--keep",
-        _in_units(int(options.keep), _TIMES),
-        "--max-size",
-        _in_units(options.max_size, _SIZES),
-    ]
-    words += ["--freeze", options.freeze]
-    words += [
-        "--before",
-        _in_units(int(options.before), _TIMES),
-        "--after",
-        _in_units(int(options.after), _TIMES),
-    ]
+    chosen = {
+        "--dir": directory,
+        "--keep": _in_units(int(options.keep), _TIMES),
+        "--max-size": _in_units(options.max_size, _SIZES),
+        "--freeze": options.freeze,
+        "--before": _in_units(int(options.before), _TIMES),
+        "--after": _in_units(int(options.after), _TIMES),
+    }
+    words = [escaped(program()), "watch", *(word for pair in chosen.items() for word in pair)]
     words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
     words += ["--on-event", quoted(shlex.join(options.on_event))] if options.on_event else []
     shown = shlex.quote(shown_directory(options.dir))

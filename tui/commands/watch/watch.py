@@ -21,10 +21,10 @@ from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.model.sample import EventKind, LiveEvent
 from tui.bandwidth.slow_results import note_slow_results
-from tui.command_line.arguments import EXIT_WRONG_USAGE, duration, require_running_node
+from tui.command_line.arguments import add_arguments, duration, require_running_node
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.live.live import INDENT, wrapped_below
-from tui.commands.watch.ring_directory import RingDirectory, RingError
+from tui.commands.watch.ring_directory import RingDirectory
 from tui.commands.watch.ring_recorder import Limits, Notice, NoticeKind, RingRecorder
 from tui.files.reliability.database import HistoryRecorder, history_path
 from tui.files.since_ok import since_ok
@@ -140,65 +140,30 @@ class WatchDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
     parser.epilog = _HELP
-    parser.add_argument(
-        "--dir",
-        metavar="DIR",
-        help="directory of the ring and the saved recordings (default: gdrtop/watch in $XDG_STATE_HOME)",
-    )
-    parser.add_argument(
-        "--keep",
-        metavar="TIME",
-        type=duration(60, 30 * 86400),
-        default="6h",
-        help="length of the ring (default: 6h)",
-    )
-    parser.add_argument(
-        "--max-size",
-        metavar="SIZE",
-        type=size,
-        default="200M",
-        help="maximum size of the directory; saved recordings get half of it (default: 200M)",
-    )
-    parser.add_argument(
-        "--freeze",
-        choices=("critical", "warning", "note"),
-        default="warning",
-        help="save a recording around events of this severity or higher (default: warning)",
-    )
-    parser.add_argument(
-        "--before",
-        metavar="TIME",
-        type=duration(1, 600),
-        default="2m",
-        help="saved before the event (default: 2m)",
-    )
-    parser.add_argument(
-        "--after",
-        metavar="TIME",
-        type=duration(1, 600),
-        default="1m",
-        help="saved after the event (default: 1m)",
-    )
-    parser.add_argument(
-        "--on-event",
-        metavar="COMMAND",
-        type=_hook,
-        default=(),
-        help="also run this command at such an event, with the event as JSON on its standard input; it "
-        "begins with an absolute path, has no shell, and 30 s",
-    )
-    parser.add_argument(
-        "--redact",
-        action="store_true",
-        help="redact the saved recordings as gdrtop record does; the ring is not redacted",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print events as JSON, one object per line (gdrtop schema watch)"
-    )
-    parser.add_argument(
-        "--unit", action="store_true", help="print a systemd unit with these options and exit"
+    add_arguments(
+        parser,
+        {
+            "--dir DIR": "directory of the ring and the saved recordings (default: gdrtop/watch in "
+            "$XDG_STATE_HOME)",
+            "--keep TIME": "length of the ring (default: 6h)",
+            "--max-size SIZE": "maximum size of the directory; saved recordings get half of it (default: "
+            "200M)",
+            "--freeze": "save a recording around events of this severity or higher (default: warning)",
+            "--before TIME": "saved before the event (default: 2m)",
+            "--after TIME": "saved after the event (default: 1m)",
+            "--on-event COMMAND": "also run this command at such an event, with the event as JSON on its "
+            "standard input; it begins with an absolute path, has no shell, and 30 s",
+            "--redact": "redact the saved recordings as gdrtop record does; the ring is not redacted",
+            "--json": "print events as JSON, one object per line (gdrtop schema watch)",
+            "--unit": "print a systemd unit with these options and exit",
+        },
+        keep={"type": duration(60, 30 * 86400), "default": "6h"},
+        max_size={"type": size, "default": "200M"},
+        freeze={"choices": ("critical", "warning", "note"), "default": "warning"},
+        before={"type": duration(1, 600), "default": "2m"},
+        after={"type": duration(1, 600), "default": "1m"},
+        on_event={"type": _hook, "default": ()},
     )
 
 
@@ -242,11 +207,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         after_seconds=options.after,
         redact=options.redact,
     )
-    try:
-        directory = RingDirectory(_directory(options.dir))
-    except RingError as error:
-        print(f"gdrtop: {error}", file=sys.stderr)
-        return EXIT_WRONG_USAGE
+    directory = RingDirectory(_directory(options.dir))
     if host.origin.source is Source.SIMULATED and not options.json:
         print_lines([heading_of(host.origin.label, host.origin, host.wall_clock())], out, options.ascii)
     hook = None

@@ -14,6 +14,7 @@ from tests.support.sample_results import result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
 from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main
+from tui.files import NotWritten
 
 
 @pytest.mark.slow
@@ -135,7 +136,7 @@ def test_a_simulated_node_writes_nothing(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.mark.slow
 def test_the_ticket_is_written_and_never_over_another_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     status, out = Scene().run("--seconds", "2", "--text", "ticket.txt")
@@ -147,18 +148,20 @@ def test_the_ticket_is_written_and_never_over_another_file(
     assert "ib_write_bw -d mlx5_0" in told
     scene = Scene()
     scene.starter = Signals(scene.starter, signal.SIGTERM, 1)
-    assert scene.run("--text", "ticket.txt")[0] == 3
+    with pytest.raises(NotWritten, match="already exists"):
+        scene.run("--text", "ticket.txt")
     assert scene.starter.started == []
-    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "ticket.txt").read_text("ascii") == told
 
 
 def test_a_ticket_that_cannot_be_written_is_reported_before_the_first_test(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scene = Scene()
-    status, out = scene.run("--seconds", "2", "--text", str(tmp_path / "none" / "ticket.txt"))
-    assert status == 3
-    assert not out
+    scene, options = Scene(), ("--seconds", "2", "--text", str(tmp_path / "none" / "ticket.txt"))
+    with pytest.raises(NotWritten, match="cannot be written"):
+        scene.run(*options)
     assert not scene.store.results()
-    assert "cannot be written" in capsys.readouterr().err
+    assert main(["bench", "--demo", *options]) == 3
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "cannot be written" in printed.err
