@@ -111,11 +111,7 @@ def line_of(places: Sequence[Place], reading: JobLogReading) -> str:
 def settings_of(examination: Examination, reading: JobLogReading) -> list[JobSettings]:
     """Return the settings of a job's ranks on this node."""
     pids = {rank.pid for rank in reading.ranks}
-    return [
-        settings
-        for settings in jobs_of(examination).settings
-        if settings.process is not None and settings.process.pid in pids
-    ]
+    return [settings for process, settings in jobs_of(examination).of_processes if process.pid in pids]
 
 
 def environment_is_read(examination: Examination, reading: JobLogReading) -> bool:

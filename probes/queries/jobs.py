@@ -93,6 +93,11 @@ class Jobs:
     unread: str  # what gdrtop needs to read their environments and libraries; "": it has read all
 
     @property
+    def of_processes(self) -> tuple[tuple[Process, JobSettings], ...]:
+        """The processes with their settings, without those of /etc/nccl.conf alone."""
+        return tuple((each.process, each) for each in self.settings if each.process is not None)
+
+    @property
     def not_known(self) -> str:
         """What gdrtop needs to see and read everything; "": nothing."""
         return self.unseen or self.unread

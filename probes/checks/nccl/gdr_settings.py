@@ -331,9 +331,8 @@ def nccl_sparse_gid_table(examination: Examination) -> Outcome:
     """
     jobs = jobs_of(examination)
     evidence: list[Evidence] = []
-    for settings in jobs.settings:
-        process = settings.process
-        if process is None or (parse_number(settings.get(INDEX) or "") or -1) >= 0:
+    for process, settings in jobs.of_processes:
+        if (parse_number(settings.get(INDEX) or "") or -1) >= 0:
             continue
         affected = [
             (library, version)

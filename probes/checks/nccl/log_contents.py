@@ -98,9 +98,8 @@ def _was_older(examination: Examination, reading: JobLogReading) -> bool:
 
 def _is_too_old(examination: Examination, reading: JobLogReading) -> bool:
     """Return whether the job's NCCL cannot see nvidia_peermem: memory-peers-missing-old-nccl."""
-    ranks = (
-        settings.process for settings in settings_of(examination, reading) if settings.process is not None
-    )
+    pids = {rank.pid for rank in reading.ranks}
+    ranks = (process for process in jobs_of(examination).processes if process.pid in pids)
     versions = (version for process in ranks for _, version in versions_of(process, "libnccl"))
     is_old = any(version < NCCL_SEES_PEERMEM for version in versions)
     return is_old and isinstance(examination.reading.peermem.peers, Unknown)

@@ -145,13 +145,11 @@ def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
     if (cpu.vendor, cpu.family, cpu.model) != _EMERALD_RAPIDS:
         return passed(Evidence(CPUINFO, f"{cpu.vendor}, family {cpu.family}, model {cpu.model}"))
     evidence = [
-        Evidence(f"/proc/{settings.process.pid}/maps", f"{library.path}, UCX {library.version}")
-        for settings in jobs.settings
-        if settings.process is not None
-        and settings.process.uverbs_files
-        and settings.get(_UCX_ORDERING) is None
-        and not maps(settings.process, "libplugin_UCX")
-        for library, version in versions_of(settings.process, "libucp")
+        Evidence(f"/proc/{process.pid}/maps", f"{library.path}, UCX {library.version}")
+        for process, settings in jobs.of_processes
+        if process.uverbs_files and settings.get(_UCX_ORDERING) is None
+        if not maps(process, "libplugin_UCX")
+        for library, version in versions_of(process, "libucp")
         if version < _FIRST_ON_EMERALD_RAPIDS
     ]
     return conclude(

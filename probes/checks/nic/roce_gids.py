@@ -176,12 +176,8 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     parents = {function.physical_function for function in functions} - {None}
     if has_pods(examination) or any(known(port.device.bdf, "") in parents for port in ports):
         return False
-    used = {
-        name
-        for settings in jobs_of(examination).settings
-        if settings.process is not None
-        for name in used_devices(examination, settings)
-    }
+    settings = (settings for _, settings in jobs_of(examination).of_processes)
+    used = {name for each in settings for name in used_devices(examination, each)}
     return any(port.device.name in used for port in ports)
 
 

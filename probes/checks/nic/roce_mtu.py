@@ -13,6 +13,7 @@ from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
+from probes.facts.jobs.processes import Process
 from probes.facts.rdma.port_health import roce_mtu
 from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
@@ -254,13 +255,13 @@ def _requests(examination: Examination) -> Iterator[Request]:
     """
     ports = _active(examination)
     qos = examination.qos
-    for settings in jobs_of(examination).settings:
-        if settings.process is None or not settings.is_read or settings.get(_NET) not in (None, "IB"):
+    for process, settings in jobs_of(examination).of_processes:
+        if not settings.is_read or settings.get(_NET) not in (None, "IB"):
             continue
         used = used_devices(examination, settings)
         for port in ports:
             if port.device.name in used:
-                yield _of_job(settings, port)
+                yield _of_job(process, settings, port)
     classes = {} if isinstance(qos, Unknown) else qos.cm_classes
     for port in ports:
         value = classes.get((port.device.name, port.facts.number))
@@ -277,7 +278,7 @@ def _driver_class(port: Port) -> int | None:
     return need(value, "the traffic class of the RoCE ports")
 
 
-def _of_job(settings: JobSettings, port: Port) -> Request:
+def _of_job(process: Process, settings: JobSettings, port: Port) -> Request:
     level = max(0, parse_number(settings.get(LEVEL) or "") or 0)
     by_driver = _driver_class(port)
     if by_driver is not None:
@@ -286,8 +287,8 @@ def _of_job(settings: JobSettings, port: Port) -> Request:
     asked = parse_number(settings.get(CLASS) or "")
     if asked is not None and 0 <= asked < 256:
         return Request(port, asked, level, settings.evidence(CLASS, f"DSCP {asked >> 2}"), True)
-    pid = settings.process.pid if settings.process else 0
-    return Request(port, 0, level, Evidence(f"/proc/{pid}/environ", f"{CLASS} is not set: DSCP 0"), False)
+    not_set = Evidence(f"/proc/{process.pid}/environ", f"{CLASS} is not set: DSCP 0")
+    return Request(port, 0, level, not_set, False)
 
 
 def _priority(request: Request, qos: NetdevQos) -> int | None:
@@ -412,9 +413,9 @@ def roce_class_overridden(examination: Examination) -> Outcome:
     ports: list[Port] = []
     active = _active(examination)
     jobs = jobs_of(examination)
-    for settings in jobs.settings:
+    for _, settings in jobs.of_processes:
         asked = parse_number(settings.get(CLASS) or "")
-        if settings.process is None or asked is None:
+        if asked is None:
             continue
         used = used_devices(examination, settings)
         for port in active:

@@ -42,11 +42,10 @@ def _mapped(
     examination: Examination, library: str, name: str
 ) -> Iterator[tuple[JobSettings, Process, MappedLibrary, tuple[int, ...], Evidence]]:
     """Yield the jobs that map a library, its version, and the evidence that shows it by `name`."""
-    for settings in jobs_of(examination).settings:
-        if (process := settings.process) is not None:
-            for mapped, version in versions_of(process, library):
-                shown = Evidence(f"/proc/{process.pid}/maps", f"{name} {mapped.version}")
-                yield settings, process, mapped, version, shown
+    for process, settings in jobs_of(examination).of_processes:
+        for mapped, version in versions_of(process, library):
+            shown = Evidence(f"/proc/{process.pid}/maps", f"{name} {mapped.version}")
+            yield settings, process, mapped, version, shown
 
 
 def _ranks(settings: JobSettings) -> int:
