@@ -65,10 +65,8 @@ _REFRESH = {
     Family.AZURE_LINUX: Step("Clear the cached package list", ("tdnf", "clean", "all")),
 }
 _PERFTEST = {
+    **dict.fromkeys(_INSTALL, ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags")),
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
-    Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
-    Family.SUSE: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
-    Family.AZURE_LINUX: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
 _VERBS = {
     Family.DEBIAN: ("libibverbs1", "ibverbs-providers"),

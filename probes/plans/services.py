@@ -9,7 +9,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.kubernetes import STORAGE
-from probes.facts.system.services import Service, ServiceState
+from probes.facts.system.services import ServiceState
 from probes.plans.common import reload_units_step, service_step, start_at_boot_step
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
@@ -42,9 +42,8 @@ _RESTARTS = {
 
 def restart_openibd(examination: Examination) -> Plan | str:
     """Restart OFED's stack, after unloading nvidia_peermem, which uses it."""
-    service = _installed(examination, _OPENIBD)
-    if isinstance(service, str):
-        return service
+    if why_not := _why_no_restart(examination, _OPENIBD):
+        return why_not
     modules, peermem = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(modules, Unknown) or isinstance(peermem, Unknown):
         return f"cannot tell which modules use the RDMA stack: {peermem}"
@@ -96,18 +95,16 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
         return f"cannot tell whether this node has NVSwitches: {switches}"
     if switches is None:
         return "this node has no NVSwitch to configure"
-    service = _installed(examination, _MANAGER)
-    if isinstance(service, str):
-        return service
+    if why_not := _why_no_restart(examination, _MANAGER):
+        return why_not
     step = service_step("Configure the NVSwitches again", "restart", _MANAGER)
     return make_plan("Restart Fabric Manager", step, disturbs=_CUDA)
 
 
 def restart_persistence_daemon(examination: Examination) -> Plan | str:
     """Restart nvidia-persistenced."""
-    service = _installed(examination, _DAEMON)
-    if isinstance(service, str):
-        return service
+    if why_not := _why_no_restart(examination, _DAEMON):
+        return why_not
     step = service_step("Restart the daemon, which opens the GPUs again", "restart", _DAEMON)
     return make_plan(
         "Restart nvidia-persistenced",
@@ -161,8 +158,8 @@ def may_enable_imex(examination: Examination) -> bool:
     return not masked and not kubelet and not has_pods(examination)
 
 
-def _installed(examination: Examination, name: str) -> Service | str:
-    """Return the service if systemd can restart it, else why it cannot."""
+def _why_no_restart(examination: Examination, name: str) -> str:
+    """Return why systemd cannot restart a service, or ""."""
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[name]
     if isinstance(service, Unknown):
@@ -173,4 +170,4 @@ def _installed(examination: Examination, name: str) -> Service | str:
         if service.state is ServiceState.ACTIVE:
             return f"{name} runs without a systemd unit; restart its container instead"
         return f"{name} is not installed"
-    return f"{name} is masked" if service.masked else service
+    return f"{name} is masked" if service.masked else ""

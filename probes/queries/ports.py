@@ -9,7 +9,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.snapshot.condition import FLAPPING
@@ -131,9 +131,8 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     Only NICs below a GPU's switch count; all NICs, if there are none.
     """
     topology = examination.topology
-    devices = _devices(examination.node.rdma)
     nics = [nic.id for nic in topology.nics]
-    working = {nic for nic in nics if nic not in lost and not is_down(devices.get(nic))}
+    working = {nic for nic in nics if nic not in lost and not is_down(topology.devices.get(nic))}
     cut_off = []
     for gpu in topology.gpus:
         near = [nic for nic in nics if topology.paths[gpu.id, nic].smi in BELOW_SWITCH]
@@ -142,17 +141,13 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     return tuple(cut_off)
 
 
-def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
-    return {} if isinstance(rdma, Unknown) else {device.name: device for device in rdma.devices}
-
-
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
     """Say whether the port seems unused: the card's other port works, or no port of this board does."""
     card = known(port.device.bdf, "").rpartition(".")[0]
     board = port.device.board_id
     equals = [
         device
-        for device in _devices(examination.node.rdma).values()
+        for device in examination.topology.devices.values()
         if device.name not in lost and device.board_id == board and not isinstance(board, Unknown)
     ]
     if any(not is_down(device) and known(device.bdf, "?").rpartition(".")[0] == card for device in equals):

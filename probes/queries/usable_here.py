@@ -53,16 +53,14 @@ def usable_here(examination: Examination) -> UsableHere:
     """Return what this session may use, by device files, control group, cpuset and namespace."""
     node, topology = examination.node, examination.topology
     gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
-    rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    nics = {device.name: device for device in rdma}
     elsewhere = node.rdma.devices_elsewhere if isinstance(node.rdma, RdmaFacts) else ()
     devices: dict[str, Maybe[str]] = {}
     functions = functions_of(examination)
     for end in topology.gpus:
         devices[end.id] = _of_gpu(examination, gpus.get(end.id))
     for end in topology.nics:
-        if end.id in nics:
-            devices[end.id] = _of_nic(examination, nics[end.id])
+        if end.id in topology.devices:
+            devices[end.id] = _of_nic(examination, topology.devices[end.id])
         elif end.bdf in elsewhere:
             devices[end.id] = ELSEWHERE
         elif (function := functions.get(known(end.bdf, ""))) and is_for_guests(function.driver):

@@ -131,12 +131,6 @@ class Routes:
         return hop
 
 
-def weakest_of(hops: tuple[Hop, ...]) -> int | None:
-    """Return the index of the hop whose link carries least; None if no link reports what it carries."""
-    carried = [(hop.gbps, number) for number, hop in enumerate(hops) if not isinstance(hop.gbps, Unknown)]
-    return min(carried)[1] if carried else None
-
-
 class Smi(Enum):
     """nvidia-smi's words for a path (`nvidia-smi topo -m` legend), nearest first."""
 

@@ -17,7 +17,7 @@ from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
-from probes.topology.hops import Hop, Routes, Smi, smi_path, weakest_of
+from probes.topology.hops import Hop, Routes, Smi, smi_path
 from probes.topology.nccl_paths import NEAR, ORDER, FileTree, Nccl, NcclPaths
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class Path:
     @cached_property
     def weakest(self) -> int | None:
         """The index of the hop whose link carries least; None if no link reports what it carries."""
-        return weakest_of(self.hops)
+        carried = [(hop.gbps, at) for at, hop in enumerate(self.hops) if not isinstance(hop.gbps, Unknown)]
+        return min(carried)[1] if carried else None
 
     @property
     def gbps(self) -> Maybe[float]:

@@ -21,7 +21,6 @@ from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
-ACROSS_NODES = Area("gpu")
 FABRIC_GUIDE = (
     "NVIDIA Fabric Manager user guide, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
@@ -222,6 +221,9 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
+ACROSS_NODES = Area("gpu", requires=(_no_rack,))
+
+
 @ACROSS_NODES.warning(
     "imex-down",
     "IMEX is not running, so there is no NVLink to other nodes",
@@ -231,7 +233,6 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
 )
 def imex_down(examination: Examination) -> Outcome:
     """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
-    end_with(_no_rack(examination))
     service = service_of(examination, _IMEX)
     if service.state is ServiceState.ACTIVE:
         return passed(state_of(_IMEX, "active"))
@@ -270,7 +271,6 @@ def imex_channels_missing(examination: Examination) -> Outcome:
     NCCL names the directory in its warning (NCCL src/mnnvl.cc). Kubernetes and Slurm create channels for each
     job.
     """
-    end_with(_no_rack(examination))
     service = service_of(examination, _IMEX)
     elsewhere = _started_elsewhere(examination, service)
     if elsewhere is not None:

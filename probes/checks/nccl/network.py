@@ -75,9 +75,7 @@ def nccl_net_socket(examination: Examination) -> Outcome:
 
 def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
     """Return every RDMA port of the node with its device."""
-    rdma = examination.node.rdma
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    return tuple((device, port) for device in devices for port in device.ports)
+    return tuple((device, port) for device in examination.topology.devices.values() for port in device.ports)
 
 
 def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:

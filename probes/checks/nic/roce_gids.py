@@ -343,8 +343,7 @@ def roce_rp_filter_strict(examination: Examination) -> Outcome:
 
 
 def _setting(netdev: RailNetdev, key: str) -> Evidence:
-    value = getattr(netdev, key)
-    return Evidence(f"{CONF}/{netdev.name}/{key}", str(value) if isinstance(value, Unknown) else f"{value}")
+    return Evidence(f"{CONF}/{netdev.name}/{key}", str(getattr(netdev, key)))
 
 
 def _fine(facts: RailNetworkFacts, key: str) -> Outcome:

@@ -50,7 +50,6 @@ from probes.topology.nccl_paths import NEAR
 AREA = Area("pcie", requires=(unknown_devices,))
 HOST_BRIDGES = Area("pcie", requires=(unknown_devices,))
 
-_WITHOUT_ATS = "acs-direct-translated-without-ats"
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -86,8 +85,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     need_guest(examination, *evidence)
     devices = (*detour_marks(examination), *bad)
-    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    bdfs = {nics.get(device, device) for device in devices}
+    bdfs = {examination.topology.bdfs.get(device, device) for device in devices}
     evidence = (*evidence, *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs))
     guests = passed_to_guests(examination)
     if guests:
@@ -120,7 +118,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         fix=fix_redirects(examination, bad),
         severity=Severity.WARNING,
         devices=devices,
-        part_of=(_WITHOUT_ATS,) if is_without_ats else (),
+        part_of=("acs-direct-translated-without-ats",) if is_without_ats else (),
         subjects=() if is_without_ats else None,
         gains=gains_of_straight_paths(examination),
     )
@@ -137,7 +135,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
 )
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """Check ATS of the NICs whose switch ports redirect all but translated requests."""
-    nics = nics_by_bridge(examination, near_paths(examination))
+    nics = nics_by_bridge(examination)
     named = examination.topology.labels
     tally = Tally()
     relying = 0  # number of ports
@@ -368,10 +366,9 @@ def _crossing(
 ) -> list[tuple[PciFunction, PciFunction]]:
     """Return each GPU with its nearest NIC, if a host bridge is between them."""
     topology = examination.topology
-    bdfs = {nic.id: known(nic.bdf, "") for nic in topology.nics}
     pairs = []
     for gpu, nics in topology.best_nics.items():
-        nic = bdfs.get(nics[0], "") if nics else ""
+        nic = topology.bdfs[nics[0]] if nics else ""
         if gpu not in here or nic not in here:
             continue
         path = topology.paths[gpu, nics[0]]

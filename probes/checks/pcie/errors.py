@@ -23,7 +23,6 @@ from probes.queries.pcie_paths import (
     gpus_and_nics,
     near_paths,
     need_read,
-    nic_ends,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -255,7 +254,7 @@ def pcie_function_gone(examination: Examination) -> Outcome:
 def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
     """Return whether a GPU is gone, or a port above it, or every NIC that is near it."""
     functions = functions_of(examination)
-    nics = nic_ends(examination)
+    nics = examination.topology.nic_ends
 
     def lost(bdf: str) -> bool:
         return bdf in functions and not gone.isdisjoint(functions[bdf].chain)

@@ -12,7 +12,17 @@ from probes.base.plan import Plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.kernel.log import LogKind
-from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, capacity, generation, most_of, words
+from probes.facts.pci.functions import (
+    DEVICES,
+    PciFunction,
+    PciKind,
+    PciLink,
+    capacity,
+    generation,
+    most_of,
+    now_of,
+    words,
+)
 from probes.host.nvml import NvmlLive
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, passed
@@ -25,7 +35,6 @@ from probes.queries.pcie_paths import (
     is_grace,
     near_paths,
     need_read,
-    nic_ends,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -60,20 +69,18 @@ class _Link:
         return f"{DEVICES}/{self.lower.bdf}"
 
     @property
-    def speed(self) -> Maybe[float]:
-        """The current speed; either end shows it."""
-        now = self.lower.link.speed_gtps
-        return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.speed_gtps
+    def ends(self) -> tuple[PciLink, PciLink | None]:
+        return self.lower.link, None if self.upper is None else self.upper.link
 
     @property
-    def width(self) -> Maybe[int]:
-        now = self.lower.link.width
-        return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.width
+    def now(self) -> tuple[Maybe[float], Maybe[float]]:
+        """The current speed and width; either end shows them."""
+        return now_of(*self.ends, idles=False)
 
     @property
     def best(self) -> tuple[Maybe[float], Maybe[float]]:
         """The speed and width that both ends support."""
-        return most_of(self.lower.link, None if self.upper is None else self.upper.link)
+        return most_of(*self.ends)
 
 
 def _links(examination: Examination) -> list[_Link]:
@@ -110,7 +117,7 @@ def _with_gains(
 
 
 def _capacity(link: _Link) -> Maybe[float]:
-    return capacity(link.lower.link, None if link.upper is None else link.upper.link)
+    return capacity(*link.ends)
 
 
 def _own_capacity(link: _Link) -> Maybe[float]:
@@ -132,16 +139,16 @@ def _compared(
     examination: Examination,
     links: Sequence[_Link],
     file: str,
-    values: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
+    place: int,
     unit: str,
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare the current value of each link with the one that both ends support; `values` returns both."""
+    """Compare the speed (`place` 0) or the width (1) of each link with what both ends support."""
     tally = Tally()
     fine = 0
     for link in links:
-        now, best = values(link)
+        now, best = link.now[place], link.best[place]
         if isinstance(now, Unknown):
             tally.unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
@@ -172,7 +179,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
         examination,
         _links(examination),
         "current_link_width",
-        lambda link: (link.width, link.best[1]),
+        1,
         "",
         "The link lost lanes during training. Common reasons are a loose card, riser or cable.",
         "with all lanes",
@@ -194,7 +201,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
         examination,
         [link for link in _links(examination) if link.lower.kind is not PciKind.GPU],
         "current_link_speed",
-        lambda link: (link.speed, link.best[0]),
+        0,
         " GT/s",
         "The link fell back to a lower speed during training. Common reasons are a weak signal, riser or "
         "retimer.",
@@ -218,7 +225,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     idle = judged = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
-        now, best = link.speed, link.best[0]
+        now, best = link.now[0], link.best[0]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
             tally.unknowns.extend(_unknown_of(link, best))
@@ -316,7 +323,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     rdma = need_read(rdma)
     tally = Tally()
     links = {link.lower.bdf: link for link in _links(examination)}
-    ends = nic_ends(examination)
+    ends = examination.topology.nic_ends
     for device in rdma.devices:
         link = links.get(ends.get(device.name, known(device.bdf, "")))
         if link is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import SHOWN
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
 from probes.facts.kernel.modules import PEERMEM
@@ -35,10 +35,8 @@ _FILE, _OTHERS = "the nvidia_peermem file (/lib/modules)", "the modules of other
 
 
 def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
-    def parse(version: str) -> Maybe[tuple[int, int, int]]:
-        return parse_driver_version(version) or Unknown(Reason.MALFORMED, DRIVER_VERSION, version)
-
-    return map_known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), parse)
+    version = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    return parse_known(version, parse_driver_version, DRIVER_VERSION)
 
 
 @AREA.critical(

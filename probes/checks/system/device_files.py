@@ -113,9 +113,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     missing = [path for path in expected if path not in here]
     if not missing or not here.intersection(expected):
         return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
-    rdma = examination.node.rdma
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    without = [device for device in devices if device.uverbs in missing]
+    without = [device for device in need_devices(examination) if device.uverbs in missing]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
         *first_distinct(Evidence(path, "not found") for path in missing),
