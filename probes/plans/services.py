@@ -1,25 +1,23 @@
-"""Restart the services of GPUs and RDMA, lift their memlock limits, and start IMEX."""
+"""Restart the services of GPUs and RDMA, and lift their memlock limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.kubernetes import STORAGE
 from probes.facts.system.services import ServiceState
-from probes.plans.common import reload_units_step, service_step, start_at_boot_step
+from probes.plans.common import reload_units_step, service_step
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
-from probes.queries.jobs import has_pods
 from probes.queries.modules import is_present, module_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 
-_OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
-_KUBELET = "kubelet.service"
+_OPENIBD, _MANAGER, _DAEMON = "openibd", "nvidia-fabricmanager", "nvidia-persistenced"
 _RDMA = ("ib_core", "ib_uverbs", "rdma_cm", *CONNECTX.modules)
 # OFED's modules, which openibd unloads.
 _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
@@ -127,35 +125,6 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     disturbs = "; ".join(_RESTARTS[unit][1] for unit in others)
     title = "Remove the memlock limit of the services"
     return make_plan(title, *drop_ins, reload_units_step(), *restarts, disturbs=disturbs)
-
-
-def start_imex(examination: Examination) -> Plan:
-    """Start IMEX, or leave it to what starts it for each job.
-
-    On Kubernetes the DRA driver starts IMEX for each job, and the node's own service must stay masked
-    (NVIDIA/cloud-native-docs pull 453). NCCL fails with ncclSystemError if it finds MNNVL but no working
-    IMEX, unless NCCL_MNNVL_ENABLE is 0 (NCCL src/mnnvl.cc, src/init.cc).
-    """
-    meantime = "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs."
-    around = instruction(meantime, needs_root=False)
-    if not may_enable_imex(examination):
-        elsewhere = "Leave the service off. The DRA driver of Kubernetes starts IMEX for each job."
-        return make_plan("Find out what starts IMEX for jobs", elsewhere, around)
-    return make_plan(
-        "Start IMEX on every node of the domain",
-        "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
-        "prolog starts IMEX.",
-        start_at_boot_step("Start IMEX now and at boot", _IMEX),
-        around,
-    )
-
-
-def may_enable_imex(examination: Examination) -> bool:
-    """Return whether IMEX may start at boot: its unit is not masked, and this is not a Kubernetes node."""
-    services, memlock = examination.services, examination.memlock
-    masked = not isinstance(services, Unknown) and services.services[_IMEX].masked
-    kubelet = not isinstance(memlock, Unknown) and _KUBELET in memlock.services
-    return not masked and not kubelet and not has_pods(examination)
 
 
 def _why_no_restart(examination: Examination, name: str) -> str:

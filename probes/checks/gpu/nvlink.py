@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Step, make_plan
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
@@ -14,7 +14,6 @@ from probes.facts.system.services import Service, ServiceState
 from probes.plans.boot import initramfs_step
 from probes.plans.common import service_step, start_at_boot_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
-from probes.plans.services import start_imex
 from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, Scope, end_with, found, need, passed, unknown
 from probes.queries.jobs import has_pods
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
@@ -251,7 +250,17 @@ def imex_down(examination: Examination) -> Outcome:
         " prolog starts IMEX.",
         state_of(_IMEX, state),
         *(() if isinstance(nodes, Unknown) else (Evidence(NODES_CONFIG, plural(nodes, "node")),)),
-        fix=start_imex(examination),
+        # NCCL fails if it finds MNNVL and no working IMEX, unless the variable is 0 (src/mnnvl.cc, init.cc).
+        fix=make_plan(
+            "Start IMEX on every node of the domain",
+            "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
+            "prolog starts IMEX.",
+            start_at_boot_step("Start IMEX now and at boot", _IMEX),
+            instruction(
+                "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs.",
+                needs_root=False,
+            ),
+        ),
     )
 
 
