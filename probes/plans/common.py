@@ -188,14 +188,14 @@ def _chosen(argv: Sequence[str]) -> _Choice | str | None:
         named = words[words.index("-C") + 1] if "-C" in words[:-1] else ""
         return lambda netdev, facts: not named or facts.rdma_devices.get(named) == netdev.bdf
     elif program == "mlxfwreset" or (program == "devlink" and words[:2] == ["dev", "reload"]):
-        cards = {
-            _card(found) for word in words for found in re.findall(r"[0-9a-f:]{4,}:[0-9a-f]{2}\.[0-7]", word)
-        }
-        return lambda netdev, facts: _card(netdev.bdf) in cards
+        bdfs = (bdf for word in words for bdf in re.findall(r"[0-9a-f:]{4,}:[0-9a-f]{2}\.[0-7]", word))
+        cards = set(map(card_of, bdfs))
+        return lambda netdev, facts: card_of(netdev.bdf) in cards
     elif program == "mlxlink" and {"--port_state", "-a"} & set(words):
         return lambda netdev, facts: netdev.bdf in words
     return None
 
 
-def _card(bdf: str) -> str:
+def card_of(bdf: str) -> str:
+    """Return the address of a card, which all of its functions share."""
     return bdf.rpartition(".")[0]

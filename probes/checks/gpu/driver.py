@@ -9,7 +9,7 @@ from enum import IntEnum
 from operator import not_
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Plan, instruction, make_plan, plan_or_none, user_plan
+from probes.base.plan import instruction, make_plan, plan_or_none, user_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import (
@@ -336,9 +336,8 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
 )
 def xid_of_a_program(examination: Examination) -> Outcome:
     """Find Xids that are mostly a bug of the program."""
-    messages = log_messages(examination, LogKind.XID, _xids(*PROGRAM))
     cause = "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware."
-    return found_in_log(examination, messages, cause)
+    return found_in_log(examination, log_messages(examination, LogKind.XID, _xids(*PROGRAM)), cause)
 
 
 class _Action(IntEnum):
@@ -395,12 +394,11 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     steps = [step.replace(_RESET, _reset(tuple(waiting))) for step in steps]
     if not actions <= set(_STEPS):
         steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action in the log line")
-    names = dict.fromkeys(text for _, text, _ in waiting.values())
     outcome = found_in_log(
         examination,
         [message for _, _, message in waiting.values()],
-        f"the driver requests: {join_limited(names)}.",
-        Plan("Recover the GPU", tuple(instruction(step) for step in steps), disturbs=_DRAIN),
+        f"the driver requests: {join_limited(text for _, text, _ in waiting.values())}.",
+        make_plan("Recover the GPU", *steps, disturbs=_DRAIN),
     )
     lost = tuple(bdf for bdf, (action, _, _) in waiting.items() if action not in _STILL_USABLE)
     return replace(outcome, takes=lost)

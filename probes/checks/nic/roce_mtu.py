@@ -17,7 +17,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.rdma.port_health import roce_mtu
 from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
-from probes.plans.ports import look_at_congestion_control
+from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
@@ -185,6 +185,7 @@ def roce_lossless_off(examination: Examination) -> Outcome:
         elif not ecn:
             off.append(port)
     if off:
+        bdfs = (known(port.device.bdf, "") for port in off)
         return found(
             f"{port_names(off)}: ECN is disabled for every priority.",
             *first_n(_ecn(port, "0 for every priority") for port in off),
@@ -192,7 +193,7 @@ def roce_lossless_off(examination: Examination) -> Outcome:
                 "Enable ECN for the RDMA priority",
                 "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N, where N is the site's "
                 "RoCE priority. Set PFC and trust with mlnx_qos as on the switches.",
-                *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
+                *firmware_steps(examination, bdfs, CONGESTION_CONTROL),
                 disturbs="the whole fabric if the settings differ from the switches' (use a maintenance "
                 "window)",
             ),

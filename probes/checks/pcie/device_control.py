@@ -13,7 +13,7 @@ from probes.facts.pci.functions import DEVICES
 from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
-from probes.plans.ports import look_at_ordering
+from probes.plans.ports import WRITE_ORDERING, firmware_steps
 from probes.queries.finding import Area, Outcome, passed
 from probes.queries.pcie_paths import (
     Tally,
@@ -73,7 +73,7 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
         steps = [set_bits(bdf, f"Let {bdf} request relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
-        looks = look_at_ordering(examination, bad)
+        looks = firmware_steps(examination, bad, WRITE_ORDERING)
         return make_plan(
             "Enable relaxed ordering", *steps, NOT_LASTING, *looks, disturbs=DRAIN, note=_WHY_OFF
         )
