@@ -322,7 +322,6 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
     if not requests:
         return unknown(not_known) if not_known else passed(_NO_ROCE_JOB)
     facts = need(examination.qos, "the QoS settings of the RoCE netdevs")
-    asked: list[Evidence] = []
     evidence: list[Evidence] = []
     wrong: list[Request] = []
     unread: Unknown | None = None
@@ -342,11 +341,10 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
                 text = f"{netdev}: DSCP {request.dscp}, priority {priority}, PFC on"
                 fits.append(Evidence(qos.sources[-1], text))
             else:
-                asked.append(request.evidence)
                 evidence.append(_wrong(request, netdev, qos, priority))
                 wrong.append(request)
     if wrong:
-        return _found(examination, wrong, asked, evidence, facts.netdevs)
+        return _found(examination, wrong, evidence, facts.netdevs)
     if unread is not None:
         return unknown(needs("dcb (iproute2) or mlnx_qos", unread), requests[0].evidence)
     if not_known:
@@ -359,22 +357,15 @@ def _active(examination: Examination) -> list[Port]:
 
 
 def _found(
-    examination: Examination,
-    wrong: list[Request],
-    asked: list[Evidence],
-    evidence: list[Evidence],
-    netdevs: Mapping[str, NetdevQos],
+    examination: Examination, wrong: list[Request], evidence: list[Evidence], netdevs: Mapping[str, NetdevQos]
 ) -> Outcome:
+    asked = list(dict.fromkeys(request.evidence for request in wrong))
     ports = list({request.port.name: request.port for request in wrong}.values())
     names = [name for port in ports for name in netdevs_of(port.facts) if name in netdevs]
     by_pcp = [name for name in names if netdevs[name].trusts_dscp is False]
     lossless = sorted({priority for name in names for priority in known(netdevs[name].pfc, ())})
-    good = sorted(
-        dscp
-        for name in names[:1]
-        for dscp, priority in known(netdevs[name].priorities, {}).items()
-        if priority in lossless
-    )
+    priorities = known(netdevs[names[0]].priorities, {})
+    good = sorted(dscp for dscp, priority in priorities.items() if priority in lossless)
     shown = netdevs[names[0]].sources[-1]
     steps = [Step("Show how the port chooses priorities", tuple(shown.split()), needs_root=False)]
     classes = ", ".join(f"{dscp << 2} (DSCP {dscp})" for dscp in good[:8])
@@ -390,7 +381,8 @@ def _found(
             affected(jobs_of(examination), asked),
             f"packets over {join_limited(port.name for port in ports)} are not in a priority with PFC.",
         ),
-        *(*list(dict.fromkeys(asked))[:_FEW], *first_distinct(evidence)),
+        *asked[:_FEW],
+        *first_distinct(evidence),
         fix=Plan(
             "Give the traffic the class that the network's QoS expects",
             tuple(steps),

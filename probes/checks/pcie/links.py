@@ -43,6 +43,7 @@ from probes.topology.endpoints import port_gbps
 AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
+_SPEED, _WIDTH = 0, 1  # places of both in what a link runs at
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = reboot_plan(
     "Find what limits the link",
@@ -138,13 +139,12 @@ def _name(examination: Examination, function: PciFunction) -> str:
 def _compared(
     examination: Examination,
     links: Sequence[_Link],
-    file: str,
     place: int,
-    unit: str,
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare the speed (`place` 0) or the width (1) of each link with what both ends support."""
+    """Compare the speed or the width of each link with what both ends support."""
+    file, unit = ("current_link_speed", " GT/s") if place == _SPEED else ("current_link_width", "")
     tally = Tally()
     fine = 0
     for link in links:
@@ -178,9 +178,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     return _compared(
         examination,
         _links(examination),
-        "current_link_width",
-        1,
-        "",
+        _WIDTH,
         "The link lost lanes during training. Common reasons are a loose card, riser or cable.",
         "with all lanes",
     )
@@ -200,9 +198,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     return _compared(
         examination,
         [link for link in _links(examination) if link.lower.kind is not PciKind.GPU],
-        "current_link_speed",
-        0,
-        " GT/s",
+        _SPEED,
         "The link fell back to a lower speed during training. Common reasons are a weak signal, riser or "
         "retimer.",
         "at the full speed of both ends",
@@ -225,7 +221,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     idle = judged = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
-        now, best = link.now[0], link.best[0]
+        now, best = link.now[_SPEED], link.best[_SPEED]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
             tally.unknowns.extend(_unknown_of(link, best))
