@@ -14,16 +14,7 @@ from probes.checks.gpu import driver, fabric, modes, nvlink
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
-from probes.checks.nccl import (
-    engines,
-    files,
-    gdr_settings,
-    library,
-    log_contents,
-    log_path,
-    network,
-    other_settings,
-)
+from probes.checks.nccl import engines, gdr_settings, library, log_contents, log_path, network, other_settings
 from probes.checks.nic import counters, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, vendor_paths
@@ -45,7 +36,7 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-_OF_VARIABLES = (gdr_settings, network, gdr_settings.GIDS, library, files, other_settings)
+_OF_VARIABLES = (gdr_settings, network, gdr_settings.GIDS, library, other_settings.FILES, other_settings)
 # Add a new file of checks here. Findings with the same severity are listed in this order, in which an area of
 # a file may have a place of its own.
 _ORDER: tuple[ModuleType | Area, ...] = (

@@ -240,11 +240,6 @@ def persistence_off_daemon_runs(examination: Examination) -> Outcome:
 
 # Checks of kernel messages about GPUs and NVSwitches: Xids and SXids.
 
-_FABRIC = (
-    "NVIDIA Fabric Manager user guide, SXid errors, "
-    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
-)
-_EXPLAINED = 2
 _DRAIN = "every job on this GPU, or on the node if it is rebooted"
 
 
@@ -419,14 +414,15 @@ def xid_other(examination: Examination) -> Outcome:
     fix = user_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number")
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     meanings = [f"Xid {number}: {OTHERS[number]}" for number in numbers[:SHOWN] if number in OTHERS]
-    cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:_EXPLAINED]))
+    cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:2]))
     return found_in_log(examination, messages, cause, fix)
 
 
 @XIDS.warning(
     "sxid",
     "An NVSwitch reported errors",
-    _FABRIC,
+    "NVIDIA Fabric Manager user guide, SXid errors, "
+    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     ok="No NVSwitch error in the kernel log",
     impact="After a fatal SXid, CUDA returns error 802 until a reset.",
 )

@@ -39,7 +39,6 @@ from probes.snapshot.examination import Examination
 AREA = Area("pcie", requires=(unknown_devices,))
 
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
-_NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
 _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's IOMMU matters")
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
@@ -191,7 +190,7 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
 def _end_unless_tree_is_hidden(examination: Examination) -> None:
     """End the check unless NCCL sees only the PCI tree that a hypervisor shows."""
     if not need_guest(examination):
-        end_with(passed(_NOT_A_GUEST))
+        end_with(passed(Evidence("/sys/class/dmi/id", "not a virtual machine")))
     if (file := examination.topology.file) is not None:
         end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
 

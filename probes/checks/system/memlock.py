@@ -25,9 +25,8 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
 RDMA_CGROUP = Area("environment")
-_GIB = 1 << 30
 # Below this a job fails when it registers its buffers; above, it may do so later, as it grows.
-_LITTLE_BYTES = _GIB
+_LITTLE_BYTES = 1 << 30
 _SYSTEMD_DEFAULT = MemlockLimit(8 << 20, 8 << 20)  # systemd-system.conf(5), DefaultLimitMEMLOCK=
 _SCHEDULERS = ("slurmd.service", "pbs_mom.service")
 _RUNTIMES = ("containerd.service", "docker.service", "crio.service")
