@@ -66,14 +66,10 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
         level = parse_level(value)
         return "never" if level is not None and level.rank == LOC else None
 
+    off = values_of(examination, "NCCL_P2P_DISABLE", lambda _, v: "disables P2P" if parse_number(v) else None)
     return conclude(
         jobs_of(examination),
-        [
-            *values_of(
-                examination, "NCCL_P2P_DISABLE", lambda _, v: "disables P2P" if parse_number(v) else None
-            ),
-            *values_of(examination, "NCCL_P2P_LEVEL", never),
-        ],
+        [*off, *values_of(examination, "NCCL_P2P_LEVEL", never)],
         "NCCL does not use NVLink or PCIe peer-to-peer between these GPUs.",
         fix=without_variable("NCCL_P2P_DISABLE and NCCL_P2P_LEVEL"),
     )
