@@ -231,12 +231,10 @@ def _facts(examination: Examination) -> RailNetworkFacts:
 
 def _devices(examination: Examination, netdevs: Iterable[RailNetdev]) -> tuple[str, ...]:
     names = {netdev.name for netdev in netdevs}
-    return tuple(
-        dict.fromkeys(
-            port.device.name
-            for port in need_ports(examination)
-            if {port.facts.netdev, *(gid.netdev for gid in known(port.facts.gids, ()))} & names
-        )
+    return devices_of(
+        port
+        for port in need_ports(examination)
+        if {port.facts.netdev, *(gid.netdev for gid in known(port.facts.gids, ()))} & names
     )
 
 

@@ -251,7 +251,6 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     if not nics:
         return passed(Evidence(DEVICES, "no ConnectX NIC"))
     _end_unless_tree_is_hidden(examination)
-    named = examination.topology.labels
     tally = Tally()
     for nic in nics:
         space = config_of(examination, nic.bdf)
@@ -262,7 +261,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             hidden = Unknown(ats.reason, ats.source, "the hypervisor shows no ATS: check on the host")
             tally.unknowns.append(hidden if is_hidden else ats)
         elif not ats:
-            text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
+            text = f"{examination.topology.labels.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     return tally.outcome(
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC requests a translation "
@@ -303,7 +302,6 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     if guests:
         source = f"{DEVICES}/{guests[0]}/driver"
         return passed(Evidence(source, "passed to a virtual machine, which needs ATS"))
-    named = examination.topology.labels
     tally = Tally()
     for nic in nics:
         ats = map_known(config_of(examination, nic.bdf), lambda space: space.ats_enabled)
@@ -311,7 +309,7 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
             if ats.reason is not Reason.NOT_THERE:
                 tally.unknowns.append(ats)
         elif ats and not _is_relied_on(examination, nic):
-            text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
+            text = f"{examination.topology.labels.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     if tally.devices and need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, the host controls ATS"))

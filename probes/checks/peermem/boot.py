@@ -44,14 +44,6 @@ _OLD_SERVICE, _NO_PEERMEM = "the nv_peer_mem service", "gdrtop check --only peer
 _README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
 
 
-def _unread(examination: Examination) -> str:
-    """Name the files that may load the module and could not be read."""
-    modules, services = examination.node.modules, examination.services
-    rules = unread_rules(modules) if isinstance(modules, ModuleFacts) else ""
-    units = services.unread[:4] if isinstance(services, ServiceFacts) else ()
-    return ", ".join(filter(None, (rules, *units)))
-
-
 @AREA.warning(
     "peermem-not-persistent",
     "No boot configuration loads nvidia_peermem",
@@ -68,10 +60,11 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
         no_file = Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
         return passed(state_evidence(module), no_file)
-    unread = _unread(examination)
-    if unread:
+    modules, services = examination.node.modules, examination.services
+    rules = unread_rules(modules) if isinstance(modules, ModuleFacts) else ""
+    units = services.unread[:4] if isinstance(services, ServiceFacts) else ()
+    if unread := ", ".join(filter(None, (rules, *units))):
         return unknown(f"needs root: {unread}")
-    services = examination.services
     if not isinstance(services, Unknown) or services.reason is not Reason.NOT_THERE:
         need(services, "the systemd units", state_evidence(module))
     spare = is_spare(examination)
