@@ -9,7 +9,7 @@ from dataclasses import replace
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, user_plan
-from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
@@ -348,11 +348,9 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
 
 def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
     for process in processes:
-        for fact in (process.environment, process.libraries):
+        for fact in (process.environment, process.libraries, first_unread((process.nccl_conf,))):
             if isinstance(fact, Unknown):
                 return needs_environment(process, fact)
-        if isinstance(process.nccl_conf, Unknown) and process.nccl_conf.reason is not Reason.NOT_THERE:
-            return needs_environment(process, process.nccl_conf)
         user = process.user_conf
         if isinstance(user, Unknown) and user.reason not in ABSENT:
             return needs(process.user_conf_path or "~/.nccl.conf", user)

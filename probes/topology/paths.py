@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
@@ -83,10 +83,7 @@ class Topology:
     @property
     def unread(self) -> Unknown | None:
         """Why GPUs or NICs are missing here although the node may have some; None: these are all."""
-        rdma = self.node.rdma
-        if isinstance(self.node.pci, Unknown):
-            return self.node.pci
-        return rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
+        return self.node.pci if isinstance(self.node.pci, Unknown) else first_unread((self.node.rdma,))
 
     @cached_property
     def parts(self) -> Parts:

@@ -100,8 +100,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     chosen = [gpu for gpu in gpus if wanted(gpu.driver)]
     if not chosen:
         for gpu in gpus:
-            if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
-                need(gpu.driver, f"the driver of GPU{gpu.index}")
+            need(first_unread((gpu.driver,)), f"the driver of GPU{gpu.index}")
         end_with(passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,)))
     return chosen
 

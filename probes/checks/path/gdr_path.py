@@ -6,7 +6,7 @@ from probes.bandwidth.model.gains import gains_of_gdr
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
 from probes.base.text import SHOWN, join_limited, plural, version_numbers
-from probes.base.unknown import UNREAD, Reason, Unknown, known, map_known
+from probes.base.unknown import UNREAD, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, PathState, parse_driver_version
@@ -396,9 +396,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     """Check for an old NCCL where memory_peers and DMA-BUF are missing; a missing directory alone is ok."""
     loaded_peermem(examination)
-    peers = examination.reading.peermem.peers
-    if not isinstance(peers, Unknown) or peers.reason is not Reason.NOT_THERE:
-        need(peers, MEMORY_PEERS)
+    if need(is_there(examination.reading.peermem.peers), MEMORY_PEERS):
         return passed(Evidence(MEMORY_PEERS, "found"))
     absent = Evidence(MEMORY_PEERS, "not found, as on all newer kernels")
     if need(need(examination.node.gpudirect, DMABUF).dmabuf.usable, DMABUF, absent):

@@ -158,10 +158,9 @@ def iommu_fault(examination: Examination) -> Outcome:
 )
 def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
+    not_loaded = Evidence(_PARAMS, "not found: the NVIDIA driver is not loaded")
     found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
-    if isinstance(found_here, Unknown) and found_here.reason is Reason.NOT_THERE:
-        return passed(Evidence(_PARAMS, "not found: the NVIDIA driver is not loaded"))
-    parameters = need(found_here, _PARAMS)
+    parameters = need(found_here, _PARAMS, absent=not_loaded)
     value = parameters.get(_REMAP, "1")
     option = Evidence(_PARAMS, f"{_REMAP}: {value}")
     if value != "0":

@@ -10,7 +10,7 @@ from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.functions import (
     DEVICES,
@@ -313,10 +313,9 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
 )
 def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     """Compare the capacity of a NIC's link with the rate of its fastest port."""
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+    if is_there(examination.node.rdma) is False:
         return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
-    rdma = need_read(rdma)
+    rdma = need_read(examination.node.rdma)
     tally = Tally()
     links = {link.lower.bdf: link for link in _links(examination)}
     ends = examination.topology.nic_ends

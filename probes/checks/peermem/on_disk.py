@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import SHOWN
-from probes.base.unknown import Maybe, Reason, Unknown, map_known, parse_known
+from probes.base.unknown import Maybe, Unknown, is_there, map_known, parse_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
 from probes.facts.kernel.modules import PEERMEM
@@ -68,7 +68,7 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
 def _require_no_file(examination: Examination) -> None:
     """End the check unless nvidia_peermem is not loaded and has no file for this kernel."""
     module = absent_peermem(examination)
-    if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
+    if is_there(module.on_disk) is False:
         return
     path = need(module.on_disk, _FILE, state_evidence(module))
     raise CheckEnded(passed(Evidence("modinfo -n nvidia_peermem", path)))
@@ -122,9 +122,7 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
 def _from_container(examination: Examination) -> bool:
     """Return whether the driver runs without a file on this node: a driver container loaded it."""
     nvidia = module_of(examination, "nvidia")
-    if isinstance(nvidia, Unknown) or not is_present(nvidia):
-        return False
-    return isinstance(nvidia.on_disk, Unknown) and nvidia.on_disk.reason is Reason.NOT_THERE
+    return not isinstance(nvidia, Unknown) and is_present(nvidia) and is_there(nvidia.on_disk) is False
 
 
 @AREA.critical(

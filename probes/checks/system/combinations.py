@@ -14,7 +14,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, components, site_combinations
-from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
@@ -73,11 +73,7 @@ def efa_without_override(examination: Examination) -> Iterator[Evidence]:
         return
     functions = functions_of(examination)
     groups = {bdf: functions[bdf].iommu_group for bdf in efas if bdf in functions}
-    outside = [
-        bdf
-        for bdf, group in groups.items()
-        if isinstance(group, Unknown) and group.reason is Reason.NOT_THERE
-    ]
+    outside = [bdf for bdf, group in groups.items() if is_there(group) is False]
     # Other releases of R595 may have the option: without their parameters, only the one that was read counts.
     is_without = version == _READ_R595 if isinstance(parameters, Unknown) else version.startswith("595.")
     if outside and is_without:
