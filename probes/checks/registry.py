@@ -86,8 +86,7 @@ def findings_of(outcomes: Outcomes, examination: Examination) -> tuple[Finding, 
     """Return found, unknown and passed findings, in the order in which every list shows them."""
     names = DeviceNames(examination)
     made = [_finding(check, outcome, names) for check, outcome in outcomes]
-    grouped = _group_by_cause(made, outcomes, names)
-    return tuple(sorted(grouped, key=_rank))
+    return tuple(sorted(_group_by_cause(made, outcomes, names), key=_rank))
 
 
 def findings(

@@ -88,8 +88,7 @@ def family_of(examination: Examination) -> Family:
 
 def _processor(examination: Examination) -> str:
     """Return "x86_64", "aarch64", or "" if it is unknown."""
-    platform = examination.node.platform
-    return known(map_known(platform, lambda facts: known(facts.cpu_architecture, "")), "")
+    return known(map_known(examination.node.platform, lambda facts: known(facts.cpu_architecture, "")), "")
 
 
 def _release_name(distribution: Distribution) -> str:
@@ -210,8 +209,7 @@ def ofed_steps(examination: Examination) -> tuple[Step, ...]:
             Step("Download the repository of DOCA-OFED", (*tool, file, f"{_DOCA_HOST}{path}")),
             Step("Add the repository of DOCA-OFED", (*package, file)),
         )
-    install = Step("Install DOCA-OFED", (*_INSTALL[family], "doca-ofed"))
-    return (headers, *add, _REFRESH[family], install)
+    return (headers, *add, _REFRESH[family], Step("Install DOCA-OFED", (*_INSTALL[family], "doca-ofed")))
 
 
 def header_step(examination: Examination, release: Maybe[str] | None = None) -> Step:
@@ -266,8 +264,7 @@ def fabric_manager_steps(examination: Examination, version: Maybe[str]) -> tuple
 
 def nvlsm_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the step that installs NVLSM, which is in the repository that has the driver."""
-    names = ("nvlsm", "infiniband-diags")
-    packages = dict.fromkeys((Family.DEBIAN, Family.RED_HAT), names)
+    packages = dict.fromkeys((Family.DEBIAN, Family.RED_HAT), ("nvlsm", "infiniband-diags"))
     why = "Install NVLSM from NVIDIA's package repository"
     return install_steps(
         examination, why, packages, "Install the package nvlsm from NVIDIA's CUDA repository"

@@ -128,10 +128,9 @@ def _parameter_of(examination: Examination, port: Port) -> str:
 
 def _ports_of_card(examination: Examination, card: str) -> list[str]:
     """Return the ports of all functions of a card, with their netdevs."""
-    ports = known(ports_of(examination), ())
     return [
         f"{port.name} ({netdev})" if (netdev := known(port.facts.netdev, "")) else port.name
-        for port in ports
+        for port in known(ports_of(examination), ())
         if card_of(_physical(examination, port)) == card
     ]
 

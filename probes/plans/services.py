@@ -103,10 +103,9 @@ def restart_persistence_daemon(examination: Examination) -> Plan | str:
     """Restart nvidia-persistenced."""
     if why_not := _why_no_restart(examination, _DAEMON):
         return why_not
-    step = service_step("Restart the daemon, which opens the GPUs again", "restart", _DAEMON)
     return make_plan(
         "Restart nvidia-persistenced",
-        step,
+        service_step("Restart the daemon, which opens the GPUs again", "restart", _DAEMON),
         note="GPUs that are idle during the restart lose their settings (clocks, power limits).",
     )
 

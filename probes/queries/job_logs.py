@@ -58,10 +58,9 @@ def conclude_logs(
         more = len(affected) - 1
         if more:
             text += f" The same problem affects {more} more job{'s' * (more > 1)}."
-        shown = first_distinct(evidence)
         return found(
             text,
-            *shown,
+            *first_distinct(evidence),
             fix=fix,
             severity=severity,
             part_of=part_of,

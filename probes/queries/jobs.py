@@ -189,15 +189,13 @@ def conclude(
 
 def about(processes: str, cause: str) -> str:
     """Return "processes: cause", in lower case unless the cause begins with a name in capitals."""
-    is_name = cause[1:2].isupper()
-    return f"{processes}: {cause if is_name else cause[:1].lower() + cause[1:]}"
+    return f"{processes}: {cause if cause[1:2].isupper() else cause[:1].lower() + cause[1:]}"
 
 
 def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:
     """Return the names of the processes in the evidence; without any, it is about /etc/nccl.conf."""
     pids = {pid_in(line) for line in evidence}
-    names = names_of(process for process in jobs.processes if process.pid in pids)
-    return names or NEW_JOBS
+    return names_of(process for process in jobs.processes if process.pid in pids) or NEW_JOBS
 
 
 def pid_in(evidence: Evidence) -> int | None:

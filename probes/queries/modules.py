@@ -74,8 +74,7 @@ def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
     if isinstance(facts.files, Unknown):
         # That modinfo itself is missing does not mean that the module is.
         return Unknown(Reason.NOT_RECORDED, "modinfo", f"modinfo: {facts.files}")
-    absent = Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
-    return facts.files.get(name) or absent
+    return facts.files.get(name) or Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
 
 
 def module_messages(

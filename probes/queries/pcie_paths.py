@@ -288,8 +288,7 @@ def type_of_group(examination: Examination, function: PciFunction) -> Maybe[str]
     cmdline = known(map_known(kernel, lambda kernel: kernel.cmdline), "")
     if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
         return "identity"
-    detail = "needs Linux 5.11, which shows a group's type"
-    return Unknown(Reason.NOT_THERE, f"{GROUPS}/{group}/type", detail)
+    return Unknown(Reason.NOT_THERE, f"{GROUPS}/{group}/type", "needs Linux 5.11, which shows a group's type")
 
 
 def _is_direct(word: str, arm: bool) -> bool:

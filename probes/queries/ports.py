@@ -62,9 +62,8 @@ def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
-    facts = examination.port_health
     return tuple(
-        Port(device, port, _health(facts, device.name, port.number))
+        Port(device, port, _health(examination.port_health, device.name, port.number))
         for device in rdma.devices
         if not isinstance(device.bdf, Unknown)
         for port in device.ports

@@ -60,8 +60,7 @@ def _unproven_by_platform(examination: Examination) -> dict[tuple[str, str], str
     is_host = in_guest is False and not is_grace(examination)
     if not is_host or not may_lose_writes(examination):
         return {}
-    types = translated_types(examination)
-    translated = {bdf for bdf, kind in types.items() if not isinstance(kind, Unknown)}
+    translated = {bdf for bdf, kind in translated_types(examination).items() if not isinstance(kind, Unknown)}
     topology = examination.topology
     ends = topology.nic_ends
     return {

@@ -88,8 +88,7 @@ def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
 
 
 def _of_nic(examination: Examination, device: RdmaDevice) -> Maybe[str]:
-    limits = map_known(examination.rdma_cgroup, lambda facts: facts.own)
-    for limit in known(limits, ()):
+    for limit in known(map_known(examination.rdma_cgroup, lambda facts: facts.own), ()):
         if limit.device == device.name and limit.most == 0:
             return NO_HANDLE
     if isinstance(device.uverbs, Unknown):

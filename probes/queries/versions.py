@@ -107,8 +107,7 @@ def library_version(libraries: Maybe[LibraryFacts], soname: str) -> Maybe[str]:
         return found
     if not found:
         return Unknown(Reason.NOT_THERE, soname, "not installed")
-    versions = dict.fromkeys(str(library.version) for library in found)
-    return ", ".join(versions)
+    return ", ".join(dict.fromkeys(str(library.version) for library in found))
 
 
 def _perftest(build: Perftest) -> str:

@@ -49,8 +49,7 @@ class Reachability:
 
     def reaches(self, nic: str, gpu: str) -> Maybe[bool]:
         """Return whether a NIC is up and reaches this GPU's memory by either path."""
-        paths = (GdrPath.DMABUF, self.use.peermem_path)
-        return any_of([self.reaches_by(path, nic, gpu) for path in paths])
+        return any_of([self.reaches_by(path, nic, gpu) for path in (GdrPath.DMABUF, self.use.peermem_path)])
 
     def reaches_by(self, path: GdrPath, nic: str, gpu: str) -> Maybe[bool]:
         """Return whether a NIC is up and reaches this GPU's memory by this path."""
@@ -112,8 +111,7 @@ def serving_nics(reach: Reachability, gpu: str) -> ServingNics:
     )
     if by_nvlink:
         return ServingNics(by_nvlink, by_pxn=True)
-    far = not near and bool(reach.nics_of(gpu))
-    return ServingNics(reason=_why_unserved(reach, gpu, near), far=far)
+    return ServingNics(reason=_why_unserved(reach, gpu, near), far=not near and bool(reach.nics_of(gpu)))
 
 
 def _doubt(reach: Reachability, gpu: str) -> str:

@@ -189,8 +189,7 @@ class Topology:
     @cached_property
     def switches(self) -> dict[str, tuple[str, ...]]:
         """The PCIe switches above each endpoint and NVSwitch: BDF -> upstream ports from the top down."""
-        kinds = (GPU, NIC, DMA, NVSWITCH)
-        bdfs = (bdf for bdf, facts in self.parts.nodes.items() if facts["kind"] in kinds)
+        bdfs = (bdf for bdf, facts in self.parts.nodes.items() if facts["kind"] in (GPU, NIC, DMA, NVSWITCH))
         return {bdf: switches_above(self.parts, bdf) for bdf in bdfs}
 
     def path(self, a: str, b: str) -> Path:

@@ -172,8 +172,7 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
 def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log, and GPUs that the driver does not know."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
-    named = set(bdfs_in(messages))
-    back = answer_now(examination, named)
+    back = answer_now(examination, set(bdfs_in(messages)))
     fix = make_plan(
         "Restart the GPU",
         "Check that the driver and its firmware (GSP) support this GPU",

@@ -288,8 +288,7 @@ def imex_channels_missing(examination: Examination) -> Outcome:
         return passed(state_of(_IMEX, "not active (see imex-down)"))
     if in_container(examination.node.platform):
         return unknown("needs the host (a container has only the channels that were passed in)")
-    services = need(examination.fabric_services, "the IMEX channels")
-    channels = services.imex_channels
+    channels = need(examination.fabric_services, "the IMEX channels").imex_channels
     count = 0 if isinstance(channels, Unknown) and channels.reason is Reason.NOT_THERE else channels
     if need(count, "the IMEX channels"):
         return passed(Evidence(CHANNELS, f"{count} found"))

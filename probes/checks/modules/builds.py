@@ -106,8 +106,7 @@ def modules_index_missing(examination: Examination) -> Outcome:
     path = f"/lib/modules/{release}/modules.dep"
     if in_container(examination.node.platform):
         return passed(Evidence(path, "a container does not load modules"))
-    missing = need(missing_modules(examination), MODULES)
-    gone = [name for name in missing if _has_no_index(examination, name)]
+    gone = [name for name in need(missing_modules(examination), MODULES) if _has_no_index(examination, name)]
     if not gone:
         return passed(Evidence(path, "found, or every module is loaded"))
     return found(

@@ -227,10 +227,9 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     if not missing:
         return passed(Evidence(DRIVER_PARAMETERS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
     has_gdrcopy = _is_live(examination, "gdrdrv") is True
-    evidence = [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)]
     return conclude(
         jobs,
-        evidence,
+        [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)],
         "The GPU may map the NIC's doorbell only with PeerMappingOverride=1."
         + (" NVSHMEM falls back to the CPU, because gdrdrv is loaded." if has_gdrcopy else ""),
         fix=_set_options(examination, has_gdrcopy),
@@ -258,8 +257,7 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
         return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if not drivers or MLX5 in drivers:
-        named = ", ".join(drivers)
-        return passed(Evidence("/sys/class/infiniband", named or "no RDMA device"))
+        return passed(Evidence("/sys/class/infiniband", ", ".join(drivers) or "no RDMA device"))
     own = (process for process in jobs.processes if process.pid in users)
     versions = [version for process in own for _, version in versions_of(process, _HOST)]
     is_read = bool(versions) and max(versions) <= _NEWEST_NVSHMEM

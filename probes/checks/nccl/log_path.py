@@ -246,8 +246,7 @@ def job_log_differs(examination: Examination) -> Outcome:
         "Watch PCIe and NIC rates of the rank in Live",
     )
     severity = None if is_proven else Severity.NOTE
-    part_of = ("no-gdr-path",)
-    return conclude_logs(examination, affected, cause, evidence, fix, severity, part_of)
+    return conclude_logs(examination, affected, cause, evidence, fix, severity, ("no-gdr-path",))
 
 
 def _differences(reading: JobLogReading) -> Iterator[tuple[str, str, str, str]]:

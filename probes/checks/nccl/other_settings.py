@@ -336,10 +336,9 @@ FILES = Area("nccl")
 )
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process, and for the one that nccl.conf names."""
-    facts = need(examination.topology_files, "the topology files")
     missing = [
         Evidence(file.path, "not found" if file.pid is not None else "not found, but nccl.conf refers to it")
-        for file in facts.files
+        for file in need(examination.topology_files, "the topology files").files
         if (file.pid is not None or file.path != VIRTUAL) and is_there(file.endpoints) is False
     ]
     return conclude(

@@ -75,8 +75,7 @@ def _address(port: Port) -> Plan:
 )
 def roce_gid_wrong(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
-    ports = roce_ports(examination)
-    if not ports:
+    if not roce_ports(examination):
         return passed(NO_ROCE)
     jobs = jobs_of(examination)
     evidence: list[Evidence] = []

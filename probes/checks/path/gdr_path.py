@@ -130,8 +130,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
 def cuda_fails_to_start(examination: Examination) -> Outcome:
     """Find an error of cuInit that every CUDA program on the node gets."""
     end_with(no_gpu_or_nic(examination))
-    direct = need(examination.node.gpudirect, "the state of GPUDirect")
-    failure = need(direct.cuda_failure, "CUDA's response")
+    failure = need(need(examination.node.gpudirect, "the state of GPUDirect").cuda_failure, "CUDA's response")
     if not failure:
         return passed(Evidence("cuInit(0)", "no error caused by the node"))
     return found(
@@ -381,8 +380,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
         ),
         disturbs="every RDMA program",
     )
-    refutes = importer_refutes(examination)
-    return _refused(examination, IMPORTER, cause, plan, refutes=refutes, of_nics=True)
+    return _refused(examination, IMPORTER, cause, plan, refutes=importer_refutes(examination), of_nics=True)
 
 
 @REFUSALS.critical(

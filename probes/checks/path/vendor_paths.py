@@ -73,8 +73,7 @@ _REBUILD = (
 
 def _efas(examination: Examination) -> tuple[RdmaDevice, ...]:
     """Return the EFA devices, or end the check if there is none or no GPU."""
-    absent = Evidence(_DEVICES, "no RDMA device here")
-    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=absent)
+    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=Evidence(_DEVICES, "no RDMA device here"))
     efas = tuple(device for device in rdma.devices if device.driver == "efa")
     if not efas:
         end_with(passed(Evidence(_DEVICES, "no EFA here")))
@@ -368,8 +367,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
 )
 def data_direct_off_in_job(examination: Examination) -> Outcome:
     """Find NCCL_IB_DATA_DIRECT=0, NCCL before 2.27.3, and libmlx5 before 1.25 in jobs with NCCL."""
-    facts = need(examination.node.data_direct, PCI_FUNCTIONS)
-    if not facts.functions:
+    if not need(examination.node.data_direct, PCI_FUNCTIONS).functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     jobs = jobs_of(examination)
     remark = "disables Data Direct"

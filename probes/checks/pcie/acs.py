@@ -176,8 +176,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
 )
 def acs_option_ignored(examination: Examination) -> Outcome:
     """Check for pci=noacs, which guides recommend and mainline kernels ignore."""
-    cmdline = need_read(map_known(examination.node.kernel, lambda kernel: kernel.cmdline))
-    for word in cmdline.split():
+    for word in need_read(map_known(examination.node.kernel, lambda kernel: kernel.cmdline)).split():
         if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
             return found(
                 "No mainline kernel has this option.",

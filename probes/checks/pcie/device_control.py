@@ -225,8 +225,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
         return "" if size >= USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
-        sizes = {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}
-        return raising(examination, sizes)
+        return raising(examination, {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()})
 
     cause = "The NIC reads outgoing data in small pieces."
     return each_nic(examination, wrong, cause, "MaxReadReq 4096 bytes on all NICs", fix)
@@ -287,8 +286,7 @@ def _same_on_board(
         board = known(device.board_id, known(device.hca_type, ""))
         if bdf not in nics or not board:
             continue
-        express = nics[bdf]
-        fact = map_known(express, fact_of)
+        fact = map_known(nics[bdf], fact_of)
         if isinstance(fact, Unknown):
             tally.unknowns.append(fact)
         else:

@@ -160,8 +160,7 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
     not_loaded = Evidence(_PARAMS, "not found: the NVIDIA driver is not loaded")
     found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
-    parameters = need(found_here, _PARAMS, absent=not_loaded)
-    value = parameters.get(_REMAP, "1")
+    value = need(found_here, _PARAMS, absent=not_loaded).get(_REMAP, "1")
     option = Evidence(_PARAMS, f"{_REMAP}: {value}")
     if value != "0":
         return passed(option)

@@ -328,8 +328,7 @@ def vm_pair_unproven(examination: Examination) -> Outcome:
     if {PciKind.GPU, PciKind.NIC} - {function.kind for function in here.values()}:
         return passed(NO_GPU_OR_NIC)
     ends = examination.topology.nic_ends
-    pairs = [(path.a, ends[path.b]) for path in near_paths(examination) if ends.get(path.b) in here]
-    if not pairs:
+    if not any(ends.get(path.b) in here for path in near_paths(examination)):
         return passed(Evidence(DEVICES, "no GPU and NIC share a switch"))
     if not need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "not a virtual machine"))

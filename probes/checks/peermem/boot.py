@@ -210,8 +210,7 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     """Check for the predecessor, which owns the client name nv_mem; recent NCCL does not look for it."""
     older, newer = _both(examination)
     if not older or newer:
-        state = "both are loaded" if older else "nv_peer_mem is not loaded"
-        return passed(Evidence("/proc/modules", state))
+        return passed(Evidence("/proc/modules", "both are loaded" if older else "nv_peer_mem is not loaded"))
     required, peers = need_of_peermem(examination), examination.reading.peermem.peers
     severity = spare_severity(examination) or Severity.WARNING
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.

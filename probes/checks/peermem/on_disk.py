@@ -98,9 +98,8 @@ def _other_kernels(examination: Examination) -> Maybe[tuple[str, ...]]:
 def peermem_not_on_disk(examination: Examination) -> Outcome:
     """Check for a driver package of 470 or newer that leaves the module out."""
     _require_no_file(examination)
-    others = need(_other_kernels(examination), _OTHERS)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
-    if others:
+    if need(_other_kernels(examination), _OTHERS):
         return passed(evidence, Evidence("/lib/modules", "other kernels have it"))
     if _from_container(examination):
         return passed(evidence, Evidence("modinfo nvidia", "no file: the driver comes from a container"))

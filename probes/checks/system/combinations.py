@@ -386,8 +386,7 @@ def known_bad_combination(examination: Examination) -> Outcome:
         for row, why in unread[:1]:
             return unknown_without(f"all versions and settings of “{row.components}”", why)
         need(examination.processes, "the processes")
-        count = len(table)
-        return passed(Evidence("gdrtop help versions", f"none of {count} combinations is here"))
+        return passed(Evidence("gdrtop help versions", f"none of {len(table)} combinations is here"))
     rows = [row for row, _ in matches]
     sources = [(*lines[: row.most_lines], Evidence(row.source, row.components)) for row, lines in matches]
     evidence = [line for lines in sources for line in lines]

@@ -68,8 +68,7 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
 )
 def dev_infiniband_missing(examination: Examination) -> Outcome:
     """Look for /dev/infiniband/uverbsN if sysfs shows RDMA devices; critical if GPUs need them."""
-    rdma = _need_rdma(examination)
-    devices = [device for device in rdma.devices if has_verbs(device)]
+    devices = [device for device in _need_rdma(examination).devices if has_verbs(device)]
     if not devices:
         return passed(NO_RDMA)
     files = _rdma_files(examination)

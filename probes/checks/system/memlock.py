@@ -245,10 +245,9 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
 )
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
-    own = map_known(examination.memlock, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
-    limit = need(own, "the limits of this shell")
+    limit = need(map_known(examination.memlock, lambda memlock: memlock.own), "the limits of this shell")
     soft_bytes = limit.soft_bytes
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(soft_bytes)}")
     if math.isinf(soft_bytes):
@@ -327,8 +326,7 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
             # An unused limit of gdrtop's own group is only bad if it forbids everything.
             is_tight = known(limit.used, 0) >= _TIGHT * limit.most
             if limit.most == 0 or (pid is not None and is_tight):
-                affected = bad.setdefault(limit, [])
-                affected.extend([named[pid]] if pid in named else [])
+                bad.setdefault(limit, []).extend([named[pid]] if pid in named else [])
     if not bad:
         if unread is not None and not limits:
             need(unread, f"the control groups ({unread.source})")
