@@ -133,11 +133,10 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
         )
         return (download, Step(why, ("dpkg", "-i", file)), _REFRESH[family])
     if family is Family.RED_HAT:
-        url = f"{place}/cuda-{release}.repo"
         epel = Step(
             "Add EPEL, which has DKMS", (*_INSTALL[family], _EPEL.format(release.removeprefix("rhel")))
         )
-        add = Step(why, ("dnf", "config-manager", "--add-repo", url))
+        add = Step(why, ("dnf", "config-manager", "--add-repo", f"{place}/cuda-{release}.repo"))
         return (epel, add) if release.startswith("rhel") else (add,)
     if family is Family.SUSE and release == "sles15":
         file = "/etc/zypp/repos.d/cuda-sles15.repo"

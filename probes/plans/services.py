@@ -69,7 +69,6 @@ def restart_openibd(examination: Examination) -> Plan | str:
         before.append(Step("Unload nv_peer_mem, which also uses ib_core", unload, undo=load))
         after.append(Step("Load nv_peer_mem again", load, undo=unload))
     why = "Unload OFED's modules and load the ones on disk (fails while other modules use them)"
-    restart = service_step(why, "restart", _OPENIBD)
     refcnt = examination.reading.peermem.refcnt if before else 0
     regions = (
         ""
@@ -79,7 +78,7 @@ def restart_openibd(examination: Examination) -> Plan | str:
     return make_plan(
         "Restart openibd",
         *before,
-        restart,
+        service_step(why, "restart", _OPENIBD),
         *after,
         disturbs=f"{_ALL_RDMA}{regions}",
         note="Rebuild the NVIDIA driver if the OFED build has changed.",

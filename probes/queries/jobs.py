@@ -296,8 +296,7 @@ def _conf(conf: object) -> dict[str, str]:
 def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]:
     own = "" if process.nccl_conf == facts.nccl_conf else f"/proc/{process.pid}/root"
     values = {name: (value, f"{own}{NCCL_CONF}") for name, value in _conf(process.nccl_conf).items()}
-    users = _conf(process.user_conf).items()
-    values.update({name: (value, process.user_conf_path) for name, value in users})
+    values.update({name: (value, process.user_conf_path) for name, value in _conf(process.user_conf).items()})
     if not isinstance(process.environment, Unknown):
         path = f"/proc/{process.pid}/environ"
         values.update({name: (value, path) for name, value in process.environment.items()})

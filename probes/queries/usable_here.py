@@ -77,14 +77,13 @@ def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
         return FOR_GUESTS
     if gpu.driver != "nvidia":
         return Unknown(Reason.NOT_THERE, f"/sys/bus/pci/devices/{gpu.bdf}/driver", "no NVIDIA driver")
-    files = map_known(examination.device_nodes, lambda nodes: nodes.gpu)
     if isinstance(gpu.minor, Unknown):
         # NVIDIA's container toolkit shows /proc/driver/nvidia/gpus of the container's GPUs only.
         is_listed = not isinstance(gpu.nvml, Unknown) or gpu.nvml.detail != NOT_LISTED
         if in_container(examination.node.platform) and not is_listed:
             return NOT_IN_CONTAINER
         return gpu.minor
-    return _of_file(files, f"/dev/nvidia{gpu.minor}")
+    return _of_file(map_known(examination.device_nodes, lambda nodes: nodes.gpu), f"/dev/nvidia{gpu.minor}")
 
 
 def _of_nic(examination: Examination, device: RdmaDevice) -> Maybe[str]:

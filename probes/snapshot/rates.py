@@ -265,11 +265,10 @@ def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRat
 def netdev_rates(before: Reading, after: Reading) -> dict[str, PortRate]:
     """Return the TCP/IP traffic between two readings by netdev; RDMA bypasses the netdev."""
     rates: dict[str, PortRate] = {}
-    seconds = after.at - before.at
     for name, new in after.interfaces.items():
         old = before.interfaces.get(name)
         if isinstance(new, Unknown):
             rates[name] = PortRate(new, new)
         elif old is not None and not isinstance(old, Unknown):
-            rates[name] = _port_rate(old, new, seconds)
+            rates[name] = _port_rate(old, new, after.at - before.at)
     return rates

@@ -289,7 +289,6 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
 )
 def xid_memory_error(examination: Examination) -> Outcome:
     """Find Xids of ECC errors, remapped rows and retired pages."""
-    messages = log_messages(examination, LogKind.XID, _xids(*MEMORY))
     fix = make_plan(
         "Reset the GPU",
         instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
@@ -298,7 +297,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
         disturbs=_DRAIN,
     )
     cause = "row remapping takes effect at the next GPU reset."
-    return found_in_log(examination, messages, cause, fix)
+    return found_in_log(examination, log_messages(examination, LogKind.XID, _xids(*MEMORY)), cause, fix)
 
 
 @XIDS.warning(

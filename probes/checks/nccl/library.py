@@ -232,13 +232,12 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
         need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/infiniband", "no RDMA device"))
         drivers = "/sys/class/infiniband/*/device/driver"
         return passed(Evidence(drivers, "NCCL needs no plugin for these NICs"))
-    here = len(examination.topology.gpus)
     evidence = [
         Evidence(f"/proc/{process.pid}/maps", f"{libraries[0].path}, and no libnccl-net")
         for process in jobs.processes
         if (libraries := [library for library, _ in versions_of(process, "libnccl")])
         and not _plugins(process)
-        and _ranks(process) > here
+        and _ranks(process) > len(examination.topology.gpus)
         and not _is_young(examination, process)
     ]
     return conclude(

@@ -377,12 +377,11 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     if evidence:
         default = [line for line in evidence if line.source == VIRTUAL]
         step = instruction("Generate the file again for this machine, or remove it (bare metal needs none)")
-        fix = make_plan("Replace the topology file", step, note="Jobs read the file when they start.")
         return found(
             f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
             " NICs from this file instead of sysfs.",
             *first_distinct(default + evidence),
-            fix=fix,
+            fix=make_plan("Replace the topology file", step, note="Jobs read the file when they start."),
         )
     if unread is not None:
         need(unread.endpoints, unread.path)

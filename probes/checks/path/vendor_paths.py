@@ -143,24 +143,22 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     if flavor is Flavor.PROPRIETARY:
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
-        evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
         plan = reboot_plan(
             "Install the open kernel modules",
             *open_driver_steps(examination),
             disturbs=SWAP_ENDS_JOBS,
         )
-        return cause, plan, (evidence,)
+        return cause, plan, (Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules"),)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
         cause = f"{EFA_PEERMEM} could not be loaded because it does not match the NVIDIA driver."
         return cause, plan, message_evidence(examination, refused)
     if isinstance(module.on_disk, Unknown):
-        step = instruction(f"Install {_EFA_PACKAGE}")
         absent = module.on_disk.reason is Reason.NOT_THERE
         cause = f"There is no {EFA_PEERMEM} for this kernel." if absent else f"{EFA_PEERMEM} is not loaded."
         listed = Evidence("modules.dep", str(module.on_disk))
-        return cause, make_plan(f"Install {EFA_PEERMEM}", step), (listed,)
+        return cause, make_plan(f"Install {EFA_PEERMEM}", instruction(f"Install {_EFA_PACKAGE}")), (listed,)
     steps: tuple[Step, ...] = (load_step(examination, EFA_PEERMEM),)
     if is_present(module):
         steps = (instruction("Reload the EFA driver when no job is running: modprobe -r efa; modprobe efa"),)

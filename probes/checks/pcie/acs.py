@@ -135,11 +135,10 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
 )
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """Check ATS of the NICs whose switch ports redirect all but translated requests."""
-    nics = nics_by_bridge(examination)
     named = examination.topology.labels
     tally = Tally()
     relying = 0  # number of ports
-    for bridge, nics_below in nics.items():
+    for bridge, nics_below in nics_by_bridge(examination).items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
             tally.unknowns.append(acs)

@@ -107,12 +107,11 @@ _WHY_OFF = (
 def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     """Compare Max_Payload_Size of GPU, NIC and ports between them, which must accept the others' packets."""
     functions = functions_of(examination)
-    nics = examination.topology.nic_ends
     bad: dict[str, Evidence] = {}
     unknowns: dict[str, Unknown] = {}
     paths = near_paths(examination)
     for path in paths:
-        both = (path.a, nics[path.b])
+        both = (path.a, examination.topology.nic_ends[path.b])
         if any(functions[bdf].physical_function is not None for bdf in both):
             continue
         sizes: dict[str, int] = {}

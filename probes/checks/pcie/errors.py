@@ -115,7 +115,6 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     risen = counted = 0
     for bdf, errors in facts.functions.items():
         counts = errors.correctable
-        path = f"{DEVICES}/{bdf}/aer_dev_correctable"
         if isinstance(counts, Unknown):
             if counts.reason is not Reason.NOT_THERE:
                 tally.unknowns.append(counts)
@@ -128,7 +127,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         if isinstance(before, ErrorCounts) and counts.total > before.total:
             risen += 1
             shown = f"+{counts.total - before.total} since the last check, {shown}"
-        tally.fault(Evidence(path, shown), bdf)
+        tally.fault(Evidence(f"{DEVICES}/{bdf}/aer_dev_correctable", shown), bdf)
     if not counted and not tally.unknowns and facts.functions:
         _add_messages(examination, tally, corrected=True)
         if not tally.faults:
@@ -254,12 +253,11 @@ def pcie_function_gone(examination: Examination) -> Outcome:
 def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
     """Return whether a GPU is gone, or a port above it, or every NIC that is near it."""
     functions = functions_of(examination)
-    nics = examination.topology.nic_ends
 
     def lost(bdf: str) -> bool:
         return bdf in functions and not gone.isdisjoint(functions[bdf].chain)
 
     near: dict[str, list[bool]] = {}
     for path in near_paths(examination):
-        near.setdefault(path.a, []).append(lost(nics[path.b]))
+        near.setdefault(path.a, []).append(lost(examination.topology.nic_ends[path.b]))
     return any(lost(gpu.id) for gpu in examination.topology.gpus) or any(map(all, near.values()))

@@ -64,7 +64,6 @@ def iommu_translated(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     if is_guest(examination) is True:
         return passed(_HOST_ONLY)
-    named = examination.topology.labels
     bad: dict[str, Evidence] = {}
     tally = Tally()
     for bdf, kind in translated_types(examination).items():
@@ -72,7 +71,7 @@ def iommu_translated(examination: Examination) -> Outcome:
             tally.unknowns.append(kind)
         else:
             source = f"{GROUPS}/{known(here[bdf].iommu_group, 0)}/type"
-            bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
+            bad[bdf] = Evidence(source, f"{kind}: {examination.topology.labels.get(bdf, '')} {bdf}".strip())
     if bad:
         need_guest(examination, *first_distinct(bad.values(), LIKE_THESE))
         return _translated(examination, bad)
@@ -126,12 +125,11 @@ def iommu_fault(examination: Examination) -> Outcome:
     faults = [message for message in faults if message.bdf in chains]
     if not faults:
         return passed(Evidence(log.source, f"no such message{coverage(log)}"))
-    named = examination.topology.labels
     bdfs = bdfs_in(faults)
     translated = any(not isinstance(kind, Unknown) for kind in translated_types(examination).values())
     redirected = bool(redirects_of(examination).ports)
     causes = ["iommu-translated"] * translated + ["acs-redirect-enabled"] * redirected
-    devices = join_limited(f"{named.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
+    devices = join_limited(f"{examination.topology.labels.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
     return found(
         f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
         "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
@@ -241,8 +239,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """Check ATSCtl of a guest's ConnectX NICs; clouds with NICs of their own do not use ATS."""
-    functions = gpus_and_nics(examination).values()
-    nics = [function for function in functions if function.kind is PciKind.NIC]
+    nics = [function for function in gpus_and_nics(examination).values() if function.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC"))
     nics = [function for function in nics if known(function.vendor_id, CONNECTX.vendor) == CONNECTX.vendor]

@@ -180,12 +180,11 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
 def gpu_nic_shared(examination: Examination) -> Outcome:
     """Count GPUs and NICs of each group below the same switches."""
     end_with(_distance_exemption(examination))
-    topology = examination.topology
     near: dict[str, set[str]] = {}
     for path in near_paths(examination):
         near.setdefault(path.a, set()).add(path.b)
     groups: dict[frozenset[str], list[Endpoint]] = {}
-    for gpu in topology.gpus:
+    for gpu in examination.topology.gpus:
         if gpu.id in near:
             groups.setdefault(frozenset(near[gpu.id]), []).append(gpu)
     tally = Tally()
@@ -257,12 +256,11 @@ def numa_node_unknown(examination: Examination) -> Outcome:
 )
 def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""
-    gpus = need_read(examination.node.gpus)
     here = gpus_and_nics(examination)
     tally = Tally()
     offers: list[Maybe[bool]] = []
     direct = examination.node.gpudirect
-    for gpu in gpus.gpus:
+    for gpu in need_read(examination.node.gpus).gpus:
         if gpu.bdf not in here or (not isinstance(direct, Unknown) and direct.never_supports(gpu.bdf)):
             continue
         bar, memory = gpu.bar1_total_bytes, gpu.memory_total_bytes

@@ -134,13 +134,12 @@ def _from_container(examination: Examination) -> bool:
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     """Check for a driver that runs without a file on the node: only its container has nvidia_peermem."""
     _require_no_file(examination)
-    evidence = Evidence("modinfo nvidia", "no file for the running kernel")
     if not _from_container(examination):
         return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or is not running"))
     return peermem_fault(
         examination,
         "A driver container loaded nvidia (no module file on this node), but not nvidia_peermem.",
-        evidence,
+        Evidence("modinfo nvidia", "no file for the running kernel"),
         Evidence("/proc/modules", "nvidia: live"),
         fix=make_plan(
             "Let the driver container load nvidia-peermem",

@@ -409,13 +409,12 @@ def known_bad_combination(examination: Examination) -> Outcome:
 def _rows_of_site() -> Iterator[Combination]:
     """Yield the rows of the configuration."""
     for row in site_combinations():
-        source = row.source or row.origin
         yield Combination(
             row.origin,
             components(row),
             row.symptom,
             row.cure,
-            source,
+            row.source or row.origin,
             seen=partial(seen_on_site, row),
             most_lines=2 * len(COMPONENTS),  # two for each
             devices=partial(devices_on_site, row),

@@ -333,7 +333,6 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
         return passed(*_seen(list(limits)))
     forbidden = [limit for limit in bad if limit.most == 0]
     jobs = names_of({process.pid: process for users in bad.values() for process in users}.values())
-    group = next(iter(bad)).group
     devices = tuple(dict.fromkeys(limit.device for limit in bad))
     subject = jobs or "this session"
     full = any(known(limit.used, 0) >= limit.most for limit in bad)
@@ -347,7 +346,7 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
         fix=make_plan(
             "Raise the limit",
             "Raise the limit where the job's cgroup is created: Slurm, systemd, or the runtime",
-            f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max",
+            f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {next(iter(bad)).group}/rdma.max",
             instruction("Restart the job if NCCL has already failed", False),
         ),
         severity=Severity.CRITICAL if forbidden and jobs else None,
