@@ -254,11 +254,8 @@ def unusable_file(examination: Examination, name: str) -> str:
 
 def architecture_differs(examination: Examination, file: ModuleFile) -> Maybe[bool]:
     """Return whether a module's file is for another architecture than this CPU."""
-    platform = examination.node.platform
-    cpu = platform if isinstance(platform, Unknown) else platform.cpu_architecture
-    if isinstance(cpu, Unknown):
-        return cpu
-    return map_known(file.architecture, lambda architecture: architecture != cpu)
+    cpu = map_known(examination.node.platform, lambda platform: platform.cpu_architecture)
+    return map_known(cpu, lambda cpu: map_known(file.architecture, lambda architecture: architecture != cpu))
 
 
 def _refused_file(examination: Examination, name: str) -> list[str]:

@@ -166,11 +166,8 @@ def is_arm64(examination: Examination) -> bool:
 
 def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
     """Return the configuration space of a function."""
-    facts = examination.config_space
-    if isinstance(facts, Unknown):
-        return facts
-    space = facts.functions.get(bdf)
-    return Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read") if space is None else space
+    absent = Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read")
+    return map_known(examination.config_space, lambda facts: facts.functions.get(bdf, absent))
 
 
 def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:

@@ -82,12 +82,8 @@ def need_ports(examination: Examination) -> tuple[Port, ...]:
 
 
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
-    if isinstance(facts, Unknown):
-        return facts
-    health = facts.ports.get((device, port))
-    if health is None:
-        return Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
-    return health
+    absent = Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
+    return map_known(facts, lambda facts: facts.ports.get((device, port), absent))
 
 
 def port_names(ports: Iterable[Port]) -> str:

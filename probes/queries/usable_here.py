@@ -104,9 +104,7 @@ def _of_file(files: Maybe[tuple[DeviceNode, ...]], path: str) -> Maybe[str]:
     file = next((file for file in files if file.path == path), None)
     if file is None:
         return NO_FILE
-    if isinstance(file.usable, Unknown):
-        return file.usable
-    return "" if file.usable else DENIED
+    return map_known(file.usable, lambda is_usable: "" if is_usable else DENIED)
 
 
 def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:

@@ -305,5 +305,4 @@ def fabric_manager_restarted_under_jobs(examination: Examination) -> Outcome:
 
 
 def _started_at(process: Process) -> float | None:
-    usage = process.usage
-    return None if isinstance(usage, Unknown) else known(usage.started_at, None)
+    return known(map_known(process.usage, lambda usage: usage.started_at), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, first_unread, known, map_known
 from probes.facts.pci.functions import DEVICES, PciKind
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
@@ -303,9 +303,8 @@ def bar1_too_small(examination: Examination) -> Outcome:
 def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bool]:
     """Return whether a GPU has a larger resizable BAR than the one in use."""
     bars = map_known(config_of(examination, bdf), lambda space: space.resizable_bars)
-    if isinstance(bars, Unknown):
-        return False if bars.reason is Reason.NOT_THERE else bars
-    return any(known(resizable.largest_bytes, 0) > bar_bytes for resizable in bars)
+    sizes = map_known(bars, lambda bars: [known(resizable.largest_bytes, 0) for resizable in bars])
+    return false_if_absent(map_known(sizes, lambda sizes: max(sizes, default=0) > bar_bytes))
 
 
 # GPUs and NICs that are passed to a virtual machine, and look adjacent there.

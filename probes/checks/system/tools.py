@@ -183,9 +183,7 @@ def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary,
 
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     """Return the version of libibverbs.so.1.14.39.0; its second number rises with each new function."""
-    if isinstance(library.version, Unknown):
-        return None
-    return version_numbers(library.version)
+    return known(map_known(library.version, version_numbers), None)
 
 
 @LIBRARY_AREA.warning(
