@@ -184,15 +184,11 @@ def persistence_on(examination: Examination) -> Plan | str:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
         return f"cannot tell whether {PERSISTENCE_DAEMON} is running: {daemon.state}"
-    return make_plan(_TITLE, _start(daemon))
-
-
-def _start(daemon: Service) -> Step:
+    step = start_at_boot_step("Start the daemon now and at boot", PERSISTENCE_DAEMON)
     if daemon.enabled is True:
-        return service_step(
-            "Start the daemon (already enabled at boot)", "start", PERSISTENCE_DAEMON, undo="stop"
-        )
-    return start_at_boot_step("Start the daemon now and at boot", PERSISTENCE_DAEMON)
+        why = "Start the daemon (already enabled at boot)"
+        step = service_step(why, "start", PERSISTENCE_DAEMON, undo="stop")
+    return make_plan(_TITLE, step)
 
 
 def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:

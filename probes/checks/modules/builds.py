@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, Step, make_plan
+from probes.base.plan import Step, make_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.boot import NextBootFacts, words_that_matter
@@ -54,20 +54,17 @@ def module_file_unusable(examination: Examination) -> Outcome:
     bad = {name: path for name in missing if (path := unusable_file(examination, name))}
     if not bad:
         return passed(Evidence("modinfo", "reads the file of every module that is not loaded"))
+    release = known(examination.node.kernel_release, "")
+    fix = make_plan("Restore the modules", "Reinstall the package of these modules")
+    if release and not bad.keys().isdisjoint(GPU_MODULES):
+        fix = rebuild_plan(examination, release, has_bad_files=True)
     return found(
         "The file was deleted or is damaged, and modules.dep still lists it: the module cannot be loaded.",
         *(Evidence(path, "listed in modules.dep, not readable by modinfo") for path in bad.values()),
-        fix=_rebuild(examination, tuple(bad)),
+        fix=fix,
         severity=severity_of_missing(examination, tuple(bad)),
         devices=tuple(bad),
     )
-
-
-def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
-    release = known(examination.node.kernel_release, "")
-    if release and any(name in GPU_MODULES for name in names):
-        return rebuild_plan(examination, release, has_bad_files=True)
-    return make_plan("Restore the modules", "Reinstall the package of these modules")
 
 
 @AREA.critical(

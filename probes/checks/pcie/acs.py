@@ -329,7 +329,10 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "Grace and Vera forward this traffic"))
     if need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's bridges matter"))
-    bridges = _bridges(examination)
+    # By the function at device 0 of each root bus the kernel knows a host bridge.
+    functions = functions_of(examination).values()
+    firsts = [function for function in functions if function.chain == (function.bdf,)]
+    bridges = {function.root: function for function in firsts if function.bdf.endswith(":00.0")}
     named = examination.topology.labels
     tally = Tally()
     for gpu, nic in crossing:
@@ -373,12 +376,3 @@ def _crossing(
         if path.crosses_host_bridge and path.nccl_pcie not in NEAR:
             pairs.append((here[gpu], here[nic]))
     return pairs
-
-
-def _bridges(examination: Examination) -> dict[str, PciFunction]:
-    """Return the function at device 0 of each root bus, by which the kernel knows a host bridge."""
-    return {
-        function.root: function
-        for function in functions_of(examination).values()
-        if function.chain == (function.bdf,) and function.bdf.endswith(":00.0")
-    }

@@ -8,7 +8,7 @@ from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
-from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
+from probes.facts.pci.functions import DEVICES, PciKind
 from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import reboot_plan
@@ -299,11 +299,13 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
         return passed(Evidence(source, "passed to a virtual machine, which needs ATS"))
     tally = Tally()
     for nic in nics:
+        # A port above the NIC may rely on ATS: it passes translated requests past its redirects.
+        ports = [acs_of(examination, bdf) for bdf in nic.chain[:-1]]
         ats = map_known(config_of(examination, nic.bdf), lambda space: space.ats_enabled)
         if isinstance(ats, Unknown):
             if ats.reason is not Reason.NOT_THERE:
                 tally.unknowns.append(ats)
-        elif ats and not _is_relied_on(examination, nic):
+        elif ats and not any(isinstance(port, Acs) and port.on.direct_translated for port in ports):
             text = f"{examination.topology.labels.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     if tally.devices and need_guest(examination):
@@ -314,12 +316,6 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
         Evidence("lspci -vvv", "ATS is disabled on the NICs"),
         _disable(list(dict.fromkeys(tally.devices))) if tally.devices else None,
     )
-
-
-def _is_relied_on(examination: Examination, nic: PciFunction) -> bool:
-    """Return whether a port above the NIC passes translated requests past its redirects."""
-    ports = [acs_of(examination, bdf) for bdf in nic.chain[:-1]]
-    return any(isinstance(port, Acs) and port.on.direct_translated for port in ports)
 
 
 def _disable(nics: list[str]) -> Plan:
