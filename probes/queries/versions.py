@@ -9,7 +9,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.facts.system.tools import LibraryFacts, Perftest, ToolFacts
+from probes.facts.system.tools import LibraryFacts, Perftest
 from probes.snapshot.examination import Examination
 
 OWN_DRIVERS = "the kernel's own drivers"
@@ -27,7 +27,7 @@ def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
         "NVIDIA driver": map_known(driver, _nvidia),
         "CUDA version of the driver": map_known(driver, lambda driver: driver.cuda_version),
         "NIC driver": _nic_driver(examination),
-        "OFED": map_known(tools, _ofed),
+        "OFED": map_known(tools, lambda tools: OWN_DRIVERS if is_there(tools.ofed) is False else tools.ofed),
         "NIC firmware": map_known(node.rdma, _firmware),
         "NCCL": _nccl(examination),
         "GDRCopy": library_version(examination.libraries, "libgdrapi.so.2"),
@@ -39,10 +39,6 @@ def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
 def _nvidia(driver: DriverFacts) -> Maybe[str]:
     flavor = "" if isinstance(driver.flavor, Unknown) else f" ({driver.flavor.value} kernel modules)"
     return map_known(driver.version, lambda version: f"{version}{flavor}")
-
-
-def _ofed(tools: ToolFacts) -> Maybe[str]:
-    return OWN_DRIVERS if is_there(tools.ofed) is False else tools.ofed
 
 
 def _nic_driver(examination: Examination) -> Maybe[str]:
