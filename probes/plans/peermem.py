@@ -95,8 +95,8 @@ def _difference(examination: Examination) -> str:
     if isinstance(module, Unknown) or isinstance(file, Unknown):
         return "cannot tell whether the loaded module is the one on disk"
     is_compared = False
-    for word in ("version", "srcversion"):
-        loaded, there = getattr(module, word), getattr(file, word)
+    pairs = (("version", module.version, file.version), ("srcversion", module.srcversion, file.srcversion))
+    for word, loaded, there in pairs:
         if isinstance(loaded, Unknown) or isinstance(there, Unknown):
             continue
         if loaded != there:

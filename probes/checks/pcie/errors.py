@@ -87,9 +87,10 @@ def _counted(
     """
     counted: list[tuple[str, str, ErrorCounts]] = []
     for bdf, errors in facts.functions.items():
+        by_kind = {"correctable": errors.correctable, "nonfatal": errors.nonfatal, "fatal": errors.fatal}
         for kind in kinds:
-            counts = getattr(errors, kind)
-            if isinstance(counts, ErrorCounts):
+            counts = by_kind[kind]
+            if not isinstance(counts, Unknown):
                 counted.append((bdf, f"{DEVICES}/{bdf}/aer_dev_{kind}", counts))
             elif counts.reason is not Reason.NOT_THERE:
                 tally.unknowns.append(counts)
