@@ -109,9 +109,7 @@ def with_silences(outcomes: Outcomes, examination: Examination, called: str = ""
             by_id.setdefault(silence.id, []).append(silence)
     if not by_id:
         return outcomes
-    bdfs = {}
-    if not isinstance(examination.node.rdma, Unknown):
-        bdfs = {device.name: known(device.bdf, "") for device in examination.node.rdma.devices}
+    bdfs = {name: known(device.bdf, "") for name, device in examination.topology.devices.items()}
     return tuple(
         (check, _with_silence(check, outcome, by_id.get(check.id, []), bdfs, examination.taken_at))
         for check, outcome in outcomes

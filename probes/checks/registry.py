@@ -14,22 +14,13 @@ from probes.checks.gpu import driver, fabric, modes, nvlink
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
-from probes.checks.nccl import (
-    engines,
-    files,
-    gdr_settings,
-    library,
-    log_contents,
-    log_path,
-    network,
-    other_settings,
-)
+from probes.checks.nccl import engines, gdr_settings, library, log_contents, log_path, network, other_settings
 from probes.checks.nic import counters, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
-from probes.checks.path import dmabuf, gdr_path, p2p_topology, vendor_paths
+from probes.checks.path import dmabuf, gdr_path, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk, symbols
-from probes.checks.system import combinations, device_files, hung_tasks, kubernetes, memlock, next_boot, tools
+from probes.checks.system import combinations, device_files, kubernetes, memlock, tools
 from probes.queries.finding import (
     Area,
     Check,
@@ -45,20 +36,21 @@ from probes.queries.finding import (
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
-_OF_VARIABLES = (gdr_settings, network, gdr_settings.GIDS, library, files, other_settings)
+_OF_VARIABLES = (gdr_settings, network, gdr_settings.GIDS, library, other_settings.FILES, other_settings)
 # Add a new file of checks here. Findings with the same severity are listed in this order, in which an area of
 # a file may have a place of its own.
 _ORDER: tuple[ModuleType | Area, ...] = (
     *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons
     *(on_disk, symbols, in_use.PARAMETERS, boot, in_use),
-    *(dmabuf, vendor_paths, p2p_topology, vendor_paths.DATA_DIRECT),
+    *(dmabuf, vendor_paths, gdr_path.REFUSALS, vendor_paths.DATA_DIRECT),
     *(errors, acs, iommu, placement.PASSTHROUGH, placement, acs.HOST_BRIDGES, links, device_control),
     *(nic_devices, port_state, port_rates, roce_gids, roce_mtu, roce_gids.RAILS),
     *(counters, nic_devices.KERNEL_LOG),
     *(gpu_devices, driver, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
-    *(memlock.RDMA_CGROUP, hung_tasks, memlock, device_files, kubernetes, combinations, *_OF_VARIABLES),
+    *(memlock.RDMA_CGROUP, live_jobs.HUNG_TASKS, memlock, device_files, kubernetes, combinations),
+    *_OF_VARIABLES,
     *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, log_contents, log_path),
-    *(live_jobs, live_ports, next_boot, tools),
+    *(live_jobs, live_ports, builds.NEXT_BOOT, tools),
 )
 
 
@@ -94,8 +86,7 @@ def findings_of(outcomes: Outcomes, examination: Examination) -> tuple[Finding, 
     """Return found, unknown and passed findings, in the order in which every list shows them."""
     names = DeviceNames(examination)
     made = [_finding(check, outcome, names) for check, outcome in outcomes]
-    grouped = _group_by_cause(made, outcomes, names)
-    return tuple(sorted(grouped, key=_rank))
+    return tuple(sorted(_group_by_cause(made, outcomes, names), key=_rank))
 
 
 def findings(

@@ -123,20 +123,18 @@ def undo_of(steps: Iterable[Step]) -> Undo | None:
     return Undo.WHOLE if all(changes) else Undo.PART if any(changes) else Undo.NO
 
 
-def unloaded_by(step: Step) -> tuple[str, ...]:
-    """Return the modules that a step unloads by name, as /proc/modules spells them."""
-    words = step.argv
-    if not words or words[0] not in ("rmmod", "modprobe"):
+def unloaded_by(argv: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules that a command unloads by name, as /proc/modules spells them."""
+    program = argv[0] if argv else ""
+    if program != "rmmod" and (program != "modprobe" or {"-r", "--remove"}.isdisjoint(argv)):
         return ()
-    if words[0] == "modprobe" and not {"-r", "--remove"} & set(words):
-        return ()
-    return tuple(word.replace("-", "_") for word in words[1:] if not word.startswith("-"))
+    return tuple(word.replace("-", "_") for word in argv[1:] if not word.startswith("-"))
 
 
 def affects_jobs(step: Step) -> bool | None:
     """Return whether a step may affect running jobs, whatever its plan says; None: that is unknown."""
     command = " ".join(step.argv)
-    if unloaded_by(step) or _AFFECTS_JOBS.fullmatch(command):
+    if unloaded_by(step.argv) or _AFFECTS_JOBS.fullmatch(command):
         return True
     is_harmless = step.file is not None or only_reads(step.argv) or _AFFECTS_NO_JOB.fullmatch(command)
     return False if is_harmless else None
@@ -177,11 +175,10 @@ def _chosen(argv: Sequence[str]) -> _Choice | str | None:
             return lambda netdev, facts: True
         if "openibd" in units:
             return lambda netdev, facts: netdev.driver in RDMA_MODULE_OF
-    elif program == "rmmod" or (program == "modprobe" and {"-r", "--remove"} & set(words)):
-        modules = {word.replace("-", "_") for word in words if not word.startswith("-")}
+    elif modules := unloaded_by(argv):
         if all(module.startswith(_NO_NETDEVS) for module in modules):
             return None
-        infiniband = bool(modules & set(_INFINIBAND_MODULES))
+        infiniband = not set(modules).isdisjoint(_INFINIBAND_MODULES)
         return lambda netdev, facts: (
             netdev.driver.replace("-", "_") in modules or (infiniband and netdev.is_infiniband)
         )
@@ -191,14 +188,14 @@ def _chosen(argv: Sequence[str]) -> _Choice | str | None:
         named = words[words.index("-C") + 1] if "-C" in words[:-1] else ""
         return lambda netdev, facts: not named or facts.rdma_devices.get(named) == netdev.bdf
     elif program == "mlxfwreset" or (program == "devlink" and words[:2] == ["dev", "reload"]):
-        cards = {
-            _card(found) for word in words for found in re.findall(r"[0-9a-f:]{4,}:[0-9a-f]{2}\.[0-7]", word)
-        }
-        return lambda netdev, facts: _card(netdev.bdf) in cards
+        bdfs = (bdf for word in words for bdf in re.findall(r"[0-9a-f:]{4,}:[0-9a-f]{2}\.[0-7]", word))
+        cards = set(map(card_of, bdfs))
+        return lambda netdev, facts: card_of(netdev.bdf) in cards
     elif program == "mlxlink" and {"--port_state", "-a"} & set(words):
         return lambda netdev, facts: netdev.bdf in words
     return None
 
 
-def _card(bdf: str) -> str:
+def card_of(bdf: str) -> str:
+    """Return the address of a card, which all of its functions share."""
     return bdf.rpartition(".")[0]

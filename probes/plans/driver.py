@@ -184,15 +184,11 @@ def persistence_on(examination: Examination) -> Plan | str:
         return _set_mode(off, daemon, everywhere=len(off) == len(gpus))
     if isinstance(daemon.state, Unknown):
         return f"cannot tell whether {PERSISTENCE_DAEMON} is running: {daemon.state}"
-    return make_plan(_TITLE, _start(daemon))
-
-
-def _start(daemon: Service) -> Step:
+    step = start_at_boot_step("Start the daemon now and at boot", PERSISTENCE_DAEMON)
     if daemon.enabled is True:
-        return service_step(
-            "Start the daemon (already enabled at boot)", "start", PERSISTENCE_DAEMON, undo="stop"
-        )
-    return start_at_boot_step("Start the daemon now and at boot", PERSISTENCE_DAEMON)
+        why = "Start the daemon (already enabled at boot)"
+        step = service_step(why, "start", PERSISTENCE_DAEMON, undo="stop")
+    return make_plan(_TITLE, step)
 
 
 def _set_mode(off: Sequence[Gpu], daemon: Service, everywhere: bool) -> Plan:
@@ -223,13 +219,12 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
     Turning MIG off deletes the node's partitions, and a node with MIG usually has it on purpose. While a
     program uses the GPU, the new mode is pending until a reset (NVML, nvmlDeviceSetMigMode).
     """
-    first = gpus[0].bdf
     named = join_limited(f"GPU{gpu.index}" for gpu in gpus)
     return make_plan(
         "Turn MIG off if these GPUs are meant for multi-GPU training",
         "Keep MIG if it is on for a reason. On Kubernetes, mig-manager would turn it on again.",
         f"Drain the node. Turning MIG off deletes the instances of {named}.",
-        f"Run nvidia-smi -i {first} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
+        f"Run nvidia-smi -i {gpus[0].bdf} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
         "nvidia-smi -q -d MIG shows the current mode.",
         disturbs="every job on a MIG instance of these GPUs",
     )

@@ -125,9 +125,8 @@ def load_peermem(examination: Examination) -> Plan | str:
     blocker = blocker_of(examination, PEERMEM)
     if blocker is not None:
         return f"nvidia_peermem cannot be loaded: {blocker}"
-    spare = is_spare(examination)
     # NCCL src/transport/net.cc: DMA-BUF wins where both can be used.
-    unused = "NCCL keeps using DMA-BUF, which works here" if spare else ""
+    unused = "NCCL keeps using DMA-BUF, which works here" if is_spare(examination) else ""
     load = load_step(examination, PEERMEM)
     return make_plan("Load nvidia_peermem", load, note=sentences(running_jobs(examination), unused))
 

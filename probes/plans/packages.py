@@ -65,10 +65,8 @@ _REFRESH = {
     Family.AZURE_LINUX: Step("Clear the cached package list", ("tdnf", "clean", "all")),
 }
 _PERFTEST = {
+    **dict.fromkeys(_INSTALL, ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags")),
     Family.DEBIAN: ("perftest", "rdma-core", "ibverbs-utils", "infiniband-diags"),
-    Family.RED_HAT: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
-    Family.SUSE: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
-    Family.AZURE_LINUX: ("perftest", "rdma-core", "libibverbs-utils", "infiniband-diags"),
 }
 _VERBS = {
     Family.DEBIAN: ("libibverbs1", "ibverbs-providers"),
@@ -90,8 +88,7 @@ def family_of(examination: Examination) -> Family:
 
 def _processor(examination: Examination) -> str:
     """Return "x86_64", "aarch64", or "" if it is unknown."""
-    platform = examination.node.platform
-    return known(map_known(platform, lambda facts: known(facts.cpu_architecture, "")), "")
+    return known(map_known(examination.node.platform, lambda facts: known(facts.cpu_architecture, "")), "")
 
 
 def _release_name(distribution: Distribution) -> str:
@@ -136,11 +133,10 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
         )
         return (download, Step(why, ("dpkg", "-i", file)), _REFRESH[family])
     if family is Family.RED_HAT:
-        url = f"{place}/cuda-{release}.repo"
         epel = Step(
             "Add EPEL, which has DKMS", (*_INSTALL[family], _EPEL.format(release.removeprefix("rhel")))
         )
-        add = Step(why, ("dnf", "config-manager", "--add-repo", url))
+        add = Step(why, ("dnf", "config-manager", "--add-repo", f"{place}/cuda-{release}.repo"))
         return (epel, add) if release.startswith("rhel") else (add,)
     if family is Family.SUSE and release == "sles15":
         file = "/etc/zypp/repos.d/cuda-sles15.repo"
@@ -212,8 +208,7 @@ def ofed_steps(examination: Examination) -> tuple[Step, ...]:
             Step("Download the repository of DOCA-OFED", (*tool, file, f"{_DOCA_HOST}{path}")),
             Step("Add the repository of DOCA-OFED", (*package, file)),
         )
-    install = Step("Install DOCA-OFED", (*_INSTALL[family], "doca-ofed"))
-    return (headers, *add, _REFRESH[family], install)
+    return (headers, *add, _REFRESH[family], Step("Install DOCA-OFED", (*_INSTALL[family], "doca-ofed")))
 
 
 def header_step(examination: Examination, release: Maybe[str] | None = None) -> Step:
@@ -268,8 +263,7 @@ def fabric_manager_steps(examination: Examination, version: Maybe[str]) -> tuple
 
 def nvlsm_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the step that installs NVLSM, which is in the repository that has the driver."""
-    names = ("nvlsm", "infiniband-diags")
-    packages = dict.fromkeys((Family.DEBIAN, Family.RED_HAT), names)
+    packages = dict.fromkeys((Family.DEBIAN, Family.RED_HAT), ("nvlsm", "infiniband-diags"))
     why = "Install NVLSM from NVIDIA's package repository"
     return install_steps(
         examination, why, packages, "Install the package nvlsm from NVIDIA's CUDA repository"

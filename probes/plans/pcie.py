@@ -10,7 +10,7 @@ from probes.base.unknown import Unknown
 from probes.facts.pci.config_space import Acs
 from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
-from probes.plans.ports import look_at_reads
+from probes.plans.ports import READS_IN_FLIGHT, firmware_steps
 from probes.queries.pcie_paths import (
     REDIRECTS,
     acs_exemption,
@@ -190,7 +190,7 @@ def raising(examination: Examination, low: Mapping[str, int]) -> Plan:
         )
         for bdf, size in low.items()
     ]
-    looks = look_at_reads(examination, low)
+    looks = firmware_steps(examination, low, READS_IN_FLIGHT)
     return make_plan("Raise MaxReadReq", *steps, NOT_LASTING, *looks, disturbs=DRAIN)
 
 

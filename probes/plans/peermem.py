@@ -94,19 +94,15 @@ def _difference(examination: Examination) -> str:
     module, file = module_of(examination, PEERMEM), file_of(examination, PEERMEM)
     if isinstance(module, Unknown) or isinstance(file, Unknown):
         return "cannot tell whether the loaded module is the one on disk"
-    pairs: tuple[tuple[str, Maybe[str], Maybe[str]], ...] = (
-        ("version", module.version, file.version),
-        ("srcversion", module.srcversion, file.srcversion),
-    )
-    known_pairs = [
-        (word, loaded, there)
-        for word, loaded, there in pairs
-        if not isinstance(loaded, Unknown) and not isinstance(there, Unknown)
-    ]
-    for word, loaded, there in known_pairs:
+    is_compared = False
+    pairs = (("version", module.version, file.version), ("srcversion", module.srcversion, file.srcversion))
+    for word, loaded, there in pairs:
+        if isinstance(loaded, Unknown) or isinstance(there, Unknown):
+            continue
         if loaded != there:
             return f"the module on disk differs from the loaded one: {word} {there} on disk, {loaded} loaded"
-    if not known_pairs:
+        is_compared = True
+    if not is_compared:
         return "cannot tell whether the loaded module is the one on disk"
     return "the loaded module is the one on disk, so only its options can change"
 
@@ -121,11 +117,9 @@ _PACKAGES = (
 def replace_nv_peer_mem(examination: Examination) -> Plan | str:
     """Remove the old module and its service, then load nvidia_peermem."""
     older, newer = module_of(examination, OLDER), module_of(examination, PEERMEM)
-    for module in (older, newer):
-        if isinstance(module, Unknown):
-            return f"cannot tell which peer-memory modules are loaded: {module}"
-    assert not isinstance(older, Unknown)
-    assert not isinstance(newer, Unknown)
+    if isinstance(older, Unknown) or isinstance(newer, Unknown):
+        unread = older if isinstance(older, Unknown) else newer
+        return f"cannot tell which peer-memory modules are loaded: {unread}"
     service = _service_steps(examination)
     if isinstance(service, str):
         return service

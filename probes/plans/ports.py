@@ -9,6 +9,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import CONNECTX
+from probes.plans.common import card_of
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import Port, PortProblem, ports_of, problem_of
 from probes.snapshot.examination import Examination
@@ -38,10 +39,9 @@ def raise_ports(examination: Examination) -> Plan | str:
 
 def _is_virtual_function(examination: Examination, port: Port) -> bool:
     """Return whether it is a virtual function of a NIC on this node, which its guest enables."""
-    functions = functions_of(examination)
-    function = functions.get(known(port.device.bdf, ""))
-    owner = functions.get((function.physical_function if function else None) or "")
-    return owner is not None and owner.kind is PciKind.NIC
+    bdf = _physical(examination, port)
+    owner = functions_of(examination).get(bdf)
+    return bdf != port.device.bdf and owner is not None and owner.kind is PciKind.NIC
 
 
 def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
@@ -78,9 +78,9 @@ def link_type_plan(examination: Examination, ports: Sequence[Port], kind: str) -
     """
     steps: list[Step] = []
     interrupted: list[str] = []
-    cards = dict.fromkeys(_card(bdf) for port in ports if (bdf := _physical(examination, port)))
+    cards = dict.fromkeys(card_of(bdf) for port in ports if (bdf := _physical(examination, port)))
     for card in cards:
-        here = [port for port in ports if _card(_physical(examination, port)) == card]
+        here = [port for port in ports if card_of(_physical(examination, port)) == card]
         steps += _card_steps(examination, here, kind)
         interrupted.append(join_limited(_ports_of_card(examination, card)))
     return Plan(
@@ -106,7 +106,7 @@ def _card_steps(examination: Examination, ports: Sequence[Port], kind: str) -> t
             undo=reset,
         ),
         Step(
-            f"Reset the card {_card(bdf)} to apply the setting",
+            f"Reset the card {card_of(bdf)} to apply the setting",
             reset,
             undo=(*command, *(f"{name}={other}" for name in parameters)),
         ),
@@ -120,10 +120,6 @@ def _physical(examination: Examination, port: Port) -> str:
     return (function.physical_function if function else None) or bdf
 
 
-def _card(bdf: str) -> str:
-    return bdf.rpartition(".")[0]
-
-
 def _parameter_of(examination: Examination, port: Port) -> str:
     shares_function = len(port.device.ports) > 1  # mlx4: one function for all ports
     function = int(_physical(examination, port).rpartition(".")[2])
@@ -132,11 +128,10 @@ def _parameter_of(examination: Examination, port: Port) -> str:
 
 def _ports_of_card(examination: Examination, card: str) -> list[str]:
     """Return the ports of all functions of a card, with their netdevs."""
-    ports = known(ports_of(examination), ())
     return [
         f"{port.name} ({netdev})" if (netdev := known(port.facts.netdev, "")) else port.name
-        for port in ports
-        if _card(_physical(examination, port)) == card
+        for port in known(ports_of(examination), ())
+        if card_of(_physical(examination, port)) == card
     ]
 
 
@@ -180,37 +175,30 @@ def _zero_step(port: Port) -> Step:
 # NVIDIA AI Enterprise, Optimizing VM Configuration for AI Inference, ATS and ACS configuration.
 
 
-def look_at_ordering(examination: Examination, bdfs: Iterable[str]) -> tuple[Step, ...]:
-    """Look at PCI_WR_ORDERING."""
-    expected = (
-        "per_mkey(0) relaxes the writes of programs that ask for it, as NCCL does; force_relax(1) relaxes all"
-    )
-    return _look(examination, bdfs, ("PCI_WR_ORDERING",), expected)
+WRITE_ORDERING = (
+    "PCI_WR_ORDERING",
+    "per_mkey(0) relaxes the writes of programs that ask for it, as NCCL does; force_relax(1) relaxes all",
+)
+READS_IN_FLIGHT = (
+    "ADVANCED_PCI_SETTINGS MAX_ACC_OUT_READ",
+    "MAX_ACC_OUT_READ 0 lets the firmware choose how many reads are in flight. A low number limits "
+    "reads. It is shown only if ADVANCED_PCI_SETTINGS is True(1)",
+)
+CONGESTION_CONTROL = (
+    "ROCE_CC_PRIO_MASK_P1",
+    "255 means congestion control for all priorities, 0 for none. A reset restores this value",
+)
 
 
-def look_at_reads(examination: Examination, bdfs: Iterable[str]) -> tuple[Step, ...]:
-    """Look at MAX_ACC_OUT_READ, which the firmware shows only with ADVANCED_PCI_SETTINGS."""
-    expected = (
-        "MAX_ACC_OUT_READ 0 lets the firmware choose how many reads are in flight. A low number limits "
-        "reads. It is shown only if ADVANCED_PCI_SETTINGS is True(1)"
-    )
-    return _look(examination, bdfs, ("ADVANCED_PCI_SETTINGS", "MAX_ACC_OUT_READ"), expected)
-
-
-def look_at_congestion_control(examination: Examination, bdfs: Iterable[str]) -> tuple[Step, ...]:
-    """Look at the priorities for which the firmware has congestion control at boot."""
-    expected = "255 means congestion control for all priorities, 0 for none. A reset restores this value"
-    return _look(examination, bdfs, ("ROCE_CC_PRIO_MASK_P1",), expected)
-
-
-def _look(
-    examination: Examination, bdfs: Iterable[str], parameters: tuple[str, ...], expected: str
+def firmware_steps(
+    examination: Examination, bdfs: Iterable[str], setting: tuple[str, str]
 ) -> tuple[Step, ...]:
-    """Return the step for the first NIC of NVIDIA among these; () if there is none."""
+    """Return the step that shows a setting of the first NIC of NVIDIA among these; () if there is none."""
     functions = functions_of(examination)
     cards = [bdf for bdf in bdfs if bdf in functions and functions[bdf].vendor_id == CONNECTX.vendor]
     if not cards:
         return ()
-    command = f"mlxconfig -d {cards[0]} q {' '.join(parameters)}"
+    parameters, expected = setting
     others = " (the same for the other NICs)" if len(cards) > 1 else ""
+    command = f"mlxconfig -d {cards[0]} q {parameters}"
     return (instruction(f"Look at the firmware settings: `{command}`{others}. {expected}."),)

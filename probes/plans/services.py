@@ -1,25 +1,23 @@
-"""Restart the services of GPUs and RDMA, lift their memlock limits, and start IMEX."""
+"""Restart the services of GPUs and RDMA, and lift their memlock limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.modules import PEERMEM, ModuleState
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.kubernetes import STORAGE
-from probes.facts.system.services import Service, ServiceState
-from probes.plans.common import reload_units_step, service_step, start_at_boot_step
+from probes.facts.system.services import ServiceState
+from probes.plans.common import reload_units_step, service_step
 from probes.plans.load_modules import blocker_of, load_step
 from probes.plans.peermem import unload_step
-from probes.queries.jobs import has_pods
 from probes.queries.modules import is_present, module_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 
-_OPENIBD, _MANAGER, _DAEMON, _IMEX = "openibd", "nvidia-fabricmanager", "nvidia-persistenced", "nvidia-imex"
-_KUBELET = "kubelet.service"
+_OPENIBD, _MANAGER, _DAEMON = "openibd", "nvidia-fabricmanager", "nvidia-persistenced"
 _RDMA = ("ib_core", "ib_uverbs", "rdma_cm", *CONNECTX.modules)
 # OFED's modules, which openibd unloads.
 _OFED_OWN = ("ib_", "rdma_", "iw_", "mlx4_", "mlx5_")
@@ -42,9 +40,8 @@ _RESTARTS = {
 
 def restart_openibd(examination: Examination) -> Plan | str:
     """Restart OFED's stack, after unloading nvidia_peermem, which uses it."""
-    service = _installed(examination, _OPENIBD)
-    if isinstance(service, str):
-        return service
+    if why_not := _why_no_restart(examination, _OPENIBD):
+        return why_not
     modules, peermem = examination.node.modules, module_of(examination, PEERMEM)
     if isinstance(modules, Unknown) or isinstance(peermem, Unknown):
         return f"cannot tell which modules use the RDMA stack: {peermem}"
@@ -72,7 +69,6 @@ def restart_openibd(examination: Examination) -> Plan | str:
         before.append(Step("Unload nv_peer_mem, which also uses ib_core", unload, undo=load))
         after.append(Step("Load nv_peer_mem again", load, undo=unload))
     why = "Unload OFED's modules and load the ones on disk (fails while other modules use them)"
-    restart = service_step(why, "restart", _OPENIBD)
     refcnt = examination.reading.peermem.refcnt if before else 0
     regions = (
         ""
@@ -82,7 +78,7 @@ def restart_openibd(examination: Examination) -> Plan | str:
     return make_plan(
         "Restart openibd",
         *before,
-        restart,
+        service_step(why, "restart", _OPENIBD),
         *after,
         disturbs=f"{_ALL_RDMA}{regions}",
         note="Rebuild the NVIDIA driver if the OFED build has changed.",
@@ -96,22 +92,19 @@ def restart_fabric_manager(examination: Examination) -> Plan | str:
         return f"cannot tell whether this node has NVSwitches: {switches}"
     if switches is None:
         return "this node has no NVSwitch to configure"
-    service = _installed(examination, _MANAGER)
-    if isinstance(service, str):
-        return service
+    if why_not := _why_no_restart(examination, _MANAGER):
+        return why_not
     step = service_step("Configure the NVSwitches again", "restart", _MANAGER)
     return make_plan("Restart Fabric Manager", step, disturbs=_CUDA)
 
 
 def restart_persistence_daemon(examination: Examination) -> Plan | str:
     """Restart nvidia-persistenced."""
-    service = _installed(examination, _DAEMON)
-    if isinstance(service, str):
-        return service
-    step = service_step("Restart the daemon, which opens the GPUs again", "restart", _DAEMON)
+    if why_not := _why_no_restart(examination, _DAEMON):
+        return why_not
     return make_plan(
         "Restart nvidia-persistenced",
-        step,
+        service_step("Restart the daemon, which opens the GPUs again", "restart", _DAEMON),
         note="GPUs that are idle during the restart lose their settings (clocks, power limits).",
     )
 
@@ -132,37 +125,8 @@ def lift_memlock(units: Sequence[str]) -> Plan:
     return make_plan(title, *drop_ins, reload_units_step(), *restarts, disturbs=disturbs)
 
 
-def start_imex(examination: Examination) -> Plan:
-    """Start IMEX, or leave it to what starts it for each job.
-
-    On Kubernetes the DRA driver starts IMEX for each job, and the node's own service must stay masked
-    (NVIDIA/cloud-native-docs pull 453). NCCL fails with ncclSystemError if it finds MNNVL but no working
-    IMEX, unless NCCL_MNNVL_ENABLE is 0 (NCCL src/mnnvl.cc, src/init.cc).
-    """
-    meantime = "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs."
-    around = instruction(meantime, needs_root=False)
-    if not may_enable_imex(examination):
-        elsewhere = "Leave the service off. The DRA driver of Kubernetes starts IMEX for each job."
-        return make_plan("Find out what starts IMEX for jobs", elsewhere, around)
-    return make_plan(
-        "Start IMEX on every node of the domain",
-        "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
-        "prolog starts IMEX.",
-        start_at_boot_step("Start IMEX now and at boot", _IMEX),
-        around,
-    )
-
-
-def may_enable_imex(examination: Examination) -> bool:
-    """Return whether IMEX may start at boot: its unit is not masked, and this is not a Kubernetes node."""
-    services, memlock = examination.services, examination.memlock
-    masked = not isinstance(services, Unknown) and services.services[_IMEX].masked
-    kubelet = not isinstance(memlock, Unknown) and _KUBELET in memlock.services
-    return not masked and not kubelet and not has_pods(examination)
-
-
-def _installed(examination: Examination, name: str) -> Service | str:
-    """Return the service if systemd can restart it, else why it cannot."""
+def _why_no_restart(examination: Examination, name: str) -> str:
+    """Return why systemd cannot restart a service, or ""."""
     services = examination.services
     service = services if isinstance(services, Unknown) else services.services[name]
     if isinstance(service, Unknown):
@@ -173,4 +137,4 @@ def _installed(examination: Examination, name: str) -> Service | str:
         if service.state is ServiceState.ACTIVE:
             return f"{name} runs without a systemd unit; restart its container instead"
         return f"{name} is not installed"
-    return f"{name} is masked" if service.masked else service
+    return f"{name} is masked" if service.masked else ""

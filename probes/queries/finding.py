@@ -309,18 +309,13 @@ def names_of(finding: Finding, labels: Mapping[str, str]) -> list[str]:
 
     `labels`: the names of GPUs and NICs by BDF.
     """
-    named = [device for device in finding.devices if has_name(device, labels)]
+    named = [device for device in finding.devices if device in labels or not is_bdf(device)]
     return list(dict.fromkeys(labels.get(device, device) for device in named or finding.devices))
 
 
 def named_first(finding: Finding, labels: Mapping[str, str]) -> list[str]:
     """Return the devices of a finding: GPUs and NICs before switches, which have only an address."""
-    return sorted(finding.devices, key=lambda device: not has_name(device, labels))
-
-
-def has_name(device: str, labels: Mapping[str, str]) -> bool:
-    """Return whether people know a device by a name, unlike a switch, which has only an address."""
-    return device in labels or not is_bdf(device)
+    return sorted(finding.devices, key=lambda device: device not in labels and is_bdf(device))
 
 
 def is_bdf(device: str) -> bool:

@@ -58,10 +58,9 @@ def conclude_logs(
         more = len(affected) - 1
         if more:
             text += f" The same problem affects {more} more job{'s' * (more > 1)}."
-        shown = first_distinct(evidence)
         return found(
             text,
-            *shown,
+            *first_distinct(evidence),
             fix=fix,
             severity=severity,
             part_of=part_of,
@@ -111,11 +110,7 @@ def line_of(places: Sequence[Place], reading: JobLogReading) -> str:
 def settings_of(examination: Examination, reading: JobLogReading) -> list[JobSettings]:
     """Return the settings of a job's ranks on this node."""
     pids = {rank.pid for rank in reading.ranks}
-    return [
-        settings
-        for settings in jobs_of(examination).settings
-        if settings.process is not None and settings.process.pid in pids
-    ]
+    return [settings for process, settings in jobs_of(examination).of_processes if process.pid in pids]
 
 
 def environment_is_read(examination: Examination, reading: JobLogReading) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, user_plan
-from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known
+from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
@@ -91,6 +91,11 @@ class Jobs:
     settings: tuple[JobSettings, ...]
     unseen: str  # what gdrtop needs to see all jobs; "": it sees all
     unread: str  # what gdrtop needs to read their environments and libraries; "": it has read all
+
+    @property
+    def of_processes(self) -> tuple[tuple[Process, JobSettings], ...]:
+        """The processes with their settings, without those of /etc/nccl.conf alone."""
+        return tuple((each.process, each) for each in self.settings if each.process is not None)
 
     @property
     def not_known(self) -> str:
@@ -184,15 +189,13 @@ def conclude(
 
 def about(processes: str, cause: str) -> str:
     """Return "processes: cause", in lower case unless the cause begins with a name in capitals."""
-    is_name = cause[1:2].isupper()
-    return f"{processes}: {cause if is_name else cause[:1].lower() + cause[1:]}"
+    return f"{processes}: {cause if cause[1:2].isupper() else cause[:1].lower() + cause[1:]}"
 
 
 def affected(jobs: Jobs, evidence: Iterable[Evidence]) -> str:
     """Return the names of the processes in the evidence; without any, it is about /etc/nccl.conf."""
     pids = {pid_in(line) for line in evidence}
-    names = names_of(process for process in jobs.processes if process.pid in pids)
-    return names or NEW_JOBS
+    return names_of(process for process in jobs.processes if process.pid in pids) or NEW_JOBS
 
 
 def pid_in(evidence: Evidence) -> int | None:
@@ -293,8 +296,7 @@ def _conf(conf: object) -> dict[str, str]:
 def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]:
     own = "" if process.nccl_conf == facts.nccl_conf else f"/proc/{process.pid}/root"
     values = {name: (value, f"{own}{NCCL_CONF}") for name, value in _conf(process.nccl_conf).items()}
-    users = _conf(process.user_conf).items()
-    values.update({name: (value, process.user_conf_path) for name, value in users})
+    values.update({name: (value, process.user_conf_path) for name, value in _conf(process.user_conf).items()})
     if not isinstance(process.environment, Unknown):
         path = f"/proc/{process.pid}/environ"
         values.update({name: (value, path) for name, value in process.environment.items()})
@@ -343,11 +345,9 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
 
 def _unread(processes: Iterable[Process], facts: ProcessFacts) -> str:
     for process in processes:
-        for fact in (process.environment, process.libraries):
+        for fact in (process.environment, process.libraries, first_unread((process.nccl_conf,))):
             if isinstance(fact, Unknown):
                 return needs_environment(process, fact)
-        if isinstance(process.nccl_conf, Unknown) and process.nccl_conf.reason is not Reason.NOT_THERE:
-            return needs_environment(process, process.nccl_conf)
         user = process.user_conf
         if isinstance(user, Unknown) and user.reason not in ABSENT:
             return needs(process.user_conf_path or "~/.nccl.conf", user)

@@ -163,8 +163,7 @@ def running_jobs(examination: Examination) -> str:
     users = [process for process in jobs_of(examination).processes if known(process.uverbs_files, ())]
     if not users or need_of_peermem(examination) is not Need.NEEDED:
         return "running jobs keep their current path until they restart"
-    named = names_of(users)
-    return f"running jobs keep their current path. Restart them to use GPUDirect RDMA: {named}"
+    return f"running jobs keep their current path. Restart them to use GPUDirect RDMA: {names_of(users)}"
 
 
 def _with_running_jobs(examination: Examination, fix: Plan | None) -> Plan | None:
@@ -189,10 +188,9 @@ def dmabuf_comes_first(examination: Examination) -> bool:
     it cannot work for GPUs before Turing or for ConnectX-3 (mlx4_ib has no reg_user_mr_dmabuf).
     """
     gpus = examination.node.gpus
-    if not isinstance(gpus, Unknown) and gpus.gpus:
-        old = [is_before(gpu.compute_capability, TURING) for gpu in gpus.gpus]
-        if all(old):
-            return False
+    cards = () if isinstance(gpus, Unknown) else gpus.gpus
+    if cards and all(is_before(gpu.compute_capability, TURING) for gpu in cards):
+        return False
     nics, peers = nics_of(examination, CONNECTX), peer_nics(examination.node)
     if nics == () and nics_of(examination, CONNECTX_3):
         return False
@@ -256,11 +254,8 @@ def unusable_file(examination: Examination, name: str) -> str:
 
 def architecture_differs(examination: Examination, file: ModuleFile) -> Maybe[bool]:
     """Return whether a module's file is for another architecture than this CPU."""
-    platform = examination.node.platform
-    cpu = platform if isinstance(platform, Unknown) else platform.cpu_architecture
-    if isinstance(cpu, Unknown):
-        return cpu
-    return map_known(file.architecture, lambda architecture: architecture != cpu)
+    cpu = map_known(examination.node.platform, lambda platform: platform.cpu_architecture)
+    return map_known(cpu, lambda cpu: map_known(file.architecture, lambda architecture: architecture != cpu))
 
 
 def _refused_file(examination: Examination, name: str) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from probes.base.evidence import Evidence
 from probes.base.text import SHOWN
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
@@ -74,8 +74,7 @@ def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
     if isinstance(facts.files, Unknown):
         # That modinfo itself is missing does not mean that the module is.
         return Unknown(Reason.NOT_RECORDED, "modinfo", f"modinfo: {facts.files}")
-    absent = Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
-    return facts.files.get(name) or absent
+    return facts.files.get(name) or Unknown(Reason.NOT_THERE, f"modinfo {name}", "no such module")
 
 
 def module_messages(
@@ -172,9 +171,7 @@ def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
 
 def has_no_rdma_device(examination: Examination) -> bool:
     """Return whether the node is known to have no RDMA device."""
-    rdma = examination.node.rdma
-    unread = isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE
-    return not examination.topology.nics and not unread
+    return not examination.topology.nics and first_unread((examination.node.rdma,)) is None
 
 
 def release_of(examination: Examination) -> str:

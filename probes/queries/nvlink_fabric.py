@@ -8,7 +8,6 @@ from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.fabric import NOT_SUPPORTED
-from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.functions import PciKind
 from probes.queries.pcie_paths import is_guest
 from probes.snapshot.examination import Examination
@@ -36,25 +35,16 @@ def nvswitches_of(examination: Examination) -> Maybe[NvSwitches | None]:
         text = f"This machine has {plural(len(switches), 'NVSwitch', 'NVSwitches')}."
         return NvSwitches(switches, text, False)
     if pci.management:
-        names = join_limited(management_names(examination))
-        text = f"This machine's NVSwitches are managed through a ConnectX ({names})."
+        rdma = examination.node.rdma
+        names = [] if isinstance(rdma, Unknown) else [device.name for device in rdma.management]
+        manager = join_limited(names or pci.management)
+        text = f"This machine's NVSwitches are managed through a ConnectX ({manager})."
         return NvSwitches(tuple(pci.management), text, True)
     if is_guest(examination) is not False or isinstance(gpus, Unknown):
         return None
-    board = [gpu for gpu in gpus.gpus if _is_on_board(gpu)]
-    if not board:
-        return None
-    return NvSwitches((), f"This machine's GPUs ({board[0].name}) are connected by NVSwitches.", True)
-
-
-def _is_on_board(gpu: Gpu) -> bool:
-    """Return whether a GPU is of an HGX board whose NVSwitches are not on the host's PCI bus."""
-    is_joined = known(gpu.nvlinks, 1) and known(gpu.fabric.state, "") != NOT_SUPPORTED
-    return bool(_BOARD.search(gpu.name) and is_joined)
-
-
-def management_names(examination: Examination) -> list[str]:
-    """Return the RDMA devices of the functions that manage NVSwitches, or their BDFs."""
-    pci, rdma = examination.node.pci, examination.node.rdma
-    names = [] if isinstance(rdma, Unknown) else [device.name for device in rdma.management]
-    return names or ([] if isinstance(pci, Unknown) else list(pci.management))
+    # GPUs of an HGX board whose NVSwitches are not on the host's PCI bus.
+    for gpu in gpus.gpus:
+        is_joined = known(gpu.nvlinks, 1) and known(gpu.fabric.state, "") != NOT_SUPPORTED
+        if is_joined and _BOARD.search(gpu.name):
+            return NvSwitches((), f"This machine's GPUs ({gpu.name}) are connected by NVSwitches.", True)
+    return None

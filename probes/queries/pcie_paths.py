@@ -111,11 +111,6 @@ def passed_to_guests(examination: Examination) -> tuple[str, ...]:
     return tuple(guests)
 
 
-def nic_ends(examination: Examination) -> dict[str, str]:
-    """Return the function at which each NIC's paths to GPUs end: its own, or its Data Direct function."""
-    return examination.topology.nic_ends
-
-
 def near_paths(examination: Examination) -> list[Path]:
     """Return the paths from a GPU to a NIC that use PCIe switches only: PIX and PXB."""
     topology, here = examination.topology, gpus_and_nics(examination)
@@ -135,7 +130,7 @@ def turning_ports(examination: Examination, path: Path) -> list[str]:
     P2P Request Redirect).
     """
     functions = functions_of(examination)
-    gpu, nic = functions.get(path.a), functions.get(nic_ends(examination).get(path.b, ""))
+    gpu, nic = functions.get(path.a), functions.get(examination.topology.nic_ends.get(path.b, ""))
     if gpu is None or nic is None:
         return []
     for gpu_port, nic_port in zip(gpu.chain[:-1], nic.chain[:-1], strict=False):
@@ -171,11 +166,8 @@ def is_arm64(examination: Examination) -> bool:
 
 def config_of(examination: Examination, bdf: str) -> Maybe[ConfigSpace]:
     """Return the configuration space of a function."""
-    facts = examination.config_space
-    if isinstance(facts, Unknown):
-        return facts
-    space = facts.functions.get(bdf)
-    return Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read") if space is None else space
+    absent = Unknown(Reason.NOT_THERE, f"{DEVICES}/{bdf}/config", "not read")
+    return map_known(examination.config_space, lambda facts: facts.functions.get(bdf, absent))
 
 
 def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:
@@ -293,8 +285,7 @@ def type_of_group(examination: Examination, function: PciFunction) -> Maybe[str]
     cmdline = known(map_known(kernel, lambda kernel: kernel.cmdline), "")
     if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
         return "identity"
-    detail = "needs Linux 5.11, which shows a group's type"
-    return Unknown(Reason.NOT_THERE, f"{GROUPS}/{group}/type", detail)
+    return Unknown(Reason.NOT_THERE, f"{GROUPS}/{group}/type", "needs Linux 5.11, which shows a group's type")
 
 
 def _is_direct(word: str, arm: bool) -> bool:
@@ -330,7 +321,7 @@ def redirects_of(examination: Examination) -> Redirects:
     """Return the ports that redirect, except those whose NICs bypass the redirect with ATS."""
     ports: dict[str, Acs] = {}
     unknowns: list[Unknown] = []
-    nics = nics_by_bridge(examination, near_paths(examination))
+    nics = nics_by_bridge(examination)
     for bridge, nics_below in nics.items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
@@ -354,16 +345,13 @@ def acs_exemption(examination: Examination) -> Evidence | None:
     return None
 
 
-def nics_by_bridge(examination: Examination, paths: Sequence[Path]) -> dict[str, list[str]]:
-    """Return the switch ports where a path turns, each with the NICs (BDFs) of those paths."""
-    bdfs = nic_ends(examination)
-    nics_below: dict[str, list[str]] = {}
-    for path in paths:
+def nics_by_bridge(examination: Examination) -> dict[str, list[str]]:
+    """Return the switch ports where near paths turn, each with the NICs (BDFs) of those paths."""
+    nics_below: dict[str, dict[str, None]] = {}
+    for path in near_paths(examination):
         for bridge in turning_ports(examination, path):
-            nics = nics_below.setdefault(bridge, [])
-            if bdfs[path.b] not in nics:
-                nics.append(bdfs[path.b])
-    return nics_below
+            nics_below.setdefault(bridge, {})[examination.topology.nic_ends[path.b]] = None
+    return {bridge: list(nics) for bridge, nics in nics_below.items()}
 
 
 def translates(examination: Examination) -> bool:
@@ -374,8 +362,7 @@ def translates(examination: Examination) -> bool:
 def _is_translated(examination: Examination, path: Path) -> bool:
     """Return whether the IOMMU translates the DMA of this path's GPU or NIC."""
     functions = functions_of(examination)
-    bdfs = nic_ends(examination)
-    both = (functions.get(path.a), functions.get(bdfs[path.b]))
+    both = (functions.get(path.a), functions.get(examination.topology.nic_ends[path.b]))
     return any(function and known(function.iommu_type, "").startswith("DMA") for function in both)
 
 
@@ -387,7 +374,7 @@ def detours(examination: Examination) -> frozenset[tuple[str, str]]:
     """
     if acs_exemption(examination) is not None:
         return frozenset()
-    bdfs = nic_ends(examination)
+    bdfs = examination.topology.nic_ends
     return frozenset(
         (path.a, path.b)
         for path in near_paths(examination)

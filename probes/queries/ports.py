@@ -9,7 +9,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.snapshot.condition import FLAPPING
@@ -62,9 +62,8 @@ def ports_of(examination: Examination) -> Maybe[tuple[Port, ...]]:
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return () if rdma.reason is Reason.NOT_THERE else rdma
-    facts = examination.port_health
     return tuple(
-        Port(device, port, _health(facts, device.name, port.number))
+        Port(device, port, _health(examination.port_health, device.name, port.number))
         for device in rdma.devices
         if not isinstance(device.bdf, Unknown)
         for port in device.ports
@@ -83,12 +82,8 @@ def need_ports(examination: Examination) -> tuple[Port, ...]:
 
 
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
-    if isinstance(facts, Unknown):
-        return facts
-    health = facts.ports.get((device, port))
-    if health is None:
-        return Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
-    return health
+    absent = Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
+    return map_known(facts, lambda facts: facts.ports.get((device, port), absent))
 
 
 def port_names(ports: Iterable[Port]) -> str:
@@ -131,9 +126,8 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     Only NICs below a GPU's switch count; all NICs, if there are none.
     """
     topology = examination.topology
-    devices = _devices(examination.node.rdma)
     nics = [nic.id for nic in topology.nics]
-    working = {nic for nic in nics if nic not in lost and not is_down(devices.get(nic))}
+    working = {nic for nic in nics if nic not in lost and not is_down(topology.devices.get(nic))}
     cut_off = []
     for gpu in topology.gpus:
         near = [nic for nic in nics if topology.paths[gpu.id, nic].smi in BELOW_SWITCH]
@@ -142,17 +136,13 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     return tuple(cut_off)
 
 
-def _devices(rdma: Maybe[RdmaFacts]) -> dict[str, RdmaDevice]:
-    return {} if isinstance(rdma, Unknown) else {device.name: device for device in rdma.devices}
-
-
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
     """Say whether the port seems unused: the card's other port works, or no port of this board does."""
     card = known(port.device.bdf, "").rpartition(".")[0]
     board = port.device.board_id
     equals = [
         device
-        for device in _devices(examination.node.rdma).values()
+        for device in examination.topology.devices.values()
         if device.name not in lost and device.board_id == board and not isinstance(board, Unknown)
     ]
     if any(not is_down(device) and known(device.bdf, "?").rpartition(".")[0] == card for device in equals):

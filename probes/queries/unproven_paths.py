@@ -19,7 +19,6 @@ from probes.queries.pcie_paths import (
     is_guest,
     may_lose_writes,
     near_paths,
-    nic_ends,
     translated_types,
 )
 from probes.snapshot.examination import Examination
@@ -46,7 +45,7 @@ def _over_c2c(examination: Examination) -> list[tuple[str, str]]:
     if isinstance(facts, Unknown) or not efas or examination.usability.path is not GdrPath.DMABUF:
         return []
     by_c2c = {gpu.bdf for gpu in facts.gpus if known(gpu.c2c_links, 0)}
-    ends = {nic: bdf for nic, bdf in nic_ends(examination).items() if bdf in efas}
+    ends = {nic: bdf for nic, bdf in examination.topology.nic_ends.items() if bdf in efas}
     near = [(path.a, path.b) for path in near_paths(examination) if path.a in by_c2c and path.b in ends]
     return [
         (gpu, nic) for gpu in dict.fromkeys(gpu for gpu, _ in near) for nic in ends if (gpu, nic) not in near
@@ -61,9 +60,9 @@ def _unproven_by_platform(examination: Examination) -> dict[tuple[str, str], str
     is_host = in_guest is False and not is_grace(examination)
     if not is_host or not may_lose_writes(examination):
         return {}
-    types = translated_types(examination)
-    translated = {bdf for bdf, kind in types.items() if not isinstance(kind, Unknown)}
-    ends, topology = nic_ends(examination), examination.topology
+    translated = {bdf for bdf, kind in translated_types(examination).items() if not isinstance(kind, Unknown)}
+    topology = examination.topology
+    ends = topology.nic_ends
     return {
         (gpu.id, nic.id): BEHIND_IOMMU
         for gpu in topology.gpus
@@ -79,7 +78,7 @@ def guest_pairs(examination: Examination) -> list[tuple[str, str]]:
     """
     if examination.topology.file is not None:
         return []
-    here, ends = gpus_and_nics(examination), nic_ends(examination)
+    here, ends = gpus_and_nics(examination), examination.topology.nic_ends
     return [
         (path.a, path.b)
         for path in near_paths(examination)

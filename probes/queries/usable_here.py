@@ -53,16 +53,14 @@ def usable_here(examination: Examination) -> UsableHere:
     """Return what this session may use, by device files, control group, cpuset and namespace."""
     node, topology = examination.node, examination.topology
     gpus = {gpu.bdf: gpu for gpu in node.gpus.gpus} if isinstance(node.gpus, GpuFacts) else {}
-    rdma = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    nics = {device.name: device for device in rdma}
     elsewhere = node.rdma.devices_elsewhere if isinstance(node.rdma, RdmaFacts) else ()
     devices: dict[str, Maybe[str]] = {}
     functions = functions_of(examination)
     for end in topology.gpus:
         devices[end.id] = _of_gpu(examination, gpus.get(end.id))
     for end in topology.nics:
-        if end.id in nics:
-            devices[end.id] = _of_nic(examination, nics[end.id])
+        if end.id in topology.devices:
+            devices[end.id] = _of_nic(examination, topology.devices[end.id])
         elif end.bdf in elsewhere:
             devices[end.id] = ELSEWHERE
         elif (function := functions.get(known(end.bdf, ""))) and is_for_guests(function.driver):
@@ -79,19 +77,17 @@ def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
         return FOR_GUESTS
     if gpu.driver != "nvidia":
         return Unknown(Reason.NOT_THERE, f"/sys/bus/pci/devices/{gpu.bdf}/driver", "no NVIDIA driver")
-    files = map_known(examination.device_nodes, lambda nodes: nodes.gpu)
     if isinstance(gpu.minor, Unknown):
         # NVIDIA's container toolkit shows /proc/driver/nvidia/gpus of the container's GPUs only.
         is_listed = not isinstance(gpu.nvml, Unknown) or gpu.nvml.detail != NOT_LISTED
         if in_container(examination.node.platform) and not is_listed:
             return NOT_IN_CONTAINER
         return gpu.minor
-    return _of_file(files, f"/dev/nvidia{gpu.minor}")
+    return _of_file(map_known(examination.device_nodes, lambda nodes: nodes.gpu), f"/dev/nvidia{gpu.minor}")
 
 
 def _of_nic(examination: Examination, device: RdmaDevice) -> Maybe[str]:
-    limits = map_known(examination.rdma_cgroup, lambda facts: facts.own)
-    for limit in known(limits, ()):
+    for limit in known(map_known(examination.rdma_cgroup, lambda facts: facts.own), ()):
         if limit.device == device.name and limit.most == 0:
             return NO_HANDLE
     if isinstance(device.uverbs, Unknown):
@@ -108,9 +104,7 @@ def _of_file(files: Maybe[tuple[DeviceNode, ...]], path: str) -> Maybe[str]:
     file = next((file for file in files if file.path == path), None)
     if file is None:
         return NO_FILE
-    if isinstance(file.usable, Unknown):
-        return file.usable
-    return "" if file.usable else DENIED
+    return map_known(file.usable, lambda is_usable: "" if is_usable else DENIED)
 
 
 def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:

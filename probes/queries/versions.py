@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from probes.base.text import join_limited
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.gpu.gpus import DriverFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.modules import ModuleFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import PlatformFacts
-from probes.facts.system.tools import LibraryFacts, Perftest, ToolFacts
+from probes.facts.system.tools import LibraryFacts, Perftest
 from probes.snapshot.examination import Examination
 
 OWN_DRIVERS = "the kernel's own drivers"
@@ -24,28 +24,21 @@ def versions_of(examination: Examination) -> dict[str, Maybe[str]]:
         "machine": platform.product if isinstance(platform, PlatformFacts) else platform,
         "distribution": platform.distribution if isinstance(platform, PlatformFacts) else platform,
         "kernel": node.kernel_release,
-        "NVIDIA driver": _nvidia(driver),
+        "NVIDIA driver": map_known(driver, _nvidia),
         "CUDA version of the driver": map_known(driver, lambda driver: driver.cuda_version),
         "NIC driver": _nic_driver(examination),
-        "OFED": _ofed(tools),
-        "NIC firmware": _firmware(node.rdma),
+        "OFED": map_known(tools, lambda tools: OWN_DRIVERS if is_there(tools.ofed) is False else tools.ofed),
+        "NIC firmware": map_known(node.rdma, _firmware),
         "NCCL": _nccl(examination),
         "GDRCopy": library_version(examination.libraries, "libgdrapi.so.2"),
         "Fabric Manager": map_known(tools, lambda tools: tools.fabric_manager),
-        "perftest": _perftest(tools),
+        "perftest": map_known(map_known(tools, lambda tools: tools.perftest), _perftest),
     }
 
 
-def _nvidia(driver: Maybe[DriverFacts]) -> Maybe[str]:
-    if isinstance(driver, Unknown) or isinstance(driver.version, Unknown):
-        return driver if isinstance(driver, Unknown) else driver.version
+def _nvidia(driver: DriverFacts) -> Maybe[str]:
     flavor = "" if isinstance(driver.flavor, Unknown) else f" ({driver.flavor.value} kernel modules)"
-    return f"{driver.version}{flavor}"
-
-
-def _ofed(tools: Maybe[ToolFacts]) -> Maybe[str]:
-    ofed: Maybe[str] = tools if isinstance(tools, Unknown) else tools.ofed
-    return OWN_DRIVERS if isinstance(ofed, Unknown) and ofed.reason is Reason.NOT_THERE else ofed
+    return map_known(driver.version, lambda version: f"{version}{flavor}")
 
 
 def _nic_driver(examination: Examination) -> Maybe[str]:
@@ -67,10 +60,8 @@ def _module(name: str, modules: Maybe[ModuleFacts]) -> str:
     return f"{name}{f' {version}' if version else ''}{f' ({origin})' if origin else ''}"
 
 
-def _firmware(rdma: Maybe[RdmaFacts]) -> Maybe[str]:
+def _firmware(rdma: RdmaFacts) -> Maybe[str]:
     """Return "MT4129: 28.43.1014", with the devices where one type has several versions."""
-    if isinstance(rdma, Unknown):
-        return rdma
     types: dict[str, dict[str, list[str]]] = {}
     for device in rdma.devices:
         if isinstance(device.bdf, Unknown):
@@ -107,21 +98,15 @@ def _used_nccl(processes: Maybe[ProcessFacts]) -> list[str]:
 
 def library_version(libraries: Maybe[LibraryFacts], soname: str) -> Maybe[str]:
     """Return the version of an installed library, of all its files; NOT_THERE: not installed."""
-    if isinstance(libraries, Unknown):
-        return libraries
-    found = libraries.installed(soname)
+    found = map_known(libraries, lambda libraries: libraries.installed(soname))
     if isinstance(found, Unknown):
         return found
     if not found:
         return Unknown(Reason.NOT_THERE, soname, "not installed")
-    versions = dict.fromkeys(str(library.version) for library in found)
-    return ", ".join(versions)
+    return ", ".join(dict.fromkeys(str(library.version) for library in found))
 
 
-def _perftest(tools: Maybe[ToolFacts]) -> Maybe[str]:
-    build: Maybe[Perftest] = tools if isinstance(tools, Unknown) else tools.perftest
-    if isinstance(build, Unknown):
-        return build
+def _perftest(build: Perftest) -> str:
     words = {True: "with", False: "without"}
     parts = [str(build.version)]
     for name, fact in (("CUDA", build.cuda), ("DMA-BUF", build.dmabuf)):

@@ -101,8 +101,7 @@ def signs_of_use(node: Node, reading: Reading | None, before: Reading | None) ->
     if contexts:
         signs.append(f"{contexts} RDMA context{'s' if contexts > 1 else ''}")
     if reading is not None and before is not None:
-        rates = port_rates(before, reading).values()
-        own = [rate for rate in rates if not rate.interface]
+        own = [rate for rate in port_rates(before, reading).values() if not rate.interface]
         gbps = sum(max(known(rate.sent_gbps, 0.0), known(rate.received_gbps, 0.0)) for rate in own)
         if gbps >= 1:
             # Rounded, so that the line does not change with every reading.

@@ -8,7 +8,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Unknown, known
 from probes.facts.network.network_dependencies import NOT_ASKED, NetworkUse
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
+from probes.facts.rdma.devices import RdmaDevice
 from probes.topology.endpoints import Endpoint, is_down, port_gbps
 from probes.topology.hops import BELOW_SWITCH
 from probes.topology.paths import Topology
@@ -33,8 +33,7 @@ class NicRole:
 
 def roles_of(node: Node, topology: Topology) -> dict[str, NicRole]:
     """Assign each NIC its role; a NIC without an RDMA device has none."""
-    found = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    devices = {device.name: device for device in found}
+    devices = topology.devices
     nics = [nic for nic in topology.nics if nic.id in devices]
     near = {nic.id: _gpus_near(topology, nic) for nic in nics}
     chosen = [nic for nic in nics if near[nic.id]] or nics

@@ -39,14 +39,17 @@ class ServingNics:
 class Reachability:
     """Which NIC reaches the memory of which GPU."""
 
+    node: Node
+    topology: Topology
+    reading: Reading | None
     direct: GpuDirectFacts
     use: GdrUse
+    devices: dict[str, RdmaDevice]  # the RDMA devices that are hardware
     active: dict[str, Maybe[bool]]  # RDMA device -> has an ACTIVE port
 
     def reaches(self, nic: str, gpu: str) -> Maybe[bool]:
         """Return whether a NIC is up and reaches this GPU's memory by either path."""
-        paths = (GdrPath.DMABUF, self.use.peermem_path)
-        return any_of([self.reaches_by(path, nic, gpu) for path in paths])
+        return any_of([self.reaches_by(path, nic, gpu) for path in (GdrPath.DMABUF, self.use.peermem_path)])
 
     def reaches_by(self, path: GdrPath, nic: str, gpu: str) -> Maybe[bool]:
         """Return whether a NIC is up and reaches this GPU's memory by this path."""
@@ -86,25 +89,19 @@ def _port_states(device: RdmaDevice, reading: Reading | None) -> list[Maybe[str]
     return [fresh.get((device.name, port.number), port.state) for port in device.ports]
 
 
-def serving_nics(
-    node: Node,
-    topology: Topology,
-    gpu: str,
-    devices: Mapping[str, RdmaDevice],
-    reach: Reachability,
-    reading: Reading | None,
-) -> ServingNics:
+def serving_nics(reach: Reachability, gpu: str) -> ServingNics:
     """Return the near NICs that are up; if no NIC is near, those that NVLink leads to.
 
-    `devices`: those that are hardware. Of a node's thousands of pairs only the near ones are looked at.
+    Of a node's thousands of pairs only the near ones are looked at.
     """
+    topology, devices = reach.topology, reach.devices
     words = topology.near_nics.get(gpu, {})
     near = [name for name in words if name in devices]
     serving = [name for name in near if reach.reaches(name, gpu) is True]
     if serving:
         best = words[serving[0]]
         return ServingNics(tuple(name for name in serving if words[name] is best))
-    if doubt := _doubt(node, topology, gpu, reach):
+    if doubt := _doubt(reach, gpu):
         return ServingNics(doubt=doubt)
     to_nic, others = topology.paths.nccl.to_nic, () if near else topology.best_nics.get(gpu, ())
     by_nvlink = tuple(
@@ -114,13 +111,12 @@ def serving_nics(
     )
     if by_nvlink:
         return ServingNics(by_nvlink, by_pxn=True)
-    far = not near and bool(reach.nics_of(gpu))
-    return ServingNics(reason=_why_unserved(topology, gpu, near, devices, reach, reading), far=far)
+    return ServingNics(reason=_why_unserved(reach, gpu, near), far=not near and bool(reach.nics_of(gpu)))
 
 
-def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str:
+def _doubt(reach: Reachability, gpu: str) -> str:
     """Return what is unknown and could serve the GPU: a near NIC, or the path to one that is up."""
-    c2c = _c2c_links(node, gpu)
+    topology, rdma, c2c = reach.topology, reach.node.rdma, _c2c_links(reach.node, gpu)
     for name in reach.active:
         path = topology.paths.get((gpu, name))
         if path is not None and isinstance(c2c, Unknown) and path.nccl is Nccl.PHB:
@@ -132,7 +128,7 @@ def _doubt(node: Node, topology: Topology, gpu: str, reach: Reachability) -> str
             return f"the path to {name} is unknown: {path.nccl}"
         if isinstance(reaches, Unknown) and path.nccl in NEAR:
             return f"the state of {name} is unknown: {reaches}"
-    for bdf in () if isinstance(node.rdma, Unknown) else node.rdma.devices_elsewhere:
+    for bdf in () if isinstance(rdma, Unknown) else rdma.devices_elsewhere:
         path = topology.paths.get((gpu, bdf))
         if path is not None and path.nccl in NEAR:
             return f"the RDMA device of {bdf} is in another network namespace; run gdrtop in that pod"
@@ -146,23 +142,16 @@ def _c2c_links(node: Node, gpu: str) -> Maybe[int]:
     return links if isinstance(links, Unknown) and links.reason is Reason.NOT_YET else 0
 
 
-def _why_unserved(
-    topology: Topology,
-    gpu: str,
-    near: list[str],
-    devices: Mapping[str, RdmaDevice],
-    reach: Reachability,
-    reading: Reading | None,
-) -> str:
-    support = reach.direct.gpu_support.get(gpu)
+def _why_unserved(reach: Reachability, gpu: str, near: list[str]) -> str:
+    topology, support = reach.topology, reach.direct.gpu_support.get(gpu)
     if support is not None and support.reason:
         return support.reason
     if near:
-        states = _port_states(devices[near[0]], reading)
+        states = _port_states(reach.devices[near[0]], reach.reading)
         if ACTIVE in states:
             return f"{near[0]} cannot register GPU memory"
         return f"{near[0]} {f'is {states[0]}' if states else 'has no ports'}"
-    up = [name for name in topology.best_nics.get(gpu, ()) if name in devices and reach.active[name] is True]
+    up = [name for name in topology.best_nics.get(gpu, ()) if reach.active.get(name) is True]
     if not up:
         return "no NIC is up"
     nccl = topology.paths[gpu, up[0]].nccl
@@ -271,8 +260,8 @@ def path_usability(
     def serve() -> ServedGpus:
         devices = hardware_devices(node)
         active = {name: has_active_port(device, reading) for name, device in devices.items()}
-        reach = Reachability(direct, use, active)
-        found = _served_gpus(node, topology, reading, reach, devices, file)
+        reach = Reachability(node, topology, reading, direct, use, devices, active)
+        found = _served_gpus(reach, file)
         paths = _reached_paths(reach, found.usability.gpus, _no_nic(devices, active))
         return replace(found, usability=replace(found.usability, paths=paths, all_nics=len(devices)))
 
@@ -291,23 +280,16 @@ def path_usability(
     return replace(served.usability, state=state, reason=joined_sentences(sign, *served.notes))
 
 
-def _served_gpus(
-    node: Node,
-    topology: Topology,
-    reading: Reading | None,
-    reach: Reachability,
-    devices: dict[str, RdmaDevice],
-    file: Maybe[str],
-) -> ServedGpus:
+def _served_gpus(reach: Reachability, file: Maybe[str]) -> ServedGpus:
     """Return the GPUs with a NIC near, and why the others have none."""
-    direct, use = reach.direct, reach.use
+    node, topology, direct, use, devices = reach.node, reach.topology, reach.direct, reach.use, reach.devices
     facts = {gpu.bdf: gpu for gpu in usable_gpus(node)}
     gpus = [gpu for gpu in topology.gpus if gpu.id in facts or isinstance(node.gpus, Unknown)]
     # A GPU that can never use it does not count next to others that can.
     gpus = [gpu for gpu in gpus if not direct.never_supports(gpu.id)]
     names = tuple(gpu.id for gpu in gpus)
     unserved = {gpu.id: why for gpu in gpus if gpu.id in facts and (why := _gpu_fault(node, facts[gpu.id]))}
-    answers = {gpu.id: serving_nics(node, topology, gpu.id, devices, reach, reading) for gpu in gpus}
+    answers = {gpu.id: serving_nics(reach, gpu.id) for gpu in gpus}
     served = [gpu for gpu in gpus if gpu.id not in unserved and answers[gpu.id].nics]
     # A file that gdrtop has read shows NCCL's own paths, on a virtual machine too.
     is_far = topology.file is None and any(answer.far for answer in answers.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import TypeVar
@@ -127,17 +128,13 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
 
     Of software RDMA they are those of its interface; without any, none.
     """
-    path = f"{device.sysfs_path}/ports/{port.number}"
-    if {SENT_OCTETS, RECEIVED_OCTETS} <= set(known(port.telemetry, ())):
-        sent, received = (telemetry_file(device.sysfs_path, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
-        return (sent, received), 1
-    if SENT in known(port.counters, ()):
-        return (f"{path}/counters/{SENT}", f"{path}/counters/{RECEIVED}"), OCTETS_A_UNIT
-    if names := _hardware_octets(port):
-        own = f"{path}/hw_counters"
-        is_shared = isinstance(read_integer(host, f"{own}/{names[0]}"), Unknown)
-        directory = f"{device.sysfs_path}/hw_counters" if is_shared else own
-        return (f"{directory}/{names[0]}", f"{directory}/{names[1]}"), 1
+    counters = _byte_counters(device.sysfs_path, port)
+    is_standard = isinstance(counters, _ByteCounters) and counters.read is _octets
+    if isinstance(counters, _ByteCounters) and (not is_standard or SENT in known(port.counters, ())):
+        files: tuple[str, ...] = (counters.sent, counters.received)
+        if counters.read is _hw_octets and isinstance(read_integer(host, files[0]), Unknown):
+            files = tuple(f"{device.sysfs_path}/hw_counters/{posixpath.basename(file)}" for file in files)
+        return files, OCTETS_A_UNIT if is_standard else 1
     netdev = known(port.netdev, "")
     if is_software(device) and netdev:
         statistics = f"/sys/class/net/{netdev}/statistics"
@@ -268,11 +265,10 @@ def port_rates(before: Reading, after: Reading) -> dict[tuple[str, int], PortRat
 def netdev_rates(before: Reading, after: Reading) -> dict[str, PortRate]:
     """Return the TCP/IP traffic between two readings by netdev; RDMA bypasses the netdev."""
     rates: dict[str, PortRate] = {}
-    seconds = after.at - before.at
     for name, new in after.interfaces.items():
         old = before.interfaces.get(name)
         if isinstance(new, Unknown):
             rates[name] = PortRate(new, new)
         elif old is not None and not isinstance(old, Unknown):
-            rates[name] = _port_rate(old, new, seconds)
+            rates[name] = _port_rate(old, new, after.at - before.at)
     return rates

@@ -9,7 +9,7 @@ from functools import partial
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.origin import Source
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
@@ -130,8 +130,7 @@ def _without_path(topology: Topology, state: State, reason: str) -> Usability:
 
 def _missing_devices(node: Node, topology: Topology, usable: tuple[Gpu, ...]) -> Usability | None:
     verdict = partial(_without_path, topology)
-    rdma = node.rdma
-    unread = rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
+    unread = first_unread((node.rdma,))
     if not topology.gpus:
         return _missing_gpus(node, verdict_for=verdict, has_nics=bool(topology.nics) or unread is not None)
     if isinstance(node.gpus, GpuFacts) and not usable:

@@ -76,8 +76,7 @@ class Routes:
         common = up.common(down)
         if common:
             return [*reversed(up.parts[common - 1 :]), *down.parts[common:]]
-        over = self._between_bridges(up.parts[0], down.parts[0])
-        return [*up.parts[:0:-1], *over, *down.parts[1:]]
+        return [*up.parts[:0:-1], *self._between_bridges(up.parts[0], down.parts[0]), *down.parts[1:]]
 
     def crosses_host_bridge(self, a: str, b: str) -> bool:
         """Return whether the route from a to b goes through a host bridge or from one to another."""
@@ -112,8 +111,7 @@ class Routes:
     def _numa_nodes(self, bridge: str) -> frozenset[str]:
         found = self._numa.get(bridge)
         if found is None:
-            nodes = self._parts.nodes
-            near = (name for name in self._parts.adj[bridge] if nodes[name]["kind"] == NUMA_NODE)
+            near = (name for name in self._parts.adj[bridge] if self._parts.nodes[name]["kind"] == NUMA_NODE)
             found = self._numa[bridge] = frozenset(near)
         return found
 
@@ -129,12 +127,6 @@ class Routes:
             hop = Hop(bdf, kind, edge["type"], gbps, edge["text"], edge.get("best_gbps", NO_LINK))
             self._hops[before, bdf] = hop
         return hop
-
-
-def weakest_of(hops: tuple[Hop, ...]) -> int | None:
-    """Return the index of the hop whose link carries least; None if no link reports what it carries."""
-    carried = [(hop.gbps, number) for number, hop in enumerate(hops) if not isinstance(hop.gbps, Unknown)]
-    return min(carried)[1] if carried else None
 
 
 class Smi(Enum):

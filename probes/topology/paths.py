@@ -11,13 +11,13 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, natural
 from probes.topology.endpoints import Endpoint, endpoints, is_down, port_gbps
 from probes.topology.graph import DMA, GPU, NIC, NVSWITCH, Parts, build_parts, switches_above, unread_c2c
-from probes.topology.hops import Hop, Routes, Smi, smi_path, weakest_of
+from probes.topology.hops import Hop, Routes, Smi, smi_path
 from probes.topology.nccl_paths import NEAR, ORDER, FileTree, Nccl, NcclPaths
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ class Path:
     @cached_property
     def weakest(self) -> int | None:
         """The index of the hop whose link carries least; None if no link reports what it carries."""
-        return weakest_of(self.hops)
+        carried = [(hop.gbps, at) for at, hop in enumerate(self.hops) if not isinstance(hop.gbps, Unknown)]
+        return min(carried)[1] if carried else None
 
     @property
     def gbps(self) -> Maybe[float]:
@@ -82,10 +83,7 @@ class Topology:
     @property
     def unread(self) -> Unknown | None:
         """Why GPUs or NICs are missing here although the node may have some; None: these are all."""
-        rdma = self.node.rdma
-        if isinstance(self.node.pci, Unknown):
-            return self.node.pci
-        return rdma if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE else None
+        return self.node.pci if isinstance(self.node.pci, Unknown) else first_unread((self.node.rdma,))
 
     @cached_property
     def parts(self) -> Parts:
@@ -191,8 +189,7 @@ class Topology:
     @cached_property
     def switches(self) -> dict[str, tuple[str, ...]]:
         """The PCIe switches above each endpoint and NVSwitch: BDF -> upstream ports from the top down."""
-        kinds = (GPU, NIC, DMA, NVSWITCH)
-        bdfs = (bdf for bdf, facts in self.parts.nodes.items() if facts["kind"] in kinds)
+        bdfs = (bdf for bdf, facts in self.parts.nodes.items() if facts["kind"] in (GPU, NIC, DMA, NVSWITCH))
         return {bdf: switches_above(self.parts, bdf) for bdf in bdfs}
 
     def path(self, a: str, b: str) -> Path:

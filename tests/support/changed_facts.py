@@ -45,7 +45,8 @@ def with_devices(
     devices = tuple(
         change(device) if not names or device.name in names else device for device in rdma.devices
     )
-    return replace(examination, node=replace(examination.node, rdma=replace(rdma, devices=devices)))
+    node = replace(examination.node, rdma=replace(rdma, devices=devices))
+    return replace(examination, node=node, topology=replace(examination.topology, node=node))
 
 
 def with_ports(examination: Examination, change: Callable[[RdmaPort], RdmaPort], *names: str) -> Examination:

@@ -152,7 +152,7 @@ def _affected(group: Sequence[Process]) -> str:
 
 def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
     """Return the modules that the plan unloads although processes use them, a line each."""
-    names = dict.fromkeys(name for step in runnable(plan) for name in unloaded_by(step))
+    names = dict.fromkeys(name for step in runnable(plan) for name in unloaded_by(step.argv))
     facts = examination.node.modules
     if isinstance(facts, Unknown):
         return (f"{', '.join(names)} may be in use: {facts}",) if names else ()
@@ -170,4 +170,4 @@ def modules_in_use(plan: Plan, examination: Examination) -> tuple[str, ...]:
 
 def unloads_driver(plan: Plan) -> bool:
     """Return whether the plan unloads the NVIDIA driver, which NVML keeps in use."""
-    return any("nvidia" in unloaded_by(step) for step in runnable(plan))
+    return any("nvidia" in unloaded_by(step.argv) for step in runnable(plan))

@@ -100,8 +100,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     chosen = [gpu for gpu in gpus if wanted(gpu.driver)]
     if not chosen:
         for gpu in gpus:
-            if isinstance(gpu.driver, Unknown) and gpu.driver.reason is not Reason.NOT_THERE:
-                need(gpu.driver, f"the driver of GPU{gpu.index}")
+            need(first_unread((gpu.driver,)), f"the driver of GPU{gpu.index}")
         end_with(passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,)))
     return chosen
 
@@ -178,7 +177,6 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     gpus = need_gpus(examination)
     evidence: list[Evidence] = []
     lost: list[str] = []
-    answering = [gpu for gpu in gpus if not isinstance(gpu.nvml, Unknown)]
     for gpu in gpus:
         if isinstance(gpu.nvml, Unknown) and OFF_THE_BUS in gpu.nvml.detail:
             evidence.append(Evidence(f"NVML, GPU{gpu.index}", gpu.nvml.detail))
@@ -214,7 +212,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             devices=where,
             takes=() if back else where,
         )
-    if len(answering) == len(gpus):
+    if not any(isinstance(gpu.nvml, Unknown) for gpu in gpus):
         return passed(*first_n(Evidence(f"NVML, GPU{gpu.index}", "responds") for gpu in gpus) or (NO_GPU,))
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 

@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
+from operator import not_
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Plan, instruction, make_plan, plan_or_none, user_plan
+from probes.base.plan import instruction, make_plan, plan_or_none, user_plan
 from probes.base.text import SHOWN, join_limited
-from probes.base.unknown import Maybe, Unknown, is_there, known, map_known
+from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import (
     GSP_TIMEOUT,
     LOST_GPU,
@@ -20,13 +21,12 @@ from probes.checks.gpu.devices import (
     gpus_with,
     names_of,
 )
-from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
-from probes.host.nvml import NvmlGpu
 from probes.plans.common import reboot_plan
 from probes.plans.driver import PERSISTENCE_DAEMON, persistence_on
+from probes.plans.packages import in_driver_container
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown
 from probes.queries.kernel_log import (
     GSP,
@@ -65,11 +65,12 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
     not_loaded = Evidence("/sys/module/nvidia", "the driver is not loaded")
     version = need(driver.version, "the driver's version", absent=not_loaded)
     loaded = Evidence("/sys/module/nvidia/version", version)
-    files = _nvml_libraries(examination)
-    shown = tuple(Evidence(path, installed) for path, installed in files)
+    found_files = known(map_known(examination.libraries, lambda libraries: libraries.found), {})
+    libraries = found_files.get("libnvidia-ml.so.1", ())
+    shown = [Evidence(file.path, file.version) for file in libraries if not isinstance(file.version, Unknown)]
     complains = driver.nvml is not None and driver.nvml.startswith(_MISMATCH)
     # If one of several files matches, the loader's configuration decides, and NVML's answer counts.
-    if complains or (files and all(installed != version for _, installed in files)):
+    if complains or (shown and all(file.value != version for file in shown)):
         return found(
             "The driver packages were updated while the old driver was loaded.",
             loaded,
@@ -86,7 +87,7 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
         )
     if driver.nvml is None:
         return passed(loaded, Evidence("NVML", "responds"), *first_n(shown))
-    if not files:
+    if not shown:
         return unknown(needs("NVML", driver.nvml), loaded)
     return passed(loaded, *first_n(shown))
 
@@ -106,11 +107,9 @@ def driver_library_missing(examination: Examination) -> Outcome:
     libraries = need(examination.libraries, "the libraries")
     installed = {name: libraries.installed(name) for name in OF_DRIVER}
     missing = [name for name, files in installed.items() if files == ()]
-    containers = examination.driver_container
-    in_driver_container = not isinstance(containers, Unknown) and containers.driver is True
     # Libraries may be in places that gdrtop does not know, but then both are.
     answers = driver.nvml is None and "libnvidia-ml.so.1" in missing
-    if answers or in_driver_container:
+    if answers or in_driver_container(examination):
         return passed(Evidence("libnvidia-ml.so.1", "found" if driver.nvml else "NVML responds"))
     if not missing:
         for name, files in installed.items():
@@ -162,14 +161,6 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
     )
 
 
-def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
-    """Return path and version of the installed NVML libraries."""
-    libraries = examination.libraries
-    files = () if isinstance(libraries, Unknown) else libraries.found.get("libnvidia-ml.so.1", ())
-    pairs = ((file.path, file.version) for file in files)
-    return tuple((path, version) for path, version in pairs if not isinstance(version, Unknown))
-
-
 @AREA.critical(
     "gpu-driver-start-failed",
     "The driver could not initialize a GPU",
@@ -181,8 +172,7 @@ def _nvml_libraries(examination: Examination) -> tuple[tuple[str, str], ...]:
 def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log, and GPUs that the driver does not know."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
-    named = set(bdfs_in(messages))
-    back = answer_now(examination, named)
+    back = answer_now(examination, set(bdfs_in(messages)))
     fix = make_plan(
         "Restart the GPU",
         "Check that the driver and its firmware (GSP) support this GPU",
@@ -204,23 +194,18 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-def _daemon_runs(examination: Examination) -> bool:
+def _persistence_off(examination: Examination, daemon_runs: bool, cause: str) -> Outcome:
+    """Find GPUs without persistence mode where nvidia-persistenced runs, or where it does not."""
+    gpus = gpus_with(examination, lambda nvml: map_known(nvml.persistence, not_), "persistence mode disabled")
     state = need(examination.services, "the services").services[PERSISTENCE_DAEMON].state
-    return is_there(state) is not False and need(state, "the services") is ServiceState.ACTIVE
-
-
-def _not_persistent(examination: Examination) -> list[Gpu]:
-    def is_off(nvml: NvmlGpu) -> Maybe[bool]:
-        return map_known(nvml.persistence, lambda is_on: not is_on)
-
-    return gpus_with(examination, is_off, "persistence mode disabled")
-
-
-def _found_off(examination: Examination, gpus: list[Gpu], cause: str, daemon: str) -> Outcome:
+    is_active = is_there(state) is not False and need(state, "the services") is ServiceState.ACTIVE
+    source = f"systemctl is-active {PERSISTENCE_DAEMON}"
+    if is_active is not daemon_runs:
+        return passed(Evidence(source, "active" if is_active else "inactive (see persistence-off)"))
     return found(
         f"{names_of(gpus)}: {cause}",
         *first_n(Evidence(f"NVML persistence mode of GPU{gpu.index}", "disabled") for gpu in gpus),
-        Evidence(f"systemctl is-active {PERSISTENCE_DAEMON}", daemon),
+        Evidence(source, "active" if is_active else "inactive"),
         fix=plan_or_none(persistence_on(examination)),
         devices=bdfs_of(gpus),
     )
@@ -235,11 +220,8 @@ def _found_off(examination: Examination, gpus: list[Gpu], cause: str, daemon: st
 )
 def persistence_off(examination: Examination) -> Outcome:
     """Find persistence mode off without nvidia-persistenced; one of the two is enough."""
-    gpus = _not_persistent(examination)
-    if _daemon_runs(examination):
-        return passed(Evidence(f"systemctl is-active {PERSISTENCE_DAEMON}", "active"))
     cause = "the driver shuts down a GPU when the last program that uses it exits."
-    return _found_off(examination, gpus, cause, "inactive")
+    return _persistence_off(examination, False, cause)
 
 
 @AREA.note(
@@ -251,20 +233,12 @@ def persistence_off(examination: Examination) -> Outcome:
 )
 def persistence_off_daemon_runs(examination: Examination) -> Outcome:
     """Find persistence mode off although the daemon runs: it was started with --no-persistence-mode."""
-    gpus = _not_persistent(examination)
-    if not _daemon_runs(examination):
-        return passed(Evidence(f"systemctl is-active {PERSISTENCE_DAEMON}", "inactive (see persistence-off)"))
     cause = "some packages start the daemon with --no-persistence-mode."
-    return _found_off(examination, gpus, cause, "active")
+    return _persistence_off(examination, True, cause)
 
 
 # Checks of kernel messages about GPUs and NVSwitches: Xids and SXids.
 
-_FABRIC = (
-    "NVIDIA Fabric Manager user guide, SXid errors, "
-    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
-)
-_EXPLAINED = 2
 _DRAIN = "every job on this GPU, or on the node if it is rebooted"
 
 
@@ -315,7 +289,6 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
 )
 def xid_memory_error(examination: Examination) -> Outcome:
     """Find Xids of ECC errors, remapped rows and retired pages."""
-    messages = log_messages(examination, LogKind.XID, _xids(*MEMORY))
     fix = make_plan(
         "Reset the GPU",
         instruction("Run nvidia-smi -q -d ROW_REMAPPER,ECC to see whether a reset is pending", False),
@@ -324,7 +297,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
         disturbs=_DRAIN,
     )
     cause = "row remapping takes effect at the next GPU reset."
-    return found_in_log(examination, messages, cause, fix)
+    return found_in_log(examination, log_messages(examination, LogKind.XID, _xids(*MEMORY)), cause, fix)
 
 
 @XIDS.warning(
@@ -356,9 +329,8 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
 )
 def xid_of_a_program(examination: Examination) -> Outcome:
     """Find Xids that are mostly a bug of the program."""
-    messages = log_messages(examination, LogKind.XID, _xids(*PROGRAM))
     cause = "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware."
-    return found_in_log(examination, messages, cause)
+    return found_in_log(examination, log_messages(examination, LogKind.XID, _xids(*PROGRAM)), cause)
 
 
 class _Action(IntEnum):
@@ -415,12 +387,11 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     steps = [step.replace(_RESET, _reset(tuple(waiting))) for step in steps]
     if not actions <= set(_STEPS):
         steps.append("Follow NVIDIA's Xid catalog, Xid 154, for the action in the log line")
-    names = dict.fromkeys(text for _, text, _ in waiting.values())
     outcome = found_in_log(
         examination,
         [message for _, _, message in waiting.values()],
-        f"the driver requests: {join_limited(names)}.",
-        Plan("Recover the GPU", tuple(instruction(step) for step in steps), disturbs=_DRAIN),
+        f"the driver requests: {join_limited(text for _, text, _ in waiting.values())}.",
+        make_plan("Recover the GPU", *steps, disturbs=_DRAIN),
     )
     lost = tuple(bdf for bdf, (action, _, _) in waiting.items() if action not in _STILL_USABLE)
     return replace(outcome, takes=lost)
@@ -441,14 +412,15 @@ def xid_other(examination: Examination) -> Outcome:
     fix = user_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number")
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     meanings = [f"Xid {number}: {OTHERS[number]}" for number in numbers[:SHOWN] if number in OTHERS]
-    cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:_EXPLAINED]))
+    cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:2]))
     return found_in_log(examination, messages, cause, fix)
 
 
 @XIDS.warning(
     "sxid",
     "An NVSwitch reported errors",
-    _FABRIC,
+    "NVIDIA Fabric Manager user guide, SXid errors, "
+    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
     ok="No NVSwitch error in the kernel log",
     impact="After a fatal SXid, CUDA returns error 802 until a reset.",
 )

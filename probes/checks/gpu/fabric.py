@@ -159,8 +159,7 @@ def gpu_fabric_differs(examination: Examination) -> Outcome:
 
 def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
     """Return the facts of NVLSM where NVSwitches need it; elsewhere end the check."""
-    switches = need_switches(examination)
-    if not switches.needs_nvlsm:
+    if not need_switches(examination).needs_nvlsm:
         end_with(passed(Evidence("/sys/bus/pci/devices", "these NVSwitches do not need NVLSM")))
     return need(examination.fabric_services, _SERVICES)
 
@@ -195,8 +194,7 @@ def _missing(
     examination: Examination, cause: str, evidence: tuple[Evidence, ...], title: str, *steps: Step
 ) -> Outcome:
     """Return what is wrong with a part that Fabric Manager needs, with the steps that provide it."""
-    states = {known(gpu.fabric.state, "") for gpu in known(gpus_of(examination), ())}
-    are_registered = states == {COMPLETED}
+    are_registered = {known(gpu.fabric.state, "") for gpu in known(gpus_of(examination), ())} == {COMPLETED}
     unit = map_known(examination.services, lambda facts: facts.services[FABRIC_MANAGER].path)
     if is_there(unit) is False:  # the finding about Fabric Manager installs and starts it
         steps = tuple(step for step in steps if step is not _RESTART)
@@ -251,8 +249,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
 )
 def ib_umad_missing(examination: Examination) -> Outcome:
     """Check that ib_umad is loaded and has created its files: NVLSM reaches the NVSwitches through them."""
-    facts = _nvlsm_facts(examination)
-    loaded = need(facts.umad_loaded, "the loaded modules")
+    loaded = need(_nvlsm_facts(examination).umad_loaded, "the loaded modules")
     files = map_known(examination.device_nodes, lambda nodes: nodes.rdma)
     listed = [file for file in known(files, ()) if "/umad" in file.path]
     if loaded and (listed or isinstance(files, Unknown) or in_container(examination.node.platform)):
@@ -308,5 +305,4 @@ def fabric_manager_restarted_under_jobs(examination: Examination) -> Outcome:
 
 
 def _started_at(process: Process) -> float | None:
-    usage = process.usage
-    return None if isinstance(usage, Unknown) else known(usage.started_at, None)
+    return known(map_known(process.usage, lambda usage: usage.started_at), None)

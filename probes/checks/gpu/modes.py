@@ -310,8 +310,7 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
 )
 def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
     """Find NUMA nodes of GPU memory where GPUs have C2C links and kubelet runs."""
-    gpus = need_gpus(examination)
-    joined = [gpu for gpu in gpus if need_nvml(gpu, gpu.c2c_links)]
+    joined = [gpu for gpu in need_gpus(examination) if need_nvml(gpu, gpu.c2c_links)]
     if not joined:
         return passed(Evidence("NVML", "no GPU has C2C links"))
     node = examination.node

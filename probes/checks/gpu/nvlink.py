@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Step, make_plan
+from probes.base.plan import Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
@@ -14,14 +14,12 @@ from probes.facts.system.services import Service, ServiceState
 from probes.plans.boot import initramfs_step
 from probes.plans.common import service_step, start_at_boot_step
 from probes.plans.packages import FABRIC_MANAGER, fabric_manager_steps, nvlsm_steps
-from probes.plans.services import start_imex
 from probes.queries.finding import PCI_FUNCTIONS, Area, Outcome, Scope, end_with, found, need, passed, unknown
 from probes.queries.jobs import has_pods
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
-ACROSS_NODES = Area("gpu")
 FABRIC_GUIDE = (
     "NVIDIA Fabric Manager user guide, "
     "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
@@ -222,6 +220,9 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
+ACROSS_NODES = Area("gpu", requires=(_no_rack,))
+
+
 @ACROSS_NODES.warning(
     "imex-down",
     "IMEX is not running, so there is no NVLink to other nodes",
@@ -231,7 +232,6 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
 )
 def imex_down(examination: Examination) -> Outcome:
     """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
-    end_with(_no_rack(examination))
     service = service_of(examination, _IMEX)
     if service.state is ServiceState.ACTIVE:
         return passed(state_of(_IMEX, "active"))
@@ -250,7 +250,17 @@ def imex_down(examination: Examination) -> Outcome:
         " prolog starts IMEX.",
         state_of(_IMEX, state),
         *(() if isinstance(nodes, Unknown) else (Evidence(NODES_CONFIG, plural(nodes, "node")),)),
-        fix=start_imex(examination),
+        # NCCL fails if it finds MNNVL and no working IMEX, unless the variable is 0 (src/mnnvl.cc, init.cc).
+        fix=make_plan(
+            "Start IMEX on every node of the domain",
+            "List the domain's nodes in /etc/nvidia-imex/nodes_config.cfg. Skip this plan if a Slurm "
+            "prolog starts IMEX.",
+            start_at_boot_step("Start IMEX now and at boot", _IMEX),
+            instruction(
+                "To run multi-node jobs in the meantime, set NCCL_MNNVL_ENABLE=0. NCCL then uses the NICs.",
+                needs_root=False,
+            ),
+        ),
     )
 
 
@@ -270,7 +280,6 @@ def imex_channels_missing(examination: Examination) -> Outcome:
     NCCL names the directory in its warning (NCCL src/mnnvl.cc). Kubernetes and Slurm create channels for each
     job.
     """
-    end_with(_no_rack(examination))
     service = service_of(examination, _IMEX)
     elsewhere = _started_elsewhere(examination, service)
     if elsewhere is not None:
@@ -279,8 +288,7 @@ def imex_channels_missing(examination: Examination) -> Outcome:
         return passed(state_of(_IMEX, "not active (see imex-down)"))
     if in_container(examination.node.platform):
         return unknown("needs the host (a container has only the channels that were passed in)")
-    services = need(examination.fabric_services, "the IMEX channels")
-    channels = services.imex_channels
+    channels = need(examination.fabric_services, "the IMEX channels").imex_channels
     count = 0 if isinstance(channels, Unknown) and channels.reason is Reason.NOT_THERE else channels
     if need(count, "the IMEX channels"):
         return passed(Evidence(CHANNELS, f"{count} found"))

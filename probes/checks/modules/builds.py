@@ -1,16 +1,18 @@
-"""Module files that modprobe cannot use, and modules that were not built or differ from the disk."""
+"""Module files that modprobe cannot use, modules that differ from the disk, and settings that boots miss."""
 
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, Step, make_plan
+from probes.base.plan import Step, make_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.facts.kernel.boot import NextBootFacts, words_that_matter
+from probes.facts.kernel.boot_loader import GRUB_SETTINGS
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, DkmsFacts, DkmsModule
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import in_container
-from probes.plans.boot import initramfs_step
+from probes.plans.boot import initramfs_step, settings_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.driver import exchange_driver, matching_fabric_manager, rebuild_plan
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
@@ -52,20 +54,17 @@ def module_file_unusable(examination: Examination) -> Outcome:
     bad = {name: path for name in missing if (path := unusable_file(examination, name))}
     if not bad:
         return passed(Evidence("modinfo", "reads the file of every module that is not loaded"))
+    release = known(examination.node.kernel_release, "")
+    fix = make_plan("Restore the modules", "Reinstall the package of these modules")
+    if release and not bad.keys().isdisjoint(GPU_MODULES):
+        fix = rebuild_plan(examination, release, has_bad_files=True)
     return found(
         "The file was deleted or is damaged, and modules.dep still lists it: the module cannot be loaded.",
         *(Evidence(path, "listed in modules.dep, not readable by modinfo") for path in bad.values()),
-        fix=_rebuild(examination, tuple(bad)),
+        fix=fix,
         severity=severity_of_missing(examination, tuple(bad)),
         devices=tuple(bad),
     )
-
-
-def _rebuild(examination: Examination, names: tuple[str, ...]) -> Plan | None:
-    release = known(examination.node.kernel_release, "")
-    if release and any(name in GPU_MODULES for name in names):
-        return rebuild_plan(examination, release, has_bad_files=True)
-    return make_plan("Restore the modules", "Reinstall the package of these modules")
 
 
 @AREA.critical(
@@ -104,8 +103,7 @@ def modules_index_missing(examination: Examination) -> Outcome:
     path = f"/lib/modules/{release}/modules.dep"
     if in_container(examination.node.platform):
         return passed(Evidence(path, "a container does not load modules"))
-    missing = need(missing_modules(examination), MODULES)
-    gone = [name for name in missing if _has_no_index(examination, name)]
+    gone = [name for name in need(missing_modules(examination), MODULES) if _has_no_index(examination, name)]
     if not gone:
         return passed(Evidence(path, "found, or every module is loaded"))
     return found(
@@ -323,4 +321,65 @@ def initramfs_stale(examination: Examination) -> Outcome:
         devices=names,
         # With another OFED on disk, a reboot before nvidia_peermem is rebuilt would end the path.
         part_of=("peermem-symbol-version-mismatch",) if is_ofed and not is_spare(examination) else (),
+    )
+
+
+# What keeps a boot from using its configuration: only a forecast looks at it.
+
+NEXT_BOOT = Area("system")
+_NOT_ASKED = Evidence("gdrtop forecast", "predicts the next boot")
+
+
+def _facts(examination: Examination) -> NextBootFacts:
+    """Return the facts of the boot that is forecast; end the check on a node that runs."""
+    if examination.next_boot is None:
+        end_with(passed(_NOT_ASKED))
+    assert examination.next_boot is not None
+    return examination.next_boot
+
+
+@NEXT_BOOT.warning(
+    "boot-settings-not-written",
+    "Kernel options are set in GRUB's settings, but not in its configuration",
+    "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
+    ok="GRUB's configuration has every kernel option from its settings",
+    impact="The next boot starts without these options.",
+)
+def boot_settings_not_written(examination: Examination) -> Outcome:
+    """Compare the options of /etc/default/grub with the entry of the kernel."""
+    facts = _facts(examination)
+    source = Evidence(GRUB_SETTINGS, "not used by this boot loader")
+    options = need(facts.configured, GRUB_SETTINGS, absent=source)
+    line = need(facts.line, "the boot entry", absent=Evidence("grub.cfg", "no entry for this kernel"))
+    later = words_that_matter(line.line)
+    forgotten = [word for word in words_that_matter(options) if word not in later]
+    if not forgotten:
+        return passed(Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"))
+    return found(
+        "The settings were edited after the configuration was written.",
+        Evidence(GRUB_SETTINGS, " ".join(forgotten)),
+        Evidence(line.source, " ".join(later) or "no IOMMU, PCI or module options"),
+        fix=make_plan("Regenerate GRUB's configuration", *settings_steps(examination, forgotten)),
+    )
+
+
+@NEXT_BOOT.warning(
+    "boot-image-older-than-settings",
+    "The boot image is older than GPU or RDMA module settings",
+    "initramfs-tools(7), dracut(8)",
+    ok="The boot image is newer than the GPU and RDMA module settings",
+    impact="Modules that load from the boot image get the old options and blacklists.",
+)
+def boot_image_older_than_settings(examination: Examination) -> Outcome:
+    """Compare the age of the initial RAM disk with the files of modprobe.d that it contains."""
+    facts = _facts(examination)
+    none = Evidence("/boot", "no initial RAM disk under the usual names, or its age is not shown")
+    newer = need(facts.newer, "the age of the boot image", absent=none)
+    image = need(facts.image, "the boot image", absent=none)
+    if not newer:
+        return passed(Evidence(f"stat {image}", "newer than every setting"))
+    return found(
+        "It was built before the settings changed, and contains a copy of the old ones.",
+        *(Evidence(f"stat {path}", f"newer than {image}") for path in newer[:4]),
+        fix=make_plan("Rebuild the boot image", initramfs_step(examination)),
     )

@@ -205,8 +205,7 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
     install: tuple[Step | str, ...] = (f"Install {package} for the running kernel",)
     if package == _DRIVER_PACKAGE and not has_sources:
         install = open_driver_steps(examination)
-    load = load_step(examination, module.name)
-    return make_plan(f"Install {module.name}", *install, load)
+    return make_plan(f"Install {module.name}", *install, load_step(examination, module.name))
 
 
 for _row in _MODULES:

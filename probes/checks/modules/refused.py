@@ -131,8 +131,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     if not need(enforced, path, absent=Evidence(path, "not found: this kernel has no module signing")):
         return passed(Evidence(path, "N"))
     cause = "the kernel loads only modules with a trusted signature"
-    part_of = ("kernel-forbids-modules-lockdown",)
-    return _refused_unsigned(examination, Evidence(path, "Y"), cause, part_of)
+    return _refused_unsigned(examination, Evidence(path, "Y"), cause, ("kernel-forbids-modules-lockdown",))
 
 
 @AREA.critical(

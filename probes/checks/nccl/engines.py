@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
@@ -21,7 +21,6 @@ from probes.queries.jobs import (
     GDR_PATHS,
     PEERMEM_VARIABLE,
     Jobs,
-    JobSettings,
     conclude,
     excludes_cuda,
     gpus_of,
@@ -43,6 +42,9 @@ _NEWEST_READ = (0, 3, 12, 1)
 _PLUGIN, _UCP, _CUDA_MODULE = "libplugin_UCX", "libucp", "libuct_cuda"
 _OTHER_MODULES = ("libuct_ib", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
 _MODULES = "UCX_MODULE_DIR"
+_LOAD_PEERMEM = modprobe_step(
+    "Load the module; this fails if it was built without peer-memory symbols", "nvidia-peermem"
+)
 
 
 @AREA.warning(
@@ -62,61 +64,43 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
     """
     jobs = jobs_of(examination)
     users = [
-        settings
-        for settings in jobs.settings
-        if settings.process is not None
-        and maps(settings.process, _ENGINE)
-        and settings.process.uverbs_files
-        and not maps(settings.process, "libfabric")  # its transport for EFA registers by libfabric
+        (process, settings)
+        for process, settings in jobs.of_processes
+        if maps(process, _ENGINE)
+        and process.uverbs_files
+        and not maps(process, "libfabric")  # its transport for EFA registers by libfabric
     ]
     if not users:
         return conclude(jobs, (), "")
     dmabuf, peermem = usable_paths(examination)
     if need(peermem, GDR_PATHS):
         return passed(Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is usable"))
-    affected = [each for each in users if mooncake_uses_peermem(_version(each), each.get(_PEERMEM))]
-    sure = all(_is_certain(settings) for settings in affected)
-    steps = [
-        modprobe_step(
-            "Load the module; this fails if it was built without peer-memory symbols", "nvidia-peermem"
-        )
-    ]
+    evidence: list[Evidence] = []
+    sure = True
+    for process, settings in users:
+        version = next((numbers for _, numbers in versions_of(process, _ENGINE)), None)
+        value = settings.get(_PEERMEM)
+        if not mooncake_uses_peermem(version, value):
+            continue
+        is_read = version is not None and not isinstance(process.environment, Unknown)
+        sure &= is_read and (value is not None or (version or ()) <= _NEWEST_READ)
+        library = next(library for library in known(process.libraries, ()) if library.name == _ENGINE)
+        shown = "" if isinstance(library.version, Unknown) else f", version {library.version}"
+        evidence.append(Evidence(f"/proc/{process.pid}/maps", f"{library.path}{shown}"))
+        evidence += [] if value is None else [settings.evidence(_PEERMEM)]
+        evidence.append(Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is not usable"))
+    steps: tuple[Step, ...] = (_LOAD_PEERMEM,)
     if dmabuf is True:
         text = f"Use DMA-BUF, which works on this node: set {_PEERMEM}=0 (Mooncake 0.3.11 or newer)"
-        steps.insert(0, instruction(text, needs_root=False))
-        steps[1] = instruction("If that is not possible, load the module: `modprobe nvidia-peermem`")
+        otherwise = instruction("If that is not possible, load the module: `modprobe nvidia-peermem`")
+        steps = (instruction(text, needs_root=False), otherwise)
     return conclude(
         jobs,
-        [line for settings in affected for line in _evidence(settings)],
+        evidence,
         f"{'It' if sure else 'It likely'} registers GPU memory by ibv_reg_mr, which needs nvidia_peermem.",
         fix=job_plan("Let Mooncake register GPU memory", *steps),
         devices=("nvidia_peermem",),
     )
-
-
-def _version(settings: JobSettings) -> tuple[int, ...] | None:
-    assert settings.process is not None
-    return next((numbers for _, numbers in versions_of(settings.process, _ENGINE)), None)
-
-
-def _is_certain(settings: JobSettings) -> bool:
-    assert settings.process is not None
-    version = _version(settings)
-    if version is None or isinstance(settings.process.environment, Unknown):
-        return False
-    return settings.get(_PEERMEM) is not None or version <= _NEWEST_READ
-
-
-def _evidence(settings: JobSettings) -> list[Evidence]:
-    process = settings.process
-    assert process is not None
-    libraries = [library for library in known(process.libraries, ()) if library.name == _ENGINE]
-    version = libraries[0].version
-    what = libraries[0].path if isinstance(version, Unknown) else f"{libraries[0].path}, version {version}"
-    lines = [Evidence(f"/proc/{process.pid}/maps", what)]
-    if settings.get(_PEERMEM) is not None:
-        lines.append(settings.evidence(_PEERMEM))
-    return [*lines, Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is not usable")]
 
 
 @AREA.warning(
@@ -137,26 +121,15 @@ def nixl_ucx_without_cuda(examination: Examination) -> Outcome:
     if not jobs.processes and not jobs.unseen:
         return no_fault(jobs)
     facts = need(examination.processes, "the processes")
-    wrong = [
-        settings
-        for settings in jobs.settings
-        if settings.process is not None
-        and _lacks_cuda(settings.process, facts.taken_at)
-        and not excludes_cuda(settings.get("UCX_TLS") or "")
-    ]
-    directories = dict.fromkeys(
-        f"{posixpath.dirname(library.path)}/ucx"
-        for settings in wrong
-        if settings.process is not None
-        for library in known(settings.process.libraries, ())
-        if library.name == _UCP
-    )
-    where = next(iter(directories), "the directory with libuct_cuda.so")
-    evidence = []
-    for settings in wrong:
-        assert settings.process is not None
-        paths = [library.path for library in known(settings.process.libraries, ()) if library.name == _UCP]
-        evidence.append(Evidence(f"/proc/{settings.process.pid}/maps", f"{paths[0]}, without {_CUDA_MODULE}"))
+    evidence: list[Evidence] = []
+    where = "the directory with libuct_cuda.so"
+    for process, settings in jobs.of_processes:
+        if not _lacks_cuda(process, facts.taken_at) or excludes_cuda(settings.get("UCX_TLS") or ""):
+            continue
+        path = next(library.path for library in known(process.libraries, ()) if library.name == _UCP)
+        if not evidence:
+            where = f"{posixpath.dirname(path)}/ucx"
+        evidence.append(Evidence(f"/proc/{process.pid}/maps", f"{path}, without {_CUDA_MODULE}"))
         if settings.get(_MODULES) is not None:
             evidence.append(settings.evidence(_MODULES))
     return conclude(
@@ -216,10 +189,8 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
 def _without_peermem(has_dmabuf: bool) -> Plan:
     """Update NVSHMEM where DMA-BUF is usable, because NVIDIA deprecates nvidia_peermem; else load it."""
     if not has_dmabuf:
-        why = "Load the module; this fails if it was built without peer-memory symbols"
-        load = modprobe_step(why, "nvidia-peermem")
         note = "A newer NVSHMEM does not need it. Restart the job in either case."
-        return make_plan("Load nvidia_peermem", load, note=note)
+        return make_plan("Load nvidia_peermem", _LOAD_PEERMEM, note=note)
     update = "Update NVSHMEM in the job's image, so that it uses DMA-BUF, which works on this node"
     otherwise = instruction("If that is not possible, use the older path: `modprobe nvidia-peermem`")
     steps = (instruction(update, needs_root=False), otherwise)
@@ -256,10 +227,9 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     if not missing:
         return passed(Evidence(DRIVER_PARAMETERS, "PeerMappingOverride=1, EnableStreamMemOPs: 1"))
     has_gdrcopy = _is_live(examination, "gdrdrv") is True
-    evidence = [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)]
     return conclude(
         jobs,
-        evidence,
+        [*users.values(), *(Evidence(DRIVER_PARAMETERS, text) for text in missing)],
         "The GPU may map the NIC's doorbell only with PeerMappingOverride=1."
         + (" NVSHMEM falls back to the CPU, because gdrdrv is loaded." if has_gdrcopy else ""),
         fix=_set_options(examination, has_gdrcopy),
@@ -287,14 +257,9 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
         return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if not drivers or MLX5 in drivers:
-        named = ", ".join(drivers)
-        return passed(Evidence("/sys/class/infiniband", named or "no RDMA device"))
-    versions = [
-        version
-        for process in jobs.processes
-        if process.pid in users
-        for _, version in versions_of(process, _HOST)
-    ]
+        return passed(Evidence("/sys/class/infiniband", ", ".join(drivers) or "no RDMA device"))
+    own = (process for process in jobs.processes if process.pid in users)
+    versions = [version for process in own for _, version in versions_of(process, _HOST)]
     is_read = bool(versions) and max(versions) <= _NEWEST_NVSHMEM
     return conclude(
         jobs,
@@ -322,10 +287,8 @@ def _ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
     `with_cpu`: also with the CPU as its NIC handler, which needs no driver option.
     """
     users: dict[int, Evidence] = {}
-    for settings in jobs.settings:
-        process = settings.process
-        by_cpu = (settings.get(_HANDLER) or "").strip().lower() == "cpu"
-        if process is None or (by_cpu and not with_cpu):
+    for process, settings in jobs.of_processes:
+        if (settings.get(_HANDLER) or "").strip().lower() == "cpu" and not with_cpu:
             continue
         # A variable alone may be left over in an image that runs something else.
         if maps(process, _TRANSPORT):
@@ -385,14 +348,12 @@ def ucx_far_nic(examination: Examination) -> Outcome:
     """
     jobs, cpu, topology = jobs_of(examination), examination.cpu_model, examination.topology
     users = [
-        (settings.process, library.path)
-        for settings in jobs.settings
-        if settings.process is not None
-        and known(settings.process.uverbs_files, ())
-        and settings.get(_DISTANCE) is None
-        and (maps(settings.process, "libplugin_UCX") or not maps(settings.process, "libnccl"))
-        for library in known(settings.process.libraries, ())
-        if library.name == "libucp"
+        (process, library.path)
+        for process, settings in jobs.of_processes
+        if known(process.uverbs_files, ()) and settings.get(_DISTANCE) is None
+        if maps(process, _PLUGIN) or not maps(process, "libnccl")
+        for library in known(process.libraries, ())
+        if library.name == _UCP
     ]
     if not users or not topology.nics:
         return conclude(jobs, (), "")

@@ -218,7 +218,6 @@ def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
 
 INDEX = "NCCL_IB_GID_INDEX"
 NEARER = "None while the job uses nearer NICs. Connections over these ports may fail."
-_ROCE_V1 = "IB/RoCE v1"
 _FIRST_SEARCH, _FIRST_TOLERANT = (2, 21), (2, 26, 2)  # NCCL looks for a GID; and ignores EINVAL
 
 
@@ -234,7 +233,7 @@ def is_empty(gid: Gid | None) -> bool:
 
 def is_v1(gid: Gid | None) -> bool:
     """Say whether this is a GID of RoCE v1."""
-    return gid is not None and gid.type == _ROCE_V1
+    return gid is not None and gid.type == "IB/RoCE v1"
 
 
 def _chosen_gids(
@@ -331,9 +330,8 @@ def nccl_sparse_gid_table(examination: Examination) -> Outcome:
     """
     jobs = jobs_of(examination)
     evidence: list[Evidence] = []
-    for settings in jobs.settings:
-        process = settings.process
-        if process is None or (parse_number(settings.get(INDEX) or "") or -1) >= 0:
+    for process, settings in jobs.of_processes:
+        if (parse_number(settings.get(INDEX) or "") or -1) >= 0:
             continue
         affected = [
             (library, version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import version_numbers
@@ -170,14 +170,11 @@ def nccl_versions_differ(examination: Examination) -> Outcome:
     if not of_one_job:
         cause += " Two jobs of one user may differ: which job these processes belong to is unknown."
     severity = Severity.WARNING if of_one_job else None
-    users = tuple(_processes(versions.values()) for versions in differing.values())
+    pids = [map(pid_in, versions.values()) for versions in differing.values()]
+    users = tuple(frozenset(pid_name(pid) for pid in each if pid is not None) for each in pids)
     return conclude(
         jobs, evidence, cause, severity=severity, part_of=("nccl-twice-in-process",), subjects=users
     )
-
-
-def _processes(evidence: Iterable[Evidence]) -> frozenset[str]:
-    return frozenset(pid_name(pid) for pid in map(pid_in, evidence) if pid is not None)
 
 
 def _plugins(process: Process) -> list[str]:
@@ -232,13 +229,12 @@ def nccl_net_plugin_absent(examination: Examination) -> Outcome:
         need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/infiniband", "no RDMA device"))
         drivers = "/sys/class/infiniband/*/device/driver"
         return passed(Evidence(drivers, "NCCL needs no plugin for these NICs"))
-    here = len(examination.topology.gpus)
     evidence = [
         Evidence(f"/proc/{process.pid}/maps", f"{libraries[0].path}, and no libnccl-net")
         for process in jobs.processes
         if (libraries := [library for library, _ in versions_of(process, "libnccl")])
         and not _plugins(process)
-        and _ranks(process) > here
+        and _ranks(process) > len(examination.topology.gpus)
         and not _is_young(examination, process)
     ]
     return conclude(

@@ -68,7 +68,10 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
         evidence.append(Evidence(str(off[0].seen.first), f"GPU Direct RDMA Disabled for {names}"))
         evidence.append(Evidence("this node", f"{' and '.join(usable)} can be used"))
         if dmabuf is False and not _is_too_old(examination, reading):
-            likely = "" if _was_older(examination, reading) else "likely "
+            # Whether gdrtop saw nvidia_peermem being loaded while all ranks of the job ran already.
+            older = examination.older_pids.get(PEERMEM, frozenset())
+            is_seen = bool(reading.ranks) and older.issuperset(rank.pid for rank in reading.ranks)
+            likely = "" if is_seen else "likely "
             title = title or f"A job {likely}started before nvidia_peermem was loaded"
             cause = cause or (
                 "NCCL looks for nvidia_peermem when a job starts, and found none. It is loaded now, so "
@@ -90,17 +93,10 @@ def job_log_gdr_disabled(examination: Examination) -> Outcome:
     return conclude_logs(examination, affected, cause, evidence, fix, devices=ends, title=title)
 
 
-def _was_older(examination: Examination, reading: JobLogReading) -> bool:
-    """Return whether gdrtop saw nvidia_peermem being loaded while all ranks of a job ran already."""
-    older = examination.older_pids.get(PEERMEM, frozenset())
-    return bool(reading.ranks) and older.issuperset(rank.pid for rank in reading.ranks)
-
-
 def _is_too_old(examination: Examination, reading: JobLogReading) -> bool:
     """Return whether the job's NCCL cannot see nvidia_peermem: memory-peers-missing-old-nccl."""
-    ranks = (
-        settings.process for settings in settings_of(examination, reading) if settings.process is not None
-    )
+    pids = {rank.pid for rank in reading.ranks}
+    ranks = (process for process in jobs_of(examination).processes if process.pid in pids)
     versions = (version for process in ranks for _, version in versions_of(process, "libnccl"))
     is_old = any(version < NCCL_SEES_PEERMEM for version in versions)
     return is_old and isinstance(examination.reading.peermem.peers, Unknown)

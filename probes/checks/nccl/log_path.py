@@ -163,12 +163,11 @@ def job_log_staged(examination: Examination) -> Outcome:
         if all(map(_says_why, affected))
         else "Set NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run: the log gives no reason",
     )
-    severity = Severity.WARNING if is_partly else None
     ends, whom = tuple(dict.fromkeys(devices)), tuple(dict.fromkeys(names))
     # NCCL says that a NIC is too far from a GPU: it had a path, whatever the node has now.
     is_too_far = any(not pair.is_enabled for reading in affected for pair in reading.facts.distances)
     return conclude_logs(
-        *(examination, affected, cause, evidence, fix, severity),
+        *(examination, affected, cause, evidence, fix, Severity.WARNING if is_partly else None),
         part_of=_CAUSES_OF_DISTANCE if is_too_far else _CAUSES_OF_STAGING,
         devices=ends,
         ranks=whom,
@@ -246,8 +245,7 @@ def job_log_differs(examination: Examination) -> Outcome:
         "Watch PCIe and NIC rates of the rank in Live",
     )
     severity = None if is_proven else Severity.NOTE
-    part_of = ("no-gdr-path",)
-    return conclude_logs(examination, affected, cause, evidence, fix, severity, part_of)
+    return conclude_logs(examination, affected, cause, evidence, fix, severity, ("no-gdr-path",))
 
 
 def _differences(reading: JobLogReading) -> Iterator[tuple[str, str, str, str]]:

@@ -75,9 +75,7 @@ def nccl_net_socket(examination: Examination) -> Outcome:
 
 def all_ports(examination: Examination) -> tuple[tuple[RdmaDevice, RdmaPort], ...]:
     """Return every RDMA port of the node with its device."""
-    rdma = examination.node.rdma
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    return tuple((device, port) for device in devices for port in device.ports)
+    return tuple((device, port) for device in examination.topology.devices.values() for port in device.ports)
 
 
 def _lists(examination: Examination) -> Iterator[tuple[JobSettings, HcaList]]:
@@ -111,13 +109,10 @@ def _conclude_lists(
     subjects: tuple[frozenset[str], ...] | None = None,
 ) -> Outcome:
     """Conclude like `conclude`, but as unknown if the NICs to compare a list with are unknown."""
-    if any(True for _ in _lists(examination)):
-        rdma = need(examination.node.rdma, RDMA_DEVICES)
-        if rdma.devices_elsewhere:
-            return unknown(NEEDS_NAMESPACE)
-    jobs = jobs_of(examination)
+    if any(True for _ in _lists(examination)) and need(examination.node.rdma, RDMA_DEVICES).devices_elsewhere:
+        return unknown(NEEDS_NAMESPACE)
     plan = without_variable(HCA, fix)
-    return conclude(jobs, evidence, cause, fix=plan, part_of=part_of, subjects=subjects)
+    return conclude(jobs_of(examination), evidence, cause, fix=plan, part_of=part_of, subjects=subjects)
 
 
 @AREA.critical(

@@ -1,23 +1,36 @@
-"""Other variables of jobs: what NCCL may use inside the node, UCX, and expandable segments of PyTorch."""
+"""Other settings of jobs: NCCL inside the node and its files, UCX, and expandable segments of PyTorch."""
 
 from __future__ import annotations
 
 import re
 
-from probes.base.evidence import Evidence, Severity
-from probes.base.plan import instruction
+from probes.base.evidence import Evidence, Severity, first_distinct
+from probes.base.plan import instruction, make_plan
 from probes.base.text import SHOWN
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown, first_unread, is_there, known
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.generations import HOPPER, is_before
+from probes.facts.jobs.nccl_conf import NCCL_CONF, NcclConf
 from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.system.platform import CPUINFO, Environment
 from probes.nccl.settings import LOC, parse_level, parse_number
-from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
+from probes.nccl.topology_file import VARIABLE, VIRTUAL, TopologyFile
+from probes.queries.finding import (
+    PCI_FUNCTIONS,
+    RDMA_DEVICES,
+    Area,
+    Outcome,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import (
     GDR_PATHS,
     NCCL_VARIABLES,
     JobSettings,
+    affected,
     conclude,
     conclude_values,
     excludes_cuda,
@@ -49,19 +62,14 @@ _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master
 def nccl_p2p_off(examination: Examination) -> Outcome:
     """Find NCCL_P2P_DISABLE and NCCL_P2P_LEVEL=LOC."""
 
-    def disabled(_: JobSettings, value: str) -> str | None:
-        return "disables P2P" if parse_number(value) else None
-
     def never(_: JobSettings, value: str) -> str | None:
         level = parse_level(value)
         return "never" if level is not None and level.rank == LOC else None
 
+    off = values_of(examination, "NCCL_P2P_DISABLE", lambda _, v: "disables P2P" if parse_number(v) else None)
     return conclude(
         jobs_of(examination),
-        [
-            *values_of(examination, "NCCL_P2P_DISABLE", disabled),
-            *values_of(examination, "NCCL_P2P_LEVEL", never),
-        ],
+        [*off, *values_of(examination, "NCCL_P2P_LEVEL", never)],
         "NCCL does not use NVLink or PCIe peer-to-peer between these GPUs.",
         fix=without_variable("NCCL_P2P_DISABLE and NCCL_P2P_LEVEL"),
     )
@@ -145,13 +153,11 @@ def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
     if (cpu.vendor, cpu.family, cpu.model) != _EMERALD_RAPIDS:
         return passed(Evidence(CPUINFO, f"{cpu.vendor}, family {cpu.family}, model {cpu.model}"))
     evidence = [
-        Evidence(f"/proc/{settings.process.pid}/maps", f"{library.path}, UCX {library.version}")
-        for settings in jobs.settings
-        if settings.process is not None
-        and settings.process.uverbs_files
-        and settings.get(_UCX_ORDERING) is None
-        and not maps(settings.process, "libplugin_UCX")
-        for library, version in versions_of(settings.process, "libucp")
+        Evidence(f"/proc/{process.pid}/maps", f"{library.path}, UCX {library.version}")
+        for process, settings in jobs.of_processes
+        if process.uverbs_files and settings.get(_UCX_ORDERING) is None
+        if not maps(process, "libplugin_UCX")
+        for library, version in versions_of(process, "libucp")
         if version < _FIRST_ON_EMERALD_RAPIDS
     ]
     return conclude(
@@ -210,11 +216,7 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     """Find NCCL_NVLS_ENABLE=1 on GPUs before Hopper; with the default (2) NCCL asks the GPU first."""
     name = "NCCL_NVLS_ENABLE"
     jobs = jobs_of(examination)
-
-    def forced(_: JobSettings, value: str) -> str | None:
-        return "forced" if parse_number(value) == 1 else None
-
-    evidence = list(values_of(examination, name, forced))
+    evidence = list(values_of(examination, name, lambda _, v: "forced" if parse_number(v) == 1 else None))
     if not evidence:
         return conclude(jobs, (), "")
     gpus = need(examination.node.gpus, "the GPUs").gpus
@@ -318,3 +320,124 @@ def vmm_memory_with_peermem(examination: Examination) -> Outcome:
         severity=None if registers else Severity.NOTE,
         impact="" if registers else _TENSORS_ONLY,
     )
+
+
+# Files that change what NCCL does: topology, graph and configuration.
+
+FILES = Area("nccl")
+
+
+@FILES.warning(
+    "nccl-topo-file-missing",
+    "NCCL_TOPO_FILE points to a missing file",
+    NCCL_VARIABLES + "#nccl-topo-file",
+    ok="Every NCCL_TOPO_FILE exists",
+    impact="NCCL reads sysfs instead. On a virtual machine it may then choose distant NICs.",
+)
+def nccl_topo_file_missing(examination: Examination) -> Outcome:
+    """Look for the file from the point of view of the process, and for the one that nccl.conf names."""
+    missing = [
+        Evidence(file.path, "not found" if file.pid is not None else "not found, but nccl.conf refers to it")
+        for file in need(examination.topology_files, "the topology files").files
+        if (file.pid is not None or file.path != VIRTUAL) and is_there(file.endpoints) is False
+    ]
+    return conclude(
+        jobs_of(examination),
+        missing,
+        "NCCL does not report the missing file. In a container the path must exist inside the container.",
+        fix=without_variable(VARIABLE, "or mount the file into the container"),
+    )
+
+
+@FILES.warning(
+    "nccl-topo-file-stale",
+    "NCCL's topology file describes another machine",
+    NCCL_VARIABLES + "#nccl-topo-file",
+    ok="NCCL's topology file matches this machine, or there is none",
+    impact="NCCL chooses the wrong NICs, or fails with “Could not find real path of /sys/class/pci_bus/…”.",
+    data_path=True,
+)
+def nccl_topo_file_stale(examination: Examination) -> Outcome:
+    """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
+    facts = need(examination.topology_files, "the topology files")
+    pci = need(examination.node.pci, PCI_FUNCTIONS)
+    here = {bdf.rpartition(".")[0] for bdf in pci.functions}
+    evidence: list[Evidence] = []
+    unread: TopologyFile | None = None
+    read = 0
+    for file in facts.files:
+        if isinstance(file.endpoints, Unknown):
+            unread = unread if file.endpoints.reason is Reason.NOT_THERE else file
+            continue
+        read += 1
+        missing = [bus for bus in file.endpoints if bus.partition(".")[0] not in here]
+        if missing:
+            shown = f"{', '.join(missing[:4])}: {len(missing)} of {len(file.endpoints)} are not on this node"
+            evidence.append(Evidence(file.path, shown))
+    if evidence:
+        default = [line for line in evidence if line.source == VIRTUAL]
+        step = instruction("Generate the file again for this machine, or remove it (bare metal needs none)")
+        return found(
+            f"{affected(jobs_of(examination), default + evidence)}: NCCL takes the paths between GPUs and"
+            " NICs from this file instead of sysfs.",
+            *first_distinct(default + evidence),
+            fix=make_plan("Replace the topology file", step, note="Jobs read the file when they start."),
+        )
+    if unread is not None:
+        need(unread.endpoints, unread.path)
+    jobs = jobs_of(examination)
+    if jobs.not_known:
+        return unknown(jobs.not_known)
+    return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not found"))
+
+
+@FILES.note(
+    "nccl-graph-file-left",
+    "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
+    NCCL_VARIABLES,
+    ok="No job sets NCCL_GRAPH_FILE",
+    impact="NCCL does not look for the best rings and trees itself.",
+)
+def nccl_graph_file_left(examination: Examination) -> Outcome:
+    """Find NCCL_GRAPH_FILE."""
+    return conclude_values(
+        examination,
+        "NCCL_GRAPH_FILE",
+        lambda value: "" if value else None,
+        "NCCL reads its rings and trees from a file. The variable is usually left over from an experiment.",
+    )
+
+
+@FILES.warning(
+    "nccl-conf-ignored-lines",
+    "NCCL ignores lines in nccl.conf",
+    NCCL_VARIABLES + " (configuration files)",
+    ok="Every line of nccl.conf sets a variable",
+    impact="These settings have no effect, and NCCL does not warn about them.",
+)
+def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
+    """Find lines with a leading blank, "export", or blanks around the “=”."""
+    facts = need(examination.processes, "the processes")
+    confs = [(NCCL_CONF, facts.nccl_conf)]
+    for process in facts.processes:
+        if process.nccl_conf != facts.nccl_conf:
+            confs.append((f"/proc/{process.pid}/root{NCCL_CONF}", process.nccl_conf))
+    read = [(path, conf) for path, conf in confs if isinstance(conf, NcclConf)]
+    evidence = [Evidence(path, line) for path, conf in read for line in conf.ignored]
+    if evidence:
+        return found(
+            "NCCL treats spaces and the word “export” as part of the variable's name, so these lines set"
+            " nothing.",
+            *first_distinct(evidence),
+            fix=make_plan(
+                "Correct the lines",
+                "Write NAME=value, without spaces and without “export”",
+                note="Jobs read the file when they start.",
+            ),
+        )
+    jobs = jobs_of(examination)
+    need(first_unread((facts.nccl_conf,)), NCCL_CONF)
+    if jobs.unseen:
+        return unknown(jobs.unseen)
+    there = not isinstance(facts.nccl_conf, Unknown)
+    return passed(Evidence(NCCL_CONF, "every line sets a variable" if there else "not found"))

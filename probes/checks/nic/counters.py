@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
@@ -182,14 +183,7 @@ def _since_when(readings: list[CounterReading]) -> str:
     return NEXT_CHECK
 
 
-def _found(
-    readings: list[CounterReading],
-    cause: str,
-    fix: Plan | None,
-    severity: Severity,
-    title: str = "",
-    impact: str = "",
-) -> Outcome:
+def _found(readings: list[CounterReading], cause: str, fix: Plan | None, severity: Severity) -> Outcome:
     ports = list({reading.port.name: reading.port for reading in readings}.values())
     return found(
         f"{port_names(ports)}: {cause}",
@@ -197,8 +191,6 @@ def _found(
         fix=fix,
         severity=severity,
         devices=devices_of(ports),
-        impact=impact,
-        title=title,
     )
 
 
@@ -266,8 +258,8 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
         readings.append(CounterReading(port, source, changes, rise_of(changes, before)))
     risen = [reading for reading in readings if reading.rise]
     if risen:
-        title = "A NIC's network interface lost its link since the last check"
-        return _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING, title)
+        outcome = _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING)
+        return replace(outcome, title="A NIC's network interface lost its link since the last check")
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
         most = max(reading.value for reading in often) // 2  # the link also came up each time
@@ -375,13 +367,10 @@ def port_discards_rising(examination: Examination) -> Outcome:
             of_kind = [reading for reading in readings if reading.name == kind.counter]
             bad = [reading for reading in of_kind if (reading.rise if is_rising else reading.value)]
             if bad:
-                return _found(
-                    bad,
-                    kind.cause if is_rising else f"{kind.cause} {_since_when(bad)}",
-                    _LOSS if kind.counter == "port_xmit_discards" else None,
-                    kind.severity if is_rising else Severity.NOTE,
-                    impact=kind.impact,
-                )
+                cause = kind.cause if is_rising else f"{kind.cause} {_since_when(bad)}"
+                fix = _LOSS if kind.counter == "port_xmit_discards" else None
+                outcome = _found(bad, cause, fix, kind.severity if is_rising else Severity.NOTE)
+                return replace(outcome, impact=kind.impact)
     return missing or all_fine(readings)
 
 

@@ -241,13 +241,12 @@ def nic_health_errors(examination: Examination) -> Outcome:
 )
 def nic_power_or_heat(examination: Examination) -> Outcome:
     """Find mlx5's alarms about the slot's power and the card's temperature."""
-    messages = log_messages(examination, LogKind.NIC_POWER)
     fix = make_plan(
         "Check power and cooling",
         "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature",
     )
     cause = "the NIC reported insufficient power or high temperature."
-    return found_in_log(examination, messages, cause, fix)
+    return found_in_log(examination, log_messages(examination, LogKind.NIC_POWER), cause, fix)
 
 
 @KERNEL_LOG.note(

@@ -33,8 +33,7 @@ _NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device uses a bond")
 )
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
-    ports = need_ports(examination)
-    active = [port for port in ports if port.is_active and not port.is_ethernet]
+    active = [port for port in need_ports(examination) if port.is_active and not port.is_ethernet]
     chosen = [port for port in active if _shows_sdr(port)]
     if chosen:
         return found(

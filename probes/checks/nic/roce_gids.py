@@ -75,8 +75,7 @@ def _address(port: Port) -> Plan:
 )
 def roce_gid_wrong(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
-    ports = roce_ports(examination)
-    if not ports:
+    if not roce_ports(examination):
         return passed(NO_ROCE)
     jobs = jobs_of(examination)
     evidence: list[Evidence] = []
@@ -176,12 +175,8 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     parents = {function.physical_function for function in functions} - {None}
     if has_pods(examination) or any(known(port.device.bdf, "") in parents for port in ports):
         return False
-    used = {
-        name
-        for settings in jobs_of(examination).settings
-        if settings.process is not None
-        for name in used_devices(examination, settings)
-    }
+    settings = (settings for _, settings in jobs_of(examination).of_processes)
+    used = {name for each in settings for name in used_devices(examination, each)}
     return any(port.device.name in used for port in ports)
 
 
@@ -235,12 +230,10 @@ def _facts(examination: Examination) -> RailNetworkFacts:
 
 def _devices(examination: Examination, netdevs: Iterable[RailNetdev]) -> tuple[str, ...]:
     names = {netdev.name for netdev in netdevs}
-    return tuple(
-        dict.fromkeys(
-            port.device.name
-            for port in need_ports(examination)
-            if {port.facts.netdev, *(gid.netdev for gid in known(port.facts.gids, ()))} & names
-        )
+    return devices_of(
+        port
+        for port in need_ports(examination)
+        if {port.facts.netdev, *(gid.netdev for gid in known(port.facts.gids, ()))} & names
     )
 
 
@@ -347,8 +340,7 @@ def roce_rp_filter_strict(examination: Examination) -> Outcome:
 
 
 def _setting(netdev: RailNetdev, key: str) -> Evidence:
-    value = getattr(netdev, key)
-    return Evidence(f"{CONF}/{netdev.name}/{key}", str(value) if isinstance(value, Unknown) else f"{value}")
+    return Evidence(f"{CONF}/{netdev.name}/{key}", str(getattr(netdev, key)))
 
 
 def _fine(facts: RailNetworkFacts, key: str) -> Outcome:

@@ -13,10 +13,11 @@ from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
+from probes.facts.jobs.processes import Process
 from probes.facts.rdma.port_health import roce_mtu
 from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
-from probes.plans.ports import look_at_congestion_control
+from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
@@ -184,6 +185,7 @@ def roce_lossless_off(examination: Examination) -> Outcome:
         elif not ecn:
             off.append(port)
     if off:
+        bdfs = (known(port.device.bdf, "") for port in off)
         return found(
             f"{port_names(off)}: ECN is disabled for every priority.",
             *first_n(_ecn(port, "0 for every priority") for port in off),
@@ -191,7 +193,7 @@ def roce_lossless_off(examination: Examination) -> Outcome:
                 "Enable ECN for the RDMA priority",
                 "Write 1 to ecn/roce_rp/enable/N and ecn/roce_np/enable/N, where N is the site's "
                 "RoCE priority. Set PFC and trust with mlnx_qos as on the switches.",
-                *look_at_congestion_control(examination, (known(port.device.bdf, "") for port in off)),
+                *firmware_steps(examination, bdfs, CONGESTION_CONTROL),
                 disturbs="the whole fabric if the settings differ from the switches' (use a maintenance "
                 "window)",
             ),
@@ -254,13 +256,13 @@ def _requests(examination: Examination) -> Iterator[Request]:
     """
     ports = _active(examination)
     qos = examination.qos
-    for settings in jobs_of(examination).settings:
-        if settings.process is None or not settings.is_read or settings.get(_NET) not in (None, "IB"):
+    for process, settings in jobs_of(examination).of_processes:
+        if not settings.is_read or settings.get(_NET) not in (None, "IB"):
             continue
         used = used_devices(examination, settings)
         for port in ports:
             if port.device.name in used:
-                yield _of_job(settings, port)
+                yield _of_job(process, settings, port)
     classes = {} if isinstance(qos, Unknown) else qos.cm_classes
     for port in ports:
         value = classes.get((port.device.name, port.facts.number))
@@ -277,7 +279,7 @@ def _driver_class(port: Port) -> int | None:
     return need(value, "the traffic class of the RoCE ports")
 
 
-def _of_job(settings: JobSettings, port: Port) -> Request:
+def _of_job(process: Process, settings: JobSettings, port: Port) -> Request:
     level = max(0, parse_number(settings.get(LEVEL) or "") or 0)
     by_driver = _driver_class(port)
     if by_driver is not None:
@@ -286,8 +288,8 @@ def _of_job(settings: JobSettings, port: Port) -> Request:
     asked = parse_number(settings.get(CLASS) or "")
     if asked is not None and 0 <= asked < 256:
         return Request(port, asked, level, settings.evidence(CLASS, f"DSCP {asked >> 2}"), True)
-    pid = settings.process.pid if settings.process else 0
-    return Request(port, 0, level, Evidence(f"/proc/{pid}/environ", f"{CLASS} is not set: DSCP 0"), False)
+    not_set = Evidence(f"/proc/{process.pid}/environ", f"{CLASS} is not set: DSCP 0")
+    return Request(port, 0, level, not_set, False)
 
 
 def _priority(request: Request, qos: NetdevQos) -> int | None:
@@ -320,7 +322,6 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
     if not requests:
         return unknown(not_known) if not_known else passed(_NO_ROCE_JOB)
     facts = need(examination.qos, "the QoS settings of the RoCE netdevs")
-    asked: list[Evidence] = []
     evidence: list[Evidence] = []
     wrong: list[Request] = []
     unread: Unknown | None = None
@@ -340,11 +341,10 @@ def roce_class_not_lossless(examination: Examination) -> Outcome:
                 text = f"{netdev}: DSCP {request.dscp}, priority {priority}, PFC on"
                 fits.append(Evidence(qos.sources[-1], text))
             else:
-                asked.append(request.evidence)
                 evidence.append(_wrong(request, netdev, qos, priority))
                 wrong.append(request)
     if wrong:
-        return _found(examination, wrong, asked, evidence, facts.netdevs)
+        return _found(examination, wrong, evidence, facts.netdevs)
     if unread is not None:
         return unknown(needs("dcb (iproute2) or mlnx_qos", unread), requests[0].evidence)
     if not_known:
@@ -357,22 +357,15 @@ def _active(examination: Examination) -> list[Port]:
 
 
 def _found(
-    examination: Examination,
-    wrong: list[Request],
-    asked: list[Evidence],
-    evidence: list[Evidence],
-    netdevs: Mapping[str, NetdevQos],
+    examination: Examination, wrong: list[Request], evidence: list[Evidence], netdevs: Mapping[str, NetdevQos]
 ) -> Outcome:
+    asked = list(dict.fromkeys(request.evidence for request in wrong))
     ports = list({request.port.name: request.port for request in wrong}.values())
     names = [name for port in ports for name in netdevs_of(port.facts) if name in netdevs]
     by_pcp = [name for name in names if netdevs[name].trusts_dscp is False]
     lossless = sorted({priority for name in names for priority in known(netdevs[name].pfc, ())})
-    good = sorted(
-        dscp
-        for name in names[:1]
-        for dscp, priority in known(netdevs[name].priorities, {}).items()
-        if priority in lossless
-    )
+    priorities = known(netdevs[names[0]].priorities, {})
+    good = sorted(dscp for dscp, priority in priorities.items() if priority in lossless)
     shown = netdevs[names[0]].sources[-1]
     steps = [Step("Show how the port chooses priorities", tuple(shown.split()), needs_root=False)]
     classes = ", ".join(f"{dscp << 2} (DSCP {dscp})" for dscp in good[:8])
@@ -388,7 +381,8 @@ def _found(
             affected(jobs_of(examination), asked),
             f"packets over {join_limited(port.name for port in ports)} are not in a priority with PFC.",
         ),
-        *(*list(dict.fromkeys(asked))[:_FEW], *first_distinct(evidence)),
+        *asked[:_FEW],
+        *first_distinct(evidence),
         fix=Plan(
             "Give the traffic the class that the network's QoS expects",
             tuple(steps),
@@ -412,9 +406,9 @@ def roce_class_overridden(examination: Examination) -> Outcome:
     ports: list[Port] = []
     active = _active(examination)
     jobs = jobs_of(examination)
-    for settings in jobs.settings:
+    for _, settings in jobs.of_processes:
         asked = parse_number(settings.get(CLASS) or "")
-        if settings.process is None or asked is None:
+        if asked is None:
             continue
         used = used_devices(examination, settings)
         for port in active:

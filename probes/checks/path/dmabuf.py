@@ -10,7 +10,6 @@ from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GpuDirectFacts, parse_driver_version
 from probes.facts.pci.nic_families import NO_DMABUF
-from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import SWAP_ENDS_JOBS, reboot_plan, reboot_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.finding import RDMA_DEVICES, STAGED, Area, Outcome, Scope, found, need, passed, unknown
@@ -347,6 +346,5 @@ def _why_refused(
 
 
 def _driver(examination: Examination, nic: str) -> str:
-    rdma = examination.node.rdma
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
-    return next((str(device.driver) for device in devices if device.name == nic), "unknown driver")
+    device = examination.topology.devices.get(nic)
+    return "unknown driver" if device is None else str(device.driver)

@@ -1,19 +1,47 @@
-"""Which path from a NIC to GPU memory is usable: DMA-BUF, nvidia-peermem, both or neither."""
+"""Which path from a NIC to GPU memory is usable, which GPUs have none, and what the driver denies to NICs."""
 
 from __future__ import annotations
 
 from probes.bandwidth.model.gains import gains_of_gdr
-from probes.base.evidence import Evidence, first_n
-from probes.base.plan import Plan, make_plan, plan_or_none
-from probes.base.text import join_limited, plural
-from probes.base.unknown import UNREAD, Reason, Unknown, known
-from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
+from probes.base.text import SHOWN, join_limited, plural, version_numbers
+from probes.base.unknown import UNREAD, Reason, Unknown, is_there, known, map_known
+from probes.checks.nccl.library import versions_of
+from probes.facts.gpu.gpus import DRIVER_PARAMETERS
+from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, PathState, parse_driver_version
+from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
+from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
+from probes.plans.boot import driver_option_plan, initramfs_command
+from probes.plans.common import reboot_plan
 from probes.plans.load_modules import load_peermem, refused_before
-from probes.queries.finding import RDMA_DEVICES, Area, Outcome, end_with, found, need, passed, unknown
-from probes.queries.module_need import DMABUF_MISSING, PEERMEM_MISSING
-from probes.queries.modules import nics_of, no_gpu_or_nic, no_gpu_or_rdma_device, peer_nics
+from probes.queries.finding import (
+    KERNEL_LOG,
+    RDMA_DEVICES,
+    STAGED,
+    Area,
+    Outcome,
+    end_with,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
+from probes.queries.kernel_log import IMPORTER, age_of, importer_refutes, is_in_use, nic_drivers
+from probes.queries.module_need import DMABUF_MISSING, NCCL_SEES_PEERMEM, PEERMEM_MISSING, loaded_peermem
+from probes.queries.modules import (
+    DMABUF,
+    message_evidence,
+    module_messages,
+    nics_of,
+    no_gpu_or_nic,
+    no_gpu_or_rdma_device,
+    peer_nics,
+)
+from probes.queries.pcie_paths import is_grace, is_guest, near_paths
 from probes.queries.ports import PORT_DOWN, ports_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
@@ -75,10 +103,13 @@ def no_gdr_path(examination: Examination) -> Outcome:
         )
     need(examination.node.pci, "the PCI devices")  # without a GPU or a NIC, nothing is missing
     reasons = dict.fromkeys(evidence.value for state in states for evidence in _unmet(state)[:1])
+    # Loading nvidia_peermem is enough where nothing else is missing, and the kernel has not refused it.
+    is_unloaded = direct.peermem.path is GdrPath.PEERMEM and len(_unmet(direct.peermem)) == 1
+    may_load = is_unloaded and not refused_before(examination, PEERMEM)
     return found(
         f"A NIC reaches GPU memory through {ways}, but {', and '.join(reasons)}.",
         *(evidence for state in states for evidence in _unmet(state)),
-        fix=_load_peermem(examination, direct),
+        fix=plan_or_none(load_peermem(examination)) if may_load else None,
         gains=gains_of_gdr(examination),
     )
 
@@ -99,8 +130,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
 def cuda_fails_to_start(examination: Examination) -> Outcome:
     """Find an error of cuInit that every CUDA program on the node gets."""
     end_with(no_gpu_or_nic(examination))
-    direct = need(examination.node.gpudirect, "the state of GPUDirect")
-    failure = need(direct.cuda_failure, "CUDA's response")
+    failure = need(need(examination.node.gpudirect, "the state of GPUDirect").cuda_failure, "CUDA's response")
     if not failure:
         return passed(Evidence("cuInit(0)", "no error caused by the node"))
     return found(
@@ -158,26 +188,254 @@ def gpu_not_served(examination: Examination) -> Outcome:
 
 def _plan_for_unserved(examination: Examination) -> Plan | None:
     """Return how a GPU gets a NIC; None where one is near enough, so that something else keeps them apart."""
-    near = examination.topology.near_nics
-    if down := _near_ports_down(examination):
+    unserved = examination.usability.unserved
+    named = {word for why in unserved.values() for word in why.split()}  # the NICs that should serve a GPU
+    ports = [port for port in known(ports_of(examination), ()) if port.device.name in named]
+    if down := [port.name for port in ports if not port.is_active]:
         step = f"Bring up {join_limited(down)}, near the GPU"
-    elif all(near.get(gpu) for gpu in examination.usability.unserved):
+    elif all(examination.topology.near_nics.get(gpu) for gpu in unserved):
         return None
     else:
         step = "Move a NIC below the GPU's PCIe switch, or pair the GPU with another NIC"
     return make_plan("Give the GPU a working NIC", step)
 
 
-def _near_ports_down(examination: Examination) -> list[str]:
-    """Return the ports that are not ACTIVE of the NICs that should serve a GPU, which the reasons name."""
-    named = {word for why in examination.usability.unserved.values() for word in why.split()}
-    ports = known(ports_of(examination), ())
-    return [port.name for port in ports if port.device.name in named and not port.is_active]
+# GPU memory that the driver denies to NICs, and an old NCCL that does not see nvidia_peermem.
+
+REFUSALS = Area("path")
+
+_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
+# NCCL asks for a path by capability, and does not try another when the registration of a connection's buffers
+# fails (src/transport/net.cc, sendProxyConnect; misc/ibvwrap.cc).
+_FAILS = (
+    'Registering GPU memory fails. NCCL does not try another path then: the job ends with "Call to '
+    'ibv_reg_dmabuf_mr failed" or "ibv_reg_mr … failed" when it connects.'
+)
+_LIBRARIES = "the libraries of all processes"
 
 
-def _load_peermem(examination: Examination, direct: GpuDirectFacts) -> Plan | None:
-    """Return the plan that loads nvidia_peermem; None where more is missing, or the kernel refused it."""
-    own = direct.peermem
-    if own.path is not GdrPath.PEERMEM or len(_unmet(own)) != 1 or refused_before(examination, PEERMEM):
-        return None
-    return plan_or_none(load_peermem(examination))
+@REFUSALS.critical(
+    "p2p-topology-refused-override",
+    "A driver option denies every NIC access to GPU memory",
+    f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
+    ok="No driver option denies GPU memory to NICs",
+    impact=_FAILS,
+    data_path=True,
+)
+def p2p_topology_refused_override(examination: Examination) -> Outcome:
+    """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem from 580.65.06 on."""
+    gpus = need(examination.node.gpus, DRIVER_PARAMETERS)
+    allowed = need(why_topology_allowed(gpus), DRIVER_PARAMETERS)
+    if allowed:
+        return passed(Evidence(DRIVER_PARAMETERS, allowed))
+    return found(
+        "NVreg_GrdmaPciTopoCheckOverride=2 denies every topology. Registering GPU memory fails with errno "
+        "524, both with DMA-BUF and with nvidia_peermem.",
+        Evidence(DRIVER_PARAMETERS, f"{TOPOLOGY_CHECK}: 2"),
+        fix=driver_option_plan(
+            examination,
+            "Remove the option",
+            "Delete NVreg_GrdmaPciTopoCheckOverride=2 from `options nvidia` in /etc/modprobe.d",
+        ),
+        devices=("nvidia",),
+        refutes=(GdrPath.DMABUF, GdrPath.PEERMEM),
+    )
+
+
+def _allow_steps(
+    examination: Examination, first_without: int, is_alternative: bool = True
+) -> tuple[Step, ...]:
+    """Return the option that skips the check, or what to do with a driver that has no such option.
+
+    `first_without`: the branch whose check does not ask for it. /proc/driver/nvidia/params lists the options.
+    Sources: nv-pci.c of 580.65.06 to 595.45.04; https://github.com/NVIDIA/aicr/issues/2459.
+    """
+    parameters = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
+    version = known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), "")
+    branch = (parse_driver_version(version) or (0,))[0]
+    if branch < first_without and (isinstance(parameters, Unknown) or TOPOLOGY_CHECK in parameters):
+        condition = f"{DRIVER_PARAMETERS} lists it and " if isinstance(parameters, Unknown) else ""
+        text = (
+            f"{'Or, if' if is_alternative else 'If'} {condition}the machine is known to work, set"
+            f" `options nvidia NVreg_{TOPOLOGY_CHECK}=1` in modprobe.d, rebuild the initramfs with"
+            f" {initramfs_command(examination)}, and reboot"
+        )
+        return (instruction(text),)
+    why = "it came with 570.86.16" if 0 < branch < 570 else "R595 removed it"
+    text = f"This driver has no NVreg_{TOPOLOGY_CHECK} ({why}). If the machine needs it, use branch R580"
+    return (instruction(text),)
+
+
+def _refused(
+    examination: Examination,
+    words: str,
+    cause: str,
+    fix: Plan,
+    takes: tuple[str, ...] = (),
+    refutes: tuple[GdrPath, ...] = (),
+    of_nics: bool = False,
+) -> Outcome:
+    """Check the kernel log for a refusal of the driver, which is over once the driver was loaded again.
+
+    It is a note then, for the log does not show whether programs have tried since. `of_nics`: as in age_of.
+    """
+    messages = need(module_messages(examination, (LogKind.P2P_REFUSED,), words=words), KERNEL_LOG)
+    evidence = message_evidence(examination, messages)
+    if not messages:
+        return passed(*evidence)
+    is_over, when = age_of(examination, messages[-1], of_nics)
+    if is_over:
+        return found(f"{cause} {when}", *evidence, fix=fix, severity=Severity.NOTE, data_path=False)
+    if is_in_use(examination, refutes):
+        used = "Now GPU memory is registered through this path, so not every attempt is refused."
+        return found(f"{cause} {when} {used}", *evidence, fix=fix)
+    return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
+
+
+@REFUSALS.critical(
+    "p2p-topology-refused",
+    "The driver denies a NIC access to GPU memory because of the chipset",
+    f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
+    ok="No NIC was denied GPU memory because of the chipset",
+    impact=_FAILS,
+    data_path=True,
+)
+def p2p_topology_refused(examination: Examination) -> Outcome:
+    """Check the log for `PCI topology not supported`; pairs below one switch are never refused.
+
+    The chipset is the same for all other pairs, so the driver refuses each of them, but for GPUs coherent
+    with their CPU, and in a virtual machine.
+    """
+    is_exempt = is_grace(examination) or is_guest(examination) is not False
+    near = {path.a for path in near_paths(examination)}
+    far = () if is_exempt else tuple(gpu for gpu in examination.usability.gpus if gpu not in near)
+    cause = (
+        "GPU and NIC have no common PCIe switch, and the driver lists this chipset as unable to carry "
+        "peer-to-peer traffic (errno 524, with DMA-BUF and with nvidia_peermem)."
+    )
+    if far:
+        cause += f" {plural(len(far), 'GPU has', 'GPUs have')} no NIC below a common switch."
+    elif not is_exempt:
+        cause += " Every GPU also has a NIC below its own switch, which is not refused."
+    plan = make_plan(
+        "Pair GPUs and NICs below one switch",
+        "Use the NIC below the same PCIe switch as the GPU (NCCL_IB_HCA; see gdrtop's matrix)",
+        *_allow_steps(examination, first_without=600),
+        disturbs="jobs, which must be restarted",
+    )
+    is_all = bool(far) and set(far) == set(examination.usability.gpus)
+    refutes = (GdrPath.DMABUF, GdrPath.PEERMEM) if is_all else ()
+    return _refused(examination, "PCI topology not supported", cause, plan, far, refutes)
+
+
+@REFUSALS.critical(
+    "p2p-topology-refused-force-pcie",
+    "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
+    f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
+    ok="The driver did not refuse a direct PCIe path",
+    impact="Programs that ask for the direct PCIe path fail to register GPU memory: those with Data Direct, "
+    "and libfabric with EFA. DMA-BUF over C2C is another mapping, which the driver does not refuse.",
+    data_path=True,
+)
+def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
+    """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch.
+
+    It refutes no path: the mapping over C2C is allowed on coherent platforms.
+    """
+    cause = "On Grace the direct PCIe path needs GPU and NIC in one IOMMU group."
+    if known(is_guest(examination), False):
+        cause += " In a virtual machine, the hypervisor determines the groups."
+        steps = _allow_steps(examination, first_without=595, is_alternative=False)
+        plan = reboot_plan("Allow the direct PCIe path", *steps)
+    else:
+        cause += " ACS settings determine the groups."
+        plan = reboot_plan(
+            "Set ACS as rdma_topo requires",
+            Step("Show which ACS settings the paths need", ("rdma_topo", "check")),
+            "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot",
+            *_allow_steps(examination, first_without=595),
+        )
+    return _refused(examination, "FORCE_PCIE", cause, plan)
+
+
+@REFUSALS.critical(
+    "p2p-topology-refused-old-importer",
+    "The NIC driver does not support peer-to-peer DMA-BUF",
+    f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
+    ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
+    impact=_FAILS,
+    data_path=True,
+)
+def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
+    """Check the log for `importer unable to handle MMIO`, which the driver says of any GPU's memory."""
+    drivers = nic_drivers(examination)
+    cause = f"{' or '.join(drivers)} attached to the DMA-BUF without peer-to-peer support, which is refused."
+    plan = make_plan(
+        "Update the NIC driver",
+        "Update the NIC driver with a newer kernel or a current OFED",
+        instruction(
+            "Until then, set NCCL_DMABUF_ENABLE=0: NCCL uses nvidia_peermem where it is loaded, and else "
+            "copies through host memory",
+            needs_root=False,
+        ),
+        disturbs="every RDMA program",
+    )
+    return _refused(examination, IMPORTER, cause, plan, refutes=importer_refutes(examination), of_nics=True)
+
+
+@REFUSALS.critical(
+    "memory-peers-missing-old-nccl",
+    "NCCL is too old to see nvidia_peermem on this kernel",
+    "https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4",
+    ok="NCCL can see nvidia_peermem, or does not need it",
+    impact=STAGED,
+    data_path=True,
+)
+def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
+    """Check for an old NCCL where memory_peers and DMA-BUF are missing; a missing directory alone is ok."""
+    loaded_peermem(examination)
+    if need(is_there(examination.reading.peermem.peers), MEMORY_PEERS):
+        return passed(Evidence(MEMORY_PEERS, "found"))
+    absent = Evidence(MEMORY_PEERS, "not found, as on all newer kernels")
+    if need(need(examination.node.gpudirect, DMABUF).dmabuf.usable, DMABUF, absent):
+        return passed(absent, Evidence("DMA-BUF", "usable, so NCCL does not need nvidia_peermem"))
+    old, not_read = _old_nccl(examination)
+    if old:
+        return found(
+            "NCCL before 2.23.4 looks for memory_peers, which this kernel does not have. It prints "
+            "`GPU Direct RDMA Disabled`.",
+            absent,
+            *old[:SHOWN],
+            fix=make_plan(
+                "Update NCCL",
+                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them",
+                "Or install the open kernel modules: NCCL then uses DMA-BUF",
+                disturbs="jobs, which must be restarted",
+            ),
+            devices=(PEERMEM,),
+        )
+    if not_read:
+        return unknown(not_read, absent)
+    return passed(absent)
+
+
+def _old_nccl(examination: Examination) -> tuple[list[Evidence], str]:
+    """Return the old NCCL libraries, and what is needed to read those of all processes."""
+    libraries, processes = examination.libraries, examination.processes
+    old = []
+    if not isinstance(libraries, Unknown):
+        for library in libraries.found.get("libnccl.so.2", ()):
+            # A version without numbers, (), says nothing.
+            if () < version_numbers(known(library.version, "")) < NCCL_SEES_PEERMEM:
+                old.append(Evidence(library.path, f"NCCL {library.version}"))
+    if isinstance(processes, Unknown):
+        return old, "" if processes.reason is Reason.NOT_THERE else needs(_LIBRARIES, processes)
+    not_read = processes.not_read
+    for process in processes.processes:
+        if isinstance(process.libraries, Unknown):
+            not_read = not_read or needs(_LIBRARIES, process.libraries)
+            continue
+        for mapped, version in versions_of(process, "libnccl"):
+            if () < version < NCCL_SEES_PEERMEM:
+                old.append(Evidence(f"/proc/{process.pid}/maps", f"NCCL {mapped.version}"))
+    return old, not_read

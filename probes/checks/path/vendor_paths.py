@@ -73,8 +73,7 @@ _REBUILD = (
 
 def _efas(examination: Examination) -> tuple[RdmaDevice, ...]:
     """Return the EFA devices, or end the check if there is none or no GPU."""
-    absent = Evidence(_DEVICES, "no RDMA device here")
-    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=absent)
+    rdma = need(examination.node.rdma, RDMA_DEVICES, absent=Evidence(_DEVICES, "no RDMA device here"))
     efas = tuple(device for device in rdma.devices if device.driver == "efa")
     if not efas:
         end_with(passed(Evidence(_DEVICES, "no EFA here")))
@@ -144,24 +143,22 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     flavor = gpus if isinstance(gpus, Unknown) else gpus.driver.flavor
     if flavor is Flavor.PROPRIETARY:
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
-        evidence = Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules")
         plan = reboot_plan(
             "Install the open kernel modules",
             *open_driver_steps(examination),
             disturbs=SWAP_ENDS_JOBS,
         )
-        return cause, plan, (evidence,)
+        return cause, plan, (Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules"),)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())
     if refused:
         plan = Plan(f"Rebuild {EFA_PEERMEM}", _REBUILD)
         cause = f"{EFA_PEERMEM} could not be loaded because it does not match the NVIDIA driver."
         return cause, plan, message_evidence(examination, refused)
     if isinstance(module.on_disk, Unknown):
-        step = instruction(f"Install {_EFA_PACKAGE}")
         absent = module.on_disk.reason is Reason.NOT_THERE
         cause = f"There is no {EFA_PEERMEM} for this kernel." if absent else f"{EFA_PEERMEM} is not loaded."
         listed = Evidence("modules.dep", str(module.on_disk))
-        return cause, make_plan(f"Install {EFA_PEERMEM}", step), (listed,)
+        return cause, make_plan(f"Install {EFA_PEERMEM}", instruction(f"Install {_EFA_PACKAGE}")), (listed,)
     steps: tuple[Step, ...] = (load_step(examination, EFA_PEERMEM),)
     if is_present(module):
         steps = (instruction("Reload the EFA driver when no job is running: modprobe -r efa; modprobe efa"),)
@@ -368,8 +365,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
 )
 def data_direct_off_in_job(examination: Examination) -> Outcome:
     """Find NCCL_IB_DATA_DIRECT=0, NCCL before 2.27.3, and libmlx5 before 1.25 in jobs with NCCL."""
-    facts = need(examination.node.data_direct, PCI_FUNCTIONS)
-    if not facts.functions:
+    if not need(examination.node.data_direct, PCI_FUNCTIONS).functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     jobs = jobs_of(examination)
     remark = "disables Data Direct"

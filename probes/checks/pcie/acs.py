@@ -50,7 +50,6 @@ from probes.topology.nccl_paths import NEAR
 AREA = Area("pcie", requires=(unknown_devices,))
 HOST_BRIDGES = Area("pcie", requires=(unknown_devices,))
 
-_WITHOUT_ATS = "acs-direct-translated-without-ats"
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -86,8 +85,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     evidence = first_distinct((acs_evidence(bridge, acs) for bridge, acs in bad.items()), LIKE_THESE)
     need_guest(examination, *evidence)
     devices = (*detour_marks(examination), *bad)
-    nics = {nic.id: known(nic.bdf, "") for nic in examination.topology.nics}
-    bdfs = {nics.get(device, device) for device in devices}
+    bdfs = {examination.topology.bdfs.get(device, device) for device in devices}
     evidence = (*evidence, *messages_about(examination, (LogKind.IOMMU_FAULT,), bdfs))
     guests = passed_to_guests(examination)
     if guests:
@@ -120,7 +118,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
         fix=fix_redirects(examination, bad),
         severity=Severity.WARNING,
         devices=devices,
-        part_of=(_WITHOUT_ATS,) if is_without_ats else (),
+        part_of=("acs-direct-translated-without-ats",) if is_without_ats else (),
         subjects=() if is_without_ats else None,
         gains=gains_of_straight_paths(examination),
     )
@@ -137,11 +135,10 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
 )
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """Check ATS of the NICs whose switch ports redirect all but translated requests."""
-    nics = nics_by_bridge(examination, near_paths(examination))
     named = examination.topology.labels
     tally = Tally()
     relying = 0  # number of ports
-    for bridge, nics_below in nics.items():
+    for bridge, nics_below in nics_by_bridge(examination).items():
         acs = acs_of(examination, bridge)
         if isinstance(acs, Unknown):
             tally.unknowns.append(acs)
@@ -178,8 +175,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
 )
 def acs_option_ignored(examination: Examination) -> Outcome:
     """Check for pci=noacs, which guides recommend and mainline kernels ignore."""
-    cmdline = need_read(map_known(examination.node.kernel, lambda kernel: kernel.cmdline))
-    for word in cmdline.split():
+    for word in need_read(map_known(examination.node.kernel, lambda kernel: kernel.cmdline)).split():
         if word.startswith("pci=") and "noacs" in re.split(r"[=,]", word):
             return found(
                 "No mainline kernel has this option.",
@@ -333,7 +329,10 @@ def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "Grace and Vera forward this traffic"))
     if need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's bridges matter"))
-    bridges = _bridges(examination)
+    # By the function at device 0 of each root bus the kernel knows a host bridge.
+    functions = functions_of(examination).values()
+    firsts = [function for function in functions if function.chain == (function.bdf,)]
+    bridges = {function.root: function for function in firsts if function.bdf.endswith(":00.0")}
     named = examination.topology.labels
     tally = Tally()
     for gpu, nic in crossing:
@@ -368,22 +367,12 @@ def _crossing(
 ) -> list[tuple[PciFunction, PciFunction]]:
     """Return each GPU with its nearest NIC, if a host bridge is between them."""
     topology = examination.topology
-    bdfs = {nic.id: known(nic.bdf, "") for nic in topology.nics}
     pairs = []
     for gpu, nics in topology.best_nics.items():
-        nic = bdfs.get(nics[0], "") if nics else ""
+        nic = topology.bdfs[nics[0]] if nics else ""
         if gpu not in here or nic not in here:
             continue
         path = topology.paths[gpu, nics[0]]
         if path.crosses_host_bridge and path.nccl_pcie not in NEAR:
             pairs.append((here[gpu], here[nic]))
     return pairs
-
-
-def _bridges(examination: Examination) -> dict[str, PciFunction]:
-    """Return the function at device 0 of each root bus, by which the kernel knows a host bridge."""
-    return {
-        function.root: function
-        for function in functions_of(examination).values()
-        if function.chain == (function.bdf,) and function.bdf.endswith(":00.0")
-    }

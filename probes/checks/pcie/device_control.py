@@ -7,14 +7,13 @@ from collections.abc import Callable
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, is_there, known, map_known
 from probes.facts.pci.config_space import ASPM_STATES, PciExpress
 from probes.facts.pci.functions import DEVICES
-from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.pcie import DRAIN, NOT_LASTING, USUAL_READ_BYTES, raising, set_bits
-from probes.plans.ports import look_at_ordering
+from probes.plans.ports import WRITE_ORDERING, firmware_steps
 from probes.queries.finding import Area, Outcome, passed
 from probes.queries.pcie_paths import (
     Tally,
@@ -22,7 +21,6 @@ from probes.queries.pcie_paths import (
     functions_of,
     near_paths,
     need_read,
-    nic_ends,
     nic_registers,
     unknown_devices,
 )
@@ -75,7 +73,7 @@ def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
         steps = [set_bits(bdf, f"Let {bdf} request relaxed ordering", 0x10, 0, 0x10) for bdf in bad]
-        looks = look_at_ordering(examination, bad)
+        looks = firmware_steps(examination, bad, WRITE_ORDERING)
         return make_plan(
             "Enable relaxed ordering", *steps, NOT_LASTING, *looks, disturbs=DRAIN, note=_WHY_OFF
         )
@@ -109,12 +107,11 @@ _WHY_OFF = (
 def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     """Compare Max_Payload_Size of GPU, NIC and ports between them, which must accept the others' packets."""
     functions = functions_of(examination)
-    nics = nic_ends(examination)
     bad: dict[str, Evidence] = {}
     unknowns: dict[str, Unknown] = {}
     paths = near_paths(examination)
     for path in paths:
-        both = (path.a, nics[path.b])
+        both = (path.a, examination.topology.nic_ends[path.b])
         if any(functions[bdf].physical_function is not None for bdf in both):
             continue
         sizes: dict[str, int] = {}
@@ -227,8 +224,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
         return "" if size >= USUAL_READ_BYTES else f"DevCtl: MaxReadReq {size} bytes"
 
     def fix(bad: dict[str, PciExpress]) -> Plan:
-        sizes = {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()}
-        return raising(examination, sizes)
+        return raising(examination, {bdf: known(nic.max_read_request_bytes, 0) for bdf, nic in bad.items()})
 
     cause = "The NIC reads outgoing data in small pieces."
     return each_nic(examination, wrong, cause, "MaxReadReq 4096 bytes on all NICs", fix)
@@ -264,11 +260,7 @@ def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
     """Compare 10-Bit Tag Requester Enable of NICs with the same board."""
     return _same_on_board(
         examination,
-        lambda express: (
-            False
-            if isinstance(express.ten_bit_tags, Unknown) and express.ten_bit_tags.reason is Reason.NOT_THERE
-            else express.ten_bit_tags
-        ),
+        lambda express: false_if_absent(express.ten_bit_tags),
         lambda on: f"DevCtl2: 10BitTagReq{'+' if on else '-'}",
         "The firmware enables 10-bit tags per slot.",
         "10-bit tags have the same setting on NICs of the same model",
@@ -283,20 +275,17 @@ def _same_on_board(
     good: str,
 ) -> Outcome:
     """Compare a fact among NICs of one board, and report those below the greatest value."""
-    rdma = examination.node.rdma
-    if not isinstance(rdma, Unknown) or rdma.reason is not Reason.NOT_THERE:
-        rdma = need_read(rdma)
-    devices = rdma.devices if isinstance(rdma, RdmaFacts) else ()
+    if is_there(examination.node.rdma) is not False:
+        need_read(examination.node.rdma)
     nics = nic_registers(examination)
     by_board: dict[str, dict[str, tuple[str, int]]] = {}
     tally = Tally()
-    for device in devices:
+    for device in examination.topology.devices.values():
         bdf = known(device.bdf, "")
         board = known(device.board_id, known(device.hca_type, ""))
         if bdf not in nics or not board:
             continue
-        express = nics[bdf]
-        fact = map_known(express, fact_of)
+        fact = map_known(nics[bdf], fact_of)
         if isinstance(fact, Unknown):
             tally.unknowns.append(fact)
         else:

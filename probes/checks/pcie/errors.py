@@ -23,7 +23,6 @@ from probes.queries.pcie_paths import (
     gpus_and_nics,
     near_paths,
     need_read,
-    nic_ends,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -65,23 +64,11 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
 )
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Check non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
-    facts = _error_counts(examination)
-    tally = Tally()
-    counted = 0
-    for bdf, errors in facts.functions.items():
-        for severity, counts in (("nonfatal", errors.nonfatal), ("fatal", errors.fatal)):
-            path = f"{DEVICES}/{bdf}/aer_dev_{severity}"
-            if isinstance(counts, Unknown):
-                if counts.reason is not Reason.NOT_THERE:
-                    tally.unknowns.append(counts)
-                continue
-            counted += 1
-            if counts.total:
-                tally.fault(Evidence(path, f"{_count_text(counts)}: {_name(examination, bdf)}"), bdf)
-    if not counted and not tally.unknowns and facts.functions:
-        _add_messages(examination, tally, corrected=False)
-        if not tally.faults:
-            return unknown(_NO_AER)
+    facts, tally = _error_counts(examination), Tally()
+    counted = _counted(examination, facts, tally, "nonfatal", "fatal")
+    for bdf, path, counts in counted:
+        if counts.total:
+            tally.fault(Evidence(path, f"{_count_text(counts)}: {_name(examination, bdf)}"), bdf)
     here = plural(len(facts.functions), "function")
     outcome = tally.outcome(
         "Packets have been lost or damaged since boot.",
@@ -91,13 +78,31 @@ def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     return with_messages(examination, outcome, LogKind.AER) if counted else outcome
 
 
-def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> None:
-    """Add the PCIe errors in the kernel log, for a kernel that does not count them."""
-    log = examination.kernel_log
-    chains = chains_of(examination)
+def _counted(
+    examination: Examination, facts: PcieErrorFacts, tally: Tally, *kinds: str
+) -> list[tuple[str, str, ErrorCounts]]:
+    """Return the counts that were read, each with its function and its file; note why others were not.
+
+    For a kernel that counts no errors, add those in its log to the tally; without any, end the check.
+    """
+    counted: list[tuple[str, str, ErrorCounts]] = []
+    for bdf, errors in facts.functions.items():
+        by_kind = {"correctable": errors.correctable, "nonfatal": errors.nonfatal, "fatal": errors.fatal}
+        for kind in kinds:
+            counts = by_kind[kind]
+            if not isinstance(counts, Unknown):
+                counted.append((bdf, f"{DEVICES}/{bdf}/aer_dev_{kind}", counts))
+            elif counts.reason is not Reason.NOT_THERE:
+                tally.unknowns.append(counts)
+    if counted or tally.unknowns or not facts.functions:
+        return counted
+    log, chains, corrected = examination.kernel_log, chains_of(examination), "correctable" in kinds
     for message in () if isinstance(log, Unknown) else reversed(log.messages):
         if message.kind is LogKind.AER and message.bdf in chains and is_corrected(message) is corrected:
             tally.fault(Evidence(log.source, message.text), message.bdf)
+    if not tally.faults:
+        end_with(unknown(_NO_AER))
+    return counted
 
 
 @AREA.note(
@@ -109,31 +114,19 @@ def _add_messages(examination: Examination, tally: Tally, corrected: bool) -> No
 )
 def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Check corrected errors since boot; warn where they rose since the previous check."""
-    facts = _error_counts(examination)
     earlier = examination.earlier_pcie_errors
     errors_before = earlier.functions if isinstance(earlier, PcieErrorFacts) else {}
-    tally = Tally()
-    risen = counted = 0
-    for bdf, errors in facts.functions.items():
-        counts = errors.correctable
-        path = f"{DEVICES}/{bdf}/aer_dev_correctable"
-        if isinstance(counts, Unknown):
-            if counts.reason is not Reason.NOT_THERE:
-                tally.unknowns.append(counts)
-            continue
-        counted += 1
+    tally, risen = Tally(), False
+    counted = _counted(examination, _error_counts(examination), tally, "correctable")
+    for bdf, path, counts in counted:
         if not counts.total:
             continue
         before = errors_before[bdf].correctable if bdf in errors_before else None
         shown = f"{_count_text(counts)}: {_name(examination, bdf)}"
         if isinstance(before, ErrorCounts) and counts.total > before.total:
-            risen += 1
+            risen = True
             shown = f"+{counts.total - before.total} since the last check, {shown}"
         tally.fault(Evidence(path, shown), bdf)
-    if not counted and not tally.unknowns and facts.functions:
-        _add_messages(examination, tally, corrected=True)
-        if not tally.faults:
-            return unknown(_NO_AER)
     if tally.faults:
         tally.faults.sort(key=lambda fault: not fault.value.startswith("+"))
         cause = (
@@ -145,7 +138,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
         outcome = replace(tally.outcome(cause, tally.faults[0], _FIND_LINK), severity=severity)
         return with_messages(examination, outcome, LogKind.AER) if counted else outcome
     tally.end_if_unknown()
-    return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(counted, 'function')}"))
+    return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(len(counted), 'function')}"))
 
 
 @AREA.note(
@@ -255,12 +248,11 @@ def pcie_function_gone(examination: Examination) -> Outcome:
 def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
     """Return whether a GPU is gone, or a port above it, or every NIC that is near it."""
     functions = functions_of(examination)
-    nics = nic_ends(examination)
 
     def lost(bdf: str) -> bool:
         return bdf in functions and not gone.isdisjoint(functions[bdf].chain)
 
     near: dict[str, list[bool]] = {}
     for path in near_paths(examination):
-        near.setdefault(path.a, []).append(lost(nics[path.b]))
+        near.setdefault(path.a, []).append(lost(examination.topology.nic_ends[path.b]))
     return any(lost(gpu.id) for gpu in examination.topology.gpus) or any(map(all, near.values()))

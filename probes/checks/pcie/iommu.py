@@ -8,7 +8,7 @@ from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
 from probes.facts.pci.config_space import Acs
-from probes.facts.pci.functions import DEVICES, PciFunction, PciKind
+from probes.facts.pci.functions import DEVICES, PciKind
 from probes.facts.pci.nic_families import CONNECTX
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import reboot_plan
@@ -39,7 +39,6 @@ from probes.snapshot.examination import Examination
 AREA = Area("pcie", requires=(unknown_devices,))
 
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
-_NOT_A_GUEST = Evidence("/sys/class/dmi/id", "not a virtual machine")
 _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's IOMMU matters")
 _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
@@ -65,7 +64,6 @@ def iommu_translated(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no GPU and no RDMA NIC"))
     if is_guest(examination) is True:
         return passed(_HOST_ONLY)
-    named = examination.topology.labels
     bad: dict[str, Evidence] = {}
     tally = Tally()
     for bdf, kind in translated_types(examination).items():
@@ -73,7 +71,7 @@ def iommu_translated(examination: Examination) -> Outcome:
             tally.unknowns.append(kind)
         else:
             source = f"{GROUPS}/{known(here[bdf].iommu_group, 0)}/type"
-            bad[bdf] = Evidence(source, f"{kind}: {named.get(bdf, '')} {bdf}".strip())
+            bad[bdf] = Evidence(source, f"{kind}: {examination.topology.labels.get(bdf, '')} {bdf}".strip())
     if bad:
         need_guest(examination, *first_distinct(bad.values(), LIKE_THESE))
         return _translated(examination, bad)
@@ -127,12 +125,11 @@ def iommu_fault(examination: Examination) -> Outcome:
     faults = [message for message in faults if message.bdf in chains]
     if not faults:
         return passed(Evidence(log.source, f"no such message{coverage(log)}"))
-    named = examination.topology.labels
     bdfs = bdfs_in(faults)
     translated = any(not isinstance(kind, Unknown) for kind in translated_types(examination).values())
     redirected = bool(redirects_of(examination).ports)
     causes = ["iommu-translated"] * translated + ["acs-redirect-enabled"] * redirected
-    devices = join_limited(f"{named.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
+    devices = join_limited(f"{examination.topology.labels.get(bdf, 'bridge')} {bdf}" for bdf in bdfs)
     return found(
         f"{devices}: the device accessed an address that the IOMMU does not map for it. Usual causes are a "
         "translating IOMMU, ACS redirect, or a driver that hands out raw addresses.",
@@ -159,11 +156,9 @@ def iommu_fault(examination: Examination) -> Outcome:
 )
 def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
+    not_loaded = Evidence(_PARAMS, "not found: the NVIDIA driver is not loaded")
     found_here = map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters)
-    if isinstance(found_here, Unknown) and found_here.reason is Reason.NOT_THERE:
-        return passed(Evidence(_PARAMS, "not found: the NVIDIA driver is not loaded"))
-    parameters = need(found_here, _PARAMS)
-    value = parameters.get(_REMAP, "1")
+    value = need(found_here, _PARAMS, absent=not_loaded).get(_REMAP, "1")
     option = Evidence(_PARAMS, f"{_REMAP}: {value}")
     if value != "0":
         return passed(option)
@@ -191,7 +186,7 @@ def peer_mmio_not_remapped(examination: Examination) -> Outcome:
 def _end_unless_tree_is_hidden(examination: Examination) -> None:
     """End the check unless NCCL sees only the PCI tree that a hypervisor shows."""
     if not need_guest(examination):
-        end_with(passed(_NOT_A_GUEST))
+        end_with(passed(Evidence("/sys/class/dmi/id", "not a virtual machine")))
     if (file := examination.topology.file) is not None:
         end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
 
@@ -244,15 +239,13 @@ def vm_without_p2p(examination: Examination) -> Outcome:
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """Check ATSCtl of a guest's ConnectX NICs; clouds with NICs of their own do not use ATS."""
-    functions = gpus_and_nics(examination).values()
-    nics = [function for function in functions if function.kind is PciKind.NIC]
+    nics = [function for function in gpus_and_nics(examination).values() if function.kind is PciKind.NIC]
     if not nics:
         return passed(Evidence(DEVICES, "no RDMA NIC"))
     nics = [function for function in nics if known(function.vendor_id, CONNECTX.vendor) == CONNECTX.vendor]
     if not nics:
         return passed(Evidence(DEVICES, "no ConnectX NIC"))
     _end_unless_tree_is_hidden(examination)
-    named = examination.topology.labels
     tally = Tally()
     for nic in nics:
         space = config_of(examination, nic.bdf)
@@ -263,7 +256,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
             hidden = Unknown(ats.reason, ats.source, "the hypervisor shows no ATS: check on the host")
             tally.unknowns.append(hidden if is_hidden else ats)
         elif not ats:
-            text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
+            text = f"{examination.topology.labels.get(nic.bdf, nic.bdf)}: ATSCtl: Enable-"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     return tally.outcome(
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC requests a translation "
@@ -304,15 +297,16 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     if guests:
         source = f"{DEVICES}/{guests[0]}/driver"
         return passed(Evidence(source, "passed to a virtual machine, which needs ATS"))
-    named = examination.topology.labels
     tally = Tally()
     for nic in nics:
+        # A port above the NIC may rely on ATS: it passes translated requests past its redirects.
+        ports = [acs_of(examination, bdf) for bdf in nic.chain[:-1]]
         ats = map_known(config_of(examination, nic.bdf), lambda space: space.ats_enabled)
         if isinstance(ats, Unknown):
             if ats.reason is not Reason.NOT_THERE:
                 tally.unknowns.append(ats)
-        elif ats and not _is_relied_on(examination, nic):
-            text = f"{named.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
+        elif ats and not any(isinstance(port, Acs) and port.on.direct_translated for port in ports):
+            text = f"{examination.topology.labels.get(nic.bdf, nic.bdf)}: ATSCtl: Enable+"
             tally.fault(Evidence(f"lspci -vvv -s {nic.bdf}", text), nic.bdf)
     if tally.devices and need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "in a virtual machine, the host controls ATS"))
@@ -322,12 +316,6 @@ def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
         Evidence("lspci -vvv", "ATS is disabled on the NICs"),
         _disable(list(dict.fromkeys(tally.devices))) if tally.devices else None,
     )
-
-
-def _is_relied_on(examination: Examination, nic: PciFunction) -> bool:
-    """Return whether a port above the NIC passes translated requests past its redirects."""
-    ports = [acs_of(examination, bdf) for bdf in nic.chain[:-1]]
-    return any(isinstance(port, Acs) and port.on.direct_translated for port in ports)
 
 
 def _disable(nics: list[str]) -> Plan:

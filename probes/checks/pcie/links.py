@@ -10,9 +10,19 @@ from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
 from probes.facts.kernel.log import LogKind
-from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, capacity, generation, most_of, words
+from probes.facts.pci.functions import (
+    DEVICES,
+    PciFunction,
+    PciKind,
+    PciLink,
+    capacity,
+    generation,
+    most_of,
+    now_of,
+    words,
+)
 from probes.host.nvml import NvmlLive
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, passed
@@ -25,7 +35,6 @@ from probes.queries.pcie_paths import (
     is_grace,
     near_paths,
     need_read,
-    nic_ends,
     unknown_devices,
 )
 from probes.snapshot.examination import Examination
@@ -34,6 +43,7 @@ from probes.topology.endpoints import port_gbps
 AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
+_SPEED, _WIDTH = 0, 1  # places of both in what a link runs at
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = reboot_plan(
     "Find what limits the link",
@@ -60,20 +70,18 @@ class _Link:
         return f"{DEVICES}/{self.lower.bdf}"
 
     @property
-    def speed(self) -> Maybe[float]:
-        """The current speed; either end shows it."""
-        now = self.lower.link.speed_gtps
-        return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.speed_gtps
+    def ends(self) -> tuple[PciLink, PciLink | None]:
+        return self.lower.link, None if self.upper is None else self.upper.link
 
     @property
-    def width(self) -> Maybe[int]:
-        now = self.lower.link.width
-        return now if self.upper is None or not isinstance(now, Unknown) else self.upper.link.width
+    def now(self) -> tuple[Maybe[float], Maybe[float]]:
+        """The current speed and width; either end shows them."""
+        return now_of(*self.ends, idles=False)
 
     @property
     def best(self) -> tuple[Maybe[float], Maybe[float]]:
         """The speed and width that both ends support."""
-        return most_of(self.lower.link, None if self.upper is None else self.upper.link)
+        return most_of(*self.ends)
 
 
 def _links(examination: Examination) -> list[_Link]:
@@ -110,7 +118,7 @@ def _with_gains(
 
 
 def _capacity(link: _Link) -> Maybe[float]:
-    return capacity(link.lower.link, None if link.upper is None else link.upper.link)
+    return capacity(*link.ends)
 
 
 def _own_capacity(link: _Link) -> Maybe[float]:
@@ -131,17 +139,16 @@ def _name(examination: Examination, function: PciFunction) -> str:
 def _compared(
     examination: Examination,
     links: Sequence[_Link],
-    file: str,
-    values: Callable[[_Link], tuple[Maybe[float], Maybe[float]]],
-    unit: str,
+    place: int,
     cause: str,
     good: str,
 ) -> Outcome:
-    """Compare the current value of each link with the one that both ends support; `values` returns both."""
+    """Compare the speed or the width of each link with what both ends support."""
+    file, unit = ("current_link_speed", " GT/s") if place == _SPEED else ("current_link_width", "")
     tally = Tally()
     fine = 0
     for link in links:
-        now, best = values(link)
+        now, best = link.now[place], link.best[place]
         if isinstance(now, Unknown):
             tally.unknowns.extend(_unknown_of(link, now))
         elif isinstance(best, Unknown):
@@ -171,9 +178,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     return _compared(
         examination,
         _links(examination),
-        "current_link_width",
-        lambda link: (link.width, link.best[1]),
-        "",
+        _WIDTH,
         "The link lost lanes during training. Common reasons are a loose card, riser or cable.",
         "with all lanes",
     )
@@ -193,9 +198,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     return _compared(
         examination,
         [link for link in _links(examination) if link.lower.kind is not PciKind.GPU],
-        "current_link_speed",
-        lambda link: (link.speed, link.best[0]),
-        " GT/s",
+        _SPEED,
         "The link fell back to a lower speed during training. Common reasons are a weak signal, riser or "
         "retimer.",
         "at the full speed of both ends",
@@ -218,7 +221,7 @@ def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     idle = judged = 0
     links = [link for link in _links(examination) if link.lower.kind is PciKind.GPU]
     for link in links:
-        now, best = link.speed, link.best[0]
+        now, best = link.now[_SPEED], link.best[_SPEED]
         reading = live if isinstance(live, Unknown) else live.get(link.lower.bdf)
         if isinstance(best, Unknown):
             tally.unknowns.extend(_unknown_of(link, best))
@@ -310,13 +313,12 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
 )
 def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     """Compare the capacity of a NIC's link with the rate of its fastest port."""
-    rdma = examination.node.rdma
-    if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_THERE:
+    if is_there(examination.node.rdma) is False:
         return passed(Evidence("/sys/class/infiniband", "no RDMA device"))
-    rdma = need_read(rdma)
+    rdma = need_read(examination.node.rdma)
     tally = Tally()
     links = {link.lower.bdf: link for link in _links(examination)}
-    ends = nic_ends(examination)
+    ends = examination.topology.nic_ends
     for device in rdma.devices:
         link = links.get(ends.get(device.name, known(device.bdf, "")))
         if link is None:

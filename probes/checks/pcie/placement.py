@@ -5,9 +5,8 @@ from __future__ import annotations
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, first_unread, known, map_known
 from probes.facts.pci.functions import DEVICES, PciKind
-from probes.facts.rdma.devices import RdmaFacts
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.pcie_paths import (
@@ -20,7 +19,6 @@ from probes.queries.pcie_paths import (
     near_paths,
     need_guest,
     need_read,
-    nic_ends,
     unknown_devices,
 )
 from probes.queries.ports import PORT_DOWN
@@ -61,9 +59,7 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
 def _nearest(examination: Examination) -> dict[str, Path]:
     """Return the best PCIe path of each GPU to a NIC that is up, or to any NIC if all are down."""
     topology = examination.topology
-    rdma = examination.node.rdma
-    devices = {device.name: device for device in rdma.devices} if isinstance(rdma, RdmaFacts) else {}
-    up = [nic.id for nic in topology.nics if not is_down(devices.get(nic.id))]
+    up = [nic.id for nic in topology.nics if not is_down(topology.devices.get(nic.id))]
     nics = up or [nic.id for nic in topology.nics]
     here = gpus_and_nics(examination)
     nearest: dict[str, Path] = {}
@@ -184,12 +180,11 @@ def gpu_nic_through_cpu(examination: Examination) -> Outcome:
 def gpu_nic_shared(examination: Examination) -> Outcome:
     """Count GPUs and NICs of each group below the same switches."""
     end_with(_distance_exemption(examination))
-    topology = examination.topology
     near: dict[str, set[str]] = {}
     for path in near_paths(examination):
         near.setdefault(path.a, set()).add(path.b)
     groups: dict[frozenset[str], list[Endpoint]] = {}
-    for gpu in topology.gpus:
+    for gpu in examination.topology.gpus:
         if gpu.id in near:
             groups.setdefault(frozenset(near[gpu.id]), []).append(gpu)
     tally = Tally()
@@ -231,6 +226,9 @@ def numa_node_unknown(examination: Examination) -> Outcome:
     if not tally.faults:
         return tally.outcome("", Evidence(f"{DEVICES}/*/numa_node", f"known for all {len(here)}"))
     all_missing = len(tally.faults) == len(here)
+    impact = "All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
+    if examination.topology.file is not None:
+        impact = "No process can be bound near its GPU. NCCL takes the NUMA nodes from its topology file."
     return found(
         "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
         "separate NUMA node.",
@@ -243,15 +241,8 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         # Cloud VMs usually report none; the provider supplies a topology file instead.
         severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
         devices=tuple(tally.devices),
-        impact=_without_numa(examination) if all_missing else "",
+        impact=impact if all_missing else "",
     )
-
-
-def _without_numa(examination: Examination) -> str:
-    """Return the impact where no device has a NUMA node; a topology file has NCCL's own."""
-    if examination.topology.file is not None:
-        return "No process can be bound near its GPU. NCCL takes the NUMA nodes from its topology file."
-    return "All devices seem to be attached to one CPU (PHB), and no process can be bound near its GPU."
 
 
 @AREA.warning(
@@ -265,12 +256,11 @@ def _without_numa(examination: Examination) -> str:
 )
 def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""
-    gpus = need_read(examination.node.gpus)
     here = gpus_and_nics(examination)
     tally = Tally()
     offers: list[Maybe[bool]] = []
     direct = examination.node.gpudirect
-    for gpu in gpus.gpus:
+    for gpu in need_read(examination.node.gpus).gpus:
         if gpu.bdf not in here or (not isinstance(direct, Unknown) and direct.never_supports(gpu.bdf)):
             continue
         bar, memory = gpu.bar1_total_bytes, gpu.memory_total_bytes
@@ -313,9 +303,8 @@ def bar1_too_small(examination: Examination) -> Outcome:
 def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bool]:
     """Return whether a GPU has a larger resizable BAR than the one in use."""
     bars = map_known(config_of(examination, bdf), lambda space: space.resizable_bars)
-    if isinstance(bars, Unknown):
-        return False if bars.reason is Reason.NOT_THERE else bars
-    return any(known(resizable.largest_bytes, 0) > bar_bytes for resizable in bars)
+    sizes = map_known(bars, lambda bars: [known(resizable.largest_bytes, 0) for resizable in bars])
+    return false_if_absent(map_known(sizes, lambda sizes: max(sizes, default=0) > bar_bytes))
 
 
 # GPUs and NICs that are passed to a virtual machine, and look adjacent there.
@@ -335,9 +324,8 @@ def vm_pair_unproven(examination: Examination) -> Outcome:
     here = gpus_and_nics(examination)
     if {PciKind.GPU, PciKind.NIC} - {function.kind for function in here.values()}:
         return passed(NO_GPU_OR_NIC)
-    ends = nic_ends(examination)
-    pairs = [(path.a, ends[path.b]) for path in near_paths(examination) if ends.get(path.b) in here]
-    if not pairs:
+    ends = examination.topology.nic_ends
+    if not any(ends.get(path.b) in here for path in near_paths(examination)):
         return passed(Evidence(DEVICES, "no GPU and NIC share a switch"))
     if not need_guest(examination):
         return passed(Evidence("/sys/class/dmi/id", "not a virtual machine"))

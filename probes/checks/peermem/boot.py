@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan, plan_or_none
-from probes.base.unknown import Reason, Unknown, map_known
+from probes.base.unknown import Unknown, first_unread, is_there, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import PEERMEM, ModuleFacts
 from probes.facts.system.services import ServiceFacts, ServiceState
@@ -44,14 +44,6 @@ _OLD_SERVICE, _NO_PEERMEM = "the nv_peer_mem service", "gdrtop check --only peer
 _README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
 
 
-def _unread(examination: Examination) -> str:
-    """Name the files that may load the module and could not be read."""
-    modules, services = examination.node.modules, examination.services
-    rules = unread_rules(modules) if isinstance(modules, ModuleFacts) else ""
-    units = services.unread[:4] if isinstance(services, ServiceFacts) else ()
-    return ", ".join(filter(None, (rules, *units)))
-
-
 @AREA.warning(
     "peermem-not-persistent",
     "No boot configuration loads nvidia_peermem",
@@ -65,15 +57,15 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     loaders = boot_loaders(examination, module)
     if loaders:
         return passed(*loaders)
-    if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
+    if is_there(module.on_disk) is False:
         no_file = Evidence("modinfo nvidia_peermem", "no file: a container loaded it")
         return passed(state_evidence(module), no_file)
-    unread = _unread(examination)
-    if unread:
+    modules, services = examination.node.modules, examination.services
+    rules = unread_rules(modules) if isinstance(modules, ModuleFacts) else ""
+    units = services.unread[:4] if isinstance(services, ServiceFacts) else ()
+    if unread := ", ".join(filter(None, (rules, *units))):
         return unknown(f"needs root: {unread}")
-    services = examination.services
-    if not isinstance(services, Unknown) or services.reason is not Reason.NOT_THERE:
-        need(services, "the systemd units", state_evidence(module))
+    need(first_unread((services,)), "the systemd units", state_evidence(module))
     spare = is_spare(examination)
     return found(
         "nvidia_peermem is loaded now, but no modules-load.d entry, no softdep line and no enabled systemd "
@@ -218,12 +210,11 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     """Check for the predecessor, which owns the client name nv_mem; recent NCCL does not look for it."""
     older, newer = _both(examination)
     if not older or newer:
-        state = "both are loaded" if older else "nv_peer_mem is not loaded"
-        return passed(Evidence("/proc/modules", state))
+        return passed(Evidence("/proc/modules", "both are loaded" if older else "nv_peer_mem is not loaded"))
     required, peers = need_of_peermem(examination), examination.reading.peermem.peers
     severity = spare_severity(examination) or Severity.WARNING
     # NCCL looks for memory_peers or for nvidia_peermem, never for /sys/module/nv_peer_mem.
-    unseen = required is Need.NEEDED and isinstance(peers, Unknown) and peers.reason is Reason.NOT_THERE
+    unseen = required is Need.NEEDED and is_there(peers) is False
     if unseen:
         severity = Severity.CRITICAL
     fix, why_not = _replacement(examination)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Unknown, is_there
 from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
@@ -183,8 +183,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     if value != "1":
         return passed(evidence)
     ofed = ofed_of(examination)
-    has_none = isinstance(ofed, Unknown) and ofed.reason is Reason.NOT_THERE
-    release = "no OFED" if has_none else need(ofed, OFED, evidence)
+    release = "no OFED" if is_there(ofed) is False else need(ofed, OFED, evidence)
     numbers = ofed_numbers(release)
     if numbers is not None and numbers < _FIRST_MODERN_OFED:
         return passed(evidence, Evidence("ofed_info -s", release))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import SHOWN
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Unknown, is_there, map_known, parse_known
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
 from probes.facts.kernel.modules import PEERMEM
@@ -35,10 +35,8 @@ _FILE, _OTHERS = "the nvidia_peermem file (/lib/modules)", "the modules of other
 
 
 def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
-    def parse(version: str) -> Maybe[tuple[int, int, int]]:
-        return parse_driver_version(version) or Unknown(Reason.MALFORMED, DRIVER_VERSION, version)
-
-    return map_known(map_known(examination.node.gpus, lambda gpus: gpus.driver.version), parse)
+    version = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    return parse_known(version, parse_driver_version, DRIVER_VERSION)
 
 
 @AREA.critical(
@@ -70,7 +68,7 @@ def peermem_not_loaded(examination: Examination) -> Outcome:
 def _require_no_file(examination: Examination) -> None:
     """End the check unless nvidia_peermem is not loaded and has no file for this kernel."""
     module = absent_peermem(examination)
-    if isinstance(module.on_disk, Unknown) and module.on_disk.reason is Reason.NOT_THERE:
+    if is_there(module.on_disk) is False:
         return
     path = need(module.on_disk, _FILE, state_evidence(module))
     raise CheckEnded(passed(Evidence("modinfo -n nvidia_peermem", path)))
@@ -100,9 +98,8 @@ def _other_kernels(examination: Examination) -> Maybe[tuple[str, ...]]:
 def peermem_not_on_disk(examination: Examination) -> Outcome:
     """Check for a driver package of 470 or newer that leaves the module out."""
     _require_no_file(examination)
-    others = need(_other_kernels(examination), _OTHERS)
     evidence = Evidence(modules_dep(examination), "no nvidia-peermem.ko")
-    if others:
+    if need(_other_kernels(examination), _OTHERS):
         return passed(evidence, Evidence("/lib/modules", "other kernels have it"))
     if _from_container(examination):
         return passed(evidence, Evidence("modinfo nvidia", "no file: the driver comes from a container"))
@@ -124,9 +121,7 @@ def peermem_not_on_disk(examination: Examination) -> Outcome:
 def _from_container(examination: Examination) -> bool:
     """Return whether the driver runs without a file on this node: a driver container loaded it."""
     nvidia = module_of(examination, "nvidia")
-    if isinstance(nvidia, Unknown) or not is_present(nvidia):
-        return False
-    return isinstance(nvidia.on_disk, Unknown) and nvidia.on_disk.reason is Reason.NOT_THERE
+    return not isinstance(nvidia, Unknown) and is_present(nvidia) and is_there(nvidia.on_disk) is False
 
 
 @AREA.critical(
@@ -139,13 +134,12 @@ def _from_container(examination: Examination) -> bool:
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     """Check for a driver that runs without a file on the node: only its container has nvidia_peermem."""
     _require_no_file(examination)
-    evidence = Evidence("modinfo nvidia", "no file for the running kernel")
     if not _from_container(examination):
         return passed(Evidence("modinfo nvidia", "the driver is installed on the node, or is not running"))
     return peermem_fault(
         examination,
         "A driver container loaded nvidia (no module file on this node), but not nvidia_peermem.",
-        evidence,
+        Evidence("modinfo nvidia", "no file for the running kernel"),
         Evidence("/proc/modules", "nvidia: live"),
         fix=make_plan(
             "Let the driver container load nvidia-peermem",

@@ -213,9 +213,8 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     nvidia = need(module_of(examination, "nvidia"), MODULES)
     if not is_present(nvidia):
         return passed(state_evidence(nvidia))
-    no_version = Evidence("modinfo nvidia_peermem", "no file, or no version in it")
     version = map_known(file_of(examination, PEERMEM), lambda file: file.version)
-    on_disk = need(version, FILES, absent=no_version)
+    on_disk = need(version, FILES, absent=Evidence("modinfo nvidia_peermem", "no file, or no version in it"))
     path = "/sys/module/nvidia/version"
     loaded = need(nvidia.version, path)
     evidence = (Evidence("modinfo -F version nvidia_peermem", on_disk), Evidence(path, loaded))

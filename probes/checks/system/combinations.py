@@ -14,7 +14,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, components, site
-from probes.base.unknown import Reason, Unknown, known, map_known
+from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
@@ -42,11 +42,10 @@ def _mapped(
     examination: Examination, library: str, name: str
 ) -> Iterator[tuple[JobSettings, Process, MappedLibrary, tuple[int, ...], Evidence]]:
     """Yield the jobs that map a library, its version, and the evidence that shows it by `name`."""
-    for settings in jobs_of(examination).settings:
-        if (process := settings.process) is not None:
-            for mapped, version in versions_of(process, library):
-                shown = Evidence(f"/proc/{process.pid}/maps", f"{name} {mapped.version}")
-                yield settings, process, mapped, version, shown
+    for process, settings in jobs_of(examination).of_processes:
+        for mapped, version in versions_of(process, library):
+            shown = Evidence(f"/proc/{process.pid}/maps", f"{name} {mapped.version}")
+            yield settings, process, mapped, version, shown
 
 
 def _ranks(settings: JobSettings) -> int:
@@ -74,11 +73,7 @@ def efa_without_override(examination: Examination) -> Iterator[Evidence]:
         return
     functions = functions_of(examination)
     groups = {bdf: functions[bdf].iommu_group for bdf in efas if bdf in functions}
-    outside = [
-        bdf
-        for bdf, group in groups.items()
-        if isinstance(group, Unknown) and group.reason is Reason.NOT_THERE
-    ]
+    outside = [bdf for bdf, group in groups.items() if is_there(group) is False]
     # Other releases of R595 may have the option: without their parameters, only the one that was read counts.
     is_without = version == _READ_R595 if isinstance(parameters, Unknown) else version.startswith("595.")
     if outside and is_without:
@@ -391,8 +386,7 @@ def known_bad_combination(examination: Examination) -> Outcome:
         for row, why in unread[:1]:
             return unknown_without(f"all versions and settings of “{row.components}”", why)
         need(examination.processes, "the processes")
-        count = len(table)
-        return passed(Evidence("gdrtop help versions", f"none of {count} combinations is here"))
+        return passed(Evidence("gdrtop help versions", f"none of {len(table)} combinations is here"))
     rows = [row for row, _ in matches]
     sources = [(*lines[: row.most_lines], Evidence(row.source, row.components)) for row, lines in matches]
     evidence = [line for lines in sources for line in lines]
@@ -415,13 +409,12 @@ def known_bad_combination(examination: Examination) -> Outcome:
 def _rows_of_site() -> Iterator[Combination]:
     """Yield the rows of the configuration."""
     for row in site().combinations:
-        source = row.source or row.origin
         yield Combination(
             row.origin,
             components(row),
             row.symptom,
             row.cure,
-            source,
+            row.source or row.origin,
             seen=partial(seen_on_site, row),
             most_lines=2 * len(COMPONENTS),  # two for each
             devices=partial(devices_on_site, row),

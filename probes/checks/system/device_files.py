@@ -68,8 +68,7 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
 )
 def dev_infiniband_missing(examination: Examination) -> Outcome:
     """Look for /dev/infiniband/uverbsN if sysfs shows RDMA devices; critical if GPUs need them."""
-    rdma = _need_rdma(examination)
-    devices = [device for device in rdma.devices if has_verbs(device)]
+    devices = [device for device in _need_rdma(examination).devices if has_verbs(device)]
     if not devices:
         return passed(NO_RDMA)
     files = _rdma_files(examination)
@@ -113,9 +112,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     missing = [path for path in expected if path not in here]
     if not missing or not here.intersection(expected):
         return passed(Evidence(INFINIBAND, f"{len(here.intersection(expected))} of {len(expected)}"))
-    rdma = examination.node.rdma
-    devices = () if isinstance(rdma, Unknown) else rdma.devices
-    without = [device for device in devices if device.uverbs in missing]
+    without = [device for device in need_devices(examination) if device.uverbs in missing]
     return found(
         "sysfs shows these NICs, but their device files are missing.",
         *first_distinct(Evidence(path, "not found") for path in missing),

@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
-from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY, DriverContainerFacts
+from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
@@ -15,10 +15,6 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
 _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
-
-
-def _containers(examination: Examination) -> DriverContainerFacts:
-    return need(examination.driver_container, DRIVER)
 
 
 @AREA.warning(
@@ -31,7 +27,7 @@ def _containers(examination: Examination) -> DriverContainerFacts:
 )
 def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     """Find a driver container without nvidia_peermem if DMA-BUF is not usable."""
-    if not need(_containers(examination).driver, DRIVER):
+    if not need(need(examination.driver_container, DRIVER).driver, DRIVER):
         return passed(Evidence(DRIVER, "no driver container"))
     dmabuf, peermem = (need(path, GDR_PATHS) for path in usable_paths(examination))
     if dmabuf or peermem:
@@ -60,7 +56,7 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
 )
 def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     """Find /run/mellanox/drivers without .driver-ready; a note if DMA-BUF is usable."""
-    facts = _containers(examination)
+    facts = need(examination.driver_container, DRIVER)
     mofed = need(facts.mofed, MOFED)
     is_ready = need(facts.mofed_ready, MOFED)
     if not mofed:
@@ -103,7 +99,7 @@ def _with_ofed_of_host(examination: Examination) -> list[str]:
 )
 def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     """Find modules of storage over RDMA while the MOFED container is not ready."""
-    facts = _containers(examination)
+    facts = need(examination.driver_container, DRIVER)
     mofed = need(facts.mofed, MOFED)
     is_ready = need(facts.mofed_ready, MOFED)
     if not mofed or is_ready:
@@ -134,7 +130,7 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
 )
 def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""
-    facts = _containers(examination)
+    facts = need(examination.driver_container, DRIVER)
     driver = need(facts.driver, DRIVER)
     modules = need(examination.node.modules, "the loaded modules")
     if not driver:

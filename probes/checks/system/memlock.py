@@ -25,9 +25,8 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
 RDMA_CGROUP = Area("environment")
-_GIB = 1 << 30
 # Below this a job fails when it registers its buffers; above, it may do so later, as it grows.
-_LITTLE_BYTES = _GIB
+_LITTLE_BYTES = 1 << 30
 _SYSTEMD_DEFAULT = MemlockLimit(8 << 20, 8 << 20)  # systemd-system.conf(5), DefaultLimitMEMLOCK=
 _SCHEDULERS = ("slurmd.service", "pbs_mom.service")
 _RUNTIMES = ("containerd.service", "docker.service", "crio.service")
@@ -246,10 +245,9 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
 )
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
-    own = map_known(examination.memlock, lambda memlock: memlock.own)
     if examination.is_root:
         return passed(Evidence("id -u", "0, so no limit applies"))
-    limit = need(own, "the limits of this shell")
+    limit = need(map_known(examination.memlock, lambda memlock: memlock.own), "the limits of this shell")
     soft_bytes = limit.soft_bytes
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(soft_bytes)}")
     if math.isinf(soft_bytes):
@@ -328,15 +326,13 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
             # An unused limit of gdrtop's own group is only bad if it forbids everything.
             is_tight = known(limit.used, 0) >= _TIGHT * limit.most
             if limit.most == 0 or (pid is not None and is_tight):
-                affected = bad.setdefault(limit, [])
-                affected.extend([named[pid]] if pid in named else [])
+                bad.setdefault(limit, []).extend([named[pid]] if pid in named else [])
     if not bad:
         if unread is not None and not limits:
             need(unread, f"the control groups ({unread.source})")
         return passed(*_seen(list(limits)))
     forbidden = [limit for limit in bad if limit.most == 0]
     jobs = names_of({process.pid: process for users in bad.values() for process in users}.values())
-    group = next(iter(bad)).group
     devices = tuple(dict.fromkeys(limit.device for limit in bad))
     subject = jobs or "this session"
     full = any(known(limit.used, 0) >= limit.most for limit in bad)
@@ -350,7 +346,7 @@ def rdma_cgroup_limit(examination: Examination) -> Outcome:
         fix=make_plan(
             "Raise the limit",
             "Raise the limit where the job's cgroup is created: Slurm, systemd, or the runtime",
-            f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {group}/rdma.max",
+            f"For now: echo '{devices[0]} hca_handle=max hca_object=max' > {next(iter(bad)).group}/rdma.max",
             instruction("Restart the job if NCCL has already failed", False),
         ),
         severity=Severity.CRITICAL if forbidden and jobs else None,

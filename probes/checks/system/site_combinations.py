@@ -87,10 +87,7 @@ def _named(source: str, version: Maybe[str], versions: VersionRange) -> Iterator
 
 
 def _nccl(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
-    for settings in jobs_of(examination).settings:
-        process = settings.process
-        if process is None:
-            continue
+    for process in jobs_of(examination).processes:
         if isinstance(process.libraries, Unknown):
             yield process.libraries
         for library, _version in versions_of(process, "libnccl"):

@@ -154,8 +154,7 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
 )
 def perftest_port_in_use(examination: Examination) -> Outcome:
     """Look for TCP sockets that listen on port 18515."""
-    tools = need(examination.tools, "the installed tools")
-    socket_file = need(tools.perftest_listens, "/proc/net/tcp")
+    socket_file = need(need(examination.tools, "the installed tools").perftest_listens, "/proc/net/tcp")
     if socket_file is None:
         return passed(Evidence("/proc/net/tcp", "nothing listens on 18515"))
     return found(
@@ -184,9 +183,7 @@ def _installed(examination: Examination, soname: str) -> tuple[InstalledLibrary,
 
 def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     """Return the version of libibverbs.so.1.14.39.0; its second number rises with each new function."""
-    if isinstance(library.version, Unknown):
-        return None
-    return version_numbers(library.version)
+    return known(map_known(library.version, version_numbers), None)
 
 
 @LIBRARY_AREA.warning(

@@ -8,9 +8,9 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.services import ServiceState
-from probes.plans.services import lift_memlock, start_imex
+from probes.plans.services import lift_memlock
 from probes.snapshot.examination import Examination
-from tests.support.changed_facts import with_gpus, with_module, with_nvml, with_service, without
+from tests.support.changed_facts import said, with_gpus, with_module, with_nvml, with_service, without
 from tests.support.doctor import examination_of, findings_on
 from tests.support.plans import commands, plan, undone, why_not
 
@@ -151,14 +151,14 @@ def test_a_restart_of_docker_or_pbs_names_what_it_ends() -> None:
 
 def test_imex_is_enabled_only_if_nothing_else_starts_it() -> None:
     node = examination_of("gb200+imex-down")
-    assert any("enable" in command for command in commands(start_imex(node)))
-    assert "NCCL_MNNVL_ENABLE=0" in start_imex(node).steps[-1].why
+    plan = said("imex-down", node).fix
+    assert plan is not None
+    assert any("enable" in command for command in commands(plan))
+    assert "NCCL_MNNVL_ENABLE=0" in plan.steps[-1].why
     memlock = node.memlock
     assert not isinstance(memlock, Unknown)
     units = {**memlock.services, "kubelet.service": Unknown(Reason.NOT_THERE, "LimitMEMLOCK")}
     on_kubernetes = replace(node, memlock=replace(memlock, services=units))
     masked = with_service(node, "nvidia-imex", masked=True)
     for left_alone in (on_kubernetes, masked):
-        plan = start_imex(left_alone)
-        assert all(step.is_instruction for step in plan.steps)
-        assert "NCCL_MNNVL_ENABLE=0" in plan.steps[-1].why
+        assert said("imex-down", left_alone).fix is None
