@@ -212,7 +212,7 @@ class BandwidthSetupScreen(PanesScreen):
         ZOOM_KEY,
         *leave_keys("bandwidth"),
     ]
-    CONDITIONAL = ("start", "change", "name_peer", "copy")
+    CONDITIONAL = ("start", "name_peer", "copy")
 
     class Changed(Message):
         """The settings have changed. The tests must be planned again."""
@@ -271,18 +271,14 @@ class BandwidthSetupScreen(PanesScreen):
         self.query_one("#question", LinesView).show([self.state.question])
         self._refresh_changed_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("start", "change"):
-            return not self.state.refusal
-        if action == "name_peer":
-            return self.state.chosen.has_peer
-        return bool(self.state.peer_command) if action == "copy" else True
-
-    def why_not(self, action: str) -> str:
-        if action in ("start", "change(1)", "change(-1)"):
+    def why_not(self, action: str) -> str | None:
+        if action in ("start", "change(1)", "change(-1)") and self.state.refusal:
             return f"no test can run here: {self.state.refusal}."
-        reasons = {"name_peer": "this test needs no peer.", "copy": "these tests need no command on a peer."}
-        return reasons.get(action, "")
+        if action == "name_peer" and not self.state.chosen.has_peer:
+            return "this test needs no peer."
+        if action == "copy" and not self.state.peer_command:
+            return "these tests need no command on a peer."
+        return super().why_not(action)
 
     # Keys
 

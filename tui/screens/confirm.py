@@ -269,21 +269,12 @@ class ConfirmScreen(PanesScreen):
         self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
         self._delay.note_drawn()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "rehearse":
-            return self._state.can_rehearse
-        if action == "unfold":
-            return self._state.can_unfold
-        return self._state.can_run if action in ("run", "confirm") else True
-
-    def why_not(self, action: str) -> str:
-        if action in ("run", "confirm"):
+    def why_not(self, action: str) -> str | None:
+        if action in ("run", "confirm") and not self._state.can_run:
             return self._state.question
-        reasons = {
-            "rehearse": "only a running or simulated node can be rehearsed.",
-            "unfold": "every step is shown.",
-        }
-        return reasons.get(action, "")
+        if action == "rehearse" and not self._state.can_rehearse:
+            return "only a running or simulated node can be rehearsed."
+        return "every step is shown." if action == "unfold" and not self._state.can_unfold else None
 
     # Keys
 

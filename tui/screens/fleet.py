@@ -194,10 +194,8 @@ class FleetScreen(FilteredListScreen[FleetState]):
     def _show_selected(self) -> None:
         self._list.scroll_to_row(self._state.selected_row)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "open":
-            return bool(self._state.selected and not self._state.opening)
-        return super().check_action(action, parameters)
+    def why_not(self, action: str) -> str | None:
+        return "" if action == "open" and self._state.opening else super().why_not(action)
 
     def action_open(self) -> None:
         self.post_message(self.OpenRequested(self._state.selected))

@@ -105,11 +105,10 @@ class HistoryScreen(ListScreen[HistoryState]):
 
         run: PastRun
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        return "gdrtop has not run anything on this node." if action == "undo" else ""
+    def why_not(self, action: str) -> str | None:
+        if action == "undo" and self._state.run is None:
+            return "gdrtop has not run anything on this node."
+        return super().why_not(action)
 
     def action_undo(self) -> None:
         if self._state.run is not None:

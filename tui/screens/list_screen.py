@@ -59,7 +59,7 @@ class PanesScreen(Screen[None]):
 
     CSS_PATH = Path(__file__).with_name("panes.tcss")
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
-    CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
+    CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that cannot always be done
     _enabled: tuple[bool | None, ...] = ()
 
     def __init__(self) -> None:
@@ -77,6 +77,16 @@ class PanesScreen(Screen[None]):
         if enabled != self._enabled:
             self._enabled = enabled
             self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the keys of what cannot be done now."""
+        called = f"{action}({', '.join(map(repr, parameters))})" if parameters else action
+        return self.why_not(called) is None
+
+    def why_not(self, action: str) -> str | None:
+        """Return why an action, such as "change(1)", cannot be done now, or ""; None: it can be done."""
+        del action
+        return None
 
     def on_screen_resume(self) -> None:
         """Draw in the head what is new since another screen covered this one."""
@@ -197,8 +207,9 @@ class ListScreen(PanesScreen, Generic[L]):
             self._state.choose(picked.id)
             self._draw_from_top()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "open" or bool(self._state.selected and not self.has_class("opened"))
+    def why_not(self, action: str) -> str | None:
+        can_open = self._state.selected and not self.has_class("opened")
+        return "" if action == "open" and not can_open else super().why_not(action)
 
     def action_open(self) -> None:
         """Show only the selected entry."""

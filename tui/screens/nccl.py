@@ -272,13 +272,10 @@ class NcclScreen(FilteredListScreen[NcclState]):
 
     # Keys
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "write":
-            return self._state.followed is not None
-        return super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        return "open a log first, with Enter." if action == "write" else ""
+    def why_not(self, action: str) -> str | None:
+        if action == "write" and self._state.followed is None:
+            return "open a log first, with Enter."
+        return super().why_not(action)
 
     def action_open(self) -> None:
         """Follow the selected log, and show only it."""

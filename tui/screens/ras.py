@@ -187,21 +187,14 @@ class RasScreen(ListScreen[RasState]):
     class SearchRequested(Message):
         """Search for the jobs again."""
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "ask":
-            is_recorded = self._state.is_recorded and parameters == ("diagnostics",)
-            return bool(self._state.selected) and not self._state.asking and not is_recorded
-        if action == "app.ras_events":
-            return not self._state.is_recorded
-        return super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        is_sent_alone = action in ("app.ras_events", "ask('diagnostics')")
-        if self._state.is_recorded and is_sent_alone:
+    def why_not(self, action: str) -> str | None:
+        if self._state.is_recorded and action in ("app.ras_events", "ask('diagnostics')"):
             return "this is a recording."
-        if action.startswith("ask"):
-            return "wait for the answer." if self._state.asking else "no job with a RAS service is selected."
-        return ""
+        if action.startswith("ask") and self._state.asking:
+            return "wait for the answer."
+        if action.startswith("ask") and not self._state.selected:
+            return "no job with a RAS service is selected."
+        return super().why_not(action)
 
     def action_ask(self, what: str) -> None:
         if self._state.selected:

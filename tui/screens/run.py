@@ -237,11 +237,8 @@ class RunScreen(PanesScreen):
         if self.state.is_over and self.is_current and not self.state.was_seen:
             self.post_message(self.EndSeen())
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.state.ended is None if action == "stop" else True
-
-    def why_not(self, action: str) -> str:
-        return "the action has ended." if action == "stop" else ""
+    def why_not(self, action: str) -> str | None:
+        return "the action has ended." if action == "stop" and self.state.ended is not None else None
 
     # Keys
 

@@ -129,31 +129,22 @@ class BandwidthRunScreen(PanesScreen):
         if self.state.ended is not None and self.is_current and not self.state.was_seen:
             self.post_message(self.EndSeen())
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        is_over = self.state.ended is not None
-        if action == "cancel":
-            return not is_over
-        if action == "skip":
-            return not is_over and self.state.number < len(self.state.series.tests)
-        if action == "copy":
-            return not is_over and bool(self.state.peer_command)
-        if action == "again":
-            return is_over
-        if action == "save":
-            return bool(self.state.results)
-        return is_over and bool(self.state.measured) if action == "baseline" else True
-
-    def why_not(self, action: str) -> str:
-        is_over = self.state.ended is not None
-        reasons = {
-            "cancel": "the tests have ended.",
-            "skip": "the tests have ended." if is_over else "this is the last test.",
-            "copy": "the tests have ended." if is_over else "this test needs no command on a peer.",
-            "again": "the tests are still running.",
-            "save": "there are no results yet.",
-            "baseline": "nothing was measured." if is_over else "the tests are still running.",
-        }
-        return reasons.get(action, "")
+    def why_not(self, action: str) -> str | None:
+        state = self.state
+        if state.ended is None:
+            reasons = {
+                "skip": "" if state.number < len(state.series.tests) else "this is the last test.",
+                "copy": "" if state.peer_command else "this test needs no command on a peer.",
+                **dict.fromkeys(("again", "baseline"), "the tests are still running."),
+            }
+        else:
+            reasons = {
+                **dict.fromkeys(("cancel", "skip", "copy"), "the tests have ended."),
+                "baseline": "" if state.measured else "nothing was measured.",
+            }
+        if not state.results:
+            reasons["save"] = "there are no results yet."
+        return reasons.get(action) or None
 
     # Keys
 

@@ -244,18 +244,13 @@ class LiveScreen(PanesScreen):
 
     # Keys
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open, Columns and Sort if no row is open, and Copy in the details of a Python rank."""
-        if action in ("columns", "sort"):
-            return not self._is_opened and self._pane in COLUMNS
-        if action == "copy":
-            return self._is_opened and bool(self._state.stack_command(self._pane))
-        return action != "open" or not self._is_opened
-
-    def why_not(self, action: str) -> str:
-        if action == "copy":
+    def why_not(self, action: str) -> str | None:
+        is_table = not self._is_opened and self._pane in COLUMNS
+        if action in ("columns", "sort") and not is_table:
+            return "go to a table with columns first, with Tab."
+        if action == "copy" and not (self._is_opened and self._state.stack_command(self._pane)):
             return "open a rank first, with Enter: this copies its py-spy command."
-        return "go to a table with columns first, with Tab." if action in ("columns", "sort") else ""
+        return "" if action == "open" and self._is_opened else None
 
     def action_move(self, how: str) -> None:
         """Move the selection of the focused pane, or scroll the details."""

@@ -225,20 +225,15 @@ class OverviewScreen(PanelScreen):
             self._toggle_zoom(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "fix":
-            return self.state is not None and self.state.has_fix
-        if action == "load":
-            return self.state is not None and self.state.checked.can_load_modules
-        if action == "explain":
-            return self.state is not None and bool(self.state.finding_to_open)
-        return super().check_action(action, parameters)
+        return self.why_not(action) is None
 
-    def why_not(self, action: str) -> str:
-        if action not in ("fix", "explain"):
-            return ""
-        if self.state is None or not self.state.finding_to_open:
+    def why_not(self, action: str) -> str | None:
+        state = self.state
+        if action in ("fix", "explain") and (state is None or not state.finding_to_open):
             return f"nothing was found that needs {'a fix' if action == 'fix' else 'an explanation'}."
-        return "gdrtop has no fix for this finding. Enter shows all of it."
+        if action == "fix" and state is not None and not state.has_fix:
+            return "gdrtop has no fix for this finding. Enter shows all of it."
+        return "" if action == "load" and (state is None or not state.checked.can_load_modules) else None
 
     def action_explain(self) -> None:
         """Explain the selected finding, else the first one, in plain words."""
