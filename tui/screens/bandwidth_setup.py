@@ -229,24 +229,14 @@ class BandwidthSetupScreen(PanesScreen):
         yield static_view("summary")
         yield LinesView("Settings", id="settings")
         yield LinesView("Planned tests", id="planned")
-        question = LinesView(id="question")
-        question.can_focus = False
-        yield question
+        yield static_view("question")
         yield Input(placeholder="Host name or address of the peer. Esc cancels", id="peer", max_length=300)
         yield KeyFooter()
 
     def on_mount(self) -> None:
         self._peer.display = False
-        self._settings.focus()
+        self._view("settings").focus()
         self.post_message(self.Changed())
-
-    @property
-    def _settings(self) -> LinesView:
-        return self.query_one("#settings", LinesView)
-
-    @property
-    def _planned(self) -> LinesView:
-        return self.query_one("#planned", LinesView)
 
     @property
     def _peer(self) -> Input:
@@ -259,16 +249,17 @@ class BandwidthSetupScreen(PanesScreen):
         """Draw the panes, once they exist."""
         if not self.is_mounted:
             return
-        self.query_one("#summary", LinesView).show(self.state.summary())
-        self._settings.display = not self.state.refusal
-        if self._settings.room:
-            self._settings.show(self.state.settings())
-            row = rows_of(self._settings.lines).get(self.state.chosen.selected)
+        self._view("summary").show(self.state.summary())
+        settings, planned = self._view("settings"), self._view("planned")
+        settings.display = not self.state.refusal
+        if settings.room:
+            settings.show(self.state.settings())
+            row = rows_of(settings.lines).get(self.state.chosen.selected)
             if row is not None:
-                self._settings.scroll_to_row(row)
-        if self._planned.room:
-            self._planned.show(self.state.lines(self._planned.room))
-        self.query_one("#question", LinesView).show([self.state.question])
+                settings.scroll_to_row(row)
+        if planned.room:
+            planned.show(self.state.lines(planned.room))
+        self._view("question").show([self.state.question])
         self._refresh_changed_bindings()
 
     def why_not(self, action: str) -> str | None:
@@ -284,7 +275,7 @@ class BandwidthSetupScreen(PanesScreen):
 
     def action_move(self, how: str) -> None:
         """Select another row, or scroll the lower pane."""
-        if self._planned.has_focus:
+        if self._view("planned").has_focus:
             super().action_move(how)
             return
         steps = {"up": -1, "down": 1, "page_up": -_END, "page_down": _END, "first": -_END, "last": _END}
@@ -292,13 +283,13 @@ class BandwidthSetupScreen(PanesScreen):
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        if picked.view is self._settings:
+        if picked.view is self._view("settings"):
             self.state.chosen.selected = picked.id
             self.draw()
 
     def action_change(self, step: int) -> None:
         if self.state.change(step):
-            self._planned.scroll_to(y=0, animate=False)
+            self._view("planned").scroll_to(y=0, animate=False)
             self.draw()
             self.post_message(self.Changed())
         elif self.state.chosen.selected == "peer":
@@ -321,7 +312,7 @@ class BandwidthSetupScreen(PanesScreen):
 
     def _leave_input(self) -> None:
         self._peer.display = False
-        self._settings.focus()
+        self._view("settings").focus()
 
     def action_start(self) -> None:
         """Run the tests; ask for the peer's name first if it is missing."""

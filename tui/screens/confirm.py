@@ -246,7 +246,7 @@ class ConfirmScreen(PanesScreen):
 
     def on_mount(self) -> None:
         """Focus the field of the host name, else the plan."""
-        (self._typed if self._state.word else self._plan).focus()
+        (self._typed if self._state.word else self._view("plan")).focus()
 
     @property
     def is_question(self) -> bool:
@@ -254,19 +254,16 @@ class ConfirmScreen(PanesScreen):
         return self._state.can_run
 
     @property
-    def _plan(self) -> LinesView:
-        return self.query_one("#plan", LinesView)
-
-    @property
     def _typed(self) -> Input:
         return self.query_one("#typed", Input)
 
     def on_lines_view_resized(self) -> None:
-        if self._plan.room:
-            self._plan.show(self._state.lines(self._plan.room))
-        self.query_one("#summary", LinesView).show([self._state.title_line])
+        plan = self._view("plan")
+        if plan.room:
+            plan.show(self._state.lines(plan.room))
+        self._view("summary").show([self._state.title_line])
         tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
-        self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
+        self._view("question").show([(Run(self._state.question, tone),)])
         self._delay.note_drawn()
 
     def why_not(self, action: str) -> str | None:
@@ -280,7 +277,7 @@ class ConfirmScreen(PanesScreen):
 
     def action_move(self, how: str) -> None:
         """Scroll the plan, also while the host name is typed."""
-        scroll(self._plan, how)
+        scroll(self._view("plan"), how)
 
     def action_confirm(self) -> None:
         """Run it, unless Enter was pressed before the plan could be read."""
@@ -300,7 +297,7 @@ class ConfirmScreen(PanesScreen):
             self._confirm()
         elif submitted.value:
             wrong = f"That is not the host name ({self._state.word}). Nothing was run."
-            self.query_one("#question", LinesView).show([(Run(wrong, Tone.BAD),)])
+            self._view("question").show([(Run(wrong, Tone.BAD),)])
 
     def _confirm(self) -> None:
         if not self._is_confirmed:  # also if the key was pressed twice
@@ -336,7 +333,7 @@ class ConfirmScreen(PanesScreen):
 
     def _redraw(self) -> None:
         if self.is_mounted:
-            self._plan.scroll_home(animate=False)
+            self._view("plan").scroll_home(animate=False)
             self.on_lines_view_resized()
 
     def action_copy(self) -> None:

@@ -19,7 +19,6 @@ from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
-from widgets.base.lines_view import LinesView
 from widgets.fleet.answer import differences_of, draw_node, draw_table, headline, type_name, types_of
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
@@ -189,7 +188,7 @@ class FleetScreen(FilteredListScreen[FleetState]):
     def draw_summary(self) -> None:
         """Draw only how far the reading is."""
         if self.is_mounted:
-            self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+            self._view("summary").show(self._state.summary(self.size.width))
 
     def _show_selected(self) -> None:
         self._list.scroll_to_row(self._state.selected_row)

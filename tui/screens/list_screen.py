@@ -47,9 +47,9 @@ REFRESH_KEY = bind("refresh", "refresh")
 ZOOM_KEY = bind("zoom", "zoom", show=False)  # of screens with several panes
 
 
-def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
+def static_view(id: str, title: str = "") -> LinesView:  # noqa: A002 - Textual's own word
     """Return a view that takes no focus."""
-    view = LinesView(id=id)
+    view = LinesView(title, id=id)
     view.can_focus = False
     return view
 
@@ -65,6 +65,10 @@ class PanesScreen(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         draw_partially(self)
+
+    def _view(self, name: str) -> LinesView:
+        """Return a pane by its id."""
+        return self.query_one(f"#{name}", LinesView)
 
     @property
     def is_question(self) -> bool:
@@ -162,11 +166,11 @@ class ListScreen(PanesScreen, Generic[L]):
 
     @property
     def _list(self) -> LinesView:
-        return self.query_one(f"#{self.LIST}", LinesView)
+        return self._view(self.LIST)
 
     @property
     def _details(self) -> LinesView:
-        return self.query_one(f"#{self.DETAILS}", LinesView)
+        return self._view(self.DETAILS)
 
     def draw(self) -> None:
         """Draw what is known, once the panes exist."""
@@ -243,7 +247,7 @@ class FilteredListScreen(ListScreen[F]):
         return self.query_one("#word", Input)
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+        self._view("summary").show(self._state.summary(self.size.width))
         super()._draw_panes()
 
     # Keys

@@ -62,29 +62,24 @@ class BandwidthRunScreen(PanesScreen):
     def __init__(self, state: SeriesState) -> None:
         super().__init__()
         self.state = state
-        self._view = ""
+        self._shown = ""
         self._drawn = 0  # lines of the console
 
     def compose(self) -> ComposeResult:
         yield HeadView("Bandwidth")
         yield static_view("summary")
-        chart = LinesView("Chart", id="chart")
-        chart.can_focus = False
-        yield chart
+        yield static_view("chart", "Chart")
         yield LinesView("Rows", id="rows")
         yield LinesView("Console", id="lines")
         yield KeyFooter()
 
     def on_mount(self) -> None:
         self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
-        self._pane("rows").focus()
+        self._view("rows").focus()
         self.set_interval(1.0, self._draw_summary)
 
-    def _pane(self, name: str) -> LinesView:
-        return self.query_one(f"#{name}", LinesView)
-
     def _show_view(self, view: str) -> None:
-        self._view = view
+        self._shown = view
         for name in _VIEWS:
             self.set_class(name == view, f"view-{name}")
 
@@ -94,7 +89,7 @@ class BandwidthRunScreen(PanesScreen):
 
     def on_resize(self) -> None:
         """Choose a view that fits the height, and draw the chart for it."""
-        if self._view == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
+        if self._shown == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
             self._show_view(_VIEWS[0])
         self.call_after_refresh(self.draw)
 
@@ -102,7 +97,7 @@ class BandwidthRunScreen(PanesScreen):
         """Draw the panes; append only new lines to the console."""
         if not self.is_mounted:
             return
-        chart, rows, lines = self._pane("chart"), self._pane("rows"), self._pane("lines")
+        chart, rows, lines = self._view("chart"), self._view("rows"), self._view("lines")
         with self.app.batch_update():
             if chart.room and chart.size.height:
                 chart.show(self.state.chart(chart.room, chart.size.height))
@@ -125,7 +120,7 @@ class BandwidthRunScreen(PanesScreen):
         self._drawn = self.state.console.count
 
     def _draw_summary(self) -> None:
-        self._pane("summary").show(self.state.summary(self.size.width))
+        self._view("summary").show(self.state.summary(self.size.width))
         if self.state.ended is not None and self.is_current and not self.state.was_seen:
             self.post_message(self.EndSeen())
 
@@ -151,8 +146,8 @@ class BandwidthRunScreen(PanesScreen):
     def action_view(self) -> None:
         """Show chart and rows, the console, or all of them if there is room."""
         views = _VIEWS if self.size.height >= _ROOM_FOR_ALL else _VIEWS[:2]
-        self._show_view(views[(views.index(self._view) + 1) % len(views)])
-        self._pane("lines" if self._view == _VIEWS[1] else "rows").focus()
+        self._show_view(views[(views.index(self._shown) + 1) % len(views)])
+        self._view("lines" if self._shown == _VIEWS[1] else "rows").focus()
         self._drawn = 0
         self.call_after_refresh(self.draw)
 

@@ -145,9 +145,7 @@ class LiveScreen(PanesScreen):
             with Horizontal(id="below"):
                 yield LinesView(_TITLES["changes"], id="changes")
                 yield LinesView(_TITLES["gpus"], id="gpus")
-            traffic = LinesView("", id=TRAFFIC)
-            traffic.can_focus = False
-            yield traffic
+            yield static_view(TRAFFIC)
             yield LinesView("", id="details")
         yield Input(placeholder="A word in a row of the focused pane. Esc: clear", id="word")
         yield KeyFooter()
@@ -169,9 +167,6 @@ class LiveScreen(PanesScreen):
         self.draw()
 
     # Drawing
-
-    def _view(self, name: str) -> LinesView:
-        return self.query_one(f"#{name}", LinesView)
 
     @property
     def _word(self) -> Input:
