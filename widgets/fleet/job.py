@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from probes.base.text import capitalized, plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Unknown, known
 from probes.checks.statements import use_health
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
 from probes.live.model.activity import waiting_text
 from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
-from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
+from widgets.base.figures import figure_run, gbps, local_time, minutes, percent, short
 from widgets.base.health import TONES
 from widgets.base.lines import LazyLines, Line, Run, Tone, behind, line, wrapped
 from widgets.live.job_lines import path_summary
@@ -155,7 +155,7 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
     path = max((len(rank.process.path.text) for rank in ranks), default=0)
     columns = [
         Column("node", cells(node), 1, least=4),
-        Column("rank", cells(_number), 1, to_right=True),
+        Column("rank", cells(lambda rank: figure_run(rank.process.rank)), 1, to_right=True),
         Column("GPU", cells(lambda rank: Run(",".join(rank.gpus) or "–", Tone.GPU)), 4),
         Column("path", cells(_path), 2, least=min(path, 20), grows=True),
         Column("NIC", cells(_nics), 3),
@@ -166,11 +166,6 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
         Column("pid", cells(lambda rank: Run(str(rank.process.pid))), 8, to_right=True),
     ]
     return draw_columns(columns, ["" for _ in ranks], width)
-
-
-def _number(rank: FleetRank) -> Run:
-    number: Maybe[int] = rank.process.rank
-    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(number, Unknown) else Run(str(number))
 
 
 def _path(rank: FleetRank) -> Run:
