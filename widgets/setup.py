@@ -16,7 +16,7 @@ from probes.setup.upgrade.advice import UNDER_PEERMEM, UpgradeAdvice
 from probes.setup.upgrade.upgrade import ChangeKind, PackageChange
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.columns import Column, draw_columns
-from widgets.base.lines import Line, Run, Tone, fit, line, sentence, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, width_of, wrapped
 from widgets.doctor.findings import NO_LABELS, draw_entries, draw_entry, entries_of
 from widgets.doctor.plan import draw_consequences, draw_steps
 from widgets.node.verdict import path_name
@@ -303,8 +303,8 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
     if step.needs_console:
         text = "This needs the console at the next boot: a BMC or a keyboard, not SSH."
         lines.extend(wrapped(text, width, Tone.WARNING))
-    if step.findings:
-        lines.extend(wrapped(f"Checks: {', '.join(step.findings)}", width, Tone.DIM))
+    checks = f"Checks: {', '.join(step.findings)}" if step.findings else ""
+    lines += paragraphs((checks,), width, Tone.DIM)
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
@@ -312,20 +312,17 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
         lines.extend(wrapped(f"Run: {step.command}", width))
     if not step.is_over:
         lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or Skip in Setup", width, Tone.DIM))
-    for evidence in step.evidence[:_MOST_EVIDENCE]:
-        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
     more = len(step.evidence) - _MOST_EVIDENCE
-    if more > 0:
-        lines.extend(wrapped(f"… {more} more in Doctor", width, Tone.DIM))
-    return lines
+    texts = [f"{evidence.source}: {evidence.value}" for evidence in step.evidence[:_MOST_EVIDENCE]]
+    return lines + paragraphs((*texts, f"… {more} more in Doctor" if more > 0 else ""), width, Tone.DIM)
 
 
 def draw_path_table(guide: Guide, width: int) -> list[Line]:
     """Draw each path's requirements with what was read, and the recommendation."""
     lines: list[Line] = wrapped(guide.choice.reason, width)
-    for old in guide.choice.old_peermem:
-        text = f"An old configuration still loads nvidia_peermem ({old.source}: {old.value})"
-        lines.extend(wrapped(text, width, Tone.WARNING))
+    old_loads = (f"{old.source}: {old.value}" for old in guide.choice.old_peermem)
+    texts = (f"An old configuration still loads nvidia_peermem ({old})" for old in old_loads)
+    lines += paragraphs(texts, width, Tone.WARNING)
     for rows in guide.choice.paths:
         lines.append(line(Run(rows.path.value, Tone.TITLE)))
         for row in rows.requirements:

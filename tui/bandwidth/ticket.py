@@ -14,7 +14,7 @@ from probes.snapshot.examination import Examination
 from tui.runtime.printing import print_lines
 from widgets.bandwidth.result import draw_result
 from widgets.bandwidth.table import draw_rows
-from widgets.base.lines import Line, line, plain, wrapped
+from widgets.base.lines import Line, line, paragraphs, plain, wrapped
 
 _WIDTH = 100
 _MOST_ROWS = 40
@@ -53,9 +53,7 @@ def ticket_text(
     for test in left_out:
         lines += [(), *wrapped(f"skipped: {test.title}: {test.reason}", _WIDTH)]
     if meaning := conclusions(results, left_out):
-        lines += [(), line("what it means")]
-        for sentence in meaning:
-            lines += wrapped(sentence, _WIDTH, indent="  ")
+        lines += [(), line("what it means"), *paragraphs(meaning, _WIDTH, indent="  ")]
     out = io.StringIO()
     print_lines(lines, out, ascii_only=True)
     return out.getvalue()

@@ -23,7 +23,7 @@ from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
 from widgets.bandwidth.result import draw_last_result
 from widgets.bandwidth.series import draw_affected, draw_planned, draw_settings, peer_command
-from widgets.base.lines import Line, Run, Tone, rows_of, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, rows_of, sentence, wrapped
 from widgets.base.lines_view import LinesView
 
 # What the setup screen of bandwidth tests shows: settings, planned tests, and whom they would affect.
@@ -175,10 +175,8 @@ class BandwidthSetupState:
                 if result is not None:
                     title = f", {test.title}:" if len(series.tests) > 1 else ""
                     lines += draw_last_result(result, self.now, width, f"{label}{title}")
-        for why in (self._unread, self._no_baseline):
-            if why:
-                lines += wrapped(sentence(why), width, Tone.WARNING)
-        return lines
+        notes = (sentence(why) for why in (self._unread, self._no_baseline) if why)
+        return lines + paragraphs(notes, width, Tone.WARNING)
 
     @property
     def peer_command(self) -> str:

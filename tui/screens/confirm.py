@@ -18,7 +18,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, scroll, static_view
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, section, wrapped
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -113,16 +113,13 @@ class ConfirmState:
             heading = f"STEP {number}" if len(steps) == 1 else f"STEPS {number}–{last}"
             lines.extend([(), (Run(heading, Tone.TITLE),), *draw_group(steps, width)])
             number = last + 1
-        left = left_to_do(plan)
-        if left:
-            lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
-            if not left[0].is_instruction:
-                why = why_manual(left[0], plan.is_simulated)
-                lines.extend(
-                    wrapped(f"{next(iter(left[0].argv), left[0].command)}: {why}", width, Tone.DIM, "  ")
-                )
-            for place, steps in enumerate(self._groups(left), 1):
-                lines.extend(draw_group(steps, width, f"{place}. "))
+        left, manual = left_to_do(plan), list[Line]()
+        if left and not left[0].is_instruction:
+            why = why_manual(left[0], plan.is_simulated)
+            manual += wrapped(f"{next(iter(left[0].argv), left[0].command)}: {why}", width, Tone.DIM, "  ")
+        for place, steps in enumerate(self._groups(left), 1):
+            manual += draw_group(steps, width, f"{place}. ")
+        lines += section("MANUAL STEPS", manual)
         if note and not plan.is_simulated:
             lines.extend([(), *note])
         return [*lines, *draw_affected(clearance, width)]
@@ -178,24 +175,17 @@ def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
 
 def draw_cuts(clearance: Clearance, width: int) -> list[Line]:
     """Draw what the plan may cut off."""
-    lines: list[Line] = []
-    if clearance.cuts:
-        lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
-        for cut in clearance.cuts:
-            lines.extend(wrapped(f"▲ {cut}", width, Tone.WARNING, "  "))
-    if clearance.is_detached:
-        lines.extend(wrapped(_DETACHED, width, Tone.PLAIN, "  "))
-    return lines
+    detached = wrapped(_DETACHED, width, Tone.PLAIN, "  ") if clearance.is_detached else []
+    return [*_warnings("THIS CAN CUT OFF THE NODE", clearance.cuts, width), *detached]
 
 
 def draw_affected(clearance: Clearance, width: int) -> list[Line]:
     """Draw which jobs the plan would affect, a line each."""
-    lines: list[Line] = []
-    if clearance.affected:
-        lines.extend([(), (Run("RUNNING JOBS WOULD BE AFFECTED", Tone.TITLE),)])
-        for affected in clearance.affected:
-            lines.extend(wrapped(f"▲ {affected}", width, Tone.WARNING, "  "))
-    return lines
+    return _warnings("RUNNING JOBS WOULD BE AFFECTED", clearance.affected, width)
+
+
+def _warnings(title: str, texts: Sequence[str], width: int) -> list[Line]:
+    return section(title, paragraphs((f"▲ {text}" for text in texts), width, Tone.WARNING, "  "))
 
 
 class ConfirmScreen(PanesScreen):

@@ -16,7 +16,7 @@ from tui.screens import save_and_copy
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
-from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, paragraphs, plain, wrapped
 from widgets.nccl.log import draw
 
 _TEXT_WIDTH = 160  # of a written file
@@ -176,8 +176,7 @@ class NcclState(FilteredListState):
         lines: list[Line] = []
         if self.selected:
             lines += [*wrapped("Enter opens the selected log and follows it.", width), ()]
-        for sentence in found.missing:
-            lines += wrapped(sentence, width, Tone.WARNING)
+        lines += paragraphs(found.missing, width, Tone.WARNING)
         if found.missing:
             lines.append(())
         lines += wrapped("Set these variables for the next run, for all processes of the job:", width)

@@ -18,7 +18,7 @@ from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, as_text, fit, wrapped
+from widgets.base.lines import Line, Run, Tone, as_text, fit, paragraphs, wrapped
 from widgets.nccl.ras import diagnostics_lines, report_lines
 
 _TEXT_WIDTH = 160  # of a written file
@@ -119,21 +119,18 @@ class RasState(ListState):
         lines: list[Line] = []
         if name == self.asking:
             lines += [*wrapped("Waiting for the job; up to 20 s …", width, Tone.DIM), ()]
-        for why in self._refusals.get(name, ()):
-            lines += wrapped(f"Not queried: {why}.", width, Tone.WARNING)
         if name in self._refusals:
-            lines.append(())
+            refusals = (f"Not queried: {why}." for why in self._refusals[name])
+            lines += [*paragraphs(refusals, width, Tone.WARNING), ()]
         answer = self._answers.get(name)
         return [*lines, *(self._advice(port, width) if answer is None else self._answer(answer, width))]
 
     def _advice(self, port: RasPort, width: int) -> list[Line]:
         if self.is_recorded:
             return wrapped("Enter shows the response, if it was recorded.", width)
-        lines: list[Line] = []
-        for why in port.decision.refusals:
-            lines += wrapped(f"Cannot query: {why}.", width, Tone.WARNING)
+        refusals = (f"Cannot query: {why}." for why in port.decision.refusals)
         text = "Nothing has been sent to this port. Press Enter to see what is sent, and to confirm it."
-        return lines or wrapped(text, width)
+        return paragraphs(refusals, width, Tone.WARNING) or wrapped(text, width)
 
     def _answer(self, answer: RasAnswer, width: int) -> list[Line]:
         result = _result(answer)

@@ -9,7 +9,7 @@ from probes.bandwidth.registration import CONTEXT_MEMORY, DMABUF, GpuTrial, Outc
 from probes.base.text import plural
 from probes.queries.unproven_paths import OVER_C2C
 from widgets.bandwidth.table import draw_grid
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, wrapped
 
 MARKS = {
     Outcome.REGISTERS: Run("✓", Tone.GOOD),
@@ -138,10 +138,9 @@ def _names(names: Sequence[str], noun: str) -> str:
 
 def draw_users(trials: Sequence[GpuTrial], width: int) -> list[Line]:
     """Return the GPUs that are in use, a line each."""
-    lines: list[Line] = [line(Run("In use by jobs, which share their GPU's memory:", Tone.WARNING))]
-    for trial in trials:
-        lines += wrapped(f"▲ {trial.label}: {trial.users}", width, Tone.WARNING, "  ")
-    return lines
+    head = line(Run("In use by jobs, which share their GPU's memory:", Tone.WARNING))
+    users = (f"▲ {trial.label}: {trial.users}" for trial in trials)
+    return [head, *paragraphs(users, width, Tone.WARNING, "  ")]
 
 
 def gpu_marks(results: Sequence[PairResult]) -> Line:

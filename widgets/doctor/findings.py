@@ -20,7 +20,7 @@ from probes.queries.finding import Finding, Status, named_first
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, behind, fit, line, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, behind, fit, line, paragraphs, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
 
@@ -251,11 +251,8 @@ def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = NO_LA
     word = finding.severity.value if finding.is_present else "ok or not applicable"
     devices = f" · {devices_text(finding, labels)}" if finding.devices else ""
     lines.extend(wrapped(f"{finding.id} · {word}{devices}", width, Tone.DIM, "  "))
-    affected = affected_text(finding)
-    if affected:
-        lines.extend(wrapped(affected, width, Tone.DIM, "  "))
-    if finding.part_of:
-        lines.extend(wrapped(f"same cause as {finding.part_of}", width, Tone.DIM, "  "))
+    same = f"same cause as {finding.part_of}" if finding.part_of else ""
+    lines += paragraphs((affected_text(finding), same), width, Tone.DIM, "  ")
     if finding.silence is not None:
         text = f"{silence_text(finding)} ({finding.silence.origin})"
         lines.extend(wrapped(text, width, Tone.WARNING if finding.status is Status.FOUND else Tone.DIM, "  "))

@@ -16,7 +16,20 @@ from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.snapshot.verdict import State
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import ago, local_time
-from widgets.base.lines import LazyLines, Line, Run, Tone, behind, cut, line, plain, width_of, wrapped
+from widgets.base.lines import (
+    LazyLines,
+    Line,
+    Run,
+    Tone,
+    behind,
+    cut,
+    line,
+    paragraphs,
+    plain,
+    section,
+    width_of,
+    wrapped,
+)
 from widgets.fleet.differences import draw_differences, draw_uncompared, label_of, role_name
 from widgets.node import verdict as verdict_drawing
 
@@ -45,9 +58,7 @@ def draw_answer(fleet: Fleet, width: int, with_headline: bool = True) -> list[Li
         lines.extend([(), *draw_differences(fleet, width)])
         if fleet.uncompared:
             lines.extend([(), *draw_uncompared(fleet, width)])
-    if fleet.unanswered:
-        lines.extend([(), (Run("No answer", Tone.TITLE),), *_unanswered(fleet.unanswered, width)])
-    return lines
+    return lines + section("No answer", _unanswered(fleet.unanswered, width))
 
 
 def headline(fleet: Fleet) -> Line:
@@ -310,8 +321,7 @@ def draw_node(
     lines.extend(wrapped(f"{role_name(summary.role)} · {read}", width, Tone.DIM))
     if node.change is not None:
         lines.extend(wrapped(f"Changed {ago(now - node.change.at)}", width, Tone.TITLE))
-        for what in node.change.what:
-            lines.extend(wrapped(what, width, Tone.PLAIN, "    ", "  "))
+        lines += paragraphs(node.change.what, width, Tone.PLAIN, "    ", "  ")
     if summary.findings:
         lines.append((Run(plural(len(summary.findings), "finding").capitalize(), Tone.TITLE),))
         for problem in summary.findings:
@@ -322,13 +332,6 @@ def draw_node(
         lines.append((Run("Differs from the rest", Tone.TITLE),))
     for difference, own in differences:
         rest = difference.rest.value if difference.rest is not None else ""
-        lines.extend(
-            wrapped(
-                f"{label_of(difference.fact, difference.slots)}: {own.value} (rest: {rest})",
-                width,
-                Tone.PLAIN,
-                "    ",
-                "  ",
-            )
-        )
+        text = f"{label_of(difference.fact, difference.slots)}: {own.value} (rest: {rest})"
+        lines += wrapped(text, width, Tone.PLAIN, "    ", "  ")
     return lines

@@ -13,7 +13,7 @@ from probes.fleet.summary import Role
 from probes.fleet.traits import Fact, Place
 from probes.snapshot.verdict import State
 from widgets.base.figures import ago, local_time
-from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, paragraphs, section, width_of, wrapped
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # devices or settings
@@ -182,11 +182,8 @@ def draw_changes(since: Changes, width: int) -> list[Line]:
             continue
         lines.extend(wrapped(label, width, Tone.PLAIN, "  "))
         lines.extend(wrapped(f"{change.before} → {change.now}", width, Tone.TITLE, "    "))
-    if since.unread:
-        lines.extend([(), (Run("Cannot be compared", Tone.TITLE),)])
-    for reason, facts in since.unread:
-        lines.extend(wrapped(f"{labels_of(facts)}: {reason}", width, Tone.DIM, "  ", "  "))
-    return lines
+    unread = (f"{labels_of(facts)}: {reason}" for reason, facts in since.unread)
+    return lines + section("Cannot be compared", paragraphs(unread, width, Tone.DIM, "  ", "  "))
 
 
 def _age(since: Changes) -> str:

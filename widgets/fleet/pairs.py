@@ -12,7 +12,7 @@ from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, Pai
 from probes.fleet.rails import RailLeaves
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, section, wrapped
 
 _MOST_TESTS = 20
 _MOST_NAMES = 6
@@ -24,8 +24,7 @@ def draw_pairs(report: PairsReport, width: int) -> list[Line]:
     lines: list[Line] = []
     for text, tone in answers(report):
         lines += wrapped(text, width, tone)
-    for text in advice(report):
-        lines += wrapped(text, width, indent="  ")
+    lines += paragraphs(advice(report), width, indent="  ")
     lines += draw_left_out(report.left_out, report.rails_left_out, width)
     lines += _draw_slow(report, width)
     lines += _draw_rails(report, width)
@@ -136,10 +135,9 @@ def draw_left_out(nodes: Mapping[str, str], rails: Mapping[str, str], width: int
         by_reason: dict[str, list[str]] = {}
         for name, reason in left_out.items():
             by_reason.setdefault(reason, []).append(name)
-        if by_reason:
-            lines += [(), line(Run(f"Not measured: {plural(len(left_out), title)}", Tone.TITLE))]
-        for reason, names in by_reason.items():
-            lines += wrapped(f"{_names(names)}: {printable(reason, 400)}", width, Tone.WARNING, "  ")
+        texts = (f"{_names(names)}: {printable(reason, 400)}" for reason, names in by_reason.items())
+        below = paragraphs(texts, width, Tone.WARNING, "  ")
+        lines += section(f"Not measured: {plural(len(left_out), title)}", below)
     return lines
 
 
@@ -158,11 +156,10 @@ def _draw_slow(report: PairsReport, width: int) -> list[Line]:
     ]
     if all(not _why(test) for test in shown):
         columns.pop()
-    lines: list[Line] = [(), line(Run(f"Slow or failed: {plural(len(bad), 'test')}", Tone.TITLE))]
-    lines += draw_columns(columns, [""] * len(shown), width)
+    lines = list(draw_columns(columns, [""] * len(shown), width))
     if len(bad) > len(shown):
         lines.append(line(Run(f"… and {len(bad) - len(shown)} more (--json lists all)", Tone.DIM)))
-    return lines
+    return section(f"Slow or failed: {plural(len(bad), 'test')}", lines)
 
 
 def _figure(test: PairResult) -> str:
@@ -191,8 +188,7 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         for name, importance in (("median", 1), ("low", 1), ("high", 3), ("tests", 4)):
             title = f"{memory.value} {name}" if name == "median" else name
             columns.append(Column(title, cells[name], importance, to_right=True, least=6))
-    heading = line(Run("Each rail, Gb/s", Tone.TITLE))
-    return [(), heading, *draw_columns(columns, [""] * len(rails), width)]
+    return section("Each rail, Gb/s", draw_columns(columns, [""] * len(rails), width))
 
 
 def _figures(results: Sequence[PairResult], rail: int, memory: PairMemory) -> list[float]:
@@ -215,9 +211,8 @@ def _draw_leaves(report: PairsReport, width: int) -> list[Line]:
         where = only or plural(rail.count, "switch", "switches")
         text = f"rail {rail.rail}: {plural(known_count, 'node')} at {where}"
         lines += wrapped(text, width, indent="  ")
-    for reason, count in reasons.most_common(3):
-        lines += wrapped(f"unknown for {plural(count, 'port')} ({reason})", width, Tone.DIM, "  ")
-    return lines
+    texts = (f"unknown for {plural(count, 'port')} ({reason})" for reason, count in reasons.most_common(3))
+    return lines + paragraphs(texts, width, Tone.DIM, "  ")
 
 
 def _names(names: Iterable[str] | Mapping[str, object]) -> str:

@@ -15,7 +15,7 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import MELLANOX, cards_of
 from probes.queries.modules import peer_nics
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lines import Line, Run, Tone, cut, fit, joined, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, joined, paragraphs, width_of, wrapped
 
 _MARKS = {
     ModuleState.LIVE: ("✓", Tone.GOOD),
@@ -142,12 +142,10 @@ def draw(
             lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
         else:
             lines.append(cut(head, width))
-        if obstacle:
-            lines.extend(wrapped(obstacle, width, tone, "     "))
+        lines += paragraphs((obstacle,), width, tone, "     ")
         if full:
-            lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
-        if full and module.used_by:
-            lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
+            users = f"used by {', '.join(module.used_by)}" if module.used_by else ""
+            lines += paragraphs((rung.why, users), width, Tone.DIM, "     ")
     if not full and (ok or not _marked(node, facts, UNKNOWN_MARK)):
         lines.append(_folded(ok, bool(lines)))
     if facts.rules_unread:

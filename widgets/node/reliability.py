@@ -17,7 +17,7 @@ from probes.live.reliability import (
 )
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import minutes
-from widgets.base.lines import Line, Run, Tone, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, sentence, wrapped
 
 NONE = "–"
 
@@ -30,7 +30,7 @@ def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = f
         return lines[:-1]
     lines += draw_rows(history, width, gone)
     texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
-    lines += [(), *(line for text in texts for line in wrapped(sentence(text), width, Tone.TITLE))]
+    lines += [(), *paragraphs(map(sentence, texts), width, Tone.TITLE)]
     return [*lines, *([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
 
 
@@ -64,8 +64,8 @@ def draw_component(
     """Draw the jobs of one component, newest first; `gone`: as for draw_history."""
     title = f"{_name(component, gone)} ({component.id})"
     lines = [*wrapped(title, width, Tone.TITLE), *wrapped(_kept(history), width)]
-    for text in (slow_text(component), events_text(component.counts)):
-        lines += wrapped(sentence(text), width) if text else []
+    texts = filter(None, (slow_text(component), events_text(component.counts)))
+    lines += paragraphs(map(sentence, texts), width)
     table = draw_jobs(history, component, width)
     if not table[1:]:
         return [*lines, *wrapped("It was in none of these jobs.", width)]

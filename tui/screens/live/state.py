@@ -23,7 +23,7 @@ from tui.screens.own_settings import HIDE, SORT
 from tui.settings.current import current
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
-from widgets.base.lines import LazyLines, Line, Run, Tone, as_text, cut, plain, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, as_text, cut, paragraphs, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, job_lines, job_traffic, nics, ranks
 from widgets.live.columns import COLUMNS, names_in, titles_of
 from widgets.live.figures import memory_peers, rate_of
@@ -313,7 +313,7 @@ class LiveState:
                 return [head, *(shown or nothing)]
             if pane != "ranks":
                 return table
-            notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
+            notes = paragraphs(self.notes, width, Tone.DIM)
             return LazyLines.from_lines(table).followed_by(notes)
         if not self.events and not sample.ports and isinstance(sample.processes, Unknown):
             return wrapped("Changes are unknown: neither processes nor ports can be read.", width, Tone.DIM)
