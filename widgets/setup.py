@@ -1,4 +1,4 @@
-"""Draw a forecast: what a reboot, an image or an upgrade brings, its findings, and all installed kernels."""
+"""Draw setup: a forecast for a reboot, an image or an upgrade; the node, the paths and the steps of setup."""
 
 from __future__ import annotations
 
@@ -15,29 +15,21 @@ from probes.setup.steps.guide import Guide
 from probes.setup.upgrade.advice import UNDER_PEERMEM, UpgradeAdvice
 from probes.setup.upgrade.upgrade import ChangeKind, PackageChange
 from probes.snapshot.verdict import State, Verdict
-from widgets.base.columns import Column, draw_columns
+from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, width_of, wrapped
 from widgets.doctor.findings import NO_LABELS, draw_entries, draw_entry, entries_of
 from widgets.doctor.plan import draw_consequences, draw_steps
 from widgets.node.verdict import path_name
 
-_MARKS = {
-    State.ACTIVE: Run("✓", Tone.GOOD),
-    State.READY: Run("✓", Tone.GOOD),
-    State.DEGRADED: Run("▲", Tone.WARNING),
-    State.BROKEN: Run("✗", Tone.BAD),
-    State.UNKNOWN: Run("?", Tone.DIM),
-    State.NOT_APPLICABLE: Run("–", Tone.DIM),
+# The mark and the words of an outlook.
+_OUTLOOKS = {
+    State.ACTIVE: (Run("✓", Tone.GOOD), "will work"),
+    State.READY: (Run("✓", Tone.GOOD), "will work"),
+    State.DEGRADED: (Run("▲", Tone.WARNING), "will work, but not fully"),
+    State.BROKEN: (Run("✗", Tone.BAD), "will not work"),
+    State.UNKNOWN: (Run("?", Tone.DIM), "unknown"),
+    State.NOT_APPLICABLE: (Run("–", Tone.DIM), "not applicable"),
 }
-_WORDS = {
-    State.ACTIVE: "will work",
-    State.READY: "will work",
-    State.DEGRADED: "will work, but not fully",
-    State.BROKEN: "will not work",
-    State.UNKNOWN: "unknown",
-    State.NOT_APPLICABLE: "not applicable",
-}
-_MAY_FAIL = "may not work"
 _SENTENCES = {
     State.UNKNOWN: "the state of GPUDirect RDMA is unknown",
     State.NOT_APPLICABLE: "GPUDirect RDMA does not apply",
@@ -75,13 +67,13 @@ def draw_outlook(verdict: Verdict, opening: str, width: int, may_fail: bool = Fa
     `may_fail`: it is degraded because the whole path may not work, not because a part does not.
     """
     state = verdict.state
-    words = _MAY_FAIL if may_fail and state is State.DEGRADED else _WORDS[state]
+    words = "may not work" if may_fail and state is State.DEGRADED else _OUTLOOKS[state][1]
     word = _SENTENCES.get(state, f"GPUDirect RDMA {words}")
-    is_usable = state.is_usable and verdict.path is not None
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
-    by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable and verdict.path is not None else ""
+    is_usable = state.is_usable and verdict.path is not None
+    by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable else ""
     first, *rest = wrapped(f"{opening}: {word}{by}", width - 2, Tone.TITLE)
-    lines: list[Line] = [(_MARKS[state], Run(" "), *first), *((Run("  "), *part) for part in rest)]
+    lines: list[Line] = [(_OUTLOOKS[state][0], Run(" "), *first), *((Run("  "), *part) for part in rest)]
     if not state.is_green and verdict.reason:
         lines.extend(wrapped(sentence(verdict.reason), width, Tone.PLAIN, "  "))
     return lines
@@ -114,16 +106,12 @@ def _place(kernel: KernelForecast, forecast: Forecast) -> str:
 def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
     """Draw a row for each kernel, then why each other kernel may not work."""
     kernels = forecast.kernels
-
-    def cells(texts: list[str]) -> list[Line]:
-        return [line(text) for text in texts]
-
-    paths = [kernel.verdict.path for kernel in kernels]
+    names = [line(_OUTLOOKS[kernel.verdict.state][0], f" {kernel.release}") for kernel in kernels]
     columns = [
-        Column("KERNEL", [line(_MARKS[kernel.verdict.state], f" {kernel.release}") for kernel in kernels], 1),
-        Column("", cells([_when(kernel) for kernel in kernels]), 2),
-        Column("GPUDIRECT RDMA", cells([_WORDS[kernel.verdict.state] for kernel in kernels]), 1),
-        Column("PATH", cells(["–" if path is None else path_name(path) for path in paths]), 3),
+        Column("KERNEL", names, 1),
+        Column("", cells_of(kernels, _when), 2),
+        Column("GPUDIRECT RDMA", cells_of(kernels, lambda row: Run(_OUTLOOKS[row.verdict.state][1])), 1),
+        Column("PATH", cells_of(kernels, lambda row: Run(path_name(row.verdict.path))), 3),
     ]
     lines = list(draw_columns(columns, ["" for _ in kernels], width, selected))
     for kernel in kernels:
@@ -135,9 +123,8 @@ def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
     return lines
 
 
-def _when(kernel: KernelForecast) -> str:
-    words = ["running"] * kernel.is_running + ["next"] * (kernel.is_next is True)
-    return ", ".join(words)
+def _when(kernel: KernelForecast) -> Run:
+    return Run(", ".join(["running"] * kernel.is_running + ["next"] * (kernel.is_next is True)))
 
 
 def draw_image_check(check: ImageCheck, width: int) -> list[Line]:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from probes.host.protocol import Host
     from probes.simulation.bandwidth.playback import SimulatedTest
     from probes.simulation.host import SimulatedHost
-    from tui.bandwidth.pairs.pairs_runner import NodeProcesses
 
 _STEP_SECONDS = 0.05
 
@@ -119,7 +118,7 @@ class SimulatedNodeProcesses:
 
 def connect_simulated(
     hosts: Mapping[str, SimulatedHost], wait: Callable[[float], object] = time.sleep
-) -> dict[str, tuple[Host, NodeProcesses]]:
+) -> dict[str, tuple[Host, SimulatedNodeProcesses]]:
     """Connect simulated nodes, which share one clock, to a network; return what `fleet bench` needs of each.
 
     `wait` lets time pass on their clock.
@@ -127,7 +126,7 @@ def connect_simulated(
     from probes.simulation.bandwidth.node_pair import SimulatedNetwork
 
     network = SimulatedNetwork(next(iter(hosts.values())).monotonic) if hosts else None
-    nodes: dict[str, tuple[Host, NodeProcesses]] = {}
+    nodes: dict[str, tuple[Host, SimulatedNodeProcesses]] = {}
     for name, host in hosts.items():
         assert network is not None
         host.join(network, name)

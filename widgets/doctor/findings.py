@@ -20,12 +20,11 @@ from probes.queries.finding import Finding, Status, named_first
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
+from widgets.base.health import SEVERITY_MARKS
 from widgets.base.lines import Line, Run, Tone, behind, fit, line, paragraphs, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
 
-_TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
-_MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
 _MOST_ID_CELLS = 40
 _ROOM_FOR_IDS = 96  # cells of a line that has ids before the titles
 _LABEL_CELLS = 10
@@ -60,13 +59,13 @@ def mark_of(finding: Finding) -> Run:
         return Run("?", Tone.DIM)
     if finding.status is Status.SILENCED:
         return Run("–", Tone.DIM)
-    return Run(_MARKS[finding.severity], _TONES[finding.severity])
+    return SEVERITY_MARKS[finding.severity]
 
 
 def marks_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, Run]:
     """Return the worst mark of each device and module that is at fault; `ids` as in device_statements."""
     stated = device_statements(findings, ids)
-    return {device: Run(_MARKS[row.severity], _TONES[row.severity]) for device, row in stated.items()}
+    return {device: SEVERITY_MARKS[row.severity] for device, row in stated.items()}
 
 
 def words_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, str]:
@@ -198,7 +197,7 @@ def _row(entry: Entry, cells: int, width: int, labels: Mapping[str, str], is_sel
         )
     title = Run(finding.title, tone, entry.id)
     if cells:
-        named = _TONES[finding.severity] if not is_selected else Tone.CURSOR
+        named = SEVERITY_MARKS[finding.severity].tone if not is_selected else Tone.CURSOR
         name = Run(f"{indent}{finding.id:<{cells - len(indent)}}", named, entry.id)
         head: Line = (mark_of(finding), Run(" "), name, Run("  "))
         title = title._replace(tone=Tone.PLAIN)

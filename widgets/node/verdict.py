@@ -10,7 +10,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.lines import Line, Run, Tone
 
-_MARKS = {
+MARKS = {
     State.ACTIVE: ("●", Tone.GOOD),
     State.READY: ("●", Tone.GOOD),
     State.DEGRADED: ("▲", Tone.WARNING),
@@ -39,14 +39,14 @@ def origin_run(origin: Origin) -> Run:
     return Run(f" {f'{word} {origin.label}'.strip()} ", Tone.CURSOR) if word else Run("")
 
 
-def path_name(path: GdrPath) -> str:
-    """Return the short name of a path."""
-    return _PATHS[path]
+def path_name(path: GdrPath | None) -> str:
+    """Return the short name of a path; "–" for none."""
+    return "–" if path is None else _PATHS[path]
 
 
 def mark(verdict: Verdict, text: str) -> Run:
     """Return a text behind the mark of a verdict, in its tone; before the checks have run none is green."""
-    sign, tone = _MARKS[verdict.state]
+    sign, tone = MARKS[verdict.state]
     if verdict.critical is None and tone is Tone.GOOD:
         sign, tone = _UNCHECKED
     return Run(f"{sign}{text}", tone)
