@@ -45,31 +45,22 @@ class ConfirmState:
         self.typed = ""
         self.is_unfolded = False  # show each of many similar steps
         self.is_rehearsing = False
-        self._rehearsal: tuple[Judgment, Judgment, tuple[str, ...]] | None = None
-        self._rehearsal_failure = ""
+        self.rehearsal: tuple[Judgment, Judgment, tuple[str, ...]] | str = ""  # of the twin, or why it failed
 
     @property
     def can_rehearse(self) -> bool:
         """Return whether a twin can be made: a rehearsal asks the node itself."""
         return self.origin.is_running or self.origin.source is Source.SIMULATED
 
-    def set_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
-        """Take how the twin was before and after."""
-        self.is_rehearsing, self._rehearsal_failure = False, ""
-        self._rehearsal = before, after, not_rehearsed
-
-    def fail_rehearsal(self, message: str) -> None:
-        """Take why there was no rehearsal."""
-        self.is_rehearsing, self._rehearsal, self._rehearsal_failure = False, None, message
-
     def _rehearsal_lines(self, width: int) -> list[Line]:
         from widgets.doctor.changes import draw_rehearsal
 
         if self.is_rehearsing:
             return wrapped("Rehearsing on a simulated copy of this node…", width, Tone.TITLE)
-        if self._rehearsal_failure:
-            return wrapped(f"The rehearsal failed: {self._rehearsal_failure}", width, Tone.WARNING)
-        return [] if self._rehearsal is None else [*draw_rehearsal(*self._rehearsal, width), ()]
+        if isinstance(self.rehearsal, str):
+            failed = f"The rehearsal failed: {self.rehearsal}"
+            return wrapped(failed, width, Tone.WARNING) if self.rehearsal else []
+        return [*draw_rehearsal(*self.rehearsal, width), ()]
 
     @property
     def word(self) -> str:
@@ -313,12 +304,12 @@ class ConfirmScreen(PanesScreen):
 
     def show_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
         """Show what to expect afterwards, above the steps."""
-        self._state.set_rehearsal(before, after, not_rehearsed)
+        self._state.is_rehearsing, self._state.rehearsal = False, (before, after, not_rehearsed)
         self._redraw()
 
     def show_rehearsal_failure(self, message: str) -> None:
         """Show why the plan could not be rehearsed."""
-        self._state.fail_rehearsal(message)
+        self._state.is_rehearsing, self._state.rehearsal = False, message
         self._redraw()
 
     def _redraw(self) -> None:

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widgets import Input
 
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
 from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
@@ -115,8 +115,7 @@ class NcclState(FilteredListState):
             text += "; the file was replaced or truncated, and was read again from the start"
         errors = [f"{file.name}: {file.error}" for file in followed.facts.files if file.error]
         if errors:
-            more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-            text += f"; cannot read {errors[0]}{more}"
+            text += f"; cannot read {join_limited(errors, 1)}"
         return text
 
     def list_lines(self, width: int) -> list[Line]:

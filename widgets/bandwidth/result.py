@@ -19,6 +19,7 @@ from probes.bandwidth.results.memory_path import (
     nic_routes,
     staged_routes,
 )
+from probes.base.text import join_limited
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
 from widgets.base.figures import ago, binary_size, short
@@ -137,8 +138,7 @@ def memory_lines(result: Result) -> list[str]:
     elif result.memory == HOST_MEMORY:
         lines.append("host memory only; says nothing about the GPU path")
     if routes := facts_about(result, About.ROUTE):
-        more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
-        lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")
+        lines.append(f"NCCL used {join_limited(routes, _MOST_ROUTES)}")
         if is_as_requested(result):
             lines += _gdrdma(nic_routes(result), staged_routes(result))
     return lines

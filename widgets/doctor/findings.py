@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
@@ -284,11 +284,9 @@ def affected_text(finding: Finding) -> str:
 
 def devices_text(finding: Finding, labels: Mapping[str, str] = NO_LABELS) -> str:
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
-    shown = named_first(finding, labels)[:_MOST_DEVICES]
-    more = len(finding.devices) - len(shown)
-    labelled = ((device, labels.get(device, device)) for device in shown)
+    labelled = ((device, labels.get(device, device)) for device in named_first(finding, labels))
     names = (device if label == device else f"{label} ({device})" for device, label in labelled)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return join_limited(names, _MOST_DEVICES)
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:

@@ -151,10 +151,8 @@ def text_of(since: Changes | Unknown, count: int = _MOST_CHANGES, characters: in
     """Return the line with so many changes, each value with so many characters; or why there is none."""
     if isinstance(since, Unknown):
         return since.detail
-    named = ", ".join(_short_fact(change, characters) for change in since.changes[:count])
-    more = len(since.changes) - count
-    what = f"{named}{f' and {more} more' if more > 0 else ''}" or "nothing that gdrtop compares has changed"
-    return f"Since it last worked, {_age(since)}: {what}"
+    named = join_limited((_short_fact(change, characters) for change in since.changes), count)
+    return f"Since it last worked, {_age(since)}: {named or 'nothing that gdrtop compares has changed'}"
 
 
 def _tone(since: Changes | Unknown) -> Tone:
@@ -192,8 +190,5 @@ def _age(since: Changes) -> str:
 
 def _short_fact(change: Change, characters: int) -> str:
     """Return "NIC firmware of mlx5_0 and 3 more 28.39 → 28.40", each value with so many characters."""
-    slots = change.slots
-    if len(slots) > 1:
-        slots = (f"{slots[0]} and {len(slots) - 1} more",)
-    label = label_of(change.fact, slots)
+    label = label_of(change.fact, (join_limited(change.slots, 1),) if change.slots else ())
     return f"{label} {printable(change.before, characters)} → {printable(change.now, characters)}"

@@ -7,7 +7,7 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.rdma.port_health import PORT_COUNTERS, CounterColumn
@@ -153,8 +153,7 @@ def _others(users: Sequence[int], pid: int, clients: Sequence[str]) -> list[str]
 
 
 def _pids(pids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, pids[:3])) + (f" and {len(pids) - 3} more" if len(pids) > 3 else "")
-    return f"pid{'s' * (len(pids) > 1)} {shown}"
+    return f"pid{'s' * (len(pids) > 1)} {join_limited(map(str, pids), 3)}"
 
 
 def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from probes.bandwidth.model.command import Refused
 from probes.base.frozen import frozen
 from probes.base.origin import Source
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.network.routes import listening
 from probes.facts.node import probe_node
@@ -188,8 +189,7 @@ class PairsSession:
         if not is_simulated if self._guards_jobs is None else self._guards_jobs:
             affected = affected_on_node(self._examinations[name], ends, before, self._settings)
             if affected:
-                more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
-                self._leave_out(name, f"in use: {affected[0]}{more}")
+                self._leave_out(name, f"in use: {join_limited(affected, 1)}")
 
     def _guard_again(self, names: Iterable[str]) -> None:
         """Check before a later round whether jobs have started on its nodes."""

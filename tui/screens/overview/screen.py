@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -108,12 +109,8 @@ class OverviewScreen(PanelScreen):
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        if self.state is not None:
-            if picked.view.id == "findings":
-                self.state.pick_finding(picked.id)
-            else:
-                self.state.select_end(picked.id)
-            self.draw()
+        is_finding = picked.view.id == "findings"
+        self._change(lambda state: (state.pick_finding if is_finding else state.select_end)(picked.id))
 
     def on_lines_view_title_picked(self, picked: LinesView.TitlePicked) -> None:
         """Show the panel whose title was clicked alone, or all panels again."""
@@ -140,24 +137,24 @@ class OverviewScreen(PanelScreen):
         self,
         examination: Examination,
         judgment: Judgment,
-        detours: frozenset[tuple[str, str]] = frozenset(),
-        since_ok: SinceOk = None,
+        detours: frozenset[tuple[str, str]],
+        since_ok: SinceOk,
     ) -> None:
         """List and mark what the checks found."""
-        if self.state is not None:
-            self.state.apply_check(examination, judgment, detours, since_ok)
-            self.draw()
+        self._change(lambda state: state.apply_check(examination, judgment, detours, since_ok))
 
     def fail_check(self, what: str) -> None:
         """Show that the node could not be checked."""
-        if self.state is not None:
-            self.state.fail_check(what)
-            self.draw()
+        self._change(lambda state: state.fail_check(what))
 
     def apply_results(self, results: tuple[Result, ...]) -> None:
         """Show bandwidth results beside the paths."""
+        self._change(lambda state: state.apply_results(results))
+
+    def _change(self, change: Callable[[OverviewState], object]) -> None:
+        """Change what is shown, once something was read, and draw it."""
         if self.state is not None:
-            self.state.apply_results(results)
+            change(self.state)
             self.draw()
 
     @property
@@ -250,9 +247,7 @@ class OverviewScreen(PanelScreen):
 
     def on_descendant_focus(self) -> None:
         """Mark the finding that Enter opens."""
-        if self.state is not None:
-            self.state.focus(self._focused_panel)
-            self.draw()
+        self._change(lambda state: state.focus(self._focused_panel))
 
     def action_filter(self) -> None:
         if self._word is None:
@@ -264,9 +259,7 @@ class OverviewScreen(PanelScreen):
 
     def on_input_changed(self, changed: Input.Changed) -> None:
         """Show only the GPUs and NICs that match."""
-        if self.state is not None:
-            self.state.filter(changed.value)
-            self.draw()
+        self._change(lambda state: state.filter(changed.value))
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
         submitted.input.display = bool(submitted.value.strip())
@@ -296,9 +289,8 @@ class OverviewScreen(PanelScreen):
             self._toggle_zoom(self._zoomed)
         elif self._view != 1:
             self.action_view(1)
-        elif self.state is not None:
-            self.state.select_nothing()
-            self.draw()
+        else:
+            self._change(lambda state: state.select_nothing())
 
     # Drawing
 
