@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 
 from probes.base.text import printable
-from probes.setup.report import Report
+from probes.setup.report import Change, Report
 from widgets.base.lines import plain
 from widgets.node import topology as topology_drawing
 from widgets.report.page import (
     HOW_TO_MEASURE,
     NO_CHANGES,
-    ChangeText,
     FindingText,
     MatrixText,
     Page,
@@ -80,7 +79,7 @@ def markdown_of(report: Report, version: str) -> str:
         *("", "## Changes by gdrtop", ""),
         *(line for text in page.unread for line in (escaped(text), "")),
         *([NO_CHANGES] if not page.changes else []),
-        *(line for change in page.changes for line in _change(change)),
+        *(line for when, change in page.changes for line in _change(when, change)),
         *("", "## Versions", "", "| component | version |", "|---|---|"),
         *(f"| {name} | {escaped(value)} |" for name, value, _ in page.versions),
     ]
@@ -174,8 +173,8 @@ def _result_row(result: ResultText) -> str:
     return f"| {' | '.join(map(escaped, cells))} |"
 
 
-def _change(change: ChangeText) -> list[str]:
-    about = escaped(f"{change.when} · {change.user} · {change.outcome}")
+def _change(when: str, change: Change) -> list[str]:
+    about = escaped(f"{when} · {change.user} · {change.outcome}")
     lines = [
         f"### {escaped(change.title)}",
         "",
