@@ -231,7 +231,12 @@ def draw_summary(guide: Guide, width: int, as_of: str = "") -> list[Line]:
     done = sum(step.state is StepState.DONE for step in wanted)
     when = f" · {as_of}" if as_of else ""
     head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done{when}"
-    rest = f" · {finished_words(guide)}{_optional_words(guide)}" if guide.is_finished else _next_words(guide)
+    rest = f" · {finished_words(guide)}" if guide.is_finished else ""
+    unknown = sum(step.state is StepState.UNKNOWN for step in guide.steps)
+    if (following := guide.next_step) is not None:
+        rest += f" · {'optional' if guide.is_finished else 'next'}: {following.title}"
+    elif unknown and not guide.is_finished:
+        rest = f" · {unknown} unknown: see why, or skip"
     is_whole = guide.is_finished and not guide.skipped
     lines = wrapped(f"{head}{rest}", width, Tone.GOOD if is_whole else Tone.TITLE)
     for old in guide.choice.old_peermem if guide.path is guide.choice.recommended else ():
@@ -255,18 +260,6 @@ def _path_words(guide: Guide) -> str:
     recommended = guide.choice.recommended
     instead = "" if recommended in (None, guide.path) else f", not the recommended {recommended.value}"
     return f"target path {guide.path.value}, {guide.path_by}{instead}"
-
-
-def _next_words(guide: Guide) -> str:
-    if (following := guide.next_step) is not None:
-        return f" · next: {following.title}"
-    unknown = sum(step.state is StepState.UNKNOWN for step in guide.steps)
-    return f" · {unknown} unknown: see why, or skip" if unknown else ""
-
-
-def _optional_words(guide: Guide) -> str:
-    following = guide.next_step
-    return f" · optional: {following.title}" if following is not None else ""
 
 
 def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
