@@ -43,7 +43,9 @@ def ticket_text(
     lines: list[Line] = [line("gdrtop bandwidth tests")]
     first = results[0] if results else None
     node, machine = (first.node, first.machine) if first else ("", "")
-    lines += _table({"node": hostname or node, "machine": machine, **(versions or {})})
+    facts = {"node": hostname or node, "machine": machine, **(versions or {})}
+    cells = max(map(len, facts)) + 1
+    lines += [line(f"{name + ':':<{cells}} {value}") for name, value in facts.items() if value]
     origins = sorted({result.origin for result in results if result.origin != _LIVE})
     for origin in origins:
         lines += [(), line(f"SIMULATED, NOT MEASURED: {origin.upper()}")]
@@ -69,8 +71,3 @@ def _test(number: int, result: Result, comparisons: Sequence[str]) -> list[Line]
     lines += [line("  ", plain(text)) for text in draw_result(result, comparisons, _WIDTH - 2)]
     rows = draw_rows(result.samples[-_MOST_ROWS:], _WIDTH - 4, result.tool.endswith("_lat"))
     return [*lines, *(line("    ", plain(row)) for row in rows)]
-
-
-def _table(rows: Mapping[str, str]) -> list[Line]:
-    cells = max(map(len, rows))
-    return [line(f"{name + ':':<{cells + 1}} {value}") for name, value in rows.items() if value]

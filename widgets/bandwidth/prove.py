@@ -44,7 +44,8 @@ def draw_results(results: Sequence[PairResult], width: int) -> list[Line]:
     for place, title in enumerate(_TITLES.values()):
         lines += [(), line(Run(title, Tone.TITLE))] if lines else [line(Run(title, Tone.TITLE))]
         lines += draw_grid(gpus, nics, width, partial(_cell, pairs, place))
-    words = [f"{MARKS[outcome].text} {outcome.value}" for outcome in _shown(results)]
+    found = {path.outcome for result in results for _, path in result.paths}
+    words = [f"{mark.text} {outcome.value}" for outcome, mark in MARKS.items() if outcome in found]
     if any(map(_is_doubtful, results)):
         words.append(f"{DOUBTFUL.text} registers, but transfers may fail or data be wrong")
     legend = wrapped("   ".join(words), width, Tone.DIM)
@@ -77,11 +78,6 @@ def draw_doubts(results: Sequence[PairResult], width: int) -> list[Line]:
         where = explains if doubt == OVER_C2C else "gdrtop check shows why, and what to do."
         lines += wrapped(where, width, Tone.PLAIN, "  ")
     return lines
-
-
-def _shown(results: Sequence[PairResult]) -> list[Outcome]:
-    found = {path.outcome for result in results for _, path in result.paths}
-    return [outcome for outcome in MARKS if outcome in found]
 
 
 def draw_reasons(results: Sequence[PairResult], width: int) -> list[Line]:

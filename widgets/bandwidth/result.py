@@ -111,18 +111,14 @@ def draw_result(
             add(result.judgment.reason)
         for text in memory_lines(result):
             add(text, Tone.DIM)
-        add(_cpu(result), Tone.DIM)
+        if result.cpu_seconds is not None and result.cpu_cores is not None:
+            cores = f"{result.cpu_cores:.1f} cores on average"
+            add(f"CPU: {cores}, {result.cpu_seconds:.0f} s including startup", Tone.DIM)
     for text in comparisons:
         add(text)
     if purpose is not None and is_measured(result):
         lines += draw_purpose(purpose, width, "  ")
     return lines
-
-
-def _cpu(result: Result) -> str:
-    if result.cpu_seconds is None or result.cpu_cores is None:
-        return ""
-    return f"CPU: {result.cpu_cores:.1f} cores on average, {result.cpu_seconds:.0f} s including startup"
 
 
 def memory_lines(result: Result) -> list[str]:

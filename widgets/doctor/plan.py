@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Unknown
 from probes.plans.common import Undo, affects_jobs, only_reads, undo_of
 from probes.queries.finding import DETOUR, PairGain
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
@@ -182,12 +182,9 @@ def gain_text(gains: Sequence[PairGain]) -> str:
     """
     groups: dict[tuple[int | None, int], list[PairGain]] = {}
     for gain in gains:
-        groups.setdefault((_rounded(gain.now_gbps), round(gain.fixed_gbps)), []).append(gain)
+        now = None if isinstance(gain.now_gbps, Unknown) else round(gain.now_gbps)
+        groups.setdefault((now, round(gain.fixed_gbps)), []).append(gain)
     return " ".join(_sentence(now, fixed, group) for (now, fixed), group in groups.items())
-
-
-def _rounded(gbps: Maybe[float]) -> int | None:
-    return None if isinstance(gbps, Unknown) else round(gbps)
 
 
 def _sentence(now: int | None, fixed: int, gains: Sequence[PairGain]) -> str:

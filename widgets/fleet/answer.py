@@ -111,7 +111,9 @@ def draw_node_rows(fleet: Fleet) -> list[Line]:
     """Draw a heading and a row a node, the worst first, and then those without an answer."""
     summaries = {summary.name: summary for summary in fleet.summaries}
     rows = [_row(summaries[name]) for group in fleet.groups for name in group.nodes]
-    rows += map(_unanswered_row, fleet.unanswered)
+    for node in fleet.unanswered:
+        answer = (Run(node.node, Tone.TITLE), Run("? no answer", Tone.BAD))
+        rows.append((*answer, *[Run(_NONE)] * 8, Run(node.reason)))
     titles = ("NODE", "VERDICT", "PATH", "GPUS", "NICS", "CRITICAL", "WARNINGS", "SILENCED")
     columns = [
         Column(title, [(row[place],) for row in rows], 1, to_right=3 <= place < len(titles))
@@ -140,10 +142,6 @@ def _row(node: NodeSummary) -> tuple[Run, ...]:
 
 def _count(count: int | None, tone: Tone) -> Run:
     return Run(_NONE) if count is None else Run(str(count), tone if count else Tone.PLAIN)
-
-
-def _unanswered_row(node: Unanswered) -> tuple[Run, ...]:
-    return (Run(node.node, Tone.TITLE), Run("? no answer", Tone.BAD), *[Run(_NONE)] * 8, Run(node.reason))
 
 
 # The nodes of a watched fleet as a table, and one of them in detail.

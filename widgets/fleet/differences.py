@@ -113,13 +113,10 @@ def draw_uncompared(fleet: Fleet, width: int) -> list[Line]:
 
 def labels_of(facts: Sequence[Fact]) -> str:
     """Return "Kernel, NIC PCIe link"."""
-    labels = [f"{fact.place.value} {fact.label}" if _is_ambiguous(fact) else fact.label for fact in facts]
+    # GPUs and NICs have PCIe facts of the same label.
+    kinds = (f"{fact.place.value} " if fact.id.startswith("pcie-") else "" for fact in facts)
+    labels = [f"{kind}{fact.label}" for kind, fact in zip(kinds, facts, strict=True)]
     return capitalized(", ".join(dict.fromkeys(labels)))
-
-
-def _is_ambiguous(fact: Fact) -> bool:
-    """Return whether a fact of GPUs and one of NICs have this label."""
-    return fact.id.startswith("pcie-")
 
 
 _MOST_CHANGES = 3

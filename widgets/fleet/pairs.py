@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Unknown
-from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, PairsReport, Place
+from probes.fleet.attribution import Crowd, Culprit, PairResult, PairsReport, Place
 from probes.fleet.rails import RailLeaves
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
@@ -177,10 +177,10 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         return []
     columns = [Column("rail", [line(str(rail)) for rail in rails], 1, to_right=True)]
     for memory in report.attribution.references:
-        figures = {rail: _figures(report.results, rail, memory) for rail in rails}
         cells: dict[str, list[Line]] = {"median": [], "low": [], "high": [], "tests": []}
         for rail in rails:
-            values = figures[rail]
+            found = (each.gbps for each in report.results if (each.rail, each.memory) == (rail, memory))
+            values = [gbps for gbps in found if not isinstance(gbps, Unknown)]
             cells["median"].append(line(short(median(values)) if values else "?"))
             cells["low"].append(line(short(min(values)) if values else "?"))
             cells["high"].append(line(short(max(values)) if values else "?"))
@@ -189,11 +189,6 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
             title = f"{memory.value} {name}" if name == "median" else name
             columns.append(Column(title, cells[name], importance, to_right=True, least=6))
     return section("Each rail, Gb/s", draw_columns(columns, [""] * len(rails), width))
-
-
-def _figures(results: Sequence[PairResult], rail: int, memory: PairMemory) -> list[float]:
-    of_rail = (result.gbps for result in results if result.rail == rail and result.memory is memory)
-    return [gbps for gbps in of_rail if not isinstance(gbps, Unknown)]
 
 
 def _draw_leaves(report: PairsReport, width: int) -> list[Line]:

@@ -55,11 +55,8 @@ def changes_of(events: Iterable[LiveEvent]) -> list[Change]:
             groups.append(group)
         group.append(event)
         subjects.add(event.subject)
-    return [Change(tuple(sorted(group, key=_place))) for group in groups]
-
-
-def _place(event: LiveEvent) -> tuple[int, str]:
-    return len(event.subject), event.subject
+    in_order = (sorted(group, key=lambda event: (len(event.subject), event.subject)) for group in groups)
+    return [Change(tuple(group)) for group in in_order]
 
 
 def draw(

@@ -10,7 +10,6 @@ from probes.base.evidence import Evidence
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.statements import rank_health
-from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
 from probes.live.events.ports import link_name
@@ -89,7 +88,9 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     registered, pinned = gibibytes(process.registered_bytes), _shown(process.pinned_bytes, gibibytes)
     memory = f"{registered} registered, {pinned} pinned (VmPin)"
     lines += _field("Memory", memory if process.nics else "unknown" if unlisted else "none registered", width)
-    lines += _field("peermem", _peermem(sample.peermem), width)
+    peermem = f"nvidia_peermem refcnt {_shown(sample.peermem.refcnt)}"
+    peermem = "; ".join([peermem, *memory_peers(sample.peermem)])
+    lines += _field("peermem", f"{peermem} (whole node)", width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}
     texts = [
@@ -215,11 +216,6 @@ def _collective_text(speed: CollectiveSpeed) -> str:
     if speed.ranks is not None:
         text += f" ({plural(speed.ranks, 'rank')})"
     return text if speed.at is None else f"{text}, {local_time(speed.at, '%H:%M:%S')}"
-
-
-def _peermem(reading: PeermemReading) -> str:
-    text = f"nvidia_peermem refcnt {_shown(reading.refcnt)}"
-    return f"{'; '.join([text, *memory_peers(reading)])} (whole node)"
 
 
 # NICs

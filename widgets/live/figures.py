@@ -148,12 +148,9 @@ def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
 
 def _others(users: Sequence[int], pid: int, clients: Sequence[str]) -> list[str]:
     """Return who else uses a NIC: "pid 4712", "Lustre"."""
-    pids = [_pids([user for user in users if user != pid])] if len(users) > 1 else []
-    return [*pids, *clients]
-
-
-def _pids(pids: Sequence[int]) -> str:
-    return f"pid{'s' * (len(pids) > 1)} {join_limited(map(str, pids), 3)}"
+    pids = [str(user) for user in users if user != pid]
+    shown = [f"pid{'s' * (len(pids) > 1)} {join_limited(pids, 3)}"] if pids else []
+    return [*shown, *clients]
 
 
 def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, float]:

@@ -206,12 +206,6 @@ def nic_line(
     )
 
 
-def _bare_nic_line(end: Endpoint, name: str, tone: Tone) -> Line:
-    """Return the line of a NIC without an RDMA device: no driver is loaded that claims it."""
-    text = f" {name}" if name else ""
-    return _line(end.id, (end.label, tone), (text, Tone.PLAIN), (" no RDMA device", Tone.WARNING))
-
-
 class EndpointLines(Mapping[str, list[Line]]):
     """The lines of each endpoint by its id: one, or one a port for a NIC with several ports.
 
@@ -272,7 +266,10 @@ class EndpointLines(Mapping[str, list[Line]]):
     def _of_nic(self, end: Endpoint) -> list[Line]:
         tone, device = self._highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
         if device is None:
-            return [_bare_nic_line(end, self._names.get(end.id, ""), tone)]
+            # No driver is loaded that claims it.
+            text = f" {self._names[end.id]}" if self._names.get(end.id) else ""
+            no_device = (" no RDMA device", Tone.WARNING)
+            return [_line(end.id, (end.label, tone), (text, Tone.PLAIN), no_device)]
         role, word = self._highlights.roles.get(end.id), self._highlights.word(end.id)
         lines = []
         for port in device.ports or (None,):

@@ -275,7 +275,7 @@ class _Topology:
 
 def html_of(report: Report, version: str) -> str:
     """Return the HTML document; `version`: of gdrtop."""
-    style = _style()
+    style = resources.files("widgets.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         _environment()
         .get_template("page.html.j2")
@@ -303,8 +303,3 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-@cache
-def _style() -> str:
-    return resources.files("widgets.report").joinpath("page.css").read_text(encoding="utf-8")

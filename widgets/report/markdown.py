@@ -74,7 +74,8 @@ def markdown_of(report: Report, version: str) -> str:
         *("", "## Findings", ""),
         *([page.nothing_found] if not page.findings else []),
         *(line for finding in page.findings for line in _finding(finding)),
-        *_not_run(page),
+        *(["", "### Checks that could not run", ""] if page.not_run else []),
+        *(f"- {escaped(text)}" for text in page.not_run),
         *("", "## Measured bandwidth", "", *_measured(report)),
         *("", "## Changes by gdrtop", ""),
         *(line for text in page.unread for line in (escaped(text), "")),
@@ -148,12 +149,6 @@ def _step(step: StepText) -> list[str]:
     undo = f" (undo: {code(step.undo)})" if step.undo else ""
     more = f" … {step.more} more like this" if step.more else ""
     return [f"{kind}{code(step.command)} {escaped(step.why)}{undo}{more}"]
-
-
-def _not_run(page: Page) -> list[str]:
-    if not page.not_run:
-        return []
-    return ["", "### Checks that could not run", "", *(f"- {escaped(text)}" for text in page.not_run)]
 
 
 def _measured(report: Report) -> list[str]:

@@ -90,13 +90,6 @@ class OverviewScreen(PanelScreen):
             yield Vertical(id="right")
         yield KeyFooter()
 
-    def _mount_panels(self) -> None:
-        """Mount the other panels, once."""
-        if self._has_panels:
-            return
-        self._has_panels = True
-        mount_panels(self)
-
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
@@ -268,15 +261,13 @@ class OverviewScreen(PanelScreen):
 
     async def action_back_or_quit(self) -> None:
         """Go one step back; if there is none, quit."""
-        if self._is_filter_shown or self._zoomed or self._view != 1 or self._has_selection:
+        selection = None if self.state is None else self.state.selection
+        is_selected = selection is not None and bool(selection.end or selection.finding)
+        if self._is_filter_shown or self._zoomed or self._view != 1 or is_selected:
             self.action_back()
             await self.run_action("app.note_step_back")
         else:
             await self.run_action("app.leave_app")
-
-    @property
-    def _has_selection(self) -> bool:
-        return self.state is not None and bool(self.state.selection.end or self.state.selection.finding)
 
     def action_back(self) -> None:
         """Clear the filter, else show all panels again, else clear the selection."""
@@ -301,7 +292,9 @@ class OverviewScreen(PanelScreen):
             return
         if self.state is None or not self.children or not self.readings:
             return
-        self._mount_panels()
+        if not self._has_panels:
+            self._has_panels = True
+            mount_panels(self)
         arranged = self._arrange(self.state)
         self._focus_findings(self.state)
         for name in PANELS:

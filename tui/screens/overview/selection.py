@@ -60,14 +60,10 @@ class Selection:
         if partners:
             return topology.path(self.end, partners[self._partner % len(partners)])
         pairs = [(gpu.id, nic) for gpu in topology.gpus for nic in topology.best_nics.get(gpu.id, ())[:1]]
-        ends = self._marked_ends(topology)
+        ends = {end.id for end in (*topology.gpus, *topology.nics) if end.id in self.marked}
         marked = [pair for pair in pairs if not ends.isdisjoint(pair)]
         first = next((pair for pair in pairs if pair in detours), next(iter((*marked, *pairs)), None))
         return None if first is None else topology.path(*first)
-
-    def _marked_ends(self, topology: Topology) -> set[str]:
-        ends = (*topology.gpus, *topology.nics) if self.marked else ()
-        return {end.id for end in ends if end.id in self.marked}
 
     def _partners(self, topology: Topology, end: str) -> list[str]:
         """Return what an endpoint can pair with, nearest first."""

@@ -277,7 +277,8 @@ class OverviewState:
         needs = {**self._needs(left, right, width), **dict.fromkeys(self.hidden, 0)}
         if not self.selection.end:
             needs["path"] = 0
-        if "gpudirect" not in self.hidden and self._has_folded_modules(right - 2):
+        node = self.readings.node if "gpudirect" not in self.hidden else None
+        if node is not None and self._panels.folded_modules(node, right - 2):
             needs["modules"] = 0
         return overview_layout.arrange(
             width,
@@ -287,10 +288,6 @@ class OverviewState:
             lambda rows: self._fit(left - _GUTTER, rows).height,
             self._wishes(width, right),
         )
-
-    def _has_folded_modules(self, width: int) -> bool:
-        node = self.readings.node
-        return node is not None and bool(self._panels.folded_modules(node, width))
 
     @property
     def hidden(self) -> tuple[str, ...]:
