@@ -197,22 +197,17 @@ def _row(entry: Entry, cells: int, width: int, labels: Mapping[str, str], is_sel
         )
     title = Run(finding.title, tone, entry.id)
     if cells:
-        named = SEVERITY_MARKS[finding.severity].tone if not is_selected else Tone.CURSOR
-        name = Run(f"{indent}{finding.id:<{cells - len(indent)}}", named, entry.id)
+        id_tone = SEVERITY_MARKS[finding.severity].tone if not is_selected else Tone.CURSOR
+        name = Run(f"{indent}{finding.id:<{cells - len(indent)}}", id_tone, entry.id)
         head: Line = (mark_of(finding), Run(" "), name, Run("  "))
         title = title._replace(tone=Tone.PLAIN)
     else:
         head = (mark_of(finding), Run(f" {indent}"))
-    return (*head, *_title_and_device(finding, title, width - width_of(head), labels))
-
-
-def _title_and_device(finding: Finding, title: Run, width: int, labels: Mapping[str, str]) -> Line:
-    """Draw the title, cut if necessary, and what it is about."""
     named = device_of(finding, labels)
     device = f"  {named}" if named else ""
-    room = width - cell_len(device)
+    room = width - width_of(head) - cell_len(device)
     shown = (title,) if cell_len(title.text) <= room else fit((title,), room)
-    return (*shown, Run(device, Tone.DIM))
+    return (*head, *shown, Run(device, Tone.DIM))
 
 
 def silence_text(finding: Finding) -> str:
@@ -417,22 +412,17 @@ def _below(rows: Sequence[Finding], width: int, left: int, selected: str) -> dic
     """Return impact and fix of each finding, as far as so many lines hold them, of the selected one first."""
     below: dict[str, list[Line]] = {}
     for finding in sorted(rows, key=lambda finding: finding.id != selected):
-        both, fix = _what_to_do(finding, width)
-        text = both if len(both) <= left else fix
+        room = width - 2 - _LABEL_CELLS
+        fix = _labelled("Fix", wrapped(fix_text(finding), room))
+        impact = _labelled("Impact", wrapped(finding.impact, room)) if finding.impact else []
+        whole = impact if len(impact) + len(fix) <= left else []
+        text: list[Line] = [(Run("  "), *line) for line in (*whole, *fix)]
         if len(text) > left > 0:
             text = [*text[: left - 1], fit((*text[left - 1], Run(" …")), width)]
         if left > 0:
             left -= len(text)
             below[finding.id] = [tuple(run._replace(id=finding.id) for run in line) for line in text]
     return below
-
-
-def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:
-    """Return impact and fix below the row of a finding, and the fix alone for less room."""
-    room = width - 2 - _LABEL_CELLS
-    fix = _labelled("Fix", wrapped(fix_text(finding), room))
-    impact = _labelled("Impact", wrapped(finding.impact, room)) if finding.impact else []
-    return [[(Run("  "), *line) for line in lines] for lines in ([*impact, *fix], fix)]
 
 
 def device_of(finding: Finding, labels: Mapping[str, str]) -> str:

@@ -234,7 +234,10 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     if port.rates_from:
         text = f"all traffic of interface {port.rates_from}: software RDMA has no byte counters"
         lines += _field("Rates from", text, width)
-    lines += _field("PCIe link", _link_text(port), width)
+    link = map_known(
+        port.pcie_gtps, lambda rate: map_known(port.pcie_width, lambda lanes: link_name(rate, lanes))
+    )
+    lines += _field("PCIe link", _shown(link), width)
     found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]
     lines += _odd(found, width)
     lines += _past(port.device, sample, width)
@@ -258,14 +261,6 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     if rest:
         lines += _group(CounterGroup("other", "other counters", rest, Tone.PLAIN), port, width)
     return lines
-
-
-def _link_text(port: PortSample) -> str:
-    """Return "32 GT/s x16"."""
-    rate = port.pcie_gtps
-    if isinstance(rate, Unknown):
-        return _shown(rate)
-    return _shown(port.pcie_width, lambda lanes: link_name(rate, lanes))
 
 
 def _group(group: CounterGroup, port: PortSample, width: int) -> list[Line]:

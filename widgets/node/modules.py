@@ -90,13 +90,6 @@ def summary(node: Node, facts: ModuleFacts) -> Line:
     return (Run("✓", Tone.GOOD), Run(" All modules that this node needs are loaded", Tone.TITLE))
 
 
-def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
-    value = refcnts.get(module.name, module.refcnt)
-    if not isinstance(value, Unknown):
-        return str(value)
-    return UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
-
-
 def draw(
     node: Node,
     refcnts: dict[str, Maybe[int]],
@@ -138,7 +131,9 @@ def draw(
             Run(state, tone if mark in "✗?" else Tone.DIM),
         )
         if rung.module in PEER_MODULES:
-            refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
+            count = refcnts.get(module.name, module.refcnt)
+            unread = UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
+            refcnt = f"{unread if isinstance(count, Unknown) else count:>{_REFCNT_CELLS}}"
             lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
         else:
             lines.append(cut(head, width))

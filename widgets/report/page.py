@@ -14,7 +14,7 @@ from probes.base.plan import Step
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.statements import findings_about
-from probes.live.model.sample import LiveJob, LiveSample
+from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding, Status
 from probes.queries.pcie_paths import detours
 from probes.queries.unproven_paths import unproven_pairs
@@ -253,13 +253,12 @@ def _jobs(sample: LiveSample | None) -> tuple[str, ...]:
         return (f"Jobs are unknown ({sample.processes}).",)
     if not sample.jobs:
         return ("No process uses an RDMA NIC or a GPU.",)
-    return tuple(_job(job, sample) for job in sample.jobs)
-
-
-def _job(job: LiveJob, sample: LiveSample) -> str:
-    causes = " ".join(problem.cause for problem in findings_about(job, sample))
-    line = plain(job_line(job, sample, _WHOLE))
-    return f"{line}: {causes}" if causes else line
+    jobs = []
+    for job in sample.jobs:
+        causes = " ".join(problem.cause for problem in findings_about(job, sample))
+        line = plain(job_line(job, sample, _WHOLE))
+        jobs.append(f"{line}: {causes}" if causes else line)
+    return tuple(jobs)
 
 
 NO_CHANGES = "gdrtop has no record of a change to this node."
