@@ -25,6 +25,11 @@ from widgets.base.lines import Line, Run, Tone, behind, fit, line, paragraphs, w
 from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
 
+_STATUS_MARKS = {
+    Status.PASSED: Run("✓", Tone.GOOD),
+    Status.UNKNOWN: Run("?", Tone.DIM),
+    Status.SILENCED: Run("–", Tone.DIM),
+}
 _MOST_ID_CELLS = 40
 _ROOM_FOR_IDS = 96  # cells of a line that has ids before the titles
 _LABEL_CELLS = 10
@@ -53,13 +58,7 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 def mark_of(finding: Finding) -> Run:
     """Return `✗` critical, `▲` warning, `·` note, `–` silenced, `?` could not run, `✓` ok."""
-    if finding.status is Status.PASSED:
-        return Run("✓", Tone.GOOD)
-    if finding.status is Status.UNKNOWN:
-        return Run("?", Tone.DIM)
-    if finding.status is Status.SILENCED:
-        return Run("–", Tone.DIM)
-    return SEVERITY_MARKS[finding.severity]
+    return _STATUS_MARKS.get(finding.status, SEVERITY_MARKS[finding.severity])
 
 
 def marks_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, Run]:

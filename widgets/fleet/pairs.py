@@ -177,17 +177,15 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         return []
     columns = [Column("rail", [line(str(rail)) for rail in rails], 1, to_right=True)]
     for memory in report.attribution.references:
-        cells: dict[str, list[Line]] = {"median": [], "low": [], "high": [], "tests": []}
-        for rail in rails:
-            found = (each.gbps for each in report.results if (each.rail, each.memory) == (rail, memory))
-            values = [gbps for gbps in found if not isinstance(gbps, Unknown)]
-            cells["median"].append(line(short(median(values)) if values else "?"))
-            cells["low"].append(line(short(min(values)) if values else "?"))
-            cells["high"].append(line(short(max(values)) if values else "?"))
-            cells["tests"].append(line(str(len(values))))
-        for name, importance in (("median", 1), ("low", 1), ("high", 3), ("tests", 4)):
+        of_memory = [result for result in report.results if result.memory is memory]
+        figures = [[result.gbps for result in of_memory if result.rail == rail] for rail in rails]
+        known = [[gbps for gbps in of_rail if not isinstance(gbps, Unknown)] for of_rail in figures]
+        for name, importance, figure in (("median", 1, median), ("low", 1, min), ("high", 3, max)):
             title = f"{memory.value} {name}" if name == "median" else name
-            columns.append(Column(title, cells[name], importance, to_right=True, least=6))
+            cells = [line(short(figure(values)) if values else "?") for values in known]
+            columns.append(Column(title, cells, importance, to_right=True, least=6))
+        counts = [line(str(len(values))) for values in known]
+        columns.append(Column("tests", counts, 4, to_right=True, least=6))
     return section("Each rail, Gb/s", draw_columns(columns, [""] * len(rails), width))
 
 

@@ -125,7 +125,7 @@ def choose(
 
     def listed() -> Form:
         for detail in (Detail.USUAL, Detail.SHORT):
-            columns = measure(topology, lines_of(detail), highlights, width)
+            columns = measure(lines_of(detail), width)
             if not columns.is_broken or detail is Detail.SHORT:
                 break
         return Form(Style.LIST, detail, columns)
@@ -183,8 +183,8 @@ def draw(
     lines = EndpointLines(node, topology, live, highlights, form.detail)
     below = [*not_usable_legend(topology, width, highlights), *_apart(node, width)]
     if form.style is Style.LIST:
-        columns = form.columns or measure(topology, lines, highlights, width)
-        return draw_list(topology, lines, highlights, width, columns).followed_by(below)
+        columns = form.columns or measure(lines, width)
+        return draw_list(lines, width, columns).followed_by(below)
     numas = form.drawn.numas.get(lambda: switches_by_numa(topology), objects=(topology,))
 
     def boxes(lines: Mapping[str, list[Line]], latest: Latest[Template]) -> list[Line]:

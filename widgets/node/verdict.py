@@ -25,18 +25,13 @@ _PATHS = {
     GdrPath.EFA: "EFA peer memory",
     GdrPath.CXI: "libfabric (cxi)",
 }
-_SOURCES = {
-    Source.REMOTE: "REMOTE",
-    Source.TREE: "TREE",
-    Source.SIMULATED: "SIMULATED",
-    Source.RECORDED: "RECORDED",
-}
 
 
 def origin_run(origin: Origin) -> Run:
     """Return where the facts are from, unless it is this machine."""
-    word = _SOURCES.get(origin.source)
-    return Run(f" {f'{word} {origin.label}'.strip()} ", Tone.CURSOR) if word else Run("")
+    if origin.source is Source.LIVE:
+        return Run("")
+    return Run(f" {f'{origin.source.name} {origin.label}'.strip()} ", Tone.CURSOR)
 
 
 def path_name(path: GdrPath | None) -> str:
