@@ -103,7 +103,9 @@ class OverviewScreen(PanelScreen):
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
         is_finding = picked.view.id == "findings"
-        self._change(lambda state: (state.pick_finding if is_finding else state.select_end)(picked.id))
+        self._change(
+            lambda state: (state.pick_finding if is_finding else state.selection.select_end)(picked.id)
+        )
 
     def on_lines_view_title_picked(self, picked: LinesView.TitlePicked) -> None:
         """Show the panel whose title was clicked alone, or all panels again."""
@@ -198,7 +200,7 @@ class OverviewScreen(PanelScreen):
 
     def action_partner(self, step: int) -> None:
         if self.state is not None and self.state.selection.end:
-            self.state.next_partner(step)
+            self.state.selection.next_partner(step)
             self.draw()
 
     def action_open(self) -> None:
@@ -240,7 +242,9 @@ class OverviewScreen(PanelScreen):
 
     def on_descendant_focus(self) -> None:
         """Mark the finding that Enter opens."""
-        self._change(lambda state: state.focus(self._focused_panel))
+        if self.state is not None:
+            self.state.selection.is_on_findings = self._focused_panel == "findings"
+            self.draw()
 
     def action_filter(self) -> None:
         if self._word is None:
@@ -281,7 +285,7 @@ class OverviewScreen(PanelScreen):
         elif self._view != 1:
             self.action_view(1)
         else:
-            self._change(lambda state: state.select_nothing())
+            self._change(lambda state: state.selection.clear())
 
     # Drawing
 
