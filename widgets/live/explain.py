@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from probes.base.evidence import Severity
 from probes.base.text import plural
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, map_known
 from probes.checks.statements import use_health
 from probes.live.explain import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding
@@ -48,20 +48,20 @@ def draw_processes(explained: Sequence[ProcessExplanation], width: int) -> list[
 
 def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
     """Return what processes have in common that differ only in which GPUs and NICs they have."""
-    gpus, libraries = explained.gpus, explained.libraries
     return (
         explained.path.text,
         explained.unexpected,
         explained.limits,
-        gpus if isinstance(gpus, Unknown) else tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus),
-        *(
-            nics if isinstance(nics, Unknown) else len(nics)
-            for nics in (explained.nics, explained.visible_nics)
+        map_known(
+            explained.gpus, lambda gpus: tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus)
         ),
+        map_known(explained.nics, len),
+        map_known(explained.visible_nics, len),
         explained.all_nics,
-        libraries
-        if isinstance(libraries, Unknown)
-        else tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in libraries),
+        map_known(
+            explained.libraries,
+            lambda rows: tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in rows),
+        ),
     )
 
 

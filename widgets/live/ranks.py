@@ -133,9 +133,6 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
     indexes = {gpu.bdf: float(place) for place, gpu in enumerate(sample.gpus)}
     absent = Unknown(Reason.NOT_THERE)
 
-    def rate(process: LiveProcess) -> Maybe[float]:
-        return falling(rates[process.pid].gbps) if process.pid in rates else absent
-
     def share(process: LiveProcess) -> Maybe[float]:
         part = share_of_median(process, rates.get(process.pid), middle)
         return absent if part is None else part
@@ -144,9 +141,6 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
         names = process.threads
         return names if isinstance(names, Unknown) else -float(sum(name.startswith("NCCL") for name in names))
 
-    def event(process: LiveProcess) -> Maybe[float]:
-        return -newest[process.pid].at if process.pid in newest else absent
-
     keys: SortKeys[LiveProcess] = {
         "GPU": lambda process: min((indexes.get(gpu, 1e9) for gpu in process.gpus), default=absent),
         "rank": lambda process: process.rank,
@@ -154,14 +148,14 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
         "program": lambda process: _program(process).text,
         "path": lambda process: process.path.text,
         "NICs": lambda process: min((places.get(nic, 1e9) for nic in process.ready_nics), default=absent),
-        "Gb/s": rate,
+        "Gb/s": lambda process: falling(rates[process.pid].gbps) if process.pid in rates else absent,
         "share": share,
         "registered": lambda process: -float(process.registered_bytes),
         "NCCL": threads,
         "state": lambda process: state_word(process.state),
         "CPU": lambda process: falling(process.cpu_percent),
         "bus GB/s": lambda process: falling(process.bus_gbps),
-        "last event": event,
+        "last event": lambda process: -newest[process.pid].at if process.pid in newest else absent,
     }
     return sorted_by_column(worst_first, keys, sort)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.nccl.log.diagnostics import is_recommended
 from probes.nccl.log.facts import (
     Channels,
@@ -125,9 +125,7 @@ def _texts(mentions: Sequence[Mention]) -> str:
 def _nics(facts: LogFacts) -> str:
     if facts.no_device is not None:
         return f"none found{_at((facts.no_device.first,))}"
-    names = [nic.text for nic in facts.nics[:16]]
-    left = len(facts.nics) - len(names)
-    text = ", ".join(names) + (f" and {left} more" if left else "")
+    text = join_limited((nic.text for nic in facts.nics), 16)
     unused = unused_nics(facts)
     return f"{text}; no channel uses {', '.join(unused[:16])}" if unused else text
 
