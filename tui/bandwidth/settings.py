@@ -173,11 +173,6 @@ class BandwidthSettings:
         return ""
 
     @property
-    def wants_peer(self) -> bool:
-        """Return whether the name of the peer is missing."""
-        return self.has_peer and not self.peer
-
-    @property
     def has_peer(self) -> bool:
         """Return whether the test needs the name of a peer."""
         return "peer" in self._row_names()

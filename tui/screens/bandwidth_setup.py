@@ -294,7 +294,6 @@ class BandwidthSetupScreen(PanesScreen):
             self.action_name_peer()
 
     def action_name_peer(self) -> None:
-        """Ask for the peer's name."""
         self._peer.value = self.state.chosen.peer
         self._peer.display = True
         self.set_focus(self._peer)
@@ -314,7 +313,7 @@ class BandwidthSetupScreen(PanesScreen):
 
     def action_start(self) -> None:
         """Run the tests; ask for the peer's name first if it is missing."""
-        if self.state.chosen.wants_peer:
+        if self.state.chosen.has_peer and not self.state.chosen.peer:
             self.action_name_peer()
         else:
             self.post_message(self.StartRequested())

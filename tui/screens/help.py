@@ -155,7 +155,6 @@ class HelpScreen(PanesScreen):
         self._view("help").focus()
 
     def action_turn(self, pages: int) -> None:
-        """Show another subject of the manual."""
         self._subject = SUBJECTS[(SUBJECTS.index(self._subject) + pages) % len(SUBJECTS)]
         self.on_lines_view_resized()
         self._view("help").scroll_home(animate=False)

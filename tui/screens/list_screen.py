@@ -97,7 +97,6 @@ class PanesScreen(Screen[None]):
         draw_head(self)
 
     def action_move(self, how: str) -> None:
-        """Scroll the focused pane."""
         if isinstance(self.focused, LinesView):
             scroll(self.focused, how)
 
@@ -259,7 +258,6 @@ class FilteredListScreen(ListScreen[F]):
         self.set_focus(self._word)
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """List only what contains the word."""
         if changed.input is self._word:
             self._state.filter(changed.value)
             self.draw()

@@ -86,18 +86,17 @@ def _note(kind: Kind, rest: Kind | None, states: Mapping[str, State]) -> str:
     if kind is rest:
         return "" if usual.is_green else f" (most are {usual.value})"
     counted = Counter(states[node] for node in kind.nodes)
-    return "" if set(counted) == {usual} else f" ({_states(counted)})"
+    if set(counted) == {usual}:
+        return ""
+    words = [
+        f"{count} {state.value}" if len(counted) > 1 else state.value for state, count in counted.items()
+    ]
+    return f" ({', '.join(words)})"
 
 
 def _nodes(kind: Kind, is_rest: bool) -> str:
     text = fold_nodes(kind.nodes)
     return plural(len(kind.nodes), "node") if is_rest and len(text) > _MOST_SET_CELLS else text
-
-
-def _states(counted: Mapping[State, int]) -> str:
-    if len(counted) == 1:
-        return next(iter(counted)).value
-    return ", ".join(f"{count} {state.value}" for state, count in counted.items())
 
 
 def draw_uncompared(fleet: Fleet, width: int) -> list[Line]:

@@ -44,11 +44,6 @@ def arrange(width: int, height: int, needs: Mapping[str, int], focused: str) -> 
     return _tall(width, height, needs, focused) if is_tall else _short(height, needs, focused)
 
 
-def gpu_cells(width: int) -> int:
-    """Return the width of the GPUs beside the events."""
-    return _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
-
-
 def _short(height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
     """Give the pane with the focus the rows that it needs, and what is left to the others."""
     last = "gpus" if focused == "gpus" else "changes"
@@ -186,7 +181,10 @@ class LiveScreen(PanesScreen):
         self._view("summary").show(summary)
         self._arrange(width, height - HEAD_ROWS - len(summary) - 1)
         if self._is_opened:
-            self._draw_details()
+            details = self._view("details")
+            details.set_title(self._state.detail_title(self._pane))
+            if details.room:
+                details.show(self._state.detail_lines(self._pane, details.room))
             return
         self._state.focused = self._pane
         for pane in PANES:
@@ -200,12 +198,6 @@ class LiveScreen(PanesScreen):
         if traffic.display and traffic.room:
             traffic.set_title(self._state.traffic_title)
             traffic.show(self._state.traffic_lines(traffic.room, traffic.content.height))
-
-    def _draw_details(self) -> None:
-        details = self._view("details")
-        details.set_title(self._state.detail_title(self._pane))
-        if details.room:
-            details.show(self._state.detail_lines(self._pane, details.room))
 
     def _arrange(self, width: int, height: int) -> None:
         """Give each pane its rows."""
@@ -228,7 +220,8 @@ class LiveScreen(PanesScreen):
             below.display = "changes" in arranged or "gpus" in arranged
             below.styles.height = max(arranged.get("changes", 0), arranged.get("gpus", 0))
             both = "changes" in arranged and "gpus" in arranged
-            self._view("gpus").styles.width = gpu_cells(width) if both else "1fr"
+            cells = _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
+            self._view("gpus").styles.width = cells if both else "1fr"
 
     def _rows_of(self, pane: str) -> int:
         """Return the rows that a table needs, with its heading."""
@@ -333,7 +326,6 @@ class LiveScreen(PanesScreen):
         self.draw()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """List only rows that contain the word."""
         self._state.filter(changed.value)
         self.draw()
 

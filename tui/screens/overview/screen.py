@@ -255,7 +255,6 @@ class OverviewScreen(PanelScreen):
         self.draw()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """Show only the GPUs and NICs that match."""
         self._change(lambda state: state.filter(changed.value))
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
