@@ -1,4 +1,4 @@
-"""Draw a forecast: what a reboot, an image or an upgrade brings, its findings, and all installed kernels."""
+"""Draw setup: a forecast for a reboot, an image or an upgrade; the node, the paths and the steps of setup."""
 
 from __future__ import annotations
 
@@ -15,29 +15,21 @@ from probes.setup.steps.guide import Guide
 from probes.setup.upgrade.advice import UNDER_PEERMEM, UpgradeAdvice
 from probes.setup.upgrade.upgrade import ChangeKind, PackageChange
 from probes.snapshot.verdict import State, Verdict
-from widgets.base.columns import Column, draw_columns
-from widgets.base.lines import Line, Run, Tone, fit, line, sentence, width_of, wrapped
+from widgets.base.columns import Column, cells_of, draw_columns
+from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, width_of, wrapped
 from widgets.doctor.findings import NO_LABELS, draw_entries, draw_entry, entries_of
 from widgets.doctor.plan import draw_consequences, draw_steps
 from widgets.node.verdict import path_name
 
-_MARKS = {
-    State.ACTIVE: Run("✓", Tone.GOOD),
-    State.READY: Run("✓", Tone.GOOD),
-    State.DEGRADED: Run("▲", Tone.WARNING),
-    State.BROKEN: Run("✗", Tone.BAD),
-    State.UNKNOWN: Run("?", Tone.DIM),
-    State.NOT_APPLICABLE: Run("–", Tone.DIM),
+# The mark and the words of an outlook.
+_OUTLOOKS = {
+    State.ACTIVE: (Run("✓", Tone.GOOD), "will work"),
+    State.READY: (Run("✓", Tone.GOOD), "will work"),
+    State.DEGRADED: (Run("▲", Tone.WARNING), "will work, but not fully"),
+    State.BROKEN: (Run("✗", Tone.BAD), "will not work"),
+    State.UNKNOWN: (Run("?", Tone.DIM), "unknown"),
+    State.NOT_APPLICABLE: (Run("–", Tone.DIM), "not applicable"),
 }
-_WORDS = {
-    State.ACTIVE: "will work",
-    State.READY: "will work",
-    State.DEGRADED: "will work, but not fully",
-    State.BROKEN: "will not work",
-    State.UNKNOWN: "unknown",
-    State.NOT_APPLICABLE: "not applicable",
-}
-_MAY_FAIL = "may not work"
 _SENTENCES = {
     State.UNKNOWN: "the state of GPUDirect RDMA is unknown",
     State.NOT_APPLICABLE: "GPUDirect RDMA does not apply",
@@ -75,13 +67,13 @@ def draw_outlook(verdict: Verdict, opening: str, width: int, may_fail: bool = Fa
     `may_fail`: it is degraded because the whole path may not work, not because a part does not.
     """
     state = verdict.state
-    words = _MAY_FAIL if may_fail and state is State.DEGRADED else _WORDS[state]
+    words = "may not work" if may_fail and state is State.DEGRADED else _OUTLOOKS[state][1]
     word = _SENTENCES.get(state, f"GPUDirect RDMA {words}")
-    is_usable = state.is_usable and verdict.path is not None
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
-    by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable and verdict.path is not None else ""
+    is_usable = state.is_usable and verdict.path is not None
+    by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable else ""
     first, *rest = wrapped(f"{opening}: {word}{by}", width - 2, Tone.TITLE)
-    lines: list[Line] = [(_MARKS[state], Run(" "), *first), *((Run("  "), *part) for part in rest)]
+    lines: list[Line] = [(_OUTLOOKS[state][0], Run(" "), *first), *((Run("  "), *part) for part in rest)]
     if not state.is_green and verdict.reason:
         lines.extend(wrapped(sentence(verdict.reason), width, Tone.PLAIN, "  "))
     return lines
@@ -114,16 +106,12 @@ def _place(kernel: KernelForecast, forecast: Forecast) -> str:
 def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
     """Draw a row for each kernel, then why each other kernel may not work."""
     kernels = forecast.kernels
-
-    def cells(texts: list[str]) -> list[Line]:
-        return [line(text) for text in texts]
-
-    paths = [kernel.verdict.path for kernel in kernels]
+    names = [line(_OUTLOOKS[kernel.verdict.state][0], f" {kernel.release}") for kernel in kernels]
     columns = [
-        Column("KERNEL", [line(_MARKS[kernel.verdict.state], f" {kernel.release}") for kernel in kernels], 1),
-        Column("", cells([_when(kernel) for kernel in kernels]), 2),
-        Column("GPUDIRECT RDMA", cells([_WORDS[kernel.verdict.state] for kernel in kernels]), 1),
-        Column("PATH", cells(["–" if path is None else path_name(path) for path in paths]), 3),
+        Column("KERNEL", names, 1),
+        Column("", cells_of(kernels, _when), 2),
+        Column("GPUDIRECT RDMA", cells_of(kernels, lambda row: Run(_OUTLOOKS[row.verdict.state][1])), 1),
+        Column("PATH", cells_of(kernels, lambda row: Run(path_name(row.verdict.path))), 3),
     ]
     lines = list(draw_columns(columns, ["" for _ in kernels], width, selected))
     for kernel in kernels:
@@ -135,9 +123,8 @@ def draw_kernels(forecast: Forecast, selected: str, width: int) -> list[Line]:
     return lines
 
 
-def _when(kernel: KernelForecast) -> str:
-    words = ["running"] * kernel.is_running + ["next"] * (kernel.is_next is True)
-    return ", ".join(words)
+def _when(kernel: KernelForecast) -> Run:
+    return Run(", ".join(["running"] * kernel.is_running + ["next"] * (kernel.is_next is True)))
 
 
 def draw_image_check(check: ImageCheck, width: int) -> list[Line]:
@@ -244,7 +231,12 @@ def draw_summary(guide: Guide, width: int, as_of: str = "") -> list[Line]:
     done = sum(step.state is StepState.DONE for step in wanted)
     when = f" · {as_of}" if as_of else ""
     head = f"{_path_words(guide)} · {done} of {plural(len(wanted), 'step')} done{when}"
-    rest = f" · {finished_words(guide)}{_optional_words(guide)}" if guide.is_finished else _next_words(guide)
+    rest = f" · {finished_words(guide)}" if guide.is_finished else ""
+    unknown = sum(step.state is StepState.UNKNOWN for step in guide.steps)
+    if (following := guide.next_step) is not None:
+        rest += f" · {'optional' if guide.is_finished else 'next'}: {following.title}"
+    elif unknown and not guide.is_finished:
+        rest = f" · {unknown} unknown: see why, or skip"
     is_whole = guide.is_finished and not guide.skipped
     lines = wrapped(f"{head}{rest}", width, Tone.GOOD if is_whole else Tone.TITLE)
     for old in guide.choice.old_peermem if guide.path is guide.choice.recommended else ():
@@ -270,18 +262,6 @@ def _path_words(guide: Guide) -> str:
     return f"target path {guide.path.value}, {guide.path_by}{instead}"
 
 
-def _next_words(guide: Guide) -> str:
-    if (following := guide.next_step) is not None:
-        return f" · next: {following.title}"
-    unknown = sum(step.state is StepState.UNKNOWN for step in guide.steps)
-    return f" · {unknown} unknown: see why, or skip" if unknown else ""
-
-
-def _optional_words(guide: Guide) -> str:
-    following = guide.next_step
-    return f" · optional: {following.title}" if following is not None else ""
-
-
 def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Line:
     """Draw one step in one line: state, title, reason."""
     cells = min(40, max(32, width // 3))
@@ -303,8 +283,8 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
     if step.needs_console:
         text = "This needs the console at the next boot: a BMC or a keyboard, not SSH."
         lines.extend(wrapped(text, width, Tone.WARNING))
-    if step.findings:
-        lines.extend(wrapped(f"Checks: {', '.join(step.findings)}", width, Tone.DIM))
+    checks = f"Checks: {', '.join(step.findings)}" if step.findings else ""
+    lines += paragraphs((checks,), width, Tone.DIM)
     if step.plan is not None:
         lines += draw_consequences(step.plan, width)
         lines += draw_steps(step.plan, width)
@@ -312,20 +292,17 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
         lines.extend(wrapped(f"Run: {step.command}", width))
     if not step.is_over:
         lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or Skip in Setup", width, Tone.DIM))
-    for evidence in step.evidence[:_MOST_EVIDENCE]:
-        lines.extend(wrapped(f"{evidence.source}: {evidence.value}", width, Tone.DIM))
     more = len(step.evidence) - _MOST_EVIDENCE
-    if more > 0:
-        lines.extend(wrapped(f"… {more} more in Doctor", width, Tone.DIM))
-    return lines
+    texts = [f"{evidence.source}: {evidence.value}" for evidence in step.evidence[:_MOST_EVIDENCE]]
+    return lines + paragraphs((*texts, f"… {more} more in Doctor" if more > 0 else ""), width, Tone.DIM)
 
 
 def draw_path_table(guide: Guide, width: int) -> list[Line]:
     """Draw each path's requirements with what was read, and the recommendation."""
     lines: list[Line] = wrapped(guide.choice.reason, width)
-    for old in guide.choice.old_peermem:
-        text = f"An old configuration still loads nvidia_peermem ({old.source}: {old.value})"
-        lines.extend(wrapped(text, width, Tone.WARNING))
+    old_loads = (f"{old.source}: {old.value}" for old in guide.choice.old_peermem)
+    texts = (f"An old configuration still loads nvidia_peermem ({old})" for old in old_loads)
+    lines += paragraphs(texts, width, Tone.WARNING)
     for rows in guide.choice.paths:
         lines.append(line(Run(rows.path.value, Tone.TITLE)))
         for row in rows.requirements:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from probes.host.protocol import Host
 from probes.simulation.host import SimulatedHost
 from tui.bandwidth.pairs.pairs_runner import UNCONFIRMED, NodeProcesses
-from tui.bandwidth.pairs.simulated_fleet import connect_simulated
 from tui.bandwidth.processes import ProcessExit, ToolProcess
+from tui.bandwidth.simulated_processes import connect_simulated
 
 SLOW = "pcie-l40s+half-rate"
 GOOD = "pcie-l40s"  # one NIC, which makes a fleet cheap

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.planned_series import LeftOut, Series
+from probes.base.text import join_limited
 from probes.facts.jobs import processes
 from probes.facts.node import probe_node
 from probes.host.probe_thread import start_probe
@@ -50,10 +51,7 @@ def with_processes(host: Host, examination: Examination) -> Examination:
 
 def abort_reason(affected: Sequence[str]) -> str:
     """Return why the next test does not start, as a sentence; "" if no job is affected."""
-    if not affected:
-        return ""
-    more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
-    return f"running jobs would now be affected: {affected[0]}{more}"
+    return f"running jobs would now be affected: {join_limited(affected, 1)}" if affected else ""
 
 
 def with_not_started(series: Series, started: int, reason: str) -> Series:

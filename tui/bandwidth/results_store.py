@@ -13,7 +13,7 @@ import os
 import re
 import time
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.result import SCHEMA, Result, from_json, is_readable, to_json
@@ -33,40 +33,6 @@ _TYPE_LIMIT = 200
 _MOST_TYPES = 32  # baselines of one product that are read
 
 
-class ResultsStore(Protocol):
-    """The saved results, and the baseline of each machine type."""
-
-    def add(self, result: Result) -> None:
-        """Save a result, or raise StoreError."""
-
-    def results(self) -> tuple[Result, ...]:
-        """Return all saved results, oldest first."""
-
-    def add_run(self, result: Result) -> None:
-        """Save a run of a bisection, also one that failed, until the bisection ends; or raise StoreError."""
-
-    def end_bisection(self) -> None:
-        """Forget the runs of bisections, or raise StoreError."""
-
-    def unfinished_runs(self) -> tuple[Result, ...]:
-        """Return the runs of bisections that have not ended, oldest first."""
-
-    def why_unread(self) -> str:
-        """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
-
-    def baseline(self, machine: str) -> tuple[Result, ...]:
-        """Return the baseline of a machine type; () if there is none."""
-
-    def no_baseline(self, machine: str) -> str:
-        """Return why a machine type has no baseline although one might be expected, else ""."""
-
-    def save_baseline(self, results: tuple[Result, ...]) -> str:
-        """Add results to the baseline of their machine type; return its place, or raise StoreError.
-
-        A result replaces the baseline's result of the same test; all others stay.
-        """
-
-
 class StoreError(Exception):
     """A result could not be saved; the message says why."""
 
@@ -80,24 +46,31 @@ class MemoryResultsStore:
         self._baselines: dict[str, tuple[Result, ...]] = {}
 
     def add(self, result: Result) -> None:
+        """Save a result, or raise StoreError."""
         self._results.append(result)
 
     def results(self) -> tuple[Result, ...]:
+        """Return all saved results, oldest first."""
         return tuple(self._results)
 
     def add_run(self, result: Result) -> None:
+        """Save a run of a bisection, also one that failed, until the bisection ends; or raise StoreError."""
         self._runs.append(result)
 
     def end_bisection(self) -> None:
+        """Forget the runs of bisections, or raise StoreError."""
         self._runs.clear()
 
     def unfinished_runs(self) -> tuple[Result, ...]:
+        """Return the runs of bisections that have not ended, oldest first."""
         return tuple(self._runs)
 
     def why_unread(self) -> str:
+        """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
         return ""
 
     def baseline(self, machine: str) -> tuple[Result, ...]:
+        """Return the baseline of a machine type; () if there is none."""
         return self._baselines.get(machine, ())
 
     def no_baseline(self, machine: str) -> str:
@@ -105,16 +78,15 @@ class MemoryResultsStore:
         return "" if machine in self._baselines else other_type_hint(machine, tuple(self._baselines))
 
     def save_baseline(self, results: tuple[Result, ...]) -> str:
+        """Add results to the baseline of their machine type; return its place, or raise StoreError.
+
+        A result replaces the baseline's result of the same test; all others stay.
+        """
         new = updated_baseline(results, self.baseline)
         if isinstance(new, Refused):
             raise StoreError(new.reason)
         self._baselines[new.machine] = new.results
         return "in memory only, because the node is simulated"
-
-
-def open_results_store(origin: Origin) -> ResultsStore:
-    """Return the store of a host: on disk for this machine, in memory for a simulated node."""
-    return DiskResultsStore() if origin.source is Source.LIVE else MemoryResultsStore()
 
 
 def slug(machine: str) -> str:
@@ -253,6 +225,14 @@ class DiskResultsStore:
 
     def _baseline_path(self, machine: str) -> str:
         return os.path.join(self._directory, "baselines", f"{slug(machine)}.json")
+
+
+ResultsStore = MemoryResultsStore | DiskResultsStore
+
+
+def open_results_store(origin: Origin) -> ResultsStore:
+    """Return the store of a host: on disk for this machine, in memory for a simulated node."""
+    return DiskResultsStore() if origin.source is Source.LIVE else MemoryResultsStore()
 
 
 def _line(result: Result) -> str:

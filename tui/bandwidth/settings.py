@@ -1,4 +1,4 @@
-"""The settings of a bandwidth test: rows that fit the node and each other, and the request they make.
+"""The settings of a bandwidth test: the values that fit the node and each other, and the request they make.
 
 Independent of Textual.
 """
@@ -6,14 +6,63 @@ Independent of Textual.
 from __future__ import annotations
 
 from probes.bandwidth.model.command import host_of, is_host
-from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
+from probes.bandwidth.model.request import DEFAULT_BYTES, MemoryPath, Mode, Request, Scope
+from probes.bandwidth.planning.inventory import inventory
+from probes.bandwidth.planning.node_settings import active_port, nearest_nic
+from probes.base.frozen import frozen
+from probes.base.unknown import Unknown
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 from probes.snapshot.examination import Examination
-from tui.bandwidth import setting_options
-from tui.bandwidth.setting_options import ALL_SIZES, QUEUE_PAIRS, SECONDS, Option
 from widgets.bandwidth.series import SettingRow
+from widgets.base.figures import binary_size, gbps
+from widgets.node.matrix import BEST_MARK, smi_word
 
 _ONE_ENDED = (Mode.SERVER, Mode.CLIENT)  # gdrtop starts one end only
+_ALL_SIZES = 0
+_SIZES = (DEFAULT_BYTES, 4 << 20, 8 << 20, 2, 64, 4096, 64 << 10)
+_LATENCY_SIZES = (2, 64, 1024, 4096, 64 << 10)
+
+
+@frozen
+class Option:
+    """A value of a setting, its text, and a short note beside it."""
+
+    value: object
+    text: str
+    note: str = ""
+    is_possible: bool = True
+
+
+_MODES = [
+    Option(Mode.LOOPBACK, "loopback: both ends on this node"),
+    Option(Mode.SERVER, "server: wait for a peer"),
+    Option(Mode.CLIENT, "client: connect to a server on the peer"),
+    Option(Mode.BOTH_ENDS, "both ends: start the peer over SSH"),
+]
+_MEMORIES = [
+    Option(MemoryPath.BEST, "GPU memory, best path on this node"),
+    Option(MemoryPath.HOST, "host memory"),
+    Option(MemoryPath.PEERMEM, "GPU memory via nvidia-peermem"),
+    Option(MemoryPath.DMABUF, "GPU memory via DMA-BUF"),
+    Option(MemoryPath.COMPARE, "compare host memory, nvidia-peermem, DMA-BUF"),
+]
+_COLLECTIVE_MEMORIES = [
+    Option(MemoryPath.BEST, "GPU memory, NCCL's choice"),
+    Option(MemoryPath.STAGED, "GPU memory staged, without GPUDirect RDMA"),
+    Option(MemoryPath.COMPARE, "compare GPUDirect RDMA and staged"),
+]
+_PAIRS = [
+    Option(Scope.PAIR, "this GPU and NIC"),
+    Option(Scope.SWEEP, "every GPU with its best NIC"),
+    Option(Scope.MATRIX, "every GPU with every NIC"),
+]
+_GPUS = [Option(Scope.PAIR, "this GPU"), Option(Scope.SWEEP, "every GPU, one after another")]
+_SECONDS = [Option(n, f"{n} s") for n in dict.fromkeys((Request.duration_s, 10, 30, 60, 300, 3600, 5))]
+_QUEUE_PAIRS = [Option(n, f"{n}") for n in dict.fromkeys((Request.queue_pairs, 1, 2, 4, 8, 16))]
+_DIRECTIONS = [Option(False, "no"), Option(True, "yes (sum of both directions)")]
+_TRANSPORTS = [Option(False, "NVLink or PCIe, as in a job"), Option(True, "NICs, no NVLink or shared memory")]
 
 
 class BandwidthSettings:
@@ -81,8 +130,8 @@ class BandwidthSettings:
             nic=nic if is_pair else None,
             far_nic=self._text("far nic"),
             peer=self.peer if mode in (Mode.CLIENT, Mode.BOTH_ENDS) else "",
-            size_bytes=size if isinstance(size, int) and size != ALL_SIZES else None,
-            all_sizes=size == ALL_SIZES,
+            size_bytes=size if isinstance(size, int) and size != _ALL_SIZES else None,
+            all_sizes=size == _ALL_SIZES,
             duration_s=self._number("seconds"),
             queue_pairs=1 if self._is_latency else self._number("queue pairs"),
             is_bidirectional=not self._is_latency and self._value("both") is True,
@@ -122,11 +171,6 @@ class BandwidthSettings:
             return f"{text[:80]!r} is not a host name or address" + (" or user@host" if uses_ssh else "")
         self.peer = text
         return ""
-
-    @property
-    def wants_peer(self) -> bool:
-        """Return whether the name of the peer is missing."""
-        return self.has_peer and not self.peer
 
     @property
     def has_peer(self) -> bool:
@@ -170,38 +214,52 @@ class BandwidthSettings:
             rows.append("far nic")
         rows += ["memory", "scope", "size"] if self._has_scopes else ["memory", "size"]
         if not self._is_latency:
-            rows += ["seconds"] if self._value("size") != ALL_SIZES else []
+            rows += ["seconds"] if self._value("size") != _ALL_SIZES else []
             rows += ["queue pairs", "both"]
         return [*rows, "bind"]
 
     def _options(self, row: str) -> list[Option]:
-        examination, mode = self._examination, self._values["setup"]
-        is_collective, can_compare = self._tool in NCCL_TESTS, mode not in _ONE_ENDED
+        examination, mode, tool = self._examination, self._values["setup"], self._tool
         match row:
-            case "gpu":
-                return setting_options.gpus(examination)
-            case "nic" if is_collective:
-                return setting_options.collective_nics(examination)
-            case "nic" if "gpu" in self._row_names():
-                return setting_options.nics(examination, self._value("gpu"))
-            case "nic":
-                return setting_options.host_memory_nics(examination)
-            case "far nic":
-                return setting_options.far_nics(examination, self._value("nic"), mode is Mode.LOOPBACK)
             case "test":
-                return setting_options.tests(examination)
-        memories = setting_options.memories(can_compare)
-        return {
-            "setup": setting_options.MODES,
-            "memory": setting_options.COLLECTIVE_MEMORIES if is_collective else memories,
-            "scope": setting_options.scopes(self._tool),
-            "size": setting_options.sizes(self._is_latency),
-            "seconds": setting_options.numbers(SECONDS, " s"),
-            "queue pairs": setting_options.numbers(QUEUE_PAIRS),
-            "both": setting_options.DIRECTIONS,
-            "bind": setting_options.bindings(self._tool),
-            "through": setting_options.TRANSPORTS,
-        }.get(row, [])
+                return _tests(examination)
+            case "setup":
+                return _MODES
+            case "gpu":
+                return _gpus(examination)
+            case "nic" if tool in NCCL_TESTS:
+                return [Option(None, "all, NCCL's choice"), *_nics(examination)]
+            case "nic" if "gpu" in self._row_names():
+                return _nics(examination, self._value("gpu"))
+            case "nic":  # for host memory: the first GPU's best one first, as without a choice
+                cards = [] if examination is None else examination.topology.gpus
+                best = nearest_nic(examination.topology, cards[0].id) if examination and cards else None
+                return sorted(_nics(examination), key=lambda option: option.value != best)
+            case "far nic":  # a peer's devices are unknown, so it has the names of this node
+                same = Option(None, "the same port" if mode is Mode.LOOPBACK else "same name as here")
+                near = self._value("nic")
+                return [same, *(option for option in _nics(examination) if option.value != near)]
+            case "memory" if tool in NCCL_TESTS:
+                return _COLLECTIVE_MEMORIES
+            case "memory":  # comparing takes several tests in a row
+                can_compare = mode not in _ONE_ENDED
+                return [each for each in _MEMORIES if can_compare or each.value is not MemoryPath.COMPARE]
+            case "scope":
+                return _PAIRS if tool in (*PERFTEST, *NCCL_TESTS) else _GPUS
+            case "size":
+                sizes = _LATENCY_SIZES if self._is_latency else _SIZES
+                first, *rest = [Option(size, binary_size(size)) for size in sizes]
+                return [first, Option(_ALL_SIZES, "all, 2 B to 8 MiB"), *rest]
+            case "bind":
+                device = "GPU" if tool in GDRCOPY else "NIC"
+                return [Option(True, f"CPU and memory to the {device}'s NUMA node"), Option(False, "no")]
+        others = {
+            "seconds": _SECONDS,
+            "queue pairs": _QUEUE_PAIRS,
+            "both": _DIRECTIONS,
+            "through": _TRANSPORTS,
+        }
+        return others.get(row, [])
 
     def _value(self, row: str) -> object:
         """Return the value of a row: the one that was set, else the first possible one.
@@ -248,3 +306,40 @@ class BandwidthSettings:
         if option is None:
             return SettingRow(name, label, value if isinstance(value, str) else "none here", "", False)
         return SettingRow(name, label, option.text, option.note, option.is_possible)
+
+
+def _tests(examination: Examination | None) -> list[Option]:
+    """Return every test, with what its tool cannot do here."""
+    found = {} if examination is None else {entry.tool: entry for entry in inventory(examination)}
+    options = []
+    for program in PROGRAMS:
+        entry = found.get(program.name)
+        note, is_possible = ("", True) if entry is None else (entry.missing, entry.can_run)
+        options.append(Option(program.name, f"{program.name}: {program.label}", note, is_possible))
+    return options
+
+
+def _gpus(examination: Examination | None) -> list[Option]:
+    """Return the GPUs by their PCI address."""
+    facts = None if examination is None else examination.node.gpus
+    if not isinstance(facts, GpuFacts):
+        return []
+    return [Option(gpu.bdf, f"GPU{gpu.index}", f"{gpu.name} · {gpu.bdf}") for gpu in facts.gpus]
+
+
+def _nics(examination: Examination | None, gpu: object = None) -> list[Option]:
+    """Return the RDMA devices: those nearest to the GPU first."""
+    rdma = None if examination is None else examination.node.rdma
+    if examination is None or not isinstance(rdma, RdmaFacts):
+        return []
+    topology = examination.topology
+    devices = {device.name: device for device in rdma.devices if not isinstance(device.bdf, Unknown)}
+    best = topology.best_nics.get(gpu, ()) if isinstance(gpu, str) else ()
+    options = []
+    for name in dict.fromkeys([*(name for name in best if name in devices), *devices]):
+        port = active_port(devices[name])
+        path = topology.paths.get((gpu, name)) if isinstance(gpu, str) else None
+        word = "" if path is None else smi_word(path) + (BEST_MARK if best[:1] == (name,) else "")
+        rate = "no active port" if port is None else gbps(port.rate_gbps)
+        options.append(Option(name, f"{name} {word}".rstrip(), rate, port is not None))
+    return options

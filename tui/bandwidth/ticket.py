@@ -14,7 +14,7 @@ from probes.snapshot.examination import Examination
 from tui.runtime.printing import print_lines
 from widgets.bandwidth.result import draw_result
 from widgets.bandwidth.table import draw_rows
-from widgets.base.lines import Line, line, plain, wrapped
+from widgets.base.lines import Line, line, paragraphs, plain, wrapped
 
 _WIDTH = 100
 _MOST_ROWS = 40
@@ -43,7 +43,9 @@ def ticket_text(
     lines: list[Line] = [line("gdrtop bandwidth tests")]
     first = results[0] if results else None
     node, machine = (first.node, first.machine) if first else ("", "")
-    lines += _table({"node": hostname or node, "machine": machine, **(versions or {})})
+    facts = {"node": hostname or node, "machine": machine, **(versions or {})}
+    cells = max(map(len, facts)) + 1
+    lines += [line(f"{name + ':':<{cells}} {value}") for name, value in facts.items() if value]
     origins = sorted({result.origin for result in results if result.origin != _LIVE})
     for origin in origins:
         lines += [(), line(f"SIMULATED, NOT MEASURED: {origin.upper()}")]
@@ -53,9 +55,7 @@ def ticket_text(
     for test in left_out:
         lines += [(), *wrapped(f"skipped: {test.title}: {test.reason}", _WIDTH)]
     if meaning := conclusions(results, left_out):
-        lines += [(), line("what it means")]
-        for sentence in meaning:
-            lines += wrapped(sentence, _WIDTH, indent="  ")
+        lines += [(), line("what it means"), *paragraphs(meaning, _WIDTH, indent="  ")]
     out = io.StringIO()
     print_lines(lines, out, ascii_only=True)
     return out.getvalue()
@@ -71,8 +71,3 @@ def _test(number: int, result: Result, comparisons: Sequence[str]) -> list[Line]
     lines += [line("  ", plain(text)) for text in draw_result(result, comparisons, _WIDTH - 2)]
     rows = draw_rows(result.samples[-_MOST_ROWS:], _WIDTH - 4, result.tool.endswith("_lat"))
     return [*lines, *(line("    ", plain(row)) for row in rows)]
-
-
-def _table(rows: Mapping[str, str]) -> list[Line]:
-    cells = max(map(len, rows))
-    return [line(f"{name + ':':<{cells + 1}} {value}") for name, value in rows.items() if value]

@@ -23,7 +23,7 @@ from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
 from widgets.bandwidth.result import draw_last_result
 from widgets.bandwidth.series import draw_affected, draw_planned, draw_settings, peer_command
-from widgets.base.lines import Line, Run, Tone, rows_of, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, rows_of, sentence, wrapped
 from widgets.base.lines_view import LinesView
 
 # What the setup screen of bandwidth tests shows: settings, planned tests, and whom they would affect.
@@ -175,10 +175,8 @@ class BandwidthSetupState:
                 if result is not None:
                     title = f", {test.title}:" if len(series.tests) > 1 else ""
                     lines += draw_last_result(result, self.now, width, f"{label}{title}")
-        for why in (self._unread, self._no_baseline):
-            if why:
-                lines += wrapped(sentence(why), width, Tone.WARNING)
-        return lines
+        notes = (sentence(why) for why in (self._unread, self._no_baseline) if why)
+        return lines + paragraphs(notes, width, Tone.WARNING)
 
     @property
     def peer_command(self) -> str:
@@ -212,7 +210,7 @@ class BandwidthSetupScreen(PanesScreen):
         ZOOM_KEY,
         *leave_keys("bandwidth"),
     ]
-    CONDITIONAL = ("start", "change", "name_peer", "copy")
+    CONDITIONAL = ("start", "name_peer", "copy")
 
     class Changed(Message):
         """The settings have changed. The tests must be planned again."""
@@ -229,24 +227,14 @@ class BandwidthSetupScreen(PanesScreen):
         yield static_view("summary")
         yield LinesView("Settings", id="settings")
         yield LinesView("Planned tests", id="planned")
-        question = LinesView(id="question")
-        question.can_focus = False
-        yield question
+        yield static_view("question")
         yield Input(placeholder="Host name or address of the peer. Esc cancels", id="peer", max_length=300)
         yield KeyFooter()
 
     def on_mount(self) -> None:
         self._peer.display = False
-        self._settings.focus()
+        self._view("settings").focus()
         self.post_message(self.Changed())
-
-    @property
-    def _settings(self) -> LinesView:
-        return self.query_one("#settings", LinesView)
-
-    @property
-    def _planned(self) -> LinesView:
-        return self.query_one("#planned", LinesView)
 
     @property
     def _peer(self) -> Input:
@@ -259,36 +247,33 @@ class BandwidthSetupScreen(PanesScreen):
         """Draw the panes, once they exist."""
         if not self.is_mounted:
             return
-        self.query_one("#summary", LinesView).show(self.state.summary())
-        self._settings.display = not self.state.refusal
-        if self._settings.room:
-            self._settings.show(self.state.settings())
-            row = rows_of(self._settings.lines).get(self.state.chosen.selected)
+        self._view("summary").show(self.state.summary())
+        settings, planned = self._view("settings"), self._view("planned")
+        settings.display = not self.state.refusal
+        if settings.room:
+            settings.show(self.state.settings())
+            row = rows_of(settings.lines).get(self.state.chosen.selected)
             if row is not None:
-                self._settings.scroll_to_row(row)
-        if self._planned.room:
-            self._planned.show(self.state.lines(self._planned.room))
-        self.query_one("#question", LinesView).show([self.state.question])
+                settings.scroll_to_row(row)
+        if planned.room:
+            planned.show(self.state.lines(planned.room))
+        self._view("question").show([self.state.question])
         self._refresh_changed_bindings()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("start", "change"):
-            return not self.state.refusal
-        if action == "name_peer":
-            return self.state.chosen.has_peer
-        return bool(self.state.peer_command) if action == "copy" else True
-
-    def why_not(self, action: str) -> str:
-        if action in ("start", "change(1)", "change(-1)"):
+    def why_not(self, action: str) -> str | None:
+        if action in ("start", "change(1)", "change(-1)") and self.state.refusal:
             return f"no test can run here: {self.state.refusal}."
-        reasons = {"name_peer": "this test needs no peer.", "copy": "these tests need no command on a peer."}
-        return reasons.get(action, "")
+        if action == "name_peer" and not self.state.chosen.has_peer:
+            return "this test needs no peer."
+        if action == "copy" and not self.state.peer_command:
+            return "these tests need no command on a peer."
+        return super().why_not(action)
 
     # Keys
 
     def action_move(self, how: str) -> None:
         """Select another row, or scroll the lower pane."""
-        if self._planned.has_focus:
+        if self._view("planned").has_focus:
             super().action_move(how)
             return
         steps = {"up": -1, "down": 1, "page_up": -_END, "page_down": _END, "first": -_END, "last": _END}
@@ -296,20 +281,19 @@ class BandwidthSetupScreen(PanesScreen):
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        if picked.view is self._settings:
+        if picked.view is self._view("settings"):
             self.state.chosen.selected = picked.id
             self.draw()
 
     def action_change(self, step: int) -> None:
         if self.state.change(step):
-            self._planned.scroll_to(y=0, animate=False)
+            self._view("planned").scroll_to(y=0, animate=False)
             self.draw()
             self.post_message(self.Changed())
         elif self.state.chosen.selected == "peer":
             self.action_name_peer()
 
     def action_name_peer(self) -> None:
-        """Ask for the peer's name."""
         self._peer.value = self.state.chosen.peer
         self._peer.display = True
         self.set_focus(self._peer)
@@ -325,11 +309,11 @@ class BandwidthSetupScreen(PanesScreen):
 
     def _leave_input(self) -> None:
         self._peer.display = False
-        self._settings.focus()
+        self._view("settings").focus()
 
     def action_start(self) -> None:
         """Run the tests; ask for the peer's name first if it is missing."""
-        if self.state.chosen.wants_peer:
+        if self.state.chosen.has_peer and not self.state.chosen.peer:
             self.action_name_peer()
         else:
             self.post_message(self.StartRequested())

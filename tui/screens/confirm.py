@@ -18,7 +18,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, scroll, static_view
-from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, section, wrapped
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -45,31 +45,22 @@ class ConfirmState:
         self.typed = ""
         self.is_unfolded = False  # show each of many similar steps
         self.is_rehearsing = False
-        self._rehearsal: tuple[Judgment, Judgment, tuple[str, ...]] | None = None
-        self._rehearsal_failure = ""
+        self.rehearsal: tuple[Judgment, Judgment, tuple[str, ...]] | str = ""  # of the twin, or why it failed
 
     @property
     def can_rehearse(self) -> bool:
         """Return whether a twin can be made: a rehearsal asks the node itself."""
         return self.origin.is_running or self.origin.source is Source.SIMULATED
 
-    def set_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
-        """Take how the twin was before and after."""
-        self.is_rehearsing, self._rehearsal_failure = False, ""
-        self._rehearsal = before, after, not_rehearsed
-
-    def fail_rehearsal(self, message: str) -> None:
-        """Take why there was no rehearsal."""
-        self.is_rehearsing, self._rehearsal, self._rehearsal_failure = False, None, message
-
     def _rehearsal_lines(self, width: int) -> list[Line]:
         from widgets.doctor.changes import draw_rehearsal
 
         if self.is_rehearsing:
             return wrapped("Rehearsing on a simulated copy of this node…", width, Tone.TITLE)
-        if self._rehearsal_failure:
-            return wrapped(f"The rehearsal failed: {self._rehearsal_failure}", width, Tone.WARNING)
-        return [] if self._rehearsal is None else [*draw_rehearsal(*self._rehearsal, width), ()]
+        if isinstance(self.rehearsal, str):
+            failed = f"The rehearsal failed: {self.rehearsal}"
+            return wrapped(failed, width, Tone.WARNING) if self.rehearsal else []
+        return [*draw_rehearsal(*self.rehearsal, width), ()]
 
     @property
     def word(self) -> str:
@@ -113,16 +104,13 @@ class ConfirmState:
             heading = f"STEP {number}" if len(steps) == 1 else f"STEPS {number}–{last}"
             lines.extend([(), (Run(heading, Tone.TITLE),), *draw_group(steps, width)])
             number = last + 1
-        left = left_to_do(plan)
-        if left:
-            lines.extend([(), (Run("MANUAL STEPS", Tone.TITLE),)])
-            if not left[0].is_instruction:
-                why = why_manual(left[0], plan.is_simulated)
-                lines.extend(
-                    wrapped(f"{next(iter(left[0].argv), left[0].command)}: {why}", width, Tone.DIM, "  ")
-                )
-            for place, steps in enumerate(self._groups(left), 1):
-                lines.extend(draw_group(steps, width, f"{place}. "))
+        left, manual = left_to_do(plan), list[Line]()
+        if left and not left[0].is_instruction:
+            why = why_manual(left[0], plan.is_simulated)
+            manual += wrapped(f"{next(iter(left[0].argv), left[0].command)}: {why}", width, Tone.DIM, "  ")
+        for place, steps in enumerate(self._groups(left), 1):
+            manual += draw_group(steps, width, f"{place}. ")
+        lines += section("MANUAL STEPS", manual)
         if note and not plan.is_simulated:
             lines.extend([(), *note])
         return [*lines, *draw_affected(clearance, width)]
@@ -178,24 +166,17 @@ def draw_warnings(clearance: Clearance, width: int) -> list[Line]:
 
 def draw_cuts(clearance: Clearance, width: int) -> list[Line]:
     """Draw what the plan may cut off."""
-    lines: list[Line] = []
-    if clearance.cuts:
-        lines.extend([(), (Run("THIS CAN CUT OFF THE NODE", Tone.TITLE),)])
-        for cut in clearance.cuts:
-            lines.extend(wrapped(f"▲ {cut}", width, Tone.WARNING, "  "))
-    if clearance.is_detached:
-        lines.extend(wrapped(_DETACHED, width, Tone.PLAIN, "  "))
-    return lines
+    detached = wrapped(_DETACHED, width, Tone.PLAIN, "  ") if clearance.is_detached else []
+    return [*_warnings("THIS CAN CUT OFF THE NODE", clearance.cuts, width), *detached]
 
 
 def draw_affected(clearance: Clearance, width: int) -> list[Line]:
     """Draw which jobs the plan would affect, a line each."""
-    lines: list[Line] = []
-    if clearance.affected:
-        lines.extend([(), (Run("RUNNING JOBS WOULD BE AFFECTED", Tone.TITLE),)])
-        for affected in clearance.affected:
-            lines.extend(wrapped(f"▲ {affected}", width, Tone.WARNING, "  "))
-    return lines
+    return _warnings("RUNNING JOBS WOULD BE AFFECTED", clearance.affected, width)
+
+
+def _warnings(title: str, texts: Sequence[str], width: int) -> list[Line]:
+    return section(title, paragraphs((f"▲ {text}" for text in texts), width, Tone.WARNING, "  "))
 
 
 class ConfirmScreen(PanesScreen):
@@ -246,7 +227,7 @@ class ConfirmScreen(PanesScreen):
 
     def on_mount(self) -> None:
         """Focus the field of the host name, else the plan."""
-        (self._typed if self._state.word else self._plan).focus()
+        (self._typed if self._state.word else self._view("plan")).focus()
 
     @property
     def is_question(self) -> bool:
@@ -254,42 +235,30 @@ class ConfirmScreen(PanesScreen):
         return self._state.can_run
 
     @property
-    def _plan(self) -> LinesView:
-        return self.query_one("#plan", LinesView)
-
-    @property
     def _typed(self) -> Input:
         return self.query_one("#typed", Input)
 
     def on_lines_view_resized(self) -> None:
-        if self._plan.room:
-            self._plan.show(self._state.lines(self._plan.room))
-        self.query_one("#summary", LinesView).show([self._state.title_line])
+        plan = self._view("plan")
+        if plan.room:
+            plan.show(self._state.lines(plan.room))
+        self._view("summary").show([self._state.title_line])
         tone = Tone.WARNING if self._state.word or not self._state.can_run else Tone.DIM
-        self.query_one("#question", LinesView).show([(Run(self._state.question, tone),)])
+        self._view("question").show([(Run(self._state.question, tone),)])
         self._delay.note_drawn()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "rehearse":
-            return self._state.can_rehearse
-        if action == "unfold":
-            return self._state.can_unfold
-        return self._state.can_run if action in ("run", "confirm") else True
-
-    def why_not(self, action: str) -> str:
-        if action in ("run", "confirm"):
+    def why_not(self, action: str) -> str | None:
+        if action in ("run", "confirm") and not self._state.can_run:
             return self._state.question
-        reasons = {
-            "rehearse": "only a running or simulated node can be rehearsed.",
-            "unfold": "every step is shown.",
-        }
-        return reasons.get(action, "")
+        if action == "rehearse" and not self._state.can_rehearse:
+            return "only a running or simulated node can be rehearsed."
+        return "every step is shown." if action == "unfold" and not self._state.can_unfold else None
 
     # Keys
 
     def action_move(self, how: str) -> None:
         """Scroll the plan, also while the host name is typed."""
-        scroll(self._plan, how)
+        scroll(self._view("plan"), how)
 
     def action_confirm(self) -> None:
         """Run it, unless Enter was pressed before the plan could be read."""
@@ -309,7 +278,7 @@ class ConfirmScreen(PanesScreen):
             self._confirm()
         elif submitted.value:
             wrong = f"That is not the host name ({self._state.word}). Nothing was run."
-            self.query_one("#question", LinesView).show([(Run(wrong, Tone.BAD),)])
+            self._view("question").show([(Run(wrong, Tone.BAD),)])
 
     def _confirm(self) -> None:
         if not self._is_confirmed:  # also if the key was pressed twice
@@ -335,17 +304,17 @@ class ConfirmScreen(PanesScreen):
 
     def show_rehearsal(self, before: Judgment, after: Judgment, not_rehearsed: tuple[str, ...]) -> None:
         """Show what to expect afterwards, above the steps."""
-        self._state.set_rehearsal(before, after, not_rehearsed)
+        self._state.is_rehearsing, self._state.rehearsal = False, (before, after, not_rehearsed)
         self._redraw()
 
     def show_rehearsal_failure(self, message: str) -> None:
         """Show why the plan could not be rehearsed."""
-        self._state.fail_rehearsal(message)
+        self._state.is_rehearsing, self._state.rehearsal = False, message
         self._redraw()
 
     def _redraw(self) -> None:
         if self.is_mounted:
-            self._plan.scroll_home(animate=False)
+            self._view("plan").scroll_home(animate=False)
             self.on_lines_view_resized()
 
     def action_copy(self) -> None:

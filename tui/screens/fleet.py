@@ -19,7 +19,6 @@ from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
-from widgets.base.lines_view import LinesView
 from widgets.fleet.answer import differences_of, draw_node, draw_table, headline, type_name, types_of
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
@@ -189,15 +188,13 @@ class FleetScreen(FilteredListScreen[FleetState]):
     def draw_summary(self) -> None:
         """Draw only how far the reading is."""
         if self.is_mounted:
-            self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+            self._view("summary").show(self._state.summary(self.size.width))
 
     def _show_selected(self) -> None:
         self._list.scroll_to_row(self._state.selected_row)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "open":
-            return bool(self._state.selected and not self._state.opening)
-        return super().check_action(action, parameters)
+    def why_not(self, action: str) -> str | None:
+        return "" if action == "open" and self._state.opening else super().why_not(action)
 
     def action_open(self) -> None:
         self.post_message(self.OpenRequested(self._state.selected))

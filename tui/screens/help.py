@@ -152,18 +152,17 @@ class HelpScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        self.query_one("#help", LinesView).focus()
+        self._view("help").focus()
 
     def action_turn(self, pages: int) -> None:
-        """Show another subject of the manual."""
         self._subject = SUBJECTS[(SUBJECTS.index(self._subject) + pages) % len(SUBJECTS)]
         self.on_lines_view_resized()
-        self.query_one("#help", LinesView).scroll_home(animate=False)
+        self._view("help").scroll_home(animate=False)
 
     def on_lines_view_resized(self) -> None:
         subject = line(Run(title(self._subject), Tone.TITLE), f"  (gdrtop help {self._subject})")
-        self.query_one("#summary", LinesView).show([subject])
-        view = self.query_one("#help", LinesView)
+        self._view("summary").show([subject])
+        view = self._view("help")
         if view.room:
             view.show(self._lines(view.room))
 

@@ -13,7 +13,7 @@ from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, fit, line, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, wrapped
 
 
 class HistoryState(ListState):
@@ -42,7 +42,7 @@ class HistoryState(ListState):
         """Draw a line per run: outcome, time, user, title, and the node if it is another one."""
         if self._runs is None:
             return self._draw_absent("Reading the audit log …", width)
-        lines = [part for why in self._unread for part in wrapped(sentence(why), width, Tone.WARNING)]
+        lines = paragraphs(map(sentence, self._unread), width, Tone.WARNING)
         if not self._runs and not lines:
             return wrapped("The audit log is empty: gdrtop has not run anything here yet.", width, Tone.DIM)
         return [*lines, *(fit(self._row(run), width) for run in self._runs)]
@@ -62,10 +62,7 @@ class HistoryState(ListState):
         if run is None:
             return []
         lines: list[Line] = [line(Run(run.title, Tone.TITLE), Run(f"  {run.action}", Tone.DIM))]
-        if run.why:
-            lines.extend(wrapped(run.why, width))
-        if run.measured:
-            lines.extend(wrapped(f"Measured: {run.measured}", width))
+        lines += paragraphs((run.why, f"Measured: {run.measured}" if run.measured else ""), width)
         for number, step in enumerate(run.steps, 1):
             lines.extend(_step(number, step, width))
         return lines
@@ -105,11 +102,10 @@ class HistoryScreen(ListScreen[HistoryState]):
 
         run: PastRun
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self._state.run is not None if action == "undo" else super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        return "gdrtop has not run anything on this node." if action == "undo" else ""
+    def why_not(self, action: str) -> str | None:
+        if action == "undo" and self._state.run is None:
+            return "gdrtop has not run anything on this node."
+        return super().why_not(action)
 
     def action_undo(self) -> None:
         if self._state.run is not None:

@@ -182,8 +182,8 @@ _SILENT = frozenset(("open", "select", "change", "page", "first", "last", "pane"
 class SaysWhy(Protocol):
     """A screen or an app with keys that cannot always act."""
 
-    def why_not(self, action: str) -> str:
-        """Return why this action of a key cannot be done now, as a sentence; "" if there is no reason."""
+    def why_not(self, action: str) -> str | None:
+        """Return why an action of a key cannot be done now, as a sentence, or ""; None: it can be done."""
 
 
 def why_dead(app: App[Any], key: str) -> str:

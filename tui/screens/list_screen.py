@@ -47,9 +47,9 @@ REFRESH_KEY = bind("refresh", "refresh")
 ZOOM_KEY = bind("zoom", "zoom", show=False)  # of screens with several panes
 
 
-def static_view(id: str) -> LinesView:  # noqa: A002 - Textual's own word
+def static_view(id: str, title: str = "") -> LinesView:  # noqa: A002 - Textual's own word
     """Return a view that takes no focus."""
-    view = LinesView(id=id)
+    view = LinesView(title, id=id)
     view.can_focus = False
     return view
 
@@ -59,12 +59,16 @@ class PanesScreen(Screen[None]):
 
     CSS_PATH = Path(__file__).with_name("panes.tcss")
     BINDINGS = [*move_keys()]  # noqa: RUF012 - Textual's own type
-    CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that `check_action` enables and disables
+    CONDITIONAL: ClassVar[tuple[str, ...]] = ()  # actions that cannot always be done
     _enabled: tuple[bool | None, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
         draw_partially(self)
+
+    def _view(self, name: str) -> LinesView:
+        """Return a pane by its id."""
+        return self.query_one(f"#{name}", LinesView)
 
     @property
     def is_question(self) -> bool:
@@ -78,12 +82,21 @@ class PanesScreen(Screen[None]):
             self._enabled = enabled
             self.refresh_bindings()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the keys of what cannot be done now."""
+        called = f"{action}({', '.join(map(repr, parameters))})" if parameters else action
+        return self.why_not(called) is None
+
+    def why_not(self, action: str) -> str | None:
+        """Return why an action, such as "change(1)", cannot be done now, or ""; None: it can be done."""
+        del action
+        return None
+
     def on_screen_resume(self) -> None:
         """Draw in the head what is new since another screen covered this one."""
         draw_head(self)
 
     def action_move(self, how: str) -> None:
-        """Scroll the focused pane."""
         if isinstance(self.focused, LinesView):
             scroll(self.focused, how)
 
@@ -152,11 +165,11 @@ class ListScreen(PanesScreen, Generic[L]):
 
     @property
     def _list(self) -> LinesView:
-        return self.query_one(f"#{self.LIST}", LinesView)
+        return self._view(self.LIST)
 
     @property
     def _details(self) -> LinesView:
-        return self.query_one(f"#{self.DETAILS}", LinesView)
+        return self._view(self.DETAILS)
 
     def draw(self) -> None:
         """Draw what is known, once the panes exist."""
@@ -197,8 +210,9 @@ class ListScreen(PanesScreen, Generic[L]):
             self._state.choose(picked.id)
             self._draw_from_top()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return action != "open" or bool(self._state.selected and not self.has_class("opened"))
+    def why_not(self, action: str) -> str | None:
+        can_open = self._state.selected and not self.has_class("opened")
+        return "" if action == "open" and not can_open else super().why_not(action)
 
     def action_open(self) -> None:
         """Show only the selected entry."""
@@ -232,7 +246,7 @@ class FilteredListScreen(ListScreen[F]):
         return self.query_one("#word", Input)
 
     def _draw_panes(self) -> None:
-        self.query_one("#summary", LinesView).show(self._state.summary(self.size.width))
+        self._view("summary").show(self._state.summary(self.size.width))
         super()._draw_panes()
 
     # Keys
@@ -244,7 +258,6 @@ class FilteredListScreen(ListScreen[F]):
         self.set_focus(self._word)
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """List only what contains the word."""
         if changed.input is self._word:
             self._state.filter(changed.value)
             self.draw()

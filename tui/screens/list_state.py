@@ -99,7 +99,6 @@ class ExaminedListState(FilteredListState):
         self._reading = False
 
     def _examined(self, examination: Examination) -> None:
-        """Use a new examination."""
         self.examination, self._reading, self._failure, self._minutes = examination, False, "", 0
 
     def _set_time(self, at: float) -> bool:

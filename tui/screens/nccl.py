@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.widgets import Input
 
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
 from probes.live.processes.job_logs import NEXT_RUN, FoundLogs, JobLog
 from tui.runtime.log_follower import Followed
@@ -16,7 +16,7 @@ from tui.screens import save_and_copy
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
-from widgets.base.lines import Line, Run, Tone, fit, plain, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, paragraphs, plain, wrapped
 from widgets.nccl.log import draw
 
 _TEXT_WIDTH = 160  # of a written file
@@ -115,8 +115,7 @@ class NcclState(FilteredListState):
             text += "; the file was replaced or truncated, and was read again from the start"
         errors = [f"{file.name}: {file.error}" for file in followed.facts.files if file.error]
         if errors:
-            more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
-            text += f"; cannot read {errors[0]}{more}"
+            text += f"; cannot read {join_limited(errors, 1)}"
         return text
 
     def list_lines(self, width: int) -> list[Line]:
@@ -176,8 +175,7 @@ class NcclState(FilteredListState):
         lines: list[Line] = []
         if self.selected:
             lines += [*wrapped("Enter opens the selected log and follows it.", width), ()]
-        for sentence in found.missing:
-            lines += wrapped(sentence, width, Tone.WARNING)
+        lines += paragraphs(found.missing, width, Tone.WARNING)
         if found.missing:
             lines.append(())
         lines += wrapped("Set these variables for the next run, for all processes of the job:", width)
@@ -272,13 +270,10 @@ class NcclScreen(FilteredListScreen[NcclState]):
 
     # Keys
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "write":
-            return self._state.followed is not None
-        return super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        return "open a log first, with Enter." if action == "write" else ""
+    def why_not(self, action: str) -> str | None:
+        if action == "write" and self._state.followed is None:
+            return "open a log first, with Enter."
+        return super().why_not(action)
 
     def action_open(self) -> None:
         """Follow the selected log, and show only it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -88,8 +88,13 @@ def _why_not(name: str) -> str:
     if name in FIXED:
         return "cannot be changed"
     names = [known for known in KEYS if known not in FIXED]
+    return _unknown("is not the name of a key", name, names, "names")
+
+
+def _unknown(what: str, name: str, names: Collection[str], noun: str) -> str:
+    """Return what is wrong with a name, the name that may be meant, and all that there are."""
     hint = did_you_mean(name, names, 0.6, most=1, otherwise=".")
-    return f"is not the name of a key{hint} The names are {', '.join(names)}"
+    return f"{what}{hint} The {noun} are {', '.join(names)}"
 
 
 def _key(name: str, text: str) -> str:
@@ -137,22 +142,15 @@ def wrong_settings(found: Configuration) -> Iterator[str]:
 
         theme, names = found.configured("theme"), theme_meanings()
         if theme.value not in names:
-            hint = did_you_mean(str(theme.value), names, 0.6, most=1, otherwise=".")
-            yield f"{theme.origin}: there is no theme {theme.value!r}{hint} The themes are {', '.join(names)}"
-    for name, configured in found.values.items():
-        if name.startswith((HIDE, SORT)):
-            yield from _wrong_columns(name, configured)
-        elif name == HIDE_PANELS:
-            yield from _wrong_panels(configured)
-
-
-def _wrong_panels(configured: Configured) -> Iterator[str]:
-    """Yield a sentence for each name that is not that of a panel which can be hidden."""
-    for name in filter(None, map(str.strip, str(configured.value).split(","))):
-        if name not in HIDEABLE:
-            hint = did_you_mean(name, HIDEABLE, 0.6, most=1, otherwise=".")
-            panels = ", ".join(HIDEABLE)
-            yield f"{configured.origin}: {HIDE_PANELS} has no panel {name!r}{hint} The panels are {panels}"
+            what = f"{theme.origin}: there is no theme {theme.value!r}"
+            yield _unknown(what, str(theme.value), names, "themes")
+    for setting, configured in found.values.items():
+        if setting.startswith((HIDE, SORT)):
+            yield from _wrong_columns(setting, configured)
+        for name in map(str.strip, str(configured.value).split(",")) if setting == HIDE_PANELS else ():
+            if name and name not in HIDEABLE:
+                what = f"{configured.origin}: {setting} has no panel {name!r}"
+                yield _unknown(what, name, HIDEABLE, "panels")
 
 
 def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:
@@ -164,9 +162,9 @@ def _wrong_columns(setting: str, configured: Configured) -> Iterator[str]:
     for name in names_in(text) if hides else filter(None, [text.removeprefix("-")]):
         column = columns.get(name)
         if column is None:
-            hint = did_you_mean(name, columns, 0.6, most=1, otherwise=".")
-            names = ", ".join(key for key, column in columns.items() if not (hides and column.is_fixed))
-            yield f"{configured.origin}: {setting} has no column {name!r}{hint} The columns are {names}"
+            what = f"{configured.origin}: {setting} has no column {name!r}"
+            names = [key for key, column in columns.items() if not (hides and column.is_fixed)]
+            yield _unknown(what, name, names, "columns")
         elif hides and column.is_fixed:
             yield f"{configured.origin}: {setting} cannot hide {name}, which identifies the row"
 

@@ -120,17 +120,13 @@ class RegistrationScreen(ListScreen[RegistrationState]):
     class CancelRequested(Message):
         """Stop, after a question."""
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "ask":
-            return self._state.trials is not None and not self._state.is_running
-        if action == "cancel":
-            return self._state.is_running
-        return super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        if action == "ask":
-            return "a registration is running." if self._state.is_running else "still reading the node."
-        return "nothing is running." if action == "cancel" else ""
+    def why_not(self, action: str) -> str | None:
+        if action == "ask" and self._state.is_running:
+            return "a registration is running."
+        if action == "ask" and self._state.trials is None:
+            return "still reading the node."
+        is_idle = action == "cancel" and not self._state.is_running
+        return "nothing is running." if is_idle else super().why_not(action)
 
     def action_ask(self) -> None:
         self.post_message(self.Asked())

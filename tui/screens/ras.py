@@ -18,7 +18,7 @@ from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, as_text, fit, wrapped
+from widgets.base.lines import Line, Run, Tone, as_text, fit, paragraphs, wrapped
 from widgets.nccl.ras import diagnostics_lines, report_lines
 
 _TEXT_WIDTH = 160  # of a written file
@@ -119,21 +119,18 @@ class RasState(ListState):
         lines: list[Line] = []
         if name == self.asking:
             lines += [*wrapped("Waiting for the job; up to 20 s …", width, Tone.DIM), ()]
-        for why in self._refusals.get(name, ()):
-            lines += wrapped(f"Not queried: {why}.", width, Tone.WARNING)
         if name in self._refusals:
-            lines.append(())
+            refusals = (f"Not queried: {why}." for why in self._refusals[name])
+            lines += [*paragraphs(refusals, width, Tone.WARNING), ()]
         answer = self._answers.get(name)
         return [*lines, *(self._advice(port, width) if answer is None else self._answer(answer, width))]
 
     def _advice(self, port: RasPort, width: int) -> list[Line]:
         if self.is_recorded:
             return wrapped("Enter shows the response, if it was recorded.", width)
-        lines: list[Line] = []
-        for why in port.decision.refusals:
-            lines += wrapped(f"Cannot query: {why}.", width, Tone.WARNING)
+        refusals = (f"Cannot query: {why}." for why in port.decision.refusals)
         text = "Nothing has been sent to this port. Press Enter to see what is sent, and to confirm it."
-        return lines or wrapped(text, width)
+        return paragraphs(refusals, width, Tone.WARNING) or wrapped(text, width)
 
     def _answer(self, answer: RasAnswer, width: int) -> list[Line]:
         result = _result(answer)
@@ -187,21 +184,14 @@ class RasScreen(ListScreen[RasState]):
     class SearchRequested(Message):
         """Search for the jobs again."""
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "ask":
-            is_recorded = self._state.is_recorded and parameters == ("diagnostics",)
-            return bool(self._state.selected) and not self._state.asking and not is_recorded
-        if action == "app.ras_events":
-            return not self._state.is_recorded
-        return super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        is_sent_alone = action in ("app.ras_events", "ask('diagnostics')")
-        if self._state.is_recorded and is_sent_alone:
+    def why_not(self, action: str) -> str | None:
+        if self._state.is_recorded and action in ("app.ras_events", "ask('diagnostics')"):
             return "this is a recording."
-        if action.startswith("ask"):
-            return "wait for the answer." if self._state.asking else "no job with a RAS service is selected."
-        return ""
+        if action.startswith("ask") and self._state.asking:
+            return "wait for the answer."
+        if action.startswith("ask") and not self._state.selected:
+            return "no job with a RAS service is selected."
+        return super().why_not(action)
 
     def action_ask(self, what: str) -> None:
         if self._state.selected:

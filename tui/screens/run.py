@@ -200,30 +200,27 @@ class RunScreen(PanesScreen):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        self._pane.focus()
+        self._view("console").focus()
         self.set_interval(1.0, self._draw_head)
-
-    @property
-    def _pane(self) -> LinesView:
-        return self.query_one("#console", LinesView)
 
     def on_lines_view_resized(self) -> None:
         """Draw all events again for the pane's width."""
-        if not self._pane.room:
-            return
-        self._drawn = self.state.event_count
-        self._pane.show([*self.state.lines(self._pane.room), *self.state.change(self._pane.room)])
-        self._pane.scroll_end(animate=False)
-        self._draw_head()
+        console = self._view("console")
+        if console.room:
+            self._drawn = self.state.event_count
+            console.show([*self.state.lines(console.room), *self.state.change(console.room)])
+            console.scroll_end(animate=False)
+            self._draw_head()
 
     def draw(self) -> None:
         """Add the new events."""
-        if not self.is_mounted or not self._pane.room:
+        console = self._view("console") if self.is_mounted else None
+        if console is None or not console.room:
             return
         if self.state.is_over:
             self.on_lines_view_resized()
         else:
-            self._pane.append(self.state.lines(self._pane.room, self._drawn))
+            console.append(self.state.lines(console.room, self._drawn))
             self._drawn = self.state.event_count
             self._draw_head()
         if self.state.ended is not None:  # the footer no longer shows Stop
@@ -233,15 +230,12 @@ class RunScreen(PanesScreen):
         if self.state.step != self._step:
             self._step, self._step_began = self.state.step, time.monotonic()
         seconds = time.monotonic() - self._step_began
-        self.query_one("#summary", LinesView).show(self.state.head(seconds))
+        self._view("summary").show(self.state.head(seconds))
         if self.state.is_over and self.is_current and not self.state.was_seen:
             self.post_message(self.EndSeen())
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        return self.state.ended is None if action == "stop" else True
-
-    def why_not(self, action: str) -> str:
-        return "the action has ended." if action == "stop" else ""
+    def why_not(self, action: str) -> str | None:
+        return "the action has ended." if action == "stop" and self.state.ended is not None else None
 
     # Keys
 

@@ -148,13 +148,10 @@ class SetupScreen(ExaminedListScreen[GuideState]):
         """Have the guide read again."""
         self.post_message(self.Resumed())
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in self.CONDITIONAL:
-            return self._state.guide is not None
-        return super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        return "still reading the node." if action in self.CONDITIONAL else ""
+    def why_not(self, action: str) -> str | None:
+        if action in self.CONDITIONAL and self._state.guide is None:
+            return "still reading the node."
+        return super().why_not(action)
 
     # Keys
 

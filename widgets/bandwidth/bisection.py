@@ -8,7 +8,7 @@ from probes.bandwidth.planning.bisection import LEAST_DIFFERENCE, Cause, Outcome
 from probes.base.text import join_limited, plural
 from probes.setup.env.differences import Difference, Differences
 from widgets.base.figures import gbps, minutes
-from widgets.base.lines import Line, Tone, wrapped
+from widgets.base.lines import Line, Tone, paragraphs, section, wrapped
 
 _UNSET = "unset"
 _MOST_NAMED = 3
@@ -20,11 +20,8 @@ def draw_differences(found: Differences, width: int) -> list[Line]:
     for each in found.differing:
         text = f"{each.name}: {_value(each.job)} → {_value(each.recommended)}"
         lines += wrapped(text, width, indent="  ", hanging="  ")
-    if found.not_compared:
-        lines += [(), *wrapped("Not compared", width, Tone.TITLE)]
-    for variable in found.not_compared:
-        lines += wrapped(f"{variable.name}: {variable.reason}", width, Tone.DIM, "  ")
-    return lines
+    reasons = (f"{variable.name}: {variable.reason}" for variable in found.not_compared)
+    return [*lines, *section("Not compared", paragraphs(reasons, width, Tone.DIM, "  "))]
 
 
 def draw_runs(counts: tuple[int, int, int], seconds: float, width: int) -> list[Line]:

@@ -183,14 +183,10 @@ def _bars(curves: Sequence[Curve], marks: list[_Mark], width: int, height: int, 
     room = width - names - 8
     lines: list[Line] = [head]
     for label, value, tone in rows[-(height - 1) :]:
-        bar = _bar(value / top if top else 0.0, room)
+        eighths = round(min(1.0, value / top if top else 0.0) * room * 8)
+        bar = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].rstrip()
         lines.append((*fit((Run(label),), names), Run(f"{short(value):>6} ", Tone.TITLE), Run(bar, tone)))
     return lines
-
-
-def _bar(share: float, room: int) -> str:
-    eighths = round(min(1.0, share) * room * 8)
-    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].rstrip()
 
 
 # By size or time
@@ -249,14 +245,18 @@ class _Plot:
 
     def lines(self) -> list[Line]:
         """Return heading, grid, axis and the labels below it."""
-        self._draw_marks()
+        for mark in sorted(self._marks, key=lambda mark: mark.is_least):
+            run = Run("━", Tone.TITLE) if mark.is_least else Run("╌", Tone.DIM)
+            self._grid[self._row(mark.value)] = [run] * self._room
         count = len(self._curves)
         is_grouped = count > 1 and self._room // self._shown > count and self._merged == 1
         for number, curve in enumerate(self._curves):
             if count == 1 or is_grouped:
                 self._draw_bars(curve, number)
             else:
-                self._draw_letters(curve, self._letters[number])
+                for slot, value in self._values(curve).items():
+                    letter = Run(self._letters[number], curve.tone)
+                    self._grid[self._row(value)][self._column(slot)] = letter
         self._write_labels()
         ticks = self._ticks()
         lines: list[Line] = [fit(self._head(), self._width)]
@@ -275,11 +275,6 @@ class _Plot:
         """Return the row of a value, 0 at the top."""
         return self._rows - 1 - min(self._rows - 1, int(value / self._top * self._rows))
 
-    def _draw_marks(self) -> None:
-        for mark in sorted(self._marks, key=lambda mark: mark.is_least):
-            run = Run("━", Tone.TITLE) if mark.is_least else Run("╌", Tone.DIM)
-            self._grid[self._row(mark.value)] = [run] * self._room
-
     def _values(self, curve: Curve) -> dict[int, float]:
         """Return the mean of each slot that has rows."""
         slots: dict[int, list[float]] = {}
@@ -296,10 +291,6 @@ class _Plot:
                     continue
                 for column in range(*self._bar_of(slot, number)):
                     self._grid[row][column] = Run(BLOCKS[filled - 1], curve.tone)
-
-    def _draw_letters(self, curve: Curve, letter: str) -> None:
-        for slot, value in self._values(curve).items():
-            self._grid[self._row(value)][self._column(slot)] = Run(letter, curve.tone)
 
     def _write_labels(self) -> None:
         """Write the names of the limits on their lines, unless a bar is in the way."""

@@ -9,7 +9,7 @@ from probes.bandwidth.prove import CONTEXT_MEMORY, DMABUF, GpuTrial, Outcome, Pa
 from probes.base.text import plural
 from probes.queries.unproven_paths import OVER_C2C
 from widgets.bandwidth.table import draw_grid
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, wrapped
 
 MARKS = {
     Outcome.REGISTERS: Run("✓", Tone.GOOD),
@@ -44,12 +44,10 @@ def draw_results(results: Sequence[PairResult], width: int) -> list[Line]:
     for place, title in enumerate(_TITLES.values()):
         lines += [(), line(Run(title, Tone.TITLE))] if lines else [line(Run(title, Tone.TITLE))]
         lines += draw_grid(gpus, nics, width, partial(_cell, pairs, place))
-    words = [f"{MARKS[outcome].text} {outcome.value}" for outcome in _shown(results)]
-    words += (
-        [f"{DOUBTFUL.text} registers, but transfers may fail or data be wrong"]
-        if any(map(_is_doubtful, results))
-        else []
-    )
+    found = {path.outcome for result in results for _, path in result.paths}
+    words = [f"{mark.text} {outcome.value}" for outcome, mark in MARKS.items() if outcome in found]
+    if any(map(_is_doubtful, results)):
+        words.append(f"{DOUBTFUL.text} registers, but transfers may fail or data be wrong")
     legend = wrapped("   ".join(words), width, Tone.DIM)
     return [*lines, (), *legend, *draw_doubts(results, width), *draw_reasons(results, width)]
 
@@ -76,18 +74,10 @@ def draw_doubts(results: Sequence[PairResult], width: int) -> list[Line]:
     lines: list[Line] = []
     for doubt, pairs in doubts.items():
         lines += [(), *wrapped(f"▲ {plural(len(pairs), 'pair')}: {doubt}", width, Tone.WARNING, hanging="  ")]
-        where = (
-            "gdrtop help topology explains it."
-            if doubt == OVER_C2C
-            else "gdrtop check shows why, and what to do."
-        )
+        explains = "gdrtop help topology explains it."
+        where = explains if doubt == OVER_C2C else "gdrtop check shows why, and what to do."
         lines += wrapped(where, width, Tone.PLAIN, "  ")
     return lines
-
-
-def _shown(results: Sequence[PairResult]) -> list[Outcome]:
-    found = {path.outcome for result in results for _, path in result.paths}
-    return [outcome for outcome in MARKS if outcome in found]
 
 
 def draw_reasons(results: Sequence[PairResult], width: int) -> list[Line]:
@@ -97,11 +87,8 @@ def draw_reasons(results: Sequence[PairResult], width: int) -> list[Line]:
         for name, path in result.paths:
             if path.outcome is not Outcome.REGISTERS:
                 reasons.setdefault((name, path), []).append(result)
-    both = {
-        path: pairs
-        for (name, path), pairs in reasons.items()
-        if name == DMABUF and all(pair.peer_memory == path for pair in pairs)
-    }
+    of_dmabuf = ((path, pairs) for (name, path), pairs in reasons.items() if name == DMABUF)
+    both = {path: pairs for path, pairs in of_dmabuf if all(pair.peer_memory == path for pair in pairs)}
     lines: list[Line] = []
     for (name, path), pairs in reasons.items():
         if path in both and name != DMABUF and pairs == both[path]:
@@ -138,20 +125,21 @@ def _names(names: Sequence[str], noun: str) -> str:
 
 def draw_users(trials: Sequence[GpuTrial], width: int) -> list[Line]:
     """Return the GPUs that are in use, a line each."""
-    lines: list[Line] = [line(Run("In use by jobs, which share their GPU's memory:", Tone.WARNING))]
-    for trial in trials:
-        lines += wrapped(f"▲ {trial.label}: {trial.users}", width, Tone.WARNING, "  ")
-    return lines
+    head = line(Run("In use by jobs, which share their GPU's memory:", Tone.WARNING))
+    users = (f"▲ {trial.label}: {trial.users}" for trial in trials)
+    return [head, *paragraphs(users, width, Tone.WARNING, "  ")]
 
 
 def gpu_marks(results: Sequence[PairResult]) -> Line:
     """Return how a GPU did: a mark for each NIC, and how many register."""
-    count = sum(result.outcome is Outcome.REGISTERS for result in results)
-    marks = (_mark(result, result.outcome) for result in results)
-    return line(*marks, f"  registers with {count} of {plural(len(results), 'NIC')}")
+    return line(*(_mark(result, result.outcome) for result in results), f"  {_counted(results)}")
 
 
 def gpu_line(results: Sequence[PairResult]) -> str:
     """Return how a GPU did, in a line: "GPU0: registers with 10 of 10 NICs"."""
+    return f"{results[0].gpu}: {_counted(results)}"
+
+
+def _counted(results: Sequence[PairResult]) -> str:
     count = sum(result.outcome is Outcome.REGISTERS for result in results)
-    return f"{results[0].gpu}: registers with {count} of {plural(len(results), 'NIC')}"
+    return f"registers with {count} of {plural(len(results), 'NIC')}"

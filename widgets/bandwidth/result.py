@@ -20,6 +20,7 @@ from probes.bandwidth.model.result import (
 )
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
+from probes.base.text import join_limited
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
 from widgets.base.figures import ago, binary_size, short
@@ -111,18 +112,14 @@ def draw_result(
             add(result.judgment.reason)
         for text in memory_lines(result):
             add(text, Tone.DIM)
-        add(_cpu(result), Tone.DIM)
+        if result.cpu_seconds is not None and result.cpu_cores is not None:
+            cores = f"{result.cpu_cores:.1f} cores on average"
+            add(f"CPU: {cores}, {result.cpu_seconds:.0f} s including startup", Tone.DIM)
     for text in comparisons:
         add(text)
     if purpose is not None and is_measured(result):
         lines += draw_purpose(purpose, width, "  ")
     return lines
-
-
-def _cpu(result: Result) -> str:
-    if result.cpu_seconds is None or result.cpu_cores is None:
-        return ""
-    return f"CPU: {result.cpu_cores:.1f} cores on average, {result.cpu_seconds:.0f} s including startup"
 
 
 def memory_lines(result: Result) -> list[str]:
@@ -138,8 +135,7 @@ def memory_lines(result: Result) -> list[str]:
     elif result.memory == HOST_MEMORY:
         lines.append("host memory only; says nothing about the GPU path")
     if routes := facts_about(result, About.ROUTE):
-        more = f" and {len(routes) - _MOST_ROUTES} more" if len(routes) > _MOST_ROUTES else ""
-        lines.append(f"NCCL used {', '.join(routes[:_MOST_ROUTES])}{more}")
+        lines.append(f"NCCL used {join_limited(routes, _MOST_ROUTES)}")
         if is_as_requested(result):
             lines += _gdrdma(nic_routes(result), staged_routes(result))
     return lines

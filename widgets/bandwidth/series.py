@@ -12,13 +12,12 @@ from probes.bandwidth.model.planned_series import PlannedTest, Purpose, Series
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.planning.inventory import Available
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
 from widgets.base.figures import gbps, minutes
-from widgets.base.lines import Line, Run, Tone, folded, line, wrapped
+from widgets.base.lines import Line, Run, Tone, folded, line, paragraphs, section, wrapped
 
 _THIS_NODE = "THIS-NODE"
-_MOST_NOT_STARTED = 8
 
 
 def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
@@ -35,8 +34,7 @@ def draw_series(series: Series, width: int, node: str = "") -> list[Line]:
         lines += draw_commands(test, node)
         lines += draw_limits([test], width, Tone.DIM, "  ")
         lines += draw_expected([test], width, "  ")
-        for note in test.notes:
-            lines += wrapped(note, width, Tone.WARNING, "  ")
+        lines += paragraphs(test.notes, width, Tone.WARNING, "  ")
     return [*lines, *draw_left_out(series, width)]
 
 
@@ -68,36 +66,26 @@ def draw_limits(
 def draw_expected(tests: Sequence[PlannedTest], width: int, indent: str = "") -> list[Line]:
     """Return what this machine type should reach, and who says so; nothing if that is not known."""
     expected = dict.fromkeys(test.expected for test in tests if test.expected is not None)
-    lines: list[Line] = []
-    for each in expected:
-        source = f" ({each.source})" if each.source else ""
-        lines += wrapped(f"{each.words}{source}", width, Tone.DIM, indent)
-    return lines
+    texts = (f"{each.words}{f' ({each.source})' if each.source else ''}" for each in expected)
+    return paragraphs(texts, width, Tone.DIM, indent)
 
 
 def draw_left_out(series: Series, width: int) -> list[Line]:
     """Return the tests that cannot run on this node, and why."""
-    lines: list[Line] = [(), (Run("Left out:", Tone.TITLE),)] if series.left_out else []
-    for test in series.left_out:
-        lines += wrapped(f"{test.title}: {test.reason}", width, Tone.WARNING, "  ")
-    return lines
+    texts = (f"{test.title}: {test.reason}" for test in series.left_out)
+    return section("Left out:", paragraphs(texts, width, Tone.WARNING, "  "))
 
 
 def draw_not_started(tests: Sequence[PlannedTest], width: int) -> list[Line]:
     """Return the first of the tests that a series has not started."""
-    if not tests:
-        return []
-    listed = ", ".join(test.title for test in tests[:_MOST_NOT_STARTED])
-    more = f" and {len(tests) - _MOST_NOT_STARTED} more" if len(tests) > _MOST_NOT_STARTED else ""
-    return [(), *wrapped(f"Not started: {listed}{more}", width, Tone.WARNING)]
+    listed = join_limited(test.title for test in tests)
+    return [(), *wrapped(f"Not started: {listed}", width, Tone.WARNING)] if listed else []
 
 
 def draw_affected(affected: Sequence[str], width: int) -> list[Line]:
     """Return the jobs that the tests would affect."""
-    lines: list[Line] = [line(Run("This would affect running jobs:", Tone.WARNING))]
-    for text in affected:
-        lines += wrapped(f"▲ {text}", width, Tone.WARNING, "  ")
-    return lines
+    head = line(Run("This would affect running jobs:", Tone.WARNING))
+    return [head, *paragraphs((f"▲ {text}" for text in affected), width, Tone.WARNING, "  ")]
 
 
 # Commands
@@ -123,9 +111,7 @@ def draw_for_peer(test: PlannedTest, width: int, node: str) -> list[Line]:
     order = "THEN START THIS ON THE PEER" if test.setup is Mode.SERVER else "START THIS ON THE PEER FIRST"
     lines: list[Line] = [(), (Run(order, Tone.TITLE), Run("  c: copy", Tone.DIM))]
     lines += command_lines(peer_command(test, node), width)
-    for note in _peer_notes(test, node):
-        lines += wrapped(note, width, Tone.DIM)
-    return lines
+    return lines + paragraphs(_peer_notes(test, node), width, Tone.DIM)
 
 
 def peer_command(test: PlannedTest, node: str) -> str:
@@ -252,8 +238,7 @@ def draw_planned(
         purposes.setdefault(test.memory, test.purpose)
     for purpose in purposes.values():
         lines.extend(draw_purpose(purpose, width))
-    for note in dict.fromkeys(note for test in series.tests for note in test.notes):
-        lines.extend(wrapped(f"note: {note}", width))
+    lines += paragraphs(dict.fromkeys(f"note: {note}" for test in series.tests for note in test.notes), width)
     lines.extend([*earlier, *draw_for_peer(first, width, node)])
     lines.extend([(), (Run("COMMANDS" if len(series.tests) > 1 else first.title, Tone.TITLE),)])
     for test in series.tests[:_MOST_COMMANDS]:

@@ -179,14 +179,10 @@ def _cell_of(results: dict[tuple[str, str], Result], row: str, nic: str, cells: 
         return mark._replace(text=f"{mark.text:>{cells}}")
     # Not by color alone: a low figure has a mark too.
     suffix = mark.text if result.ending is Ending.CANCELED or mark.text == "▲" else ""
-    return mark._replace(text=f"{_short_figure(result) + suffix:>{cells}}")
-
-
-def _short_figure(result: Result) -> str:
-    if result.gbps is None:
-        us = latency_us(result.figure)
-        return UNKNOWN_MARK if us is None else f"{us:.1f}"
-    return f"{result.gbps:.0f}" if result.gbps >= 10 else f"{result.gbps:.1f}"
+    us = latency_us(result.figure)
+    latency = UNKNOWN_MARK if us is None else f"{us:.1f}"
+    figure = latency if result.gbps is None else f"{result.gbps:.{0 if result.gbps >= 10 else 1}f}"
+    return mark._replace(text=f"{figure + suffix:>{cells}}")
 
 
 def _legend(results: Sequence[Result]) -> str:

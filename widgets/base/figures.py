@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import TypeVar
 
 from probes.base.text import minutes as minutes  # drawings import it with the rest
 from probes.base.unknown import Maybe, Unknown
 from widgets.base.lines import Line, Run, Tone
 
+T = TypeVar("T")
 UNKNOWN_MARK = "?"
+
+
+def figure_run(value: Maybe[T], text: Callable[[T], str] = str) -> Run:
+    """Return the text of a figure for a table; a dim `?` for an unknown one."""
+    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(value, Unknown) else Run(text(value))
 
 
 def short(value: Maybe[float]) -> str:

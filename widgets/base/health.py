@@ -1,7 +1,8 @@
-"""The tone of what gdrtop states, the same on all screens."""
+"""The tones and marks of what gdrtop states, the same on all screens."""
 
+from probes.base.evidence import Severity
 from probes.checks.statements import Health
-from widgets.base.lines import Tone
+from widgets.base.lines import Run, Tone
 
 TONES = {
     Health.CRITICAL: Tone.BAD,
@@ -9,4 +10,9 @@ TONES = {
     Health.UNKNOWN: Tone.DIM,
     Health.PLAIN: Tone.PLAIN,
     Health.GOOD: Tone.GOOD,
+}
+SEVERITY_MARKS = {
+    Severity.CRITICAL: Run("✗", Tone.BAD),
+    Severity.WARNING: Run("▲", Tone.WARNING),
+    Severity.NOTE: Run("·"),
 }

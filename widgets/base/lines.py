@@ -171,7 +171,7 @@ def behind(head: Line, lines: Iterable[Line]) -> list[Line]:
 
 def labeled(label: str, texts: Iterable[str], width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
     """Return a label and texts beside it, each on lines of its own."""
-    pieces = [piece for text in texts for piece in wrapped(text, max(8, width - LABEL_CELLS), tone)]
+    pieces = paragraphs(texts, max(8, width - LABEL_CELLS), tone)
     return behind((Run(f"{label:<{LABEL_CELLS}}", Tone.TITLE if label else Tone.PLAIN),), pieces)
 
 
@@ -235,6 +235,18 @@ def wrapped(
         end = max(0, whole.find(words, end)) + len(words)
         lines.append((Run(before, tone), kind(words, tone)) if before else (kind(words, tone),))
     return lines
+
+
+def paragraphs(
+    texts: Iterable[str], width: int, tone: Tone = Tone.PLAIN, indent: str = "", hanging: str = ""
+) -> list[Line]:
+    """Wrap texts below each other; there is no line for an empty one."""
+    return [line for text in texts if text for line in wrapped(text, width, tone, indent, hanging)]
+
+
+def section(title: str, lines: Sequence[Line]) -> list[Line]:
+    """Return lines below a title and a blank line; nothing without lines."""
+    return [(), (Run(title, Tone.TITLE),), *lines] if lines else []
 
 
 def unwrapped(lines: Iterable[Line], only_words: bool = False) -> list[Line]:

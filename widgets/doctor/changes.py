@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.checks.judgment import Judgment
 from probes.queries.finding import Finding, Status
-from widgets.base.lines import Line, Run, Tone, fit, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, paragraphs, wrapped
 from widgets.doctor.findings import mark_of, title_of
 from widgets.node.verdict import draw
 
@@ -23,8 +23,7 @@ def draw_rehearsal(before: Judgment, after: Judgment, not_rehearsed: Sequence[st
         (Run("EXPECTED AFTERWARDS (rehearsed on a copy; this node was not changed)", Tone.TITLE),)
     ]
     lines.extend(_difference(before, after, ("now", "then"), width))
-    for words in not_rehearsed:
-        lines.extend(wrapped(f"not rehearsed: {words}", width, Tone.WARNING, "  "))
+    lines += paragraphs((f"not rehearsed: {words}" for words in not_rehearsed), width, Tone.WARNING, "  ")
     if not_rehearsed:
         lines.extend(wrapped("Steps that were not rehearsed are assumed to succeed.", width, Tone.DIM, "  "))
     return lines

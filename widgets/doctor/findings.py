@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
@@ -20,12 +20,16 @@ from probes.queries.finding import Finding, Status, named_first
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
-from widgets.base.lines import Line, Run, Tone, behind, fit, line, width_of, wrapped
+from widgets.base.health import SEVERITY_MARKS
+from widgets.base.lines import Line, Run, Tone, behind, fit, line, paragraphs, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
 
-_TONES = {Severity.CRITICAL: Tone.BAD, Severity.WARNING: Tone.WARNING, Severity.NOTE: Tone.PLAIN}
-_MARKS = {Severity.CRITICAL: "✗", Severity.WARNING: "▲", Severity.NOTE: "·"}
+_STATUS_MARKS = {
+    Status.PASSED: Run("✓", Tone.GOOD),
+    Status.UNKNOWN: Run("?", Tone.DIM),
+    Status.SILENCED: Run("–", Tone.DIM),
+}
 _MOST_ID_CELLS = 40
 _ROOM_FOR_IDS = 96  # cells of a line that has ids before the titles
 _LABEL_CELLS = 10
@@ -54,19 +58,13 @@ NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 def mark_of(finding: Finding) -> Run:
     """Return `✗` critical, `▲` warning, `·` note, `–` silenced, `?` could not run, `✓` ok."""
-    if finding.status is Status.PASSED:
-        return Run("✓", Tone.GOOD)
-    if finding.status is Status.UNKNOWN:
-        return Run("?", Tone.DIM)
-    if finding.status is Status.SILENCED:
-        return Run("–", Tone.DIM)
-    return Run(_MARKS[finding.severity], _TONES[finding.severity])
+    return _STATUS_MARKS.get(finding.status, SEVERITY_MARKS[finding.severity])
 
 
 def marks_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, Run]:
     """Return the worst mark of each device and module that is at fault; `ids` as in device_statements."""
     stated = device_statements(findings, ids)
-    return {device: Run(_MARKS[row.severity], _TONES[row.severity]) for device, row in stated.items()}
+    return {device: SEVERITY_MARKS[row.severity] for device, row in stated.items()}
 
 
 def words_of(findings: Sequence[Finding], ids: Mapping[str, Collection[str]] = NO_IDS) -> dict[str, str]:
@@ -198,22 +196,17 @@ def _row(entry: Entry, cells: int, width: int, labels: Mapping[str, str], is_sel
         )
     title = Run(finding.title, tone, entry.id)
     if cells:
-        named = _TONES[finding.severity] if not is_selected else Tone.CURSOR
-        name = Run(f"{indent}{finding.id:<{cells - len(indent)}}", named, entry.id)
+        id_tone = SEVERITY_MARKS[finding.severity].tone if not is_selected else Tone.CURSOR
+        name = Run(f"{indent}{finding.id:<{cells - len(indent)}}", id_tone, entry.id)
         head: Line = (mark_of(finding), Run(" "), name, Run("  "))
         title = title._replace(tone=Tone.PLAIN)
     else:
         head = (mark_of(finding), Run(f" {indent}"))
-    return (*head, *_title_and_device(finding, title, width - width_of(head), labels))
-
-
-def _title_and_device(finding: Finding, title: Run, width: int, labels: Mapping[str, str]) -> Line:
-    """Draw the title, cut if necessary, and what it is about."""
     named = device_of(finding, labels)
     device = f"  {named}" if named else ""
-    room = width - cell_len(device)
+    room = width - width_of(head) - cell_len(device)
     shown = (title,) if cell_len(title.text) <= room else fit((title,), room)
-    return (*shown, Run(device, Tone.DIM))
+    return (*head, *shown, Run(device, Tone.DIM))
 
 
 def silence_text(finding: Finding) -> str:
@@ -251,11 +244,8 @@ def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = NO_LA
     word = finding.severity.value if finding.is_present else "ok or not applicable"
     devices = f" · {devices_text(finding, labels)}" if finding.devices else ""
     lines.extend(wrapped(f"{finding.id} · {word}{devices}", width, Tone.DIM, "  "))
-    affected = affected_text(finding)
-    if affected:
-        lines.extend(wrapped(affected, width, Tone.DIM, "  "))
-    if finding.part_of:
-        lines.extend(wrapped(f"same cause as {finding.part_of}", width, Tone.DIM, "  "))
+    same = f"same cause as {finding.part_of}" if finding.part_of else ""
+    lines += paragraphs((affected_text(finding), same), width, Tone.DIM, "  ")
     if finding.silence is not None:
         text = f"{silence_text(finding)} ({finding.silence.origin})"
         lines.extend(wrapped(text, width, Tone.WARNING if finding.status is Status.FOUND else Tone.DIM, "  "))
@@ -288,11 +278,9 @@ def affected_text(finding: Finding) -> str:
 
 def devices_text(finding: Finding, labels: Mapping[str, str] = NO_LABELS) -> str:
     """Return "GPU0 (0000:0f:00.0), mlx5_0, mlx5_1, mlx5_2 and 4 more"."""
-    shown = named_first(finding, labels)[:_MOST_DEVICES]
-    more = len(finding.devices) - len(shown)
-    labelled = ((device, labels.get(device, device)) for device in shown)
+    labelled = ((device, labels.get(device, device)) for device in named_first(finding, labels))
     names = (device if label == device else f"{label} ({device})" for device, label in labelled)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    return join_limited(names, _MOST_DEVICES)
 
 
 def _title(finding: Finding, title: str, width: int) -> list[Line]:
@@ -423,22 +411,17 @@ def _below(rows: Sequence[Finding], width: int, left: int, selected: str) -> dic
     """Return impact and fix of each finding, as far as so many lines hold them, of the selected one first."""
     below: dict[str, list[Line]] = {}
     for finding in sorted(rows, key=lambda finding: finding.id != selected):
-        both, fix = _what_to_do(finding, width)
-        text = both if len(both) <= left else fix
+        room = width - 2 - _LABEL_CELLS
+        fix = _labelled("Fix", wrapped(fix_text(finding), room))
+        impact = _labelled("Impact", wrapped(finding.impact, room)) if finding.impact else []
+        whole = impact if len(impact) + len(fix) <= left else []
+        text: list[Line] = [(Run("  "), *line) for line in (*whole, *fix)]
         if len(text) > left > 0:
             text = [*text[: left - 1], fit((*text[left - 1], Run(" …")), width)]
         if left > 0:
             left -= len(text)
             below[finding.id] = [tuple(run._replace(id=finding.id) for run in line) for line in text]
     return below
-
-
-def _what_to_do(finding: Finding, width: int) -> list[list[Line]]:
-    """Return impact and fix below the row of a finding, and the fix alone for less room."""
-    room = width - 2 - _LABEL_CELLS
-    fix = _labelled("Fix", wrapped(fix_text(finding), room))
-    impact = _labelled("Impact", wrapped(finding.impact, room)) if finding.impact else []
-    return [[(Run("  "), *line) for line in lines] for lines in ([*impact, *fix], fix)]
 
 
 def device_of(finding: Finding, labels: Mapping[str, str]) -> str:

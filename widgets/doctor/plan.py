@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import plural
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Unknown
 from probes.plans.common import Undo, affects_jobs, only_reads, undo_of
 from probes.queries.finding import DETOUR, PairGain
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
@@ -182,16 +182,16 @@ def gain_text(gains: Sequence[PairGain]) -> str:
     """
     groups: dict[tuple[int | None, int], list[PairGain]] = {}
     for gain in gains:
-        groups.setdefault((_rounded(gain.now_gbps), round(gain.fixed_gbps)), []).append(gain)
+        now = None if isinstance(gain.now_gbps, Unknown) else round(gain.now_gbps)
+        groups.setdefault((now, round(gain.fixed_gbps)), []).append(gain)
     return " ".join(_sentence(now, fixed, group) for (now, fixed), group in groups.items())
 
 
-def _rounded(gbps: Maybe[float]) -> int | None:
-    return None if isinstance(gbps, Unknown) else round(gbps)
-
-
 def _sentence(now: int | None, fixed: int, gains: Sequence[PairGain]) -> str:
-    pairs = _pairs(gains)
+    names = [f"{gain.gpu}–{gain.nic}" for gain in gains]
+    pairs = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    if len(names) > _MOST_PAIRS:
+        pairs = f"{plural(len(names), 'pair')} ({names[0]} …)"
     alone = ", each pair alone" if len(gains) > 1 else ""
     if now is None:
         given = f"Should give {pairs} up to {fixed} Gb/s{alone}."
@@ -201,12 +201,3 @@ def _sentence(now: int | None, fixed: int, gains: Sequence[PairGain]) -> str:
     if now == 0:
         return f"Should give {pairs} up to {fixed} Gb/s by GPUDirect RDMA{alone}; now there is none."
     return f"Should raise the limit of {pairs} from {now} to {fixed} Gb/s{alone}."
-
-
-def _pairs(gains: Sequence[PairGain]) -> str:
-    """Return "GPU2–mlx5_2 and GPU3–mlx5_2", or "16 pairs (GPU0–mlx5_0, …)"."""
-    names = [f"{gain.gpu}–{gain.nic}" for gain in gains]
-    if len(names) > _MOST_PAIRS:
-        return f"{plural(len(names), 'pair')} ({names[0]} …)"
-    *others, last = names
-    return f"{', '.join(others)} and {last}" if others else last

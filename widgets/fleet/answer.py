@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
 
 from probes.base.evidence import Severity
 from probes.base.text import plural
@@ -16,19 +15,24 @@ from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.snapshot.verdict import State
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import ago, local_time
-from widgets.base.lines import LazyLines, Line, Run, Tone, behind, cut, line, plain, width_of, wrapped
+from widgets.base.health import SEVERITY_MARKS
+from widgets.base.lines import (
+    LazyLines,
+    Line,
+    Run,
+    Tone,
+    behind,
+    cut,
+    line,
+    paragraphs,
+    plain,
+    section,
+    width_of,
+    wrapped,
+)
 from widgets.fleet.differences import draw_differences, draw_uncompared, label_of, role_name
 from widgets.node import verdict as verdict_drawing
 
-_MARKS = {Severity.CRITICAL: Run("✗", Tone.BAD), Severity.WARNING: Run("▲", Tone.WARNING)}
-_TONES = {
-    State.ACTIVE: Tone.GOOD,
-    State.READY: Tone.GOOD,
-    State.DEGRADED: Tone.WARNING,
-    State.BROKEN: Tone.BAD,
-    State.UNKNOWN: Tone.WARNING,
-    State.NOT_APPLICABLE: Tone.DIM,
-}
 _MOST_DEVICES = 3
 
 
@@ -45,9 +49,7 @@ def draw_answer(fleet: Fleet, width: int, with_headline: bool = True) -> list[Li
         lines.extend([(), *draw_differences(fleet, width)])
         if fleet.uncompared:
             lines.extend([(), *draw_uncompared(fleet, width)])
-    if fleet.unanswered:
-        lines.extend([(), (Run("No answer", Tone.TITLE),), *_unanswered(fleet.unanswered, width)])
-    return lines
+    return lines + section("No answer", _unanswered(fleet.unanswered, width))
 
 
 def headline(fleet: Fleet) -> Line:
@@ -55,7 +57,7 @@ def headline(fleet: Fleet) -> Line:
     likely = sum(summary.verdict.likely_in_use for summary in fleet.summaries)
     runs = [Run(plural(len(fleet.summaries), "node"), Tone.TITLE)]
     for place, (state, count) in enumerate(fleet.counts.items()):
-        runs += [Run(", " if place else ": "), Run(f"{count} {state.value}", _TONES[state])]
+        runs += [Run(", " if place else ": "), Run(f"{count} {state.value}", verdict_drawing.MARKS[state][1])]
         if likely and state is State.READY:
             runs.append(Run(f" ({likely} likely in use)"))
     if silenced := sum(bool(summary.verdict.silenced) for summary in fleet.summaries):
@@ -87,7 +89,7 @@ def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
     more = len(problem.devices) - _MOST_DEVICES
     devices = f": {shown}{f' and {more} more' if more > 0 else ''}" if shown else ""
     text = f"{problem.title}{devices} ({problem.id})"
-    head = line("    ", _MARKS.get(problem.severity, Run("·")), " ")
+    head = line("    ", SEVERITY_MARKS[problem.severity], " ")
     return behind(head, wrapped(text, width - 6))
 
 
@@ -102,79 +104,44 @@ def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
     return lines
 
 
-_Node: TypeAlias = NodeSummary | Unanswered
 _NONE = "-"
 
 
 def draw_node_rows(fleet: Fleet) -> list[Line]:
     """Draw a heading and a row a node, the worst first, and then those without an answer."""
     summaries = {summary.name: summary for summary in fleet.summaries}
-    nodes: list[_Node] = [summaries[name] for group in fleet.groups for name in group.nodes]
-    nodes += fleet.unanswered
-
-    def counted(title: str, kind: str, tone: Tone = Tone.PLAIN) -> Column:
-        return Column(title, cells_of(nodes, lambda node: _count(node, kind, tone)), 1, to_right=True)
-
+    rows = [_row(summaries[name]) for group in fleet.groups for name in group.nodes]
+    for node in fleet.unanswered:
+        answer = (Run(node.node, Tone.TITLE), Run("? no answer", Tone.BAD))
+        rows.append((*answer, *[Run(_NONE)] * 8, Run(node.reason)))
+    titles = ("NODE", "VERDICT", "PATH", "GPUS", "NICS", "CRITICAL", "WARNINGS", "SILENCED")
     columns = [
-        Column("NODE", cells_of(nodes, _name), 1),
-        Column("VERDICT", cells_of(nodes, _verdict), 1),
-        Column("PATH", cells_of(nodes, _path), 1),
-        Column("GPUS", cells_of(nodes, _gpus), 1, to_right=True),
-        Column("NICS", cells_of(nodes, _nics), 1, to_right=True),
-        counted("CRITICAL", "critical", Tone.BAD),
-        counted("WARNINGS", "warnings", Tone.WARNING),
-        counted("SILENCED", "silenced"),
-        Column("KERNEL", cells_of(nodes, lambda node: _trait(node, "kernel")), 1),
-        Column("DRIVER", cells_of(nodes, lambda node: _trait(node, "driver")), 1),
-        Column("FINDING", cells_of(nodes, _finding), 1),
+        Column(title, [(row[place],) for row in rows], 1, to_right=3 <= place < len(titles))
+        for place, title in enumerate((*titles, "KERNEL", "DRIVER", "FINDING"))
     ]
-    return list(draw_columns(columns, [""] * len(nodes), sys.maxsize))
+    return list(draw_columns(columns, [""] * len(rows), sys.maxsize))
 
 
-def _name(node: _Node) -> Run:
-    return Run(node.node if isinstance(node, Unanswered) else node.name, Tone.TITLE)
+def _row(node: NodeSummary) -> tuple[Run, ...]:
+    verdict, has_counts = node.verdict, node.verdict.state.has_counts
+    traits = {trait.fact: trait.value for trait in node.traits}
+    facts = [traits.get(fact, _NONE) for fact in ("kernel", "driver")]
+    return (
+        Run(node.name, Tone.TITLE),
+        verdict_drawing.draw(verdict)[0],
+        Run(_NONE if verdict.path is None else verdict_drawing.path_name(verdict.path)),
+        Run(f"{verdict.gpus_served}/{verdict.gpus}" if has_counts else _NONE),
+        Run(str(verdict.nics) if has_counts else _NONE),
+        _count(verdict.critical, Tone.BAD),
+        _count(verdict.warnings, Tone.WARNING),
+        _count(verdict.silenced, Tone.PLAIN),
+        *(Run(f"? ({fact.reason.value})" if isinstance(fact, Unknown) else str(fact)) for fact in facts),
+        Run(node.findings[0].id if node.findings else _NONE),
+    )
 
 
-def _verdict(node: _Node) -> Run:
-    if isinstance(node, Unanswered):
-        return Run("? no answer", Tone.BAD)
-    return verdict_drawing.draw(node.verdict)[0]
-
-
-def _path(node: _Node) -> Run:
-    path = None if isinstance(node, Unanswered) else node.verdict.path
-    return Run(_NONE if path is None else verdict_drawing.path_name(path))
-
-
-def _gpus(node: _Node) -> Run:
-    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
-        return Run(_NONE)
-    return Run(f"{node.verdict.gpus_served}/{node.verdict.gpus}")
-
-
-def _nics(node: _Node) -> Run:
-    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
-        return Run(_NONE)
-    return _count(node, "nics")
-
-
-def _count(node: _Node, kind: str, tone: Tone = Tone.PLAIN) -> Run:
-    count = None if isinstance(node, Unanswered) else getattr(node.verdict, kind)
+def _count(count: int | None, tone: Tone) -> Run:
     return Run(_NONE) if count is None else Run(str(count), tone if count else Tone.PLAIN)
-
-
-def _trait(node: _Node, fact: str) -> Run:
-    """Return a fact of the whole node, or why it is unknown."""
-    traits = () if isinstance(node, Unanswered) else node.traits
-    value = next((trait.value for trait in traits if trait.fact == fact), _NONE)
-    return Run(f"? ({value.reason.value})" if isinstance(value, Unknown) else str(value))
-
-
-def _finding(node: _Node) -> Run:
-    """Return the id of the worst finding, or why there is no answer."""
-    if isinstance(node, Unanswered):
-        return Run(node.reason)
-    return Run(node.findings[0].id if node.findings else _NONE)
 
 
 # The nodes of a watched fleet as a table, and one of them in detail.
@@ -235,13 +202,8 @@ def draw_table(
     def difference(node: WatchedNode) -> Run:
         found = differences.get(node.name, ())
         more = f" +{len(found) - 1}" if len(found) > 1 else ""
-        return (
-            _short(
-                label_of(found[0][0].fact, found[0][0].slots), _DIFFERENCE_CELLS - len(more), Tone.PLAIN, more
-            )
-            if found
-            else Run("")
-        )
+        label = label_of(found[0][0].fact, found[0][0].slots) if found else ""
+        return _short(label, _DIFFERENCE_CELLS - len(more), Tone.PLAIN, more)
 
     def kind(node: WatchedNode) -> Run:
         return _short(type_name(node.summary.role), _TYPE_CELLS, Tone.DIM) if node.summary else Run("")
@@ -310,8 +272,7 @@ def draw_node(
     lines.extend(wrapped(f"{role_name(summary.role)} · {read}", width, Tone.DIM))
     if node.change is not None:
         lines.extend(wrapped(f"Changed {ago(now - node.change.at)}", width, Tone.TITLE))
-        for what in node.change.what:
-            lines.extend(wrapped(what, width, Tone.PLAIN, "    ", "  "))
+        lines += paragraphs(node.change.what, width, Tone.PLAIN, "    ", "  ")
     if summary.findings:
         lines.append((Run(plural(len(summary.findings), "finding").capitalize(), Tone.TITLE),))
         for problem in summary.findings:
@@ -322,13 +283,6 @@ def draw_node(
         lines.append((Run("Differs from the rest", Tone.TITLE),))
     for difference, own in differences:
         rest = difference.rest.value if difference.rest is not None else ""
-        lines.extend(
-            wrapped(
-                f"{label_of(difference.fact, difference.slots)}: {own.value} (rest: {rest})",
-                width,
-                Tone.PLAIN,
-                "    ",
-                "  ",
-            )
-        )
+        text = f"{label_of(difference.fact, difference.slots)}: {own.value} (rest: {rest})"
+        lines += wrapped(text, width, Tone.PLAIN, "    ", "  ")
     return lines

@@ -13,7 +13,7 @@ from probes.fleet.summary import Role
 from probes.fleet.traits import Fact, Place
 from probes.snapshot.verdict import State
 from widgets.base.figures import ago, local_time
-from widgets.base.lines import Line, Run, Tone, cut, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, paragraphs, section, width_of, wrapped
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # devices or settings
@@ -86,18 +86,17 @@ def _note(kind: Kind, rest: Kind | None, states: Mapping[str, State]) -> str:
     if kind is rest:
         return "" if usual.is_green else f" (most are {usual.value})"
     counted = Counter(states[node] for node in kind.nodes)
-    return "" if set(counted) == {usual} else f" ({_states(counted)})"
+    if set(counted) == {usual}:
+        return ""
+    words = [
+        f"{count} {state.value}" if len(counted) > 1 else state.value for state, count in counted.items()
+    ]
+    return f" ({', '.join(words)})"
 
 
 def _nodes(kind: Kind, is_rest: bool) -> str:
     text = fold_nodes(kind.nodes)
     return plural(len(kind.nodes), "node") if is_rest and len(text) > _MOST_SET_CELLS else text
-
-
-def _states(counted: Mapping[State, int]) -> str:
-    if len(counted) == 1:
-        return next(iter(counted)).value
-    return ", ".join(f"{count} {state.value}" for state, count in counted.items())
 
 
 def draw_uncompared(fleet: Fleet, width: int) -> list[Line]:
@@ -113,13 +112,10 @@ def draw_uncompared(fleet: Fleet, width: int) -> list[Line]:
 
 def labels_of(facts: Sequence[Fact]) -> str:
     """Return "Kernel, NIC PCIe link"."""
-    labels = [f"{fact.place.value} {fact.label}" if _is_ambiguous(fact) else fact.label for fact in facts]
+    # GPUs and NICs have PCIe facts of the same label.
+    kinds = (f"{fact.place.value} " if fact.id.startswith("pcie-") else "" for fact in facts)
+    labels = [f"{kind}{fact.label}" for kind, fact in zip(kinds, facts, strict=True)]
     return capitalized(", ".join(dict.fromkeys(labels)))
-
-
-def _is_ambiguous(fact: Fact) -> bool:
-    """Return whether a fact of GPUs and one of NICs have this label."""
-    return fact.id.startswith("pcie-")
 
 
 _MOST_CHANGES = 3
@@ -151,10 +147,8 @@ def text_of(since: Changes | Unknown, count: int = _MOST_CHANGES, characters: in
     """Return the line with so many changes, each value with so many characters; or why there is none."""
     if isinstance(since, Unknown):
         return since.detail
-    named = ", ".join(_short_fact(change, characters) for change in since.changes[:count])
-    more = len(since.changes) - count
-    what = f"{named}{f' and {more} more' if more > 0 else ''}" or "nothing that gdrtop compares has changed"
-    return f"Since it last worked, {_age(since)}: {what}"
+    named = join_limited((_short_fact(change, characters) for change in since.changes), count)
+    return f"Since it last worked, {_age(since)}: {named or 'nothing that gdrtop compares has changed'}"
 
 
 def _tone(since: Changes | Unknown) -> Tone:
@@ -182,11 +176,8 @@ def draw_changes(since: Changes, width: int) -> list[Line]:
             continue
         lines.extend(wrapped(label, width, Tone.PLAIN, "  "))
         lines.extend(wrapped(f"{change.before} → {change.now}", width, Tone.TITLE, "    "))
-    if since.unread:
-        lines.extend([(), (Run("Cannot be compared", Tone.TITLE),)])
-    for reason, facts in since.unread:
-        lines.extend(wrapped(f"{labels_of(facts)}: {reason}", width, Tone.DIM, "  ", "  "))
-    return lines
+    unread = (f"{labels_of(facts)}: {reason}" for reason, facts in since.unread)
+    return lines + section("Cannot be compared", paragraphs(unread, width, Tone.DIM, "  ", "  "))
 
 
 def _age(since: Changes) -> str:
@@ -195,8 +186,5 @@ def _age(since: Changes) -> str:
 
 def _short_fact(change: Change, characters: int) -> str:
     """Return "NIC firmware of mlx5_0 and 3 more 28.39 → 28.40", each value with so many characters."""
-    slots = change.slots
-    if len(slots) > 1:
-        slots = (f"{slots[0]} and {len(slots) - 1} more",)
-    label = label_of(change.fact, slots)
+    label = label_of(change.fact, (join_limited(change.slots, 1),) if change.slots else ())
     return f"{label} {printable(change.before, characters)} → {printable(change.now, characters)}"

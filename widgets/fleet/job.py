@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from probes.base.text import capitalized, plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Unknown, known
 from probes.checks.statements import use_health
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
 from probes.live.model.activity import waiting_text
 from probes.live.model.sample import GDR_WORDS, Standstill
 from widgets.base.columns import Column, cells_of, draw_columns
-from widgets.base.figures import UNKNOWN_MARK, gbps, local_time, minutes, percent, short
+from widgets.base.figures import figure_run, gbps, local_time, minutes, percent, short
 from widgets.base.health import TONES
-from widgets.base.lines import LazyLines, Line, Run, Tone, behind, line, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, behind, line, paragraphs, wrapped
 from widgets.live.job_lines import path_summary
 from widgets.live.ranks import short_names, state_word
 
@@ -44,9 +44,7 @@ def draw(job: FleetJob, width: int, most_rows: int = MOST_ROWS) -> list[Line]:
     if len(ranks) > most_rows:
         more = plural(len(ranks) - most_rows, "more rank")
         lines.append(line(Run(f"{_INDENT}{more} (--all lists every rank)", Tone.DIM)))
-    for note in _notes(job):
-        lines += wrapped(note, width, Tone.DIM)
-    return lines
+    return lines + paragraphs(_notes(job), width, Tone.DIM)
 
 
 def _answer(job: FleetJob, width: int) -> list[Line]:
@@ -117,11 +115,9 @@ def _no_ranks(job: FleetJob, width: int) -> list[Line]:
     """Return why no rank is shown."""
     what = f"Job {job.name} has no process" if job.name else "No NCCL job runs"
     lines = wrapped(f"{what} on the nodes that answer ({len(job.absent)}).", width, Tone.WARNING)
-    for reason, names in _by_reason(job.absent).items():
-        lines += wrapped(f"{some_names(names)}: {reason}", width)
-    if job.other_jobs:
-        lines += wrapped(f"Other jobs on these nodes: {some_names(job.other_jobs)}", width)
-    return lines
+    texts = [f"{some_names(names)}: {reason}" for reason, names in _by_reason(job.absent).items()]
+    others = f"Other jobs on these nodes: {some_names(job.other_jobs)}" if job.other_jobs else ""
+    return lines + paragraphs((*texts, others), width)
 
 
 def _notes(job: FleetJob) -> list[str]:
@@ -155,7 +151,7 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
     path = max((len(rank.process.path.text) for rank in ranks), default=0)
     columns = [
         Column("node", cells(node), 1, least=4),
-        Column("rank", cells(_number), 1, to_right=True),
+        Column("rank", cells(lambda rank: figure_run(rank.process.rank)), 1, to_right=True),
         Column("GPU", cells(lambda rank: Run(",".join(rank.gpus) or "–", Tone.GPU)), 4),
         Column("path", cells(_path), 2, least=min(path, 20), grows=True),
         Column("NIC", cells(_nics), 3),
@@ -166,11 +162,6 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
         Column("pid", cells(lambda rank: Run(str(rank.process.pid))), 8, to_right=True),
     ]
     return draw_columns(columns, ["" for _ in ranks], width)
-
-
-def _number(rank: FleetRank) -> Run:
-    number: Maybe[int] = rank.process.rank
-    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(number, Unknown) else Run(str(number))
 
 
 def _path(rank: FleetRank) -> Run:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Unknown
-from probes.fleet.attribution import Crowd, Culprit, PairMemory, PairResult, PairsReport, Place
+from probes.fleet.attribution import Crowd, Culprit, PairResult, PairsReport, Place
 from probes.fleet.rails import RailLeaves
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, section, wrapped
 
 _MOST_TESTS = 20
 _MOST_NAMES = 6
@@ -24,8 +24,7 @@ def draw_pairs(report: PairsReport, width: int) -> list[Line]:
     lines: list[Line] = []
     for text, tone in answers(report):
         lines += wrapped(text, width, tone)
-    for text in advice(report):
-        lines += wrapped(text, width, indent="  ")
+    lines += paragraphs(advice(report), width, indent="  ")
     lines += draw_left_out(report.left_out, report.rails_left_out, width)
     lines += _draw_slow(report, width)
     lines += _draw_rails(report, width)
@@ -136,10 +135,9 @@ def draw_left_out(nodes: Mapping[str, str], rails: Mapping[str, str], width: int
         by_reason: dict[str, list[str]] = {}
         for name, reason in left_out.items():
             by_reason.setdefault(reason, []).append(name)
-        if by_reason:
-            lines += [(), line(Run(f"Not measured: {plural(len(left_out), title)}", Tone.TITLE))]
-        for reason, names in by_reason.items():
-            lines += wrapped(f"{_names(names)}: {printable(reason, 400)}", width, Tone.WARNING, "  ")
+        texts = (f"{_names(names)}: {printable(reason, 400)}" for reason, names in by_reason.items())
+        below = paragraphs(texts, width, Tone.WARNING, "  ")
+        lines += section(f"Not measured: {plural(len(left_out), title)}", below)
     return lines
 
 
@@ -158,11 +156,10 @@ def _draw_slow(report: PairsReport, width: int) -> list[Line]:
     ]
     if all(not _why(test) for test in shown):
         columns.pop()
-    lines: list[Line] = [(), line(Run(f"Slow or failed: {plural(len(bad), 'test')}", Tone.TITLE))]
-    lines += draw_columns(columns, [""] * len(shown), width)
+    lines = list(draw_columns(columns, [""] * len(shown), width))
     if len(bad) > len(shown):
         lines.append(line(Run(f"… and {len(bad) - len(shown)} more (--json lists all)", Tone.DIM)))
-    return lines
+    return section(f"Slow or failed: {plural(len(bad), 'test')}", lines)
 
 
 def _figure(test: PairResult) -> str:
@@ -180,24 +177,16 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         return []
     columns = [Column("rail", [line(str(rail)) for rail in rails], 1, to_right=True)]
     for memory in report.attribution.references:
-        figures = {rail: _figures(report.results, rail, memory) for rail in rails}
-        cells: dict[str, list[Line]] = {"median": [], "low": [], "high": [], "tests": []}
-        for rail in rails:
-            values = figures[rail]
-            cells["median"].append(line(short(median(values)) if values else "?"))
-            cells["low"].append(line(short(min(values)) if values else "?"))
-            cells["high"].append(line(short(max(values)) if values else "?"))
-            cells["tests"].append(line(str(len(values))))
-        for name, importance in (("median", 1), ("low", 1), ("high", 3), ("tests", 4)):
+        of_memory = [result for result in report.results if result.memory is memory]
+        figures = [[result.gbps for result in of_memory if result.rail == rail] for rail in rails]
+        known = [[gbps for gbps in of_rail if not isinstance(gbps, Unknown)] for of_rail in figures]
+        for name, importance, figure in (("median", 1, median), ("low", 1, min), ("high", 3, max)):
             title = f"{memory.value} {name}" if name == "median" else name
-            columns.append(Column(title, cells[name], importance, to_right=True, least=6))
-    heading = line(Run("Each rail, Gb/s", Tone.TITLE))
-    return [(), heading, *draw_columns(columns, [""] * len(rails), width)]
-
-
-def _figures(results: Sequence[PairResult], rail: int, memory: PairMemory) -> list[float]:
-    of_rail = (result.gbps for result in results if result.rail == rail and result.memory is memory)
-    return [gbps for gbps in of_rail if not isinstance(gbps, Unknown)]
+            cells = [line(short(figure(values)) if values else "?") for values in known]
+            columns.append(Column(title, cells, importance, to_right=True, least=6))
+        counts = [line(str(len(values))) for values in known]
+        columns.append(Column("tests", counts, 4, to_right=True, least=6))
+    return section("Each rail, Gb/s", draw_columns(columns, [""] * len(rails), width))
 
 
 def _draw_leaves(report: PairsReport, width: int) -> list[Line]:
@@ -215,9 +204,8 @@ def _draw_leaves(report: PairsReport, width: int) -> list[Line]:
         where = only or plural(rail.count, "switch", "switches")
         text = f"rail {rail.rail}: {plural(known_count, 'node')} at {where}"
         lines += wrapped(text, width, indent="  ")
-    for reason, count in reasons.most_common(3):
-        lines += wrapped(f"unknown for {plural(count, 'port')} ({reason})", width, Tone.DIM, "  ")
-    return lines
+    texts = (f"unknown for {plural(count, 'port')} ({reason})" for reason, count in reasons.most_common(3))
+    return lines + paragraphs(texts, width, Tone.DIM, "  ")
 
 
 def _names(names: Iterable[str] | Mapping[str, object]) -> str:

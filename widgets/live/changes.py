@@ -10,16 +10,13 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.live.model.sample import LiveEvent
 from widgets.base.figures import local_time
+from widgets.base.health import SEVERITY_MARKS
 from widgets.base.lines import Line, Run, Tone, behind, cut, width_of, wrapped
 from widgets.live.ranks import short_names
 
 _TOGETHER_SECONDS = 2.0  # devices of one cause do not fail in one sample
 _FIGURE = re.compile(r"\d+(?:\.\d+)?")
-_MARKS = {
-    Severity.CRITICAL: Run("✗", Tone.BAD),
-    Severity.WARNING: Run("▲", Tone.WARNING),
-    Severity.NOTE: Run("·", Tone.DIM),
-}
+_MARKS = {**SEVERITY_MARKS, Severity.NOTE: Run("·", Tone.DIM)}
 
 
 def key_of(event: LiveEvent) -> str:
@@ -58,11 +55,8 @@ def changes_of(events: Iterable[LiveEvent]) -> list[Change]:
             groups.append(group)
         group.append(event)
         subjects.add(event.subject)
-    return [Change(tuple(sorted(group, key=_place))) for group in groups]
-
-
-def _place(event: LiveEvent) -> tuple[int, str]:
-    return len(event.subject), event.subject
+    in_order = (sorted(group, key=lambda event: (len(event.subject), event.subject)) for group in groups)
+    return [Change(tuple(group)) for group in in_order]
 
 
 def draw(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TypeVar
 
 from probes.base.evidence import Evidence
 from probes.base.text import capitalized, plural, printable
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.statements import rank_health
-from probes.facts.gpudirect import PeermemReading
 from probes.facts.jobs.processes import name_of
 from probes.host.collectives import CollectiveSpeed
 from probes.live.events.ports import link_name
@@ -39,6 +39,8 @@ from widgets.live.figures import (
     rank_rates,
 )
 
+T = TypeVar("T")
+
 
 def _field(label: str, text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
     return labeled(label, (text,), width, tone)
@@ -48,9 +50,9 @@ def _evidence(evidence: Iterable[Evidence], width: int, label: str = "Evidence")
     return labeled(label, (f"{item.source}: {item.value}" for item in evidence), width)
 
 
-def _why(value: Maybe[object]) -> str:
-    """Return "? (needs root)"."""
-    return f"? ({value})"
+def _shown(value: Maybe[T], text: Callable[[T], str] = str) -> str:
+    """Return the text of a value, or "? (needs root)"."""
+    return f"? ({value})" if isinstance(value, Unknown) else text(value)
 
 
 # Processes
@@ -83,30 +85,25 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     used = process.used_nics
     unlisted = f"unknown: {used.detail}" if isinstance(used, Unknown) else ""
     lines += labeled("NICs", uses or [unlisted or "none"], width)
-    pinned = process.pinned_bytes
-    pinned_text = _why(pinned) if isinstance(pinned, Unknown) else gibibytes(pinned)
-    registered = gibibytes(process.registered_bytes)
-    if process.nics:
-        lines += _field("Memory", f"{registered} registered, {pinned_text} pinned (VmPin)", width)
-    else:
-        lines += _field("Memory", "unknown" if unlisted else "none registered", width)
-    lines += _field("peermem", _peermem(sample.peermem), width)
+    registered, pinned = gibibytes(process.registered_bytes), _shown(process.pinned_bytes, gibibytes)
+    memory = f"{registered} registered, {pinned} pinned (VmPin)"
+    lines += _field("Memory", memory if process.nics else "unknown" if unlisted else "none registered", width)
+    peermem = f"nvidia_peermem refcnt {_shown(sample.peermem.refcnt)}"
+    peermem = "; ".join([peermem, *memory_peers(sample.peermem)])
+    lines += _field("peermem", f"{peermem} (whole node)", width)
     labels = gpu_labels(sample)
     lives = {gpu.bdf: gpu for gpu in sample.gpus}
     texts = [
         labels.get(bdf, bdf) + (f": {_gpu_text(lives[bdf])}" if bdf in lives else "") for bdf in process.gpus
     ]
     lines += labeled("GPU", texts or ["none, according to NVML"], width)
-    threads = process.threads
-    names = _why(threads) if isinstance(threads, Unknown) else ", ".join(threads) or "none"
-    lines += _field("Threads", names, width)
-    cpu = process.cpu_percent
-    cpu_text = f"CPU {_why(cpu)}" if isinstance(cpu, Unknown) else f"CPU {cpu:.0f}% of one core"
-    state = process.state
-    state_text = _why(state) if isinstance(state, Unknown) else ranks.state_word(state)
-    lines += _field("State", f"{state_text}, {cpu_text}", width)
-    lines += _field("CPUs", _affinity(process), width)
-    lines += _field("Rank", _rank_text(process), width)
+    lines += _field("Threads", _shown(process.threads, lambda names: ", ".join(names) or "none"), width)
+    cpu = _shown(process.cpu_percent, "{:.0f}% of one core".format)
+    lines += _field("State", f"{_shown(process.state, ranks.state_word)}, CPU {cpu}", width)
+    cpus = map_known(process.process.usage, lambda usage: usage.cpus)
+    lines += _field("CPUs", _shown(cpus, "may run on {}".format), width)
+    world = "" if isinstance(process.world_size, Unknown) else f" of {process.world_size} (from 0)"
+    lines += _field("Rank", _shown(process.rank, lambda rank: f"{rank}{world}"), width)
     for label, text in _python_commands(process):
         lines += _field(label, text, width, Tone.DIM)
     return lines
@@ -185,11 +182,7 @@ def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRa
         return "no connected queue pair"
     middle = medians(sample, rates)
     part = ranks.share_of_median(process, rate, middle)
-    shown = " ".join(
-        f"{arrow}{_why(value) if isinstance(value, Unknown) else short(value)}"
-        for arrow, value in (("↑", rate.sent_gbps), ("↓", rate.received_gbps))
-    )
-    text = f"{shown} Gb/s through its NICs"
+    text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s through its NICs"
     if rate.shared_with:
         text += f"; at most, because it shares {', '.join(rate.shared_with)}"
     elif part is not None:
@@ -202,7 +195,7 @@ def _bus(process: LiveProcess, sample: LiveSample, width: int) -> list[Line]:
     bus = process.bus_gbps
     if isinstance(bus, Unknown):
         is_without = bus.reason is Reason.NOT_RECORDED or isinstance(process.process.environment, Unknown)
-        return [] if is_without else _field("Bus", _why(bus), width)
+        return [] if is_without else _field("Bus", _shown(bus), width)
     texts = [_collective_text(collective) for collective in process.collectives]
     for job in sample.jobs:
         slow = job.slowest
@@ -225,26 +218,6 @@ def _collective_text(speed: CollectiveSpeed) -> str:
     return text if speed.at is None else f"{text}, {local_time(speed.at, '%H:%M:%S')}"
 
 
-def _peermem(reading: PeermemReading) -> str:
-    refcnt = reading.refcnt
-    text = f"nvidia_peermem refcnt {_why(refcnt) if isinstance(refcnt, Unknown) else refcnt}"
-    return f"{'; '.join([text, *memory_peers(reading)])} (whole node)"
-
-
-def _affinity(process: LiveProcess) -> str:
-    usage = process.process.usage
-    if isinstance(usage, Unknown):
-        return _why(usage)
-    return _why(usage.cpus) if isinstance(usage.cpus, Unknown) else f"may run on {usage.cpus}"
-
-
-def _rank_text(process: LiveProcess) -> str:
-    if isinstance(process.rank, Unknown):
-        return _why(process.rank)
-    world = process.world_size
-    return f"{process.rank}" if isinstance(world, Unknown) else f"{process.rank} of {world} (from 0)"
-
-
 # NICs
 
 
@@ -252,28 +225,27 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     """Describe a port: its rates, every counter that moves, and those that could not be read."""
     netdev = f" ({known(port.netdev, '')})" if known(port.netdev, "") else ""
     lines = wrapped(f"{port.name}{netdev}", width, Tone.TITLE)
-    state = _why(port.state) if isinstance(port.state, Unknown) else port.state
-    line_rate = port.line_rate_gbps
-    rate = _why(line_rate) if isinstance(line_rate, Unknown) else f"{short(line_rate)} Gb/s"
-    lines += _field("State", f"{state}, line rate {rate}", width)
+    rate = _shown(port.line_rate_gbps, lambda rate: f"{short(rate)} Gb/s")
+    lines += _field("State", f"{_shown(port.state)}, line rate {rate}", width)
     for label, value in (("Sent", port.sent_gbps), ("Received", port.received_gbps)):
-        percent = share(value, line_rate)
+        percent = share(value, port.line_rate_gbps)
         of_line = f" ({percent} of line rate)" if percent else ""
-        text = _why(value) if isinstance(value, Unknown) else f"{short(value)} Gb/s{of_line}"
-        lines += _field(label, text, width)
+        lines += _field(label, f"{_shown(value, lambda rate: f'{short(rate)} Gb/s')}{of_line}", width)
     if port.rates_from:
         text = f"all traffic of interface {port.rates_from}: software RDMA has no byte counters"
         lines += _field("Rates from", text, width)
-    lines += _field("PCIe link", _link_text(port), width)
+    link = map_known(
+        port.pcie_gtps, lambda rate: map_known(port.pcie_width, lambda lanes: link_name(rate, lanes))
+    )
+    lines += _field("PCIe link", _shown(link), width)
     found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]
     lines += _odd(found, width)
     lines += _past(port.device, sample, width)
-    for label, value, meaning in (
-        ("Pause", port.pause_percent, "of the time paused by flow control"),
-        ("PCIe stall", port.pcie_stall_percent, "of the last second the NIC waited for PCIe"),
+    for label, value, text in (
+        ("Pause", port.pause_percent, "{:.0f}% of the time paused by flow control"),
+        ("PCIe stall", port.pcie_stall_percent, "{:.0f}% of the last second the NIC waited for PCIe"),
     ):
-        text = _why(value) if isinstance(value, Unknown) else f"{value:.0f}% {meaning}"
-        lines += _field(label, text, width)
+        lines += _field(label, _shown(value, text.format), width)
     for process in ranks.in_order(sample):
         for nic in process.nics:
             if nic.device == port.device and nic.queue_pairs:
@@ -289,17 +261,6 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     if rest:
         lines += _group(CounterGroup("other", "other counters", rest, Tone.PLAIN), port, width)
     return lines
-
-
-def _link_text(port: PortSample) -> str:
-    """Return "32 GT/s x16"."""
-    if isinstance(port.pcie_gtps, Unknown):
-        return _why(port.pcie_gtps)
-    return (
-        _why(port.pcie_width)
-        if isinstance(port.pcie_width, Unknown)
-        else link_name(port.pcie_gtps, port.pcie_width)
-    )
 
 
 def _group(group: CounterGroup, port: PortSample, width: int) -> list[Line]:
@@ -335,35 +296,27 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
     lines += _past(gpu.bdf, sample, width)
     live = gpu.live
     if isinstance(live, Unknown):
-        return [*lines, *_field("NVML", _why(live), width, Tone.BAD)]
+        return [*lines, *_field("NVML", _shown(live), width, Tone.BAD)]
 
     def figure(label: str, value: Maybe[float], unit: str) -> None:
-        text = _why(value) if isinstance(value, Unknown) else f"{short(value)}{unit}"
-        lines.extend(_field(label, text, width))
+        lines.extend(_field(label, _shown(value, lambda figure: f"{short(figure)}{unit}"), width))
 
     figure("Use", live.utilization_percent, "% of the time")
     figure("PCIe ↑", in_gbps(live.pcie_tx_bytes_per_second), " Gb/s from the GPU")
     figure("PCIe ↓", in_gbps(live.pcie_rx_bytes_per_second), " Gb/s to the GPU")
-    generation, width_of_link = live.link_generation, live.link_width
-    if isinstance(generation, Unknown) or isinstance(width_of_link, Unknown):
-        unknown = generation if isinstance(generation, Unknown) else width_of_link
-        lines += _field("PCIe link", _why(unknown), width)
-    else:
-        lines += _field("PCIe link", f"Gen{generation} x{width_of_link}", width)
+    generation, lanes = live.link_generation, live.link_width
+    link = map_known(generation, lambda number: map_known(lanes, lambda count: f"Gen{number} x{count}"))
+    lines += _field("PCIe link", _shown(link), width)
     figure("NVLink ↑", in_gbps(live.nvlink_tx_bytes_per_second), " Gb/s, all links")
     figure("NVLink ↓", in_gbps(live.nvlink_rx_bytes_per_second), " Gb/s, all links")
     for label, size in (("Memory", live.memory_used_bytes), ("BAR1", live.bar1_used_bytes)):
-        text = _why(size) if isinstance(size, Unknown) else f"{gibibytes(size)} used"
-        lines += _field(label, text, width)
+        lines += _field(label, _shown(size, lambda used: f"{gibibytes(used)} used"), width)
     figure("Temperature", live.temperature_celsius, " °C")
     figure("Power", live.power_watts, " W")
     figure("SM clock", live.sm_clock_mhz, " MHz")
     reasons = live.throttle_reasons
-    if isinstance(reasons, Unknown):
-        lines += _field("Throttled", _why(reasons), width)
-    else:
-        tone = Tone.WARNING if reasons else Tone.PLAIN
-        lines += _field("Throttled", ", ".join(reasons) or "no", width, tone)
+    tone = Tone.WARNING if known(reasons, ()) else Tone.PLAIN
+    lines += _field("Throttled", _shown(reasons, lambda each: ", ".join(each) or "no"), width, tone)
     for process in ranks.in_order(sample):
         if gpu.bdf in process.gpus:
             lines += _field("Used by", _title(process), width)
@@ -373,13 +326,11 @@ def of_gpu(gpu: GpuSample, sample: LiveSample, width: int) -> list[Line]:
 def _gpu_text(gpu: GpuSample) -> str:
     live = gpu.live
     if isinstance(live, Unknown):
-        return _why(live)
-    use = live.utilization_percent
-    busy = _why(use) if isinstance(use, Unknown) else f"{use}%"
+        return _shown(live)
     sent, received = (
         short(in_gbps(value)) for value in (live.pcie_tx_bytes_per_second, live.pcie_rx_bytes_per_second)
     )
-    return f"{busy} busy, PCIe ↑{sent} ↓{received} Gb/s"
+    return f"{_shown(live.utilization_percent, '{}%'.format)} busy, PCIe ↑{sent} ↓{received} Gb/s"
 
 
 # Events

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from probes.base.evidence import Severity
 from probes.base.text import plural
-from probes.base.unknown import Unknown
+from probes.base.unknown import Unknown, map_known
 from probes.checks.statements import use_health
 from probes.live.explain import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding
 from widgets.base.health import TONES
-from widgets.base.lines import Line, Run, Tone, behind, labeled, line, wrapped
+from widgets.base.lines import Line, Run, Tone, behind, labeled, line, paragraphs, section, wrapped
 
 _MOST_STEPS = 3
 _NUMBERS = re.compile(r"\d+")
@@ -48,20 +48,20 @@ def draw_processes(explained: Sequence[ProcessExplanation], width: int) -> list[
 
 def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
     """Return what processes have in common that differ only in which GPUs and NICs they have."""
-    gpus, libraries = explained.gpus, explained.libraries
     return (
         explained.path.text,
         explained.unexpected,
         explained.limits,
-        gpus if isinstance(gpus, Unknown) else tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus),
-        *(
-            nics if isinstance(nics, Unknown) else len(nics)
-            for nics in (explained.nics, explained.visible_nics)
+        map_known(
+            explained.gpus, lambda gpus: tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus)
         ),
+        map_known(explained.nics, len),
+        map_known(explained.visible_nics, len),
         explained.all_nics,
-        libraries
-        if isinstance(libraries, Unknown)
-        else tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in libraries),
+        map_known(
+            explained.libraries,
+            lambda rows: tuple((row.library, row.path, _NUMBERS.sub("#", row.why)) for row in rows),
+        ),
     )
 
 
@@ -112,10 +112,7 @@ def draw_changes(
     others = [finding for finding in findings if needs_admin(finding)]
     lines: list[Line] = []
     for title, part in (("What you can change", own), ("What to ask your admin for", others)):
-        if part:
-            lines += [(), line(Run(title, Tone.TITLE))]
-            for finding in part:
-                lines += _finding(finding, width)
+        lines += section(title, [drawn for finding in part for drawn in _finding(finding, width)])
     if lines or all(each.is_clear for each in explained):
         text = "✓ gdrtop finds nothing to change for this job. Whether it is slow, gdrtop live shows."
         return lines or [(), *wrapped(text, width, Tone.GOOD)]
@@ -134,11 +131,10 @@ def needs_admin(finding: Finding) -> bool:
 def _finding(finding: Finding, width: int) -> list[Line]:
     mark = _MARKS[finding.severity]
     lines = behind((mark,), wrapped(f"{finding.title} ({finding.id})", width - 2))
-    if finding.impact:
-        lines += wrapped(finding.impact, width, Tone.DIM, "  ")
+    lines += paragraphs((finding.impact,), width, Tone.DIM, "  ")
     steps = () if finding.fix is None else finding.fix.steps
-    for step in steps[:_MOST_STEPS]:
-        lines += wrapped(f"→ {step.why.partition(chr(10))[0]}", width, Tone.PLAIN, "  ", "  ")
+    reasons = (f"→ {step.why.partition(chr(10))[0]}" for step in steps[:_MOST_STEPS])
+    lines += paragraphs(reasons, width, Tone.PLAIN, "  ", "  ")
     if len(steps) > _MOST_STEPS:
         more = f"and {len(steps) - _MOST_STEPS} more steps: gdrtop check {finding.id}"
         lines += wrapped(more, width, Tone.DIM, "  ")

@@ -7,7 +7,7 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.rdma.port_health import PORT_COUNTERS, CounterColumn
@@ -148,13 +148,9 @@ def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
 
 def _others(users: Sequence[int], pid: int, clients: Sequence[str]) -> list[str]:
     """Return who else uses a NIC: "pid 4712", "Lustre"."""
-    pids = [_pids([user for user in users if user != pid])] if len(users) > 1 else []
-    return [*pids, *clients]
-
-
-def _pids(pids: Sequence[int]) -> str:
-    shown = ", ".join(map(str, pids[:3])) + (f" and {len(pids) - 3} more" if len(pids) > 3 else "")
-    return f"pid{'s' * (len(pids) > 1)} {shown}"
+    pids = [str(user) for user in users if user != pid]
+    shown = [f"pid{'s' * (len(pids) > 1)} {join_limited(pids, 3)}"] if pids else []
+    return [*shown, *clients]
 
 
 def medians(sample: LiveSample, rates: Mapping[int, RankRate]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.host.nvml import NvmlLive
 from probes.live.model.sample import GpuSample, LiveSample
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
-from widgets.base.figures import UNKNOWN_MARK, gibibytes, in_gbps, short
+from widgets.base.figures import figure_run, gibibytes, in_gbps, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
 from widgets.live.figures import gpu_labels
@@ -42,11 +42,8 @@ def draw(
     def column(
         title: str, importance: int, field: str, text: Callable[[float], str], least: int = 0
     ) -> Column:
-        def cell(gpu: GpuSample) -> Run:
-            value = _field(gpu.live, field)
-            return _unknown() if isinstance(value, Unknown) else Run(text(value))
-
-        return Column(title, cells(cell), importance, True, least=least)
+        figures = cells(lambda gpu: figure_run(_field(gpu.live, field), text))
+        return Column(title, figures, importance, True, least=least)
 
     columns = [
         Column("GPU", cells(lambda gpu: _name(gpu, labels)), 1, least=4),
@@ -109,10 +106,6 @@ def _field(live: Maybe[NvmlLive], name: str) -> Maybe[float]:
     return value
 
 
-def _unknown() -> Run:
-    return Run(UNKNOWN_MARK, Tone.DIM)
-
-
 def _gbps(bytes_per_second: float) -> str:
     return short(in_gbps(bytes_per_second))
 
@@ -126,5 +119,5 @@ def _throttle(live: Maybe[NvmlLive]) -> Run:
         return Run(str(live), Tone.BAD)
     reasons = live.throttle_reasons
     if isinstance(reasons, Unknown):
-        return _unknown()
+        return figure_run(reasons)
     return Run(", ".join(reasons), Tone.WARNING) if reasons else Run("none", Tone.DIM)

@@ -244,7 +244,9 @@ def draw_overview(
         processes = members_of(job, sample)
         mark = _mark(job, processes, sample)
         of_job = [process for process in checked.processes if process.pid in job.pids] if checked else []
-        parts = [*_paths(processes, sample, width - 2), _rates(job, sample, mark)]
+        parts = _paths(processes, sample, width - 2)
+        if rates := _silence_text(job) or rates_text(job, sample):
+            parts.append((Run(rates, _alarm(mark)),))
         parts += [(Run(part),) for part in (_count(job, processes), _gpus_used(job.pids, gpus)) if part]
         parts += _details(job, processes)
         if count := sum(process.pid in far for process in of_job):
@@ -265,7 +267,11 @@ def draw_overview(
     if others:
         verb = "process uses" if others == 1 else "processes use"
         lines.append((Run(f"{others} {verb} a GPU without RDMA", Tone.DIM),))
-    return lines + (_hidden_note(checked, width) if checked is not None else [])
+    if checked is None or not checked.not_read:
+        return lines
+    # There may be processes of other users, or they could not be read.
+    text = "needs root to see other users' processes" if checked.unread is None else checked.not_read
+    return lines + wrapped(text, width, Tone.DIM)
 
 
 def _paths(processes: Sequence[LiveProcess], sample: LiveSample, width: int) -> list[Line]:
@@ -276,25 +282,11 @@ def _paths(processes: Sequence[LiveProcess], sample: LiveSample, width: int) -> 
     return [whole] if width_of(whole) <= width else [*_share_lines(processes, sample, is_brief=True)]
 
 
-def _rates(job: LiveJob, sample: LiveSample, mark: Run) -> Line:
-    """Return the rates, or for how long there have been none."""
-    rates = _silence_text(job) or rates_text(job, sample)
-    return (Run(rates, _alarm(mark)),) if rates else ()
-
-
 def _details(job: LiveJob, processes: Sequence[LiveProcess]) -> list[Line]:
     """Return the slowest NIC and rank, and the step, where they are known."""
     slowest = _slowest_nic(job.slowest_nic) if job.slowest_nic is not None else ""
     texts = (slowest, _step(job), _slowest_rank(job, processes))
     return [(Run(text),) for text in texts if text]
-
-
-def _hidden_note(facts: ProcessFacts, width: int) -> list[Line]:
-    """Return that other users' processes need root, if there may be any, or could not be read."""
-    if not facts.not_read:
-        return []
-    text = "needs root to see other users' processes" if facts.unread is None else facts.not_read
-    return wrapped(text, width, Tone.DIM)
 
 
 def _gpus_used(pids: Collection[int], gpus: Mapping[int, Sequence[str]]) -> str:

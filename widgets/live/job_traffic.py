@@ -59,34 +59,21 @@ def draw(
     shown = jobs[: max(1, (rows - 1) // _LEAST_OF_JOB)]
     rates = line_rates(sample)
     lines: list[Line] = []
+    each = _cells(width)
     for number, job in enumerate(shown):
         height = (rows - 1 - len(lines)) // (len(shown) - number)
-        top = sum(rates.get(nic, 0.0) for nic in job.nics)
-        lines += _of_job(job, limit_mark(job, sample), histories.get(job.id), top, width, height, seconds)
+        top, limit = sum(rates.get(nic, 0.0) for nic in job.nics), limit_mark(job, sample)
+        now, past = (job.sent_gbps, job.received_gbps), histories.get(job.id, (None, None))
+        sent, received = (
+            _direction(job, f"{limit}{arrow}", rate, history, top, each, height, seconds)
+            for arrow, rate, history in zip("↑↓", now, past, strict=True)
+        )
+        if each == width:  # one column: the busier direction
+            lines += sent if _value(now[0]) >= _value(now[1]) else received
+        else:
+            lines += [(*left, Run(" " * _GAP), *right) for left, right in zip(sent, received, strict=True)]
     left = len(jobs) - len(shown)
     return [*lines, _times(width, seconds, newest, shown_at, plural(left, "more job") if left else "")]
-
-
-def _of_job(
-    job: LiveJob,
-    limit: str,
-    histories: tuple[History, History] | None,
-    top: float,
-    width: int,
-    rows: int,
-    seconds: float,
-) -> list[Line]:
-    each = _cells(width)
-    columns = [
-        _direction(job, f"{limit}{arrow}", now, history, top, each, rows, seconds)
-        for arrow, now, history in zip(
-            "↑↓", (job.sent_gbps, job.received_gbps), histories or (None, None), strict=True
-        )
-    ]
-    if each == width:  # one column: the busier direction
-        is_sent = _value(job.sent_gbps) >= _value(job.received_gbps)
-        return columns[0 if is_sent else 1]
-    return [(*left, Run(" " * _GAP), *right) for left, right in zip(*columns, strict=True)]
 
 
 def _cells(width: int) -> int:

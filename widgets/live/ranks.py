@@ -12,7 +12,7 @@ from probes.checks.statements import rank_health
 from probes.host.usage import cpu_list
 from probes.live.model.sample import STOPPED_STATES, LiveEvent, LiveProcess, LiveSample, Role
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
-from widgets.base.figures import UNKNOWN_MARK, gibibytes, local_time, short
+from widgets.base.figures import UNKNOWN_MARK, figure_run, gibibytes, local_time, short
 from widgets.base.health import TONES
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
@@ -69,6 +69,12 @@ def draw(
     def path(process: LiveProcess) -> Run:
         return Run(process.path.text, TONES[rank_health(process, sample)])
 
+    def cpu(process: LiveProcess) -> Run:
+        return figure_run(process.cpu_percent, "{:.0f}%".format)
+
+    def bus(process: LiveProcess) -> Run:
+        return figure_run(process.bus_gbps, short)
+
     def share(process: LiveProcess) -> Run:
         return _share(share_of_median(process, rates.get(process.pid), middle))
 
@@ -79,7 +85,8 @@ def draw(
 
     def rank(process: LiveProcess) -> Run:
         is_odd = badness(process) < usual[process.job]
-        return _number(process.rank)._replace(tone=Tone.WARNING) if is_odd else _number(process.rank)
+        number = figure_run(process.rank)
+        return number._replace(tone=Tone.WARNING) if is_odd else number
 
     most = max(map(cell_len, {process.path.text for process in processes}))
     columns = [
@@ -94,8 +101,8 @@ def draw(
         Column("registered", cells(_registered), 8, True, least=10),
         Column("NCCL", cells(_threads), 10, least=4),
         Column("state", cells(_state), 7, least=7),
-        Column("CPU", cells(_cpu), 9, True, least=5),
-        *([Column("bus GB/s", cells(_bus), 11, to_right=True)] if has_bus else []),
+        Column("CPU", cells(cpu), 9, True, least=5),
+        *([Column("bus GB/s", cells(bus), 11, to_right=True)] if has_bus else []),
         Column(
             "last event", cells(lambda process: _event(newest.get(process.pid))), 12, least=16, grows=True
         ),
@@ -126,9 +133,6 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
     indexes = {gpu.bdf: float(place) for place, gpu in enumerate(sample.gpus)}
     absent = Unknown(Reason.NOT_THERE)
 
-    def rate(process: LiveProcess) -> Maybe[float]:
-        return falling(rates[process.pid].gbps) if process.pid in rates else absent
-
     def share(process: LiveProcess) -> Maybe[float]:
         part = share_of_median(process, rates.get(process.pid), middle)
         return absent if part is None else part
@@ -137,9 +141,6 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
         names = process.threads
         return names if isinstance(names, Unknown) else -float(sum(name.startswith("NCCL") for name in names))
 
-    def event(process: LiveProcess) -> Maybe[float]:
-        return -newest[process.pid].at if process.pid in newest else absent
-
     keys: SortKeys[LiveProcess] = {
         "GPU": lambda process: min((indexes.get(gpu, 1e9) for gpu in process.gpus), default=absent),
         "rank": lambda process: process.rank,
@@ -147,14 +148,14 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
         "program": lambda process: _program(process).text,
         "path": lambda process: process.path.text,
         "NICs": lambda process: min((places.get(nic, 1e9) for nic in process.ready_nics), default=absent),
-        "Gb/s": rate,
+        "Gb/s": lambda process: falling(rates[process.pid].gbps) if process.pid in rates else absent,
         "share": share,
         "registered": lambda process: -float(process.registered_bytes),
         "NCCL": threads,
         "state": lambda process: state_word(process.state),
         "CPU": lambda process: falling(process.cpu_percent),
         "bus GB/s": lambda process: falling(process.bus_gbps),
-        "last event": event,
+        "last event": lambda process: -newest[process.pid].at if process.pid in newest else absent,
     }
     return sorted_by_column(worst_first, keys, sort)
 
@@ -219,10 +220,6 @@ def _gpus(process: LiveProcess, labels: dict[str, str]) -> Run:
     return Run(names[0] if len(names) == 1 else f"{names[0]}+{len(names) - 1}", Tone.GPU)
 
 
-def _number(value: Maybe[int]) -> Run:
-    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(value, Unknown) else Run(str(value))
-
-
 def _program(process: LiveProcess) -> Run:
     program = known(process.process.program, "") or known(process.process.comm, "") or UNKNOWN_MARK
     return Run(program[:20])
@@ -252,9 +249,7 @@ def short_names(devices: Sequence[str]) -> str:
 def _rate(rate: RankRate | None) -> Run:
     if rate is None:
         return Run("–", Tone.DIM)
-    if isinstance(rate.gbps, Unknown):
-        return Run(UNKNOWN_MARK, Tone.DIM)
-    return Run(f"{'≤' if rate.shared_with else ''}{short(rate.gbps)}")
+    return figure_run(rate.gbps, lambda gbps: f"{'≤' if rate.shared_with else ''}{short(gbps)}")
 
 
 def _share(share: float | None) -> Run:
@@ -278,16 +273,6 @@ def _state(process: LiveProcess) -> Run:
     broken = not isinstance(process.state, Unknown) and process.state in _BROKEN_STATES
     tone = Tone.BAD if broken else Tone.DIM if isinstance(process.state, Unknown) else Tone.PLAIN
     return Run(state_word(process.state), tone)
-
-
-def _cpu(process: LiveProcess) -> Run:
-    cpu = process.cpu_percent
-    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(cpu, Unknown) else Run(f"{cpu:.0f}%")
-
-
-def _bus(process: LiveProcess) -> Run:
-    value = process.bus_gbps
-    return Run(UNKNOWN_MARK, Tone.DIM) if isinstance(value, Unknown) else Run(short(value))
 
 
 def _event(event: LiveEvent | None) -> Run:

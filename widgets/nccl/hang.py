@@ -12,7 +12,7 @@ from probes.nccl.flight_recorder.dump import Dump
 from probes.nccl.flight_recorder.verdict import DumpVerdict, ranks_text
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import minutes, short
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, section, wrapped
 
 _INDENT = "  "
 _MOST_RANKS = 64
@@ -35,8 +35,8 @@ def draw_hang(diagnosis: Diagnosis, width: int) -> list[Line]:
     clues = [f"{clue.source}: {clue.text}" for clue in diagnosis.clues[:_MOST_CLUES]]
     lines += _section("Evidence", clues, width)
     lines += _section("Next", list(diagnosis.next_steps[:6]), width)
-    lines += [line(), line(Run("Ranks" if _is_fleet(facts.ranks) else "Ranks on this node", Tone.TITLE))]
-    lines += _ranks(facts.ranks, facts.dumps.dumps, width)
+    title = "Ranks" if _is_fleet(facts.ranks) else "Ranks on this node"
+    lines += section(title, _ranks(facts.ranks, facts.dumps.dumps, width))
     lines += _section("Sources", [f"{source.name}: {source.text}" for source in facts.sources], width)
     return lines
 
@@ -62,10 +62,7 @@ def draw_dumps(verdict: DumpVerdict, point_to_point: int, width: int) -> list[Li
 
 
 def _section(title: str, texts: Sequence[str], width: int) -> list[Line]:
-    if not texts:
-        return []
-    shown = [row for text in texts for row in wrapped(text, width, Tone.PLAIN, _INDENT, _INDENT)]
-    return [line(), line(Run(title, Tone.TITLE)), *shown]
+    return section(title, paragraphs(texts, width, Tone.PLAIN, _INDENT, _INDENT))
 
 
 def _named(name: str, ranks: Sequence[RankState]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.nccl.log.diagnostics import is_recommended
 from probes.nccl.log.facts import (
     Channels,
@@ -18,7 +18,7 @@ from probes.nccl.log.facts import (
     State,
 )
 from probes.nccl.log.verdict import staged_first
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, section, wrapped
 
 _MOST_RANKS = 32
 _MOST_ROWS = 12
@@ -45,28 +45,15 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
         lines.extend(_indented(f"- {reason.text}{_at(reason.places)}", width))
     for title, noun, is_note in (("Errors", "problem", False), ("Notes", "note", True)):
         problems = [problem for problem in facts.problems if problem.is_note is is_note]
-        for problem in _shown(problems, title, lines):
-            lines.extend(_problem(problem, width))
-        lines.extend(_more(problems, noun))
+        below = [row for problem in problems[:_MOST_ROWS] for row in _problem(problem, width)]
+        lines += section(title, [*below, *_more(problems, noun)])
     if is_recommended(facts):
         lines.extend([(), *wrapped(_DIAGNOSE, width)])
-    sections = (
-        _job(facts, width),
-        _ranks(facts, width),
-        _distances(facts.distances, width),
-        _settings(facts, width),
-        _input(facts, width),
-    )
-    for section in sections:
-        if section:
-            lines.extend([(), *section])
-    return lines
-
-
-def _shown(problems: Sequence[Problem], title: str, lines: list[Line]) -> Sequence[Problem]:
-    if problems:
-        lines.extend([(), line(Run(title, Tone.TITLE))])
-    return problems[:_MOST_ROWS]
+    lines += section("Job", _job(facts, width))
+    lines += section("Channels with GPUDirect RDMA", _ranks(facts, width))
+    lines += section("GPU–NIC distance and limit", _distances(facts.distances, width))
+    lines += section("Settings from the environment", _settings(facts, width))
+    return [*lines, (), *_input(facts, width)]
 
 
 def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Line]:
@@ -75,9 +62,9 @@ def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Lin
     return [line(f"  and {left} more {nouns} (--json shows all)")] if left > 0 else []
 
 
-def _indented(text: str, width: int, indent: str = "  ", hang: str = "  ") -> list[Line]:
+def _indented(text: str, width: int, hang: str = "  ") -> list[Line]:
     """Wrap a text; its second and further lines are indented further."""
-    lines = wrapped(text, width - len(hang), indent=indent)
+    lines = wrapped(text, width - len(hang), indent="  ")
     return [lines[0], *((Run(hang), *rest) for rest in lines[1:])]
 
 
@@ -126,8 +113,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
         ("Flush", ", ".join(flushes)),
         ("Diagnostics", _texts(facts.diagnostics)),
     ]
-    lines = [part for label, text in rows if text for part in _labelled(label, text, width)]
-    return [line(Run("Job", Tone.TITLE)), *lines] if lines else []
+    return [part for label, text in rows if text for part in _labelled(label, text, width)]
 
 
 def _texts(mentions: Sequence[Mention]) -> str:
@@ -139,9 +125,7 @@ def _texts(mentions: Sequence[Mention]) -> str:
 def _nics(facts: LogFacts) -> str:
     if facts.no_device is not None:
         return f"none found{_at((facts.no_device.first,))}"
-    names = [nic.text for nic in facts.nics[:16]]
-    left = len(facts.nics) - len(names)
-    text = ", ".join(names) + (f" and {left} more" if left else "")
+    text = join_limited((nic.text for nic in facts.nics), 16)
     unused = unused_nics(facts)
     return f"{text}; no channel uses {', '.join(unused[:16])}" if unused else text
 
@@ -209,7 +193,7 @@ def _ranks(facts: LogFacts, width: int) -> list[Line]:
     rows = [_rank_cells(rank, names, is_one_file) for rank in ranks[:_MOST_RANKS]]
     header = ("rank", "host:pid[GPU]", "send", "receive", "network", "first line")
     widths = [max(len(cells[column]) for cells in (header, *rows)) for column in range(len(header))]
-    lines = [line(Run("Channels with GPUDirect RDMA", Tone.TITLE))]
+    lines: list[Line] = []
     for cells in (header, *rows):
         text = "  ".join(f"{cell:<{wide}}" for cell, wide in zip(cells, widths, strict=True))
         lines.extend(_indented(text, width, hang="    ") if len(text) + 2 > width else [line(f"  {text}")])
@@ -250,9 +234,7 @@ def _of(channels: Channels) -> str:
 
 
 def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
-    if not distances:
-        return []
-    lines = [line(Run("GPU–NIC distance and limit", Tone.TITLE))]
+    lines: list[Line] = []
     ordered = sorted(distances, key=lambda row: row.is_enabled)
     for row in ordered[:_MOST_ROWS]:
         words = f"{row.words[0]}, limit {row.words[1]}" if row.words else "numbers of an unknown version"
@@ -264,9 +246,7 @@ def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
 
 
 def _settings(facts: LogFacts, width: int) -> list[Line]:
-    if not facts.settings:
-        return []
-    lines = [line(Run("Settings from the environment", Tone.TITLE))]
+    lines: list[Line] = []
     for setting in facts.settings[:_MOST_RANKS]:
         meaning = f": {setting.meaning}" if setting.meaning else ""
         lines.extend(_indented(f"{setting.name}={setting.value}{meaning} ({setting.seen.first})", width))

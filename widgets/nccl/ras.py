@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from probes.base.evidence import Severity
 from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known
 from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
@@ -12,13 +11,9 @@ from probes.live.ras.findings import RasFinding, Stall
 from probes.live.ras.policy import RasDecision
 from probes.live.ras.targets import LocalProcesses, RasTarget
 from probes.nccl.ras import BAD, Diagnostics, RasEvent, RasReport
+from widgets.base.health import SEVERITY_MARKS
 from widgets.base.lines import Line, Tone, wrapped
 
-_MARKS = {
-    Severity.CRITICAL: ("✗", Tone.BAD),
-    Severity.WARNING: ("▲", Tone.WARNING),
-    Severity.NOTE: ("·", Tone.PLAIN),
-}
 _AGAIN = "Compare two reports to see whether they move (--watch 10)."
 _OTHER_SHOWN = 5
 _INDENT = "  "
@@ -64,7 +59,7 @@ def report_lines(
         )
     lines = [row for text in texts for row in _wrapped(text, width)]
     for finding in found:
-        mark, tone = _MARKS[finding.severity]
+        mark, tone, _ = SEVERITY_MARKS[finding.severity]
         lines += _wrapped(f"{mark} {finding.text}", width, _INDENT, tone)
         if finding.explanation:
             lines += _wrapped(finding.explanation, width, _INDENT * 2)

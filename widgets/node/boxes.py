@@ -67,6 +67,12 @@ def columns_that_fit(least: int, count: int, width: int, gap: int = 1) -> int:
     return -(-count // rows) if count else 1
 
 
+def _shared(least: int, count: int, width: int, gap: int = 1) -> tuple[int, int]:
+    """Return how many boxes fit side by side, and the cells of each."""
+    across = columns_that_fit(least, count, width, gap)
+    return across, (width - gap * (across - 1)) // across
+
+
 @dataclass
 class Switch:
     """A PCIe switch, known by its upstream port, and what is below it."""
@@ -144,8 +150,7 @@ def draw_switches(
     below = switch.boxed()
     if not below:
         return []
-    across = columns_that_fit(max(least_width(child, lines) for child in below), len(below), width)
-    each = (width - (across - 1)) // across
+    across, each = _shared(max(least_width(child, lines) for child in below), len(below), width)
     drawn: list[Line] = []
     for start in range(0, len(below), across):
         row = below[start : start + across]
@@ -161,12 +166,10 @@ def narrowest_cells(switch: Switch, lines: Mapping[str, list[Line]], width: int)
     own = content(switch, lines)
     cells = [width]
     if not switch.bdf and own:  # directly below root ports
-        across = columns_that_fit(max(map(width_of, own)), len(own), width, gap=3)
-        cells.append((width - 3 * (across - 1)) // across)
+        cells.append(_shared(max(map(width_of, own)), len(own), width, gap=3)[1])
     below = switch.boxed()
     if below:
-        across = columns_that_fit(max(least_width(child, lines) for child in below), len(below), width)
-        inside = (width - (across - 1)) // across - 4
+        inside = _shared(max(least_width(child, lines) for child in below), len(below), width)[1] - 4
         cells.extend(narrowest_cells(child.folded()[1], lines, inside) for child in below)
     return min(cells)
 
@@ -176,8 +179,7 @@ def draw_direct(switch: Switch, lines: Mapping[str, list[Line]], width: int) -> 
     own = content(switch, lines)
     if not own:
         return []
-    across = columns_that_fit(max(map(width_of, own)), len(own), width, gap=3)
-    each = (width - 3 * (across - 1)) // across
+    across, each = _shared(max(map(width_of, own)), len(own), width, gap=3)
     rows = (own[start : start + across] for start in range(0, len(own), across))
     return [line for row in rows for line in beside([[cell] for cell in row], [each] * len(row), gap=3)]
 
@@ -200,10 +202,8 @@ def _draw_switch(
 
 def _worst_mark(switch: Switch, highlights: Highlights) -> Run:
     """Return the worst mark of what is directly below a switch; an empty run for none."""
-    ends = switch.endpoints
-    marks = [highlights.marks.get(end.id) for end in ends]
-    found = sorted((mark for mark in marks if mark is not None), key=lambda mark: mark.tone is not Tone.BAD)
-    return found[0] if found else Run("")
+    marks = [highlights.marks[end.id] for end in switch.endpoints if end.id in highlights.marks]
+    return min(marks, key=lambda mark: mark.tone is not Tone.BAD, default=Run(""))
 
 
 def detour_text(

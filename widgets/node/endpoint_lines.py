@@ -206,12 +206,6 @@ def nic_line(
     )
 
 
-def _bare_nic_line(end: Endpoint, name: str, tone: Tone) -> Line:
-    """Return the line of a NIC without an RDMA device: no driver is loaded that claims it."""
-    text = f" {name}" if name else ""
-    return _line(end.id, (end.label, tone), (text, Tone.PLAIN), (" no RDMA device", Tone.WARNING))
-
-
 class EndpointLines(Mapping[str, list[Line]]):
     """The lines of each endpoint by its id: one, or one a port for a NIC with several ports.
 
@@ -228,7 +222,8 @@ class EndpointLines(Mapping[str, list[Line]]):
         self._devices = {device.name: device for device in rdma}
         self._names = node.pci.names if isinstance(node.pci, PciFacts) else {}
         self._with_model = detail >= Detail.UNITS or not common_model(node)
-        self._live, self._highlights, self._detail = live, highlights, detail
+        self.topology, self.highlights = topology, highlights
+        self._live, self._detail = live, detail
         self._gpu_ends = {end.id: end for end in topology.gpus}
         self._nic_ends = {end.id: end for end in topology.nics}
         self._gpu_cells = max((len(end.label) for end in topology.gpus), default=0)
@@ -246,7 +241,7 @@ class EndpointLines(Mapping[str, list[Line]]):
         if made is None:
             gpu = self._gpu_ends.get(end)
             made = [self._of_gpu(gpu)] if gpu is not None else self._of_nic(self._nic_ends[end])
-            mark = self._highlights.mark(end)
+            mark = self.highlights.mark(end)
             if mark is None and end in self._silent:
                 mark = Run("✗", Tone.BAD)
             if mark is not None:
@@ -260,20 +255,23 @@ class EndpointLines(Mapping[str, list[Line]]):
         return 1 if device is None or end in self._gpu_ends else max(1, len(device.ports))
 
     def _of_gpu(self, end: Endpoint) -> Line:
-        tone, label = self._highlights.tone(end.id, Tone.GPU), f"{end.label:<{self._gpu_cells}}"
+        tone, label = self.highlights.tone(end.id, Tone.GPU), f"{end.label:<{self._gpu_cells}}"
         gpu = self._gpus.get(end.id)
         if gpu is None:
             return _line(end.id, (label, tone), (" GPU", Tone.PLAIN))
-        word = self._highlights.word(end.id)
+        word = self.highlights.word(end.id)
         if end.id in self._silent:
             return _line(end.id, (label, tone), (" does not respond", Tone.BAD))
         return gpu_line(gpu, label, self._live, tone, self._detail, self._with_model, word)
 
     def _of_nic(self, end: Endpoint) -> list[Line]:
-        tone, device = self._highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
+        tone, device = self.highlights.tone(end.id, Tone.NIC), self._devices.get(end.id)
         if device is None:
-            return [_bare_nic_line(end, self._names.get(end.id, ""), tone)]
-        role, word = self._highlights.roles.get(end.id), self._highlights.word(end.id)
+            # No driver is loaded that claims it.
+            text = f" {self._names[end.id]}" if self._names.get(end.id) else ""
+            no_device = (" no RDMA device", Tone.WARNING)
+            return [_line(end.id, (end.label, tone), (text, Tone.PLAIN), no_device)]
+        role, word = self.highlights.roles.get(end.id), self.highlights.word(end.id)
         lines = []
         for port in device.ports or (None,):
             label = f"{end.label:<{self._nic_cells}}"

@@ -228,14 +228,14 @@ def legend(
     lines = flowed([(Run(text, Tone.DIM),) for text in (*words, *figures)], width)
     if not topology.best_nic:
         lines.extend(wrapped(EQUALLY_NEAR, width, Tone.DIM))
+    text = ""
     if topology.file is not None:
         text = f"These are NCCL's terms, from its topology file {topology.file.path}."
-        return [*lines, *wrapped(text, width, Tone.DIM)]
-    if any(path.by_data_direct for path, _ in paths):
+    elif any(path.by_data_direct for path, _ in paths):
         text = "These are NCCL's terms for the NICs' Data Direct functions, which nvidia-smi does not show."
-        return [*lines, *wrapped(text, width, Tone.DIM)]
-    if any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path, _ in paths):
+    elif any(isinstance(path.smi, Unknown) and not isinstance(path.nccl, Unknown) for path, _ in paths):
         text = "These are NCCL's terms. nvidia-smi's are unknown: no NUMA node."
+    if text:
         return [*lines, *wrapped(text, width, Tone.DIM)]
     for word in sorted(
         shown if has_nccl_words else (), key=lambda word: ([*_MEANINGS, word].index(word), word)

@@ -15,7 +15,7 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import MELLANOX, cards_of
 from probes.queries.modules import peer_nics
 from widgets.base.figures import UNKNOWN_MARK
-from widgets.base.lines import Line, Run, Tone, cut, fit, joined, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, cut, fit, joined, paragraphs, width_of, wrapped
 
 _MARKS = {
     ModuleState.LIVE: ("✓", Tone.GOOD),
@@ -90,13 +90,6 @@ def summary(node: Node, facts: ModuleFacts) -> Line:
     return (Run("✓", Tone.GOOD), Run(" All modules that this node needs are loaded", Tone.TITLE))
 
 
-def _refcnt(module: KernelModule, refcnts: dict[str, Maybe[int]]) -> str:
-    value = refcnts.get(module.name, module.refcnt)
-    if not isinstance(value, Unknown):
-        return str(value)
-    return UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
-
-
 def draw(
     node: Node,
     refcnts: dict[str, Maybe[int]],
@@ -138,16 +131,16 @@ def draw(
             Run(state, tone if mark in "✗?" else Tone.DIM),
         )
         if rung.module in PEER_MODULES:
-            refcnt = f"{_refcnt(module, refcnts):>{_REFCNT_CELLS}}"
+            count = refcnts.get(module.name, module.refcnt)
+            unread = UNKNOWN_MARK if module.state is ModuleState.LIVE else ""
+            refcnt = f"{unread if isinstance(count, Unknown) else count:>{_REFCNT_CELLS}}"
             lines.append((*fit(head, width - _REFCNT_CELLS), Run(refcnt)))
         else:
             lines.append(cut(head, width))
-        if obstacle:
-            lines.extend(wrapped(obstacle, width, tone, "     "))
+        lines += paragraphs((obstacle,), width, tone, "     ")
         if full:
-            lines.extend(wrapped(rung.why, width, Tone.DIM, "     "))
-        if full and module.used_by:
-            lines.extend(wrapped(f"used by {', '.join(module.used_by)}", width, Tone.DIM, "     "))
+            users = f"used by {', '.join(module.used_by)}" if module.used_by else ""
+            lines += paragraphs((rung.why, users), width, Tone.DIM, "     ")
     if not full and (ok or not _marked(node, facts, UNKNOWN_MARK)):
         lines.append(_folded(ok, bool(lines)))
     if facts.rules_unread:

@@ -56,8 +56,9 @@ def _below(above: Element, names: Mapping[str, str], indent: str) -> list[Line]:
         bus = bus_id(function)
         name = names.get(bus, "") if is_endpoint(function) else "switch"
         speed = function.get("link_speed")
-        nvlinks = [nvlink for gpu in function.named("gpu") for nvlink in gpu.named("nvlink")]
-        count = sum(_count(nvlink.get("count")) for nvlink in nvlinks)
+        nvlinks = (nvlink for gpu in function.named("gpu") for nvlink in gpu.named("nvlink"))
+        counts = (nvlink.get("count") for nvlink in nvlinks)
+        count = sum(int(text) for text in counts if text.isdecimal() and len(text) < 5)
         facts = (
             bus,
             f"{speed} x{function.get('link_width') or '?'}" if speed else "",
@@ -69,10 +70,6 @@ def _below(above: Element, names: Mapping[str, str], indent: str) -> list[Line]:
         lines.append((Run(branch, Tone.DIM), Run(name, tone), Run(shown, Tone.DIM)))
         lines.extend(_below(function, names, f"{indent}{' ' if is_last else '│'} "))
     return lines
-
-
-def _count(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) < 5 else 0
 
 
 def _matrix(

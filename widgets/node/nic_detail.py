@@ -99,11 +99,9 @@ def past_lines(history: Maybe[ComponentHistory], node: Node, device: str, width:
 def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
     """Describe a GPU, and its state unless `now` is None."""
     lines: list[Line] = [(Run(f"GPU{gpu.index}", Tone.TITLE), Run(f"  {gpu.bdf}", Tone.DIM))]
-    facts: list[tuple[str, str]] = [("model", gpu.name)]
     total = gibibytes(gpu.memory_total_bytes)
     used = f"{gibibytes(now.memory_used_bytes)} of {total} in use" if now else total
-    facts.append(("memory", used))
-    facts.append(("BAR1", gibibytes(gpu.bar1_total_bytes)))
+    facts = [("model", gpu.name), ("memory", used), ("BAR1", gibibytes(gpu.bar1_total_bytes))]
     if now is not None:
         celsius = known(now.temperature_celsius, UNKNOWN_MARK)
         facts.append(("state", f"{celsius}°C, {short(now.power_watts)} W"))

@@ -17,7 +17,7 @@ from probes.live.reliability import (
 )
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import minutes
-from widgets.base.lines import Line, Run, Tone, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, sentence, wrapped
 
 NONE = "–"
 
@@ -30,7 +30,7 @@ def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = f
         return lines[:-1]
     lines += draw_rows(history, width, gone)
     texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
-    lines += [(), *(line for text in texts for line in wrapped(sentence(text), width, Tone.TITLE))]
+    lines += [(), *paragraphs(map(sentence, texts), width, Tone.TITLE)]
     return [*lines, *([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
 
 
@@ -41,7 +41,8 @@ def draw_rows(
     rows = _sorted(history, gone)
 
     def name_of(row: Component) -> Run:
-        return Run(_name(row, gone), Tone.DIM if row.id in gone else _tone(row))
+        tone = Tone.WARNING if stands_out(row) else Tone.PLAIN
+        return Run(_name(row, gone), Tone.DIM if row.id in gone else tone)
 
     columns = [
         Column("Component", cells_of(rows, name_of), 1),
@@ -64,8 +65,8 @@ def draw_component(
     """Draw the jobs of one component, newest first; `gone`: as for draw_history."""
     title = f"{_name(component, gone)} ({component.id})"
     lines = [*wrapped(title, width, Tone.TITLE), *wrapped(_kept(history), width)]
-    for text in (slow_text(component), events_text(component.counts)):
-        lines += wrapped(sentence(text), width) if text else []
+    texts = filter(None, (slow_text(component), events_text(component.counts)))
+    lines += paragraphs(map(sentence, texts), width)
     table = draw_jobs(history, component, width)
     if not table[1:]:
         return [*lines, *wrapped("It was in none of these jobs.", width)]
@@ -79,7 +80,7 @@ def draw_jobs(history: ComponentHistory, component: Component, width: int) -> li
     columns = [
         Column("Ended", cells_of(jobs, lambda job: Run(day_text(job.ended))), 1),
         Column("Ran", cells_of(jobs, lambda job: Run(minutes(max(0.0, job.ended - job.began)))), 4, True),
-        Column("Slow for", cells_of(parts, lambda part: Run(_slow_for(part), _part_tone(part))), 2, True),
+        Column("Slow for", cells_of(parts, _slow_for), 2, True),
         Column("Job", cells_of(jobs, lambda job: Run(job.name)), 3, grows=True),
         Column("Events", cells_of(parts, lambda part: Run(events_text(part.counts) or NONE)), 5),
     ]
@@ -106,15 +107,9 @@ def _slow(component: Component) -> str:
     return f"{jobs.slow} of {plural(jobs.compared, 'job')}" if jobs.compared else "not compared"
 
 
-def _slow_for(part: JobPart) -> str:
+def _slow_for(part: JobPart) -> Run:
+    tone = Tone.WARNING if is_slow(part) else Tone.PLAIN
     if not is_compared(part):
-        return "not compared"
-    return f"{100 * part.slow_seconds / part.compared_seconds:.0f} % of {minutes(part.compared_seconds)}"
-
-
-def _part_tone(part: JobPart) -> Tone:
-    return Tone.WARNING if is_slow(part) else Tone.PLAIN
-
-
-def _tone(component: Component) -> Tone:
-    return Tone.WARNING if stands_out(component) else Tone.PLAIN
+        return Run("not compared", tone)
+    share = 100 * part.slow_seconds / part.compared_seconds
+    return Run(f"{share:.0f} % of {minutes(part.compared_seconds)}", tone)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from itertools import groupby
 
@@ -30,19 +30,15 @@ def draw_sources(sources: Iterable[ReadSource]) -> list[Line]:
         shown = sorted(rows, key=lambda source: -source.seconds)
         name = origin.label or "this node"
         lines.append(line(Run(f"Sources read on {name}, the slowest first", Tone.TITLE)))
-        lines.extend(_table(shown))
+        columns = [
+            Column("SOURCE", cells_of(shown, lambda row: Run(row.name)), 1),
+            Column("SECONDS", cells_of(shown, lambda row: Run(f"{row.seconds:.3f}")), 1, True),
+            Column("READS", cells_of(shown, lambda row: Run(str(len(row.questions) or "-"))), 1, True),
+            Column("FROM", cells_of(shown, lambda row: Run(_places(row))), 1),
+            Column("OUTCOME", cells_of(shown, lambda row: _outcome(row.answer)), 1),
+        ]
+        lines += draw_columns(columns, [""] * len(shown), sys.maxsize)
     return lines
-
-
-def _table(rows: Sequence[ReadSource]) -> list[Line]:
-    columns = [
-        Column("SOURCE", cells_of(rows, lambda row: Run(row.name)), 1),
-        Column("SECONDS", cells_of(rows, lambda row: Run(f"{row.seconds:.3f}")), 1, to_right=True),
-        Column("READS", cells_of(rows, lambda row: Run(str(len(row.questions) or "-"))), 1, to_right=True),
-        Column("FROM", cells_of(rows, lambda row: Run(_places(row))), 1),
-        Column("OUTCOME", cells_of(rows, lambda row: _outcome(row.answer)), 1),
-    ]
-    return list(draw_columns(columns, [""] * len(rows), sys.maxsize))
 
 
 def _places(row: ReadSource) -> str:

@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.topology.paths import Topology
-from widgets.base.lines import Line, Run, Tone, fit, width_of, wrapped
+from widgets.base.lines import Line, Run, Tone, fit, paragraphs, width_of, wrapped
 from widgets.node.boxes import (
     ROUND,
     UNKNOWN_NUMA,
@@ -125,7 +125,7 @@ def choose(
 
     def listed() -> Form:
         for detail in (Detail.USUAL, Detail.SHORT):
-            columns = measure(topology, lines_of(detail), highlights, width)
+            columns = measure(lines_of(detail), width)
             if not columns.is_broken or detail is Detail.SHORT:
                 break
         return Form(Style.LIST, detail, columns)
@@ -183,8 +183,8 @@ def draw(
     lines = EndpointLines(node, topology, live, highlights, form.detail)
     below = [*not_usable_legend(topology, width, highlights), *_apart(node, width)]
     if form.style is Style.LIST:
-        columns = form.columns or measure(topology, lines, highlights, width)
-        return draw_list(topology, lines, highlights, width, columns).followed_by(below)
+        columns = form.columns or measure(lines, width)
+        return draw_list(lines, width, columns).followed_by(below)
     numas = form.drawn.numas.get(lambda: switches_by_numa(topology), objects=(topology,))
 
     def boxes(lines: Mapping[str, list[Line]], latest: Latest[Template]) -> list[Line]:
@@ -298,29 +298,18 @@ def _is_whole(numas: dict[int, Switch], lines: Mapping[str, list[Line]], width: 
 
 
 def _apart(node: Node, width: int) -> list[Line]:
-    """Name the devices that are no ends of paths."""
-    return [*_management(node, width), *_software_devices(node, width)]
-
-
-def _management(node: Node, width: int) -> list[Line]:
-    """Name the functions that manage NVSwitches, and how they are known."""
+    """Name the devices that are no ends of paths: what manages NVSwitches, and software RDMA (rxe, siw)."""
+    texts: list[str] = []
     known_by = {} if isinstance(node.pci, Unknown) else node.pci.management
-    if not known_by:
-        return []
-    devices = node.rdma.management if isinstance(node.rdma, RdmaFacts) else ()
-    names = [device.name for device in devices] or list(known_by)
-    reasons = "; ".join(dict.fromkeys(known_by.values()))
-    text = f"NVSwitch management (carries no data): {', '.join(names)} · {reasons}"
-    return wrapped(text, width, Tone.DIM)
-
-
-def _software_devices(node: Node, width: int) -> list[Line]:
-    """Name the RDMA devices without a known PCI function (rxe, siw): they have no place in the boxes."""
+    if known_by:
+        managing = node.rdma.management if isinstance(node.rdma, RdmaFacts) else ()
+        names = ", ".join([device.name for device in managing] or list(known_by))
+        reasons = "; ".join(dict.fromkeys(known_by.values()))
+        texts.append(f"NVSwitch management (carries no data): {names} · {reasons}")
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
-    names = [device.name for device in devices if isinstance(device.bdf, Unknown)]
-    if not names:
-        return []
-    return wrapped(f"RDMA devices without a PCI function: {', '.join(names)}", width, Tone.DIM)
+    if unplaced := [device.name for device in devices if isinstance(device.bdf, Unknown)]:
+        texts.append(f"RDMA devices without a PCI function: {', '.join(unplaced)}")
+    return paragraphs(texts, width, Tone.DIM)
 
 
 def _nothing_here(node: Node, width: int) -> list[Line]:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from probes.base.unknown import Unknown, known
 from probes.topology.endpoints import Endpoint
-from probes.topology.paths import Topology
 from widgets.base.lines import LazyLines, Line, Run, Tone, fit, joined, width_of, wrapped
 from widgets.node.boxes import UNKNOWN_NUMA, columns_that_fit
 from widgets.node.endpoint_lines import EndpointLines
-from widgets.node.highlights import Highlights
 from widgets.node.matrix import shown_word
 
 _NO_NIC = " no NIC"
@@ -34,29 +32,27 @@ class Columns:
     is_outgrown: bool = False  # a line that was drawn needed more: measure again
 
 
-def measure(topology: Topology, lines: EndpointLines, highlights: Highlights, width: int) -> Columns:
+def measure(lines: EndpointLines, width: int) -> Columns:
     """Return the widths that all lines need."""
-    numbers = max((len(_numa_text(gpu)) for gpu in topology.gpus), default=1)
-    pairs, others = _pairs(topology, highlights), _others(topology, highlights)
+    gpus = lines.topology.gpus
+    numbers = max((len(_numa_text(gpu)) for gpu in gpus), default=1)
+    pairs, others = _pairs(lines), _others(lines)
     columns = Columns(
         numbers,
-        max((width_of(lines[gpu.id][0]) for gpu in topology.gpus), default=0),
+        max((width_of(lines[gpu.id][0]) for gpu in gpus), default=0),
         max((_nic_cells(nic, lines) for _, nic in pairs), default=0),
         max((width_of(line) for nic in others for line in lines[nic.id]), default=0),
     )
     columns.is_broken = any(
-        width_of(_head(topology, gpu, nic, lines, highlights, columns)) + _nic_cells(nic, lines) > width
-        for gpu, nic in pairs
+        width_of(_head(lines, gpu, nic, columns)) + _nic_cells(nic, lines) > width for gpu, nic in pairs
     )
     return columns
 
 
-def draw_list(
-    topology: Topology, lines: EndpointLines, highlights: Highlights, width: int, columns: Columns
-) -> LazyLines:
+def draw_list(lines: EndpointLines, width: int, columns: Columns) -> LazyLines:
     """Draw one line a GPU with its best NIC, or two if they do not fit in one; then the other NICs."""
     places: list[tuple[Endpoint, str, int]] = []  # of each line: the GPU, its NIC, and which line of both
-    for gpu, nic in _pairs(topology, highlights):
+    for gpu, nic in _pairs(lines):
         ports = lines.count(nic) if nic else 0
         places += [(gpu, nic, number) for number in range(ports + 1 if columns.is_broken else max(1, ports))]
 
@@ -66,16 +62,17 @@ def draw_list(
         columns.is_outgrown |= _nic_cells(nic, lines) > columns.nic
         if number and columns.is_broken:
             return Run("   └ ", id=nic), *lines[nic][number - 1]
-        head = _head(topology, gpu, nic, lines, highlights, columns)
+        head = _head(lines, gpu, nic, columns)
         if number:
             return Run(" " * width_of(head)), *lines[nic][number]
         whole = (*head, *lines[nic][0]) if nic and not columns.is_broken else head
-        if gpu.id not in highlights.measured:
+        figure = lines.highlights.measured.get(gpu.id)
+        if figure is None:
             return whole
-        measured: Line = (*whole, Run(" ", id=gpu.id), highlights.measured[gpu.id]._replace(id=gpu.id))
+        measured: Line = (*whole, Run(" ", id=gpu.id), figure._replace(id=gpu.id))
         return measured if columns.is_broken or width_of(measured) <= width else whole
 
-    others = _other_nics(topology, lines, highlights, width, columns)
+    others = _other_nics(lines, width, columns)
     if not places and not others:
         return LazyLines.from_lines(wrapped("No GPU or NIC matches the filter.", width, Tone.DIM))
     if not places:
@@ -84,9 +81,9 @@ def draw_list(
     return heading.followed_by(LazyLines(len(places), drawn)).followed_by(others)
 
 
-def _pairs(topology: Topology, highlights: Highlights) -> list[tuple[Endpoint, str]]:
+def _pairs(lines: EndpointLines) -> list[tuple[Endpoint, str]]:
     """Return the GPUs to show in their order, each with its best NIC; "" if it has none."""
-    only = highlights.only
+    topology, only = lines.topology, lines.highlights.only
     pairs = [(gpu, next(iter(topology.best_nics.get(gpu.id, ())), "")) for gpu in topology.gpus]
     shown = [(gpu, nic) for gpu, nic in pairs if only is None or only.intersection((gpu.id, nic))]
     return sorted(shown, key=lambda pair: unknown_last(known(pair[0].numa_node, UNKNOWN_NUMA)))
@@ -97,14 +94,7 @@ def _nic_cells(nic: str, lines: EndpointLines) -> int:
     return max(map(width_of, lines[nic] if nic else ()), default=0)
 
 
-def _head(
-    topology: Topology,
-    gpu: Endpoint,
-    nic: str,
-    lines: EndpointLines,
-    highlights: Highlights,
-    columns: Columns,
-) -> Line:
+def _head(lines: EndpointLines, gpu: Endpoint, nic: str, columns: Columns) -> Line:
     """Return a GPU's line up to the word of the path to its NIC."""
     line = lines[gpu.id][0]
     pad = " " * (columns.gpu - width_of(line))
@@ -113,11 +103,10 @@ def _head(
         head = (*head, Run(pad, id=gpu.id))
     if not nic:
         return (*head, Run(_NO_NIC, Tone.WARNING, gpu.id))
-    word = shown_word(topology.path(gpu.id, nic), topology.file is not None)
-    mark = highlights.path_mark(gpu.id, nic)
+    word = shown_word(lines.topology.path(gpu.id, nic), lines.topology.file is not None)
+    mark = lines.highlights.path_mark(gpu.id, nic)
     tone = Tone.WARNING if mark else _WORD_TONES.get(word, Tone.WARNING)
-    word += mark
-    return (*head, Run(f" {word:<5}", tone, gpu.id))
+    return (*head, Run(f" {f'{word}{mark}':<5}", tone, gpu.id))
 
 
 def _numa_text(end: Endpoint) -> str:
@@ -139,18 +128,16 @@ def _heading(first: Line, is_broken: bool) -> Line:
     return (Run(text, Tone.DIM),)
 
 
-def _others(topology: Topology, highlights: Highlights) -> list[Endpoint]:
+def _others(lines: EndpointLines) -> list[Endpoint]:
     """Return the NICs to show that are no GPU's best."""
+    topology, only = lines.topology, lines.highlights.only
     best = {nics[0] for nics in topology.best_nics.values() if nics}
-    only = highlights.only
     return [nic for nic in topology.nics if nic.id not in best and (only is None or nic.id in only)]
 
 
-def _other_nics(
-    topology: Topology, lines: EndpointLines, highlights: Highlights, width: int, columns: Columns
-) -> LazyLines:
+def _other_nics(lines: EndpointLines, width: int, columns: Columns) -> LazyLines:
     """Draw the NICs that are no GPU's best, as many in a row as fit."""
-    others = _others(topology, highlights)
+    others = _others(lines)
     cells = [(nic, port) for nic in others for port in range(lines.count(nic.id))]
     least = columns.other + 1 + max((len(_numa_text(nic)) for nic in others), default=0)
     across = columns_that_fit(least, len(cells), width, gap=2) if cells else 1

@@ -25,19 +25,15 @@ ROOM_FOR_SCALE = 56  # cells, from which on peaks and the scale are shown
 
 def totals(live: LiveFigures) -> dict[str, float]:
     """Return the sums in Gb/s (10^9 bits): NICs sent and received, GPUs' PCIe from and to."""
-    sums: dict[str, float] = {}
-
-    def add(name: str, value: Maybe[float]) -> None:
-        if not isinstance(value, Unknown):
-            sums[name] = sums.get(name, 0.0) + value
-
-    for rate in live.ports.values():
-        add("NIC ↑", rate.sent_gbps)
-        add("NIC ↓", rate.received_gbps)
-    for gpu in live.gpus.values():
-        add("GPU ↑", in_gbps(gpu.pcie_tx_bytes_per_second))
-        add("GPU ↓", in_gbps(gpu.pcie_rx_bytes_per_second))
-    return sums
+    ports, gpus = live.ports.values(), live.gpus.values()
+    rates: dict[str, list[Maybe[float]]] = {
+        "NIC ↑": [rate.sent_gbps for rate in ports],
+        "NIC ↓": [rate.received_gbps for rate in ports],
+        "GPU ↑": [in_gbps(gpu.pcie_tx_bytes_per_second) for gpu in gpus],
+        "GPU ↓": [in_gbps(gpu.pcie_rx_bytes_per_second) for gpu in gpus],
+    }
+    read = {name: [rate for rate in each if not isinstance(rate, Unknown)] for name, each in rates.items()}
+    return {name: sum(each) for name, each in read.items() if each}
 
 
 def line_rates(node: Node, topology: Topology, live: LiveFigures) -> dict[str, float]:

@@ -10,7 +10,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.lines import Line, Run, Tone
 
-_MARKS = {
+MARKS = {
     State.ACTIVE: ("●", Tone.GOOD),
     State.READY: ("●", Tone.GOOD),
     State.DEGRADED: ("▲", Tone.WARNING),
@@ -25,28 +25,23 @@ _PATHS = {
     GdrPath.EFA: "EFA peer memory",
     GdrPath.CXI: "libfabric (cxi)",
 }
-_SOURCES = {
-    Source.REMOTE: "REMOTE",
-    Source.TREE: "TREE",
-    Source.SIMULATED: "SIMULATED",
-    Source.RECORDED: "RECORDED",
-}
 
 
 def origin_run(origin: Origin) -> Run:
     """Return where the facts are from, unless it is this machine."""
-    word = _SOURCES.get(origin.source)
-    return Run(f" {f'{word} {origin.label}'.strip()} ", Tone.CURSOR) if word else Run("")
+    if origin.source is Source.LIVE:
+        return Run("")
+    return Run(f" {f'{origin.source.name} {origin.label}'.strip()} ", Tone.CURSOR)
 
 
-def path_name(path: GdrPath) -> str:
-    """Return the short name of a path."""
-    return _PATHS[path]
+def path_name(path: GdrPath | None) -> str:
+    """Return the short name of a path; "–" for none."""
+    return "–" if path is None else _PATHS[path]
 
 
 def mark(verdict: Verdict, text: str) -> Run:
     """Return a text behind the mark of a verdict, in its tone; before the checks have run none is green."""
-    sign, tone = _MARKS[verdict.state]
+    sign, tone = MARKS[verdict.state]
     if verdict.critical is None and tone is Tone.GOOD:
         sign, tone = _UNCHECKED
     return Run(f"{sign}{text}", tone)

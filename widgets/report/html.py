@@ -169,23 +169,24 @@ class _Topology:
         self._topology = report.examination.topology
         self._highlights = highlights
         self._lines = EndpointLines(self._node, self._topology, NO_FIGURES, highlights, Detail.FULL)
+        self._numas = switches_by_numa(self._topology)
+        self._across = min(_MOST_COLUMNS, len(self._numas))
+        self._each = max(map(self._width, self._numas.values()))
+        label = f"Topology of {len(self._topology.gpus)} GPUs and {len(self._topology.nics)} NICs"
+        self._drawing = Drawing(self._across * self._each + (self._across - 1) * _GAP, label)
 
     def draw(self) -> str:
-        numas = switches_by_numa(self._topology)
+        numas, across, each = self._numas, self._across, self._each
         numbers = sorted(numas, key=unknown_last)
-        across = min(_MOST_COLUMNS, len(numbers))
-        each = max(self._width(numas[number]) for number in numbers)
-        label = f"Topology of {len(self._topology.gpus)} GPUs and {len(self._topology.nics)} NICs"
-        drawing = Drawing(across * each + (across - 1) * _GAP, label)
         top = 0.0
         for start in range(0, len(numbers), across):
             row = numbers[start : start + across]
             height = max(self._height(numas[number]) for number in row)
             for place, number in enumerate(row):
                 title = numa_title(self._node, number, numas[number], self._highlights)
-                self._box(drawing, place * (each + _GAP), top, each, height, numas[number], title, "numa")
+                self._box(place * (each + _GAP), top, each, height, numas[number], title, "numa")
             top += height + _GAP
-        return drawing.text(top)
+        return self._drawing.text(top)
 
     def _rows(self, switch: Switch) -> list[list[str]]:
         """Return the endpoints directly below: a GPU and a NIC in each row, or two of a kind."""
@@ -211,16 +212,9 @@ class _Topology:
         return _TITLE + sum(rows) + sum(below) + counted + _PAD
 
     def _box(
-        self,
-        drawing: Drawing,
-        x: float,
-        y: float,
-        width: float,
-        height: float,
-        switch: Switch,
-        title: Line,
-        name: str,
+        self, x: float, y: float, width: float, height: float, switch: Switch, title: Line, name: str
     ) -> None:
+        drawing = self._drawing
         drawing.box(x, y, width, height, name)
         drawing.words(x + _PAD, y + 14, title, width - 2 * _PAD)
         top = y + _TITLE
@@ -229,12 +223,12 @@ class _Topology:
             tall = self._height(lowest)
             inside = width - 2 * _PAD
             heading, tone = self._switch_title(below, inside)
-            self._box(drawing, x + _PAD, top, inside, tall, lowest, heading, box_class(tone))
+            self._box(x + _PAD, top, inside, tall, lowest, heading, box_class(tone))
             top += tall + _GAP
         for row in self._rows(switch):
             for place, end in enumerate(row):
                 if end:
-                    self._chip(drawing, x + _PAD + place * (_CHIP + _GAP), top, end)
+                    self._chip(x + _PAD + place * (_CHIP + _GAP), top, end)
             top += max(map(self._chip_height, row)) + _GAP
         if switch.nvswitches:
             drawing.words(x + _PAD, top + 12, line(counted_nvswitches(switch.nvswitches)))
@@ -251,13 +245,13 @@ class _Topology:
         runs = (Run(f"switch {shown} ", Tone.DIM), mark, Run(detour, Tone.WARNING))
         return tuple(run for run in runs if run.text), tone
 
-    def _chip(self, drawing: Drawing, x: float, y: float, end: str) -> None:
+    def _chip(self, x: float, y: float, end: str) -> None:
         """Draw a GPU or a NIC: name and speed, and below its addresses; two rows for each port."""
         name, mark = self._lines[end][0][0], self._highlights.marks.get(end)
         tone = name.tone if mark is None else mark.tone
-        drawing.box(x, y, _CHIP, self._chip_height(end), box_class(tone))
+        self._drawing.box(x, y, _CHIP, self._chip_height(end), box_class(tone))
         for number, row in enumerate(self._rows_of_chip(end)):
-            drawing.words(x + 6, y + 14 + number * LINE_HEIGHT, row, _CHIP - 12)
+            self._drawing.words(x + 6, y + 14 + number * LINE_HEIGHT, row, _CHIP - 12)
 
     def _rows_of_chip(self, end: str) -> list[Line]:
         """Return two rows a port; the address begins with two spaces in the line of an endpoint."""
@@ -275,7 +269,7 @@ class _Topology:
 
 def html_of(report: Report, version: str) -> str:
     """Return the HTML document; `version`: of gdrtop."""
-    style = _style()
+    style = resources.files("widgets.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
         _environment()
         .get_template("page.html.j2")
@@ -303,8 +297,3 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-
-
-@cache
-def _style() -> str:
-    return resources.files("widgets.report").joinpath("page.css").read_text(encoding="utf-8")

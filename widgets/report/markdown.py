@@ -6,13 +6,12 @@ import re
 from collections.abc import Sequence
 
 from probes.base.text import printable
-from probes.setup.report import Report
+from probes.setup.report import Change, Report
 from widgets.base.lines import plain
 from widgets.node import topology as topology_drawing
 from widgets.report.page import (
     HOW_TO_MEASURE,
     NO_CHANGES,
-    ChangeText,
     FindingText,
     MatrixText,
     Page,
@@ -75,12 +74,13 @@ def markdown_of(report: Report, version: str) -> str:
         *("", "## Findings", ""),
         *([page.nothing_found] if not page.findings else []),
         *(line for finding in page.findings for line in _finding(finding)),
-        *_not_run(page),
+        *(["", "### Checks that could not run", ""] if page.not_run else []),
+        *(f"- {escaped(text)}" for text in page.not_run),
         *("", "## Measured bandwidth", "", *_measured(report)),
         *("", "## Changes by gdrtop", ""),
         *(line for text in page.unread for line in (escaped(text), "")),
         *([NO_CHANGES] if not page.changes else []),
-        *(line for change in page.changes for line in _change(change)),
+        *(line for when, change in page.changes for line in _change(when, change)),
         *("", "## Versions", "", "| component | version |", "|---|---|"),
         *(f"| {name} | {escaped(value)} |" for name, value, _ in page.versions),
     ]
@@ -151,12 +151,6 @@ def _step(step: StepText) -> list[str]:
     return [f"{kind}{code(step.command)} {escaped(step.why)}{undo}{more}"]
 
 
-def _not_run(page: Page) -> list[str]:
-    if not page.not_run:
-        return []
-    return ["", "### Checks that could not run", "", *(f"- {escaped(text)}" for text in page.not_run)]
-
-
 def _measured(report: Report) -> list[str]:
     results = results_of(report)
     if not results:
@@ -174,8 +168,8 @@ def _result_row(result: ResultText) -> str:
     return f"| {' | '.join(map(escaped, cells))} |"
 
 
-def _change(change: ChangeText) -> list[str]:
-    about = escaped(f"{change.when} · {change.user} · {change.outcome}")
+def _change(when: str, change: Change) -> list[str]:
+    about = escaped(f"{when} · {change.user} · {change.outcome}")
     lines = [
         f"### {escaped(change.title)}",
         "",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import cast
 
 from probes.bandwidth.model.rating import Rating
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
-from probes.base.plan import Plan, Step
+from probes.base.plan import Step
 from probes.base.text import printable
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.statements import findings_about
-from probes.live.model.sample import LiveJob, LiveSample
+from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding, Status
 from probes.queries.pcie_paths import detours
 from probes.queries.unproven_paths import unproven_pairs
@@ -91,21 +93,6 @@ class MatrixText:
 
 
 @frozen
-class ChangeText:
-    """A run of an action."""
-
-    when: str
-    title: str
-    user: str
-    outcome: str
-    commands: tuple[str, ...]
-    undo_by: str  # the command that undoes it with gdrtop
-    undo: tuple[str, ...]
-    no_undo: str
-    measured: str
-
-
-@frozen
 class Page:
     """Everything on the page but the drawings."""
 
@@ -125,7 +112,7 @@ class Page:
     matrix: MatrixText | None
     jobs: tuple[str, ...]
     limits: tuple[str, ...]
-    changes: tuple[ChangeText, ...]
+    changes: tuple[tuple[str, Change], ...]  # with the time
     unread: tuple[str, ...]
     versions: tuple[tuple[str, str, bool], ...]  # name, value, is known
 
@@ -135,7 +122,7 @@ def page_of(report: Report, version: str) -> Page:
     node = report.examination.node
     drawn = verdict_drawing.draw(report.verdict)
     entries, names = entries_of(report.findings), report.examination.topology.labels
-    return Page(
+    page = Page(
         node=printable(report.node_name, 253),
         origin=_origin_text(node.origin),
         is_warning=not node.origin.is_running,
@@ -144,26 +131,35 @@ def page_of(report: Report, version: str) -> Page:
         privacy=_PSEUDONYMS if report.is_redacted else "",
         verdict=plain(drawn),
         tone=drawn[0].tone,
-        reason=printable(report.verdict.reason),
+        reason=report.verdict.reason,
         counts=counted(report.findings),
         findings=tuple(_finding(entry.first, names) for entry in entries if entry.first.is_present),
         nothing_found="The checks that could run found nothing."
         if report.verdict.state is State.UNKNOWN
         else "No findings.",
-        not_run=tuple(
-            printable(needs_text(entry)) for entry in entries if entry.first.status is Status.UNKNOWN
-        ),
+        not_run=tuple(needs_text(entry) for entry in entries if entry.first.status is Status.UNKNOWN),
         matrix=_matrix(report),
-        jobs=_jobs(report),
-        limits=() if report.sample is None else tuple(map(printable, report.sample.limits)),
-        changes=tuple(map(_change, report.changes)),
-        unread=tuple(map(printable, report.unread)),
+        jobs=_jobs(report.sample),
+        limits=() if report.sample is None else tuple(report.sample.limits),
+        changes=tuple((local_time(change.at, _TIME), change) for change in report.changes),
+        unread=tuple(report.unread),
         versions=tuple(
-            (name, unknown_text(value) if isinstance(value, Unknown) else printable(value),
-             not isinstance(value, Unknown))
+            (name, _version_text(value), not isinstance(value, Unknown))
             for name, value in report.versions.items()
         ),
-    )  # fmt: skip
+    )
+    return cast("Page", _printable(page))
+
+
+def _printable(value: object) -> object:
+    """Return a part of the page with all of its texts printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_printable, value))
+    if not is_dataclass(value) or isinstance(value, type):
+        return value
+    return replace(value, **{each.name: _printable(getattr(value, each.name)) for each in fields(value)})
 
 
 _PSEUDONYMS = (
@@ -183,9 +179,11 @@ def _origin_text(origin: Origin) -> str:
     }[origin.source]
 
 
-def unknown_text(value: Unknown) -> str:
-    """Return why a fact is unknown: "not installed", "needs root"."""
-    return printable(value.detail if value.reason is Reason.NOT_THERE and value.detail else str(value))
+def _version_text(version: Maybe[str]) -> str:
+    """Return a version, or why it is unknown: "not installed", "needs root"."""
+    if not isinstance(version, Unknown):
+        return version
+    return version.detail if version.reason is Reason.NOT_THERE and version.detail else str(version)
 
 
 def highlights_of(report: Report) -> Highlights:
@@ -209,13 +207,10 @@ def _matrix(report: Report) -> MatrixText | None:
         (gpu.label, tuple(matrix.cell_of(topology, gpu.id, nic.id, highlights) for nic in topology.nics))
         for gpu in topology.gpus
     )
-    explained = (
-        *matrix.legend(topology, _WHOLE, highlights),
-        *not_usable_legend(topology, _WHOLE, highlights),
-    )
+    explained = matrix.legend(topology, _WHOLE, highlights) + not_usable_legend(topology, _WHOLE, highlights)
     legend = tuple(plain(line).replace("  ", " · ") for line in explained)
     prefix, columns = matrix.column_headings([nic.label for nic in topology.nics])
-    return MatrixText(printable(prefix), tuple(map(printable, columns)), rows, legend)
+    return MatrixText(prefix, tuple(columns), rows, legend)
 
 
 def _finding(finding: Finding, names: Mapping[str, str]) -> FindingText:
@@ -223,67 +218,47 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> FindingText:
     return FindingText(
         mark=mark.text,
         tone=mark.tone,
-        severity=", ".join(filter(None, (finding.severity.value, printable(silence_text(finding))))),
+        severity=", ".join(filter(None, (finding.severity.value, silence_text(finding)))),
         id=finding.id,
-        title=printable(finding.title),
-        devices=printable(devices_text(finding, names)),
+        title=finding.title,
+        devices=devices_text(finding, names),
         same_cause=finding.part_of,
-        impact=printable(finding.impact),
-        cause=printable(finding.cause),
+        impact=finding.impact,
+        cause=finding.cause,
         evidence=tuple(
-            (printable(piece.value), printable(piece.source) + (f" and {more} more like it" if more else ""))
+            (piece.value, piece.source + (f" and {more} more like it" if more else ""))
             for piece, more in folded_evidence(finding.evidence)
         ),
-        fix=printable(fix_text(finding)),
-        consequences="" if plan is None else printable(" · ".join(consequences(plan))),
-        steps=() if plan is None else _steps(plan),
-        note="" if plan is None else printable(plan.note),
-        reference=printable(finding.reference),
+        fix=fix_text(finding),
+        consequences="" if plan is None else " · ".join(consequences(plan)),
+        steps=() if plan is None else tuple(map(_step, step_groups(plan.steps))),
+        note="" if plan is None else plan.note,
+        reference=finding.reference,
     )
-
-
-def _steps(plan: Plan) -> tuple[StepText, ...]:
-    return tuple(_step(steps) for steps in step_groups(plan.steps))
 
 
 def _step(steps: Sequence[Step]) -> StepText:
     first, more = steps[0], len(steps) - 1
-    command = printable(first.to_copy if first.is_instruction else first.command)
-    undo = printable(shlex.join(first.undo)) if first.undo else ""
-    why = printable(first.why.partition("\n")[0])
+    command = first.to_copy if first.is_instruction else first.command
+    undo = shlex.join(first.undo) if first.undo else ""
+    why = first.why.partition("\n")[0]
     why = f"manual: {why}" if first.to_copy else why
     return StepText(why, command, undo, more, first.group if more else "")
 
 
-def _jobs(report: Report) -> tuple[str, ...]:
-    sample = report.sample
+def _jobs(sample: LiveSample | None) -> tuple[str, ...]:
     if sample is None:
         return ("Jobs are unknown: a tree of files has no processes.",)
     if isinstance(sample.processes, Unknown):
-        return (f"Jobs are unknown ({printable(str(sample.processes))}).",)
+        return (f"Jobs are unknown ({sample.processes}).",)
     if not sample.jobs:
         return ("No process uses an RDMA NIC or a GPU.",)
-    return tuple(_job(job, sample) for job in sample.jobs)
-
-
-def _job(job: LiveJob, sample: LiveSample) -> str:
-    causes = " ".join(printable(problem.cause) for problem in findings_about(job, sample))
-    line = plain(job_line(job, sample, _WHOLE))
-    return f"{line}: {causes}" if causes else line
-
-
-def _change(change: Change) -> ChangeText:
-    return ChangeText(
-        when=local_time(change.at, _TIME),
-        title=printable(change.title),
-        user=printable(change.user, 200),
-        outcome=change.outcome,
-        commands=tuple(map(printable, change.commands)),
-        undo_by=printable(change.undo_by),
-        undo=tuple(map(printable, change.undo)),
-        no_undo=printable(change.no_undo),
-        measured=printable(change.measured),
-    )
+    jobs = []
+    for job in sample.jobs:
+        causes = " ".join(problem.cause for problem in findings_about(job, sample))
+        line = plain(job_line(job, sample, _WHOLE))
+        jobs.append(f"{line}: {causes}" if causes else line)
+    return tuple(jobs)
 
 
 NO_CHANGES = "gdrtop has no record of a change to this node."

@@ -10,6 +10,7 @@ from typing import TypeVar
 from probes.bandwidth.model.command import Refused
 from probes.base.frozen import frozen
 from probes.base.origin import Source
+from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.network.routes import listening
 from probes.facts.node import probe_node
@@ -118,11 +119,6 @@ class PairsSession:
         """What may still run on a node, a sentence each."""
         return self._runner.left_behind
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._runner.is_stopped
-
     def stop(self) -> None:
         """Stop the running round, and start no other."""
         self._runner.stop()
@@ -189,8 +185,7 @@ class PairsSession:
         if not is_simulated if self._guards_jobs is None else self._guards_jobs:
             affected = affected_on_node(self._examinations[name], ends, before, self._settings)
             if affected:
-                more = f" and {len(affected) - 1} more" if len(affected) > 1 else ""
-                self._leave_out(name, f"in use: {affected[0]}{more}")
+                self._leave_out(name, f"in use: {join_limited(affected, 1)}")
 
     def _guard_again(self, names: Iterable[str]) -> None:
         """Check before a later round whether jobs have started on its nodes."""
@@ -229,14 +224,14 @@ class PairsSession:
         self._run_rounds(repeated_rounds(bad, good, met), "suspects with other nodes")
         if full:
             self._run_rounds(all_rounds(list(self._taking_part())), "all pairs")
-        if self._file and not self.is_stopped:
+        if self._file and not self._runner.is_stopped:
             self._save(self._file.complete)
 
     def _run_rounds(self, rounds: Iterable[Round], title: str) -> None:
         for pairs in rounds:
             for memory in self._settings.memories:
                 for tests in self._groups(pairs, memory):
-                    if self.is_stopped:
+                    if self._runner.is_stopped:
                         return
                     self._run_round(tests, f"{title}, {memory.words}")
 
@@ -269,7 +264,7 @@ class PairsSession:
             self._guard_again({end.node for test in tests for end in (test.server, test.client)})
         present = set(self._taking_part())
         tests = [test for test in tests if {test.server.node, test.client.node} <= present]
-        if not tests or self.is_stopped:
+        if not tests or self._runner.is_stopped:
             return
         self._round += 1
         pairs = {(test.server.node, test.client.node) for test in tests}
@@ -280,7 +275,7 @@ class PairsSession:
         if self._file:
             self._save(partial(self._file.add, results))
         self._on_event(RoundEnded(results))
-        if not self.is_stopped:
+        if not self._runner.is_stopped:
             # Leave out a node that gives no result any more: each round with it takes its whole time limit.
             for node in {end.node for result in results for end in result.ends}:
                 own = [result.gbps for result in results if node in (result.server.node, result.client.node)]

@@ -86,9 +86,10 @@ class RegistrationSession:
             return results_of(trial, (), "", examination)
         if self.is_stopped:
             return not_tried(trial, _CANCELED)
-        users = self._new_users(examination, trial)
-        if users:
-            return not_tried(trial, f"a job has started on it ({users})")
+        if not trial.users and self._host.origin.source is Source.LIVE:
+            planned = plan_registration(with_users(self._host, examination), trial.bdf)
+            if not isinstance(planned, Refused) and planned[0].users:
+                return not_tried(trial, f"a job has started on it ({planned[0].users})")
         process = self._start(trial, GPU_SECONDS)
         answers: list[Answer] = []
         while (ended := process.ended) is None:
@@ -99,12 +100,6 @@ class RegistrationSession:
             if self._stopped.is_set():
                 process.end()
         return results_of(trial, answers, ended.why, examination)
-
-    def _new_users(self, examination: Examination, trial: GpuTrial) -> str:
-        if trial.users or self._host.origin.source is not Source.LIVE:
-            return ""
-        planned = plan_registration(with_users(self._host, examination), trial.bdf)
-        return "" if isinstance(planned, Refused) else planned[0].users
 
     def _start_on_node(self, trial: GpuTrial, seconds: float) -> ToolProcess:
         if self._host.origin.source is Source.LIVE:

@@ -79,7 +79,7 @@ def demo_nodes(labels: Mapping[str, str]) -> Nodes:
     `labels`: by node name, the description and faults of each, such as "hgx-h100+half-rate".
     """
     from probes.simulation.host import SimulatedHost
-    from tui.bandwidth.pairs.simulated_fleet import connect_simulated
+    from tui.bandwidth.simulated_processes import connect_simulated
 
     return connect_simulated(
         {name: SimulatedHost(label, seed) for seed, (name, label) in enumerate(labels.items())}

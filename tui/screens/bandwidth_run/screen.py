@@ -62,29 +62,24 @@ class BandwidthRunScreen(PanesScreen):
     def __init__(self, state: SeriesState) -> None:
         super().__init__()
         self.state = state
-        self._view = ""
+        self._shown = ""
         self._drawn = 0  # lines of the console
 
     def compose(self) -> ComposeResult:
         yield HeadView("Bandwidth")
         yield static_view("summary")
-        chart = LinesView("Chart", id="chart")
-        chart.can_focus = False
-        yield chart
+        yield static_view("chart", "Chart")
         yield LinesView("Rows", id="rows")
         yield LinesView("Console", id="lines")
         yield KeyFooter()
 
     def on_mount(self) -> None:
         self._show_view(_VIEWS[2] if self.size.height >= _ROOM_FOR_ALL else _VIEWS[0])
-        self._pane("rows").focus()
+        self._view("rows").focus()
         self.set_interval(1.0, self._draw_summary)
 
-    def _pane(self, name: str) -> LinesView:
-        return self.query_one(f"#{name}", LinesView)
-
     def _show_view(self, view: str) -> None:
-        self._view = view
+        self._shown = view
         for name in _VIEWS:
             self.set_class(name == view, f"view-{name}")
 
@@ -94,7 +89,7 @@ class BandwidthRunScreen(PanesScreen):
 
     def on_resize(self) -> None:
         """Choose a view that fits the height, and draw the chart for it."""
-        if self._view == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
+        if self._shown == _VIEWS[2] and self.size.height < _ROOM_FOR_ALL:
             self._show_view(_VIEWS[0])
         self.call_after_refresh(self.draw)
 
@@ -102,7 +97,7 @@ class BandwidthRunScreen(PanesScreen):
         """Draw the panes; append only new lines to the console."""
         if not self.is_mounted:
             return
-        chart, rows, lines = self._pane("chart"), self._pane("rows"), self._pane("lines")
+        chart, rows, lines = self._view("chart"), self._view("rows"), self._view("lines")
         with self.app.batch_update():
             if chart.room and chart.size.height:
                 chart.show(self.state.chart(chart.room, chart.size.height))
@@ -125,43 +120,34 @@ class BandwidthRunScreen(PanesScreen):
         self._drawn = self.state.console.count
 
     def _draw_summary(self) -> None:
-        self._pane("summary").show(self.state.summary(self.size.width))
+        self._view("summary").show(self.state.summary(self.size.width))
         if self.state.ended is not None and self.is_current and not self.state.was_seen:
             self.post_message(self.EndSeen())
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        is_over = self.state.ended is not None
-        if action == "cancel":
-            return not is_over
-        if action == "skip":
-            return not is_over and self.state.number < len(self.state.series.tests)
-        if action == "copy":
-            return not is_over and bool(self.state.peer_command)
-        if action == "again":
-            return is_over
-        if action == "save":
-            return bool(self.state.results)
-        return is_over and bool(self.state.measured) if action == "baseline" else True
-
-    def why_not(self, action: str) -> str:
-        is_over = self.state.ended is not None
-        reasons = {
-            "cancel": "the tests have ended.",
-            "skip": "the tests have ended." if is_over else "this is the last test.",
-            "copy": "the tests have ended." if is_over else "this test needs no command on a peer.",
-            "again": "the tests are still running.",
-            "save": "there are no results yet.",
-            "baseline": "nothing was measured." if is_over else "the tests are still running.",
-        }
-        return reasons.get(action, "")
+    def why_not(self, action: str) -> str | None:
+        state = self.state
+        if state.ended is None:
+            reasons = {
+                "skip": "" if state.number < len(state.series.tests) else "this is the last test.",
+                "copy": "" if state.peer_command else "this test needs no command on a peer.",
+                **dict.fromkeys(("again", "baseline"), "the tests are still running."),
+            }
+        else:
+            reasons = {
+                **dict.fromkeys(("cancel", "skip", "copy"), "the tests have ended."),
+                "baseline": "" if state.measured else "nothing was measured.",
+            }
+        if not state.results:
+            reasons["save"] = "there are no results yet."
+        return reasons.get(action) or None
 
     # Keys
 
     def action_view(self) -> None:
         """Show chart and rows, the console, or all of them if there is room."""
         views = _VIEWS if self.size.height >= _ROOM_FOR_ALL else _VIEWS[:2]
-        self._show_view(views[(views.index(self._view) + 1) % len(views)])
-        self._pane("lines" if self._view == _VIEWS[1] else "rows").focus()
+        self._show_view(views[(views.index(self._shown) + 1) % len(views)])
+        self._view("lines" if self._shown == _VIEWS[1] else "rows").focus()
         self._drawn = 0
         self.call_after_refresh(self.draw)
 

@@ -17,7 +17,6 @@ from probes.bandwidth.results.against_earlier import below_limit, changes
 from probes.bandwidth.results.comparison import conclusions
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest_command import PerftestSettings
-from probes.base.frozen import frozen
 from probes.base.origin import Origin
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
@@ -48,53 +47,9 @@ MOST_COMPARED = 3
 _LARGEST_BYTES = 8 << 20  # with perftest's -a
 
 
-@frozen
-class Rows:
-    """The newest rows of a test, and the count of all."""
-
-    samples: Sequence[Sample]
-    count: int
-
-    @property
-    def first(self) -> int:
-        """Return the number of the first row that is kept, from 1."""
-        return max(0, self.count - len(self.samples)) + 1
-
-
-def draw(
-    series: Series,
-    test: PlannedTest,
-    rows: Rows,
-    before: Sequence[tuple[Result, Rows]],
-    width: int,
-    height: int,
-) -> list[Line]:
-    """Return the chart; `before` are the results before this test, oldest first."""
-    settings, samples = test.settings, rows.samples
-    perftest = settings if isinstance(settings, PerftestSettings) else None
-    is_endless = perftest is not None and perftest.is_endless
-    x_axis = x_axis_of(samples, is_endless) if samples else _expected_axis(test)
-    as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
-    curves = _earlier_curves(series, before, x_axis)
-    if samples:
-        tone = _tone(samples, test)
-        curves.append(curve_of(test.memory or test.title, samples, x_axis, tone, rows.first))
-    directions = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
-    limit = None if as_latency else test.limit
-    has_bus = any(sample.bus_gbps is not None for sample in samples)
-    unit = "µs" if as_latency else "bus Gb/s" if has_bus else "Gb/s"
-    return draw_chart(curves, limit, width, height, x_axis, unit, directions, _span(test, rows.count))
-
-
-def _earlier_curves(series: Series, before: Sequence[tuple[Result, Rows]], x_axis: XAxis) -> list[Curve]:
-    """Return the curves of the results before this test, if the series compares memories on one NIC."""
-    nics = {test.pair.nic for test in series.tests}
-    if len(series.tests) > MOST_COMPARED or len(nics) != 1 or len(series.tests) == 1:
-        return []
-    return [
-        curve_of(result.memory or result.title, result.samples, x_axis, mark_of(result).tone, rows.first)
-        for result, rows in before
-    ]
+def _first_row(samples: Sequence[Sample], count: int) -> int:
+    """Return the number of the first row that is kept, from 1; `count`: of all rows."""
+    return max(0, count - len(samples)) + 1
 
 
 def _tone(samples: Sequence[Sample], test: PlannedTest) -> Tone:
@@ -314,14 +269,34 @@ class SeriesState:
         return self._chart
 
     def _draw_chart(self, width: int, height: int) -> list[Line]:
-        before = [
-            (result, Rows(result.samples, count))
-            for result, count in zip(self.results, self._row_counts, strict=True)
-        ]
-        rows = Rows(list(self._samples), self._row_count)
-        if not rows.samples and before and len(before) >= max(1, self.number):
-            rows = before[-1][1]
-        return draw(self.series, self._test, rows, before[: max(0, self.number - 1)], width, height)
+        test, done = self._test, list(zip(self.results, self._row_counts, strict=True))
+        samples: Sequence[Sample] = list(self._samples)
+        count = self._row_count
+        if not samples and done and len(done) >= max(1, self.number):
+            samples, count = done[-1][0].samples, done[-1][1]
+        perftest = test.settings if isinstance(test.settings, PerftestSettings) else None
+        is_endless = perftest is not None and perftest.is_endless
+        x_axis = x_axis_of(samples, is_endless) if samples else _expected_axis(test)
+        as_latency = is_latency(samples) or (perftest is not None and perftest.is_latency)
+        curves: list[Curve] = []
+        if self._compares_memories:
+            for result, rows in done[: max(0, self.number - 1)]:
+                name, tone = result.memory or result.title, mark_of(result).tone
+                curves.append(curve_of(name, result.samples, x_axis, tone, _first_row(result.samples, rows)))
+        if samples:
+            name, tone = test.memory or test.title, _tone(samples, test)
+            curves.append(curve_of(name, samples, x_axis, tone, _first_row(samples, count)))
+        directions = 2 if perftest and perftest.is_bidirectional and not test.limit.is_loopback else 1
+        limit = None if as_latency else test.limit
+        has_bus = any(sample.bus_gbps is not None for sample in samples)
+        unit = "µs" if as_latency else "bus Gb/s" if has_bus else "Gb/s"
+        return draw_chart(curves, limit, width, height, x_axis, unit, directions, _span(test, count))
+
+    @property
+    def _compares_memories(self) -> bool:
+        """Return whether the series compares memories on one NIC."""
+        nics = {test.pair.nic for test in self.series.tests}
+        return 1 < len(self.series.tests) <= MOST_COMPARED and len(nics) == 1
 
     @property
     def table_title(self) -> str:
@@ -338,8 +313,10 @@ class SeriesState:
             below.insert(0, (mark, Run(f" {result.title}  "), Run(words_of(result), mark.tone)))
         below = [(), *below] if below else []
         if not self._samples:
-            peer = draw_for_peer(self._test, width, self._peers_name)
-            return [(Run(self._no_rows(), Tone.DIM),), *peer, *below]
+            peer = draw_for_peer(self._test, width, node_name(self._examination))
+            begun = "No result yet." if self.number else "Starting."
+            text = "Waiting for the peer." if self._is_waiting_for_peer else begun
+            return [(Run(text, Tone.DIM),), *peer, *below]
         newest = max(_FEWEST_ROWS, height - 1 - len(below))
         return [*draw_rows(self._samples, width, self._is_latency, newest), *below]
 
@@ -347,11 +324,6 @@ class SeriesState:
     def _is_latency(self) -> bool:
         settings = self._test.settings
         return isinstance(settings, PerftestSettings) and settings.is_latency
-
-    def _no_rows(self) -> str:
-        if self._is_waiting_for_peer:
-            return "Waiting for the peer."
-        return "No result yet." if self.number else "Starting."
 
     def _results(self, ended: SeriesEnded, width: int) -> list[Line]:
         lines: list[Line] = []
@@ -382,14 +354,9 @@ class SeriesState:
     # The peer
 
     @property
-    def _peers_name(self) -> str:
-        """Return the name of this node, as the peer calls it."""
-        return node_name(self._examination)
-
-    @property
     def peer_command(self) -> str:
         """Return the command for the peer; "" if none is needed."""
-        return peer_command(self._test, self._peers_name)
+        return peer_command(self._test, node_name(self._examination))
 
     # Saving
 

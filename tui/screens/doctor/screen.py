@@ -43,17 +43,13 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
             self._details.set_title(self._state.details_title)
         super()._draw_panes()
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "fix":
-            return self._state.has_fix
-        return self._state.is_finding if action == "explain" else super().check_action(action, parameters)
-
-    def why_not(self, action: str) -> str:
-        if action not in ("fix", "explain"):
-            return ""
+    def why_not(self, action: str) -> str | None:
+        is_explained = action == "explain" and self._state.is_finding
+        if action not in ("fix", "explain") or is_explained or (action == "fix" and self._state.has_fix):
+            return super().why_not(action)
         if not self._state.is_finding:
             return "select a finding first."
-        return "gdrtop has no fix for this finding. Enter shows all of it." if action == "fix" else ""
+        return "gdrtop has no fix for this finding. Enter shows all of it."
 
     # Keys
 

@@ -100,7 +100,6 @@ class DoctorState(ExaminedListState):
 
     @property
     def _entry(self) -> Entry | None:
-        """Return the selected row."""
         return next((entry for entry in self._entries() if entry.id == self.selected), None)
 
     @property

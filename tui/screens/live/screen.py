@@ -44,11 +44,6 @@ def arrange(width: int, height: int, needs: Mapping[str, int], focused: str) -> 
     return _tall(width, height, needs, focused) if is_tall else _short(height, needs, focused)
 
 
-def gpu_cells(width: int) -> int:
-    """Return the width of the GPUs beside the events."""
-    return _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
-
-
 def _short(height: int, needs: Mapping[str, int], focused: str) -> dict[str, int]:
     """Give the pane with the focus the rows that it needs, and what is left to the others."""
     last = "gpus" if focused == "gpus" else "changes"
@@ -145,9 +140,7 @@ class LiveScreen(PanesScreen):
             with Horizontal(id="below"):
                 yield LinesView(_TITLES["changes"], id="changes")
                 yield LinesView(_TITLES["gpus"], id="gpus")
-            traffic = LinesView("", id=TRAFFIC)
-            traffic.can_focus = False
-            yield traffic
+            yield static_view(TRAFFIC)
             yield LinesView("", id="details")
         yield Input(placeholder="A word in a row of the focused pane. Esc: clear", id="word")
         yield KeyFooter()
@@ -170,9 +163,6 @@ class LiveScreen(PanesScreen):
 
     # Drawing
 
-    def _view(self, name: str) -> LinesView:
-        return self.query_one(f"#{name}", LinesView)
-
     @property
     def _word(self) -> Input:
         return self.query_one("#word", Input)
@@ -191,7 +181,10 @@ class LiveScreen(PanesScreen):
         self._view("summary").show(summary)
         self._arrange(width, height - HEAD_ROWS - len(summary) - 1)
         if self._is_opened:
-            self._draw_details()
+            details = self._view("details")
+            details.set_title(self._state.detail_title(self._pane))
+            if details.room:
+                details.show(self._state.detail_lines(self._pane, details.room))
             return
         self._state.focused = self._pane
         for pane in PANES:
@@ -205,12 +198,6 @@ class LiveScreen(PanesScreen):
         if traffic.display and traffic.room:
             traffic.set_title(self._state.traffic_title)
             traffic.show(self._state.traffic_lines(traffic.room, traffic.content.height))
-
-    def _draw_details(self) -> None:
-        details = self._view("details")
-        details.set_title(self._state.detail_title(self._pane))
-        if details.room:
-            details.show(self._state.detail_lines(self._pane, details.room))
 
     def _arrange(self, width: int, height: int) -> None:
         """Give each pane its rows."""
@@ -233,7 +220,8 @@ class LiveScreen(PanesScreen):
             below.display = "changes" in arranged or "gpus" in arranged
             below.styles.height = max(arranged.get("changes", 0), arranged.get("gpus", 0))
             both = "changes" in arranged and "gpus" in arranged
-            self._view("gpus").styles.width = gpu_cells(width) if both else "1fr"
+            cells = _WIDE_GPU_CELLS if width >= _WIDE else _GPU_CELLS
+            self._view("gpus").styles.width = cells if both else "1fr"
 
     def _rows_of(self, pane: str) -> int:
         """Return the rows that a table needs, with its heading."""
@@ -244,18 +232,13 @@ class LiveScreen(PanesScreen):
 
     # Keys
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enable Open, Columns and Sort if no row is open, and Copy in the details of a Python rank."""
-        if action in ("columns", "sort"):
-            return not self._is_opened and self._pane in COLUMNS
-        if action == "copy":
-            return self._is_opened and bool(self._state.stack_command(self._pane))
-        return action != "open" or not self._is_opened
-
-    def why_not(self, action: str) -> str:
-        if action == "copy":
+    def why_not(self, action: str) -> str | None:
+        is_table = not self._is_opened and self._pane in COLUMNS
+        if action in ("columns", "sort") and not is_table:
+            return "go to a table with columns first, with Tab."
+        if action == "copy" and not (self._is_opened and self._state.stack_command(self._pane)):
             return "open a rank first, with Enter: this copies its py-spy command."
-        return "go to a table with columns first, with Tab." if action in ("columns", "sort") else ""
+        return "" if action == "open" and self._is_opened else None
 
     def action_move(self, how: str) -> None:
         """Move the selection of the focused pane, or scroll the details."""
@@ -343,7 +326,6 @@ class LiveScreen(PanesScreen):
         self.draw()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """List only rows that contain the word."""
         self._state.filter(changed.value)
         self.draw()
 

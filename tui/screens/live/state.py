@@ -23,7 +23,7 @@ from tui.screens.own_settings import HIDE, SORT
 from tui.settings.current import current
 from widgets.base.columns import ColumnWidths
 from widgets.base.figures import local_time, minutes
-from widgets.base.lines import LazyLines, Line, Run, Tone, as_text, cut, plain, width_of, wrapped
+from widgets.base.lines import LazyLines, Line, Run, Tone, as_text, cut, paragraphs, plain, width_of, wrapped
 from widgets.live import changes, detail, gpus, job_lines, job_traffic, nics, ranks
 from widgets.live.columns import COLUMNS, names_in, titles_of
 from widgets.live.figures import memory_peers, rate_of
@@ -52,7 +52,7 @@ class LiveState:
         self._later: list[LiveEvent] = []  # of a recording that was rewound
         self._recorded: list[LiveEvent] = []  # of a recording, also of moments that were not played yet
         self._read_to = 0.0  # until when, seconds since 1970; 0: it was not read ahead
-        self._graphs: dict[str, History] = {}
+        self._graphs: defaultdict[str, History] = defaultdict(_hour)  # by port
         self._traffic: dict[str, tuple[History, History]] = {}  # sent and received, by job
         self._drawn: defaultdict[str, Latest[Sequence[Line]]] = defaultdict(Latest)  # by pane
         self._widths = {pane: ColumnWidths() for pane in ("ranks", "nics", "gpus")}
@@ -72,10 +72,7 @@ class LiveState:
         if sample.events or self._later:
             self._later = [event for event in self._later if event.at > sample.taken_at]
         for port in sample.ports:
-            graph = self._graphs.get(port.name)
-            if graph is None:
-                graph = self._graphs[port.name] = _hour()
-            graph.add(sample.at, rate_of(port))
+            self._graphs[port.name].add(sample.at, rate_of(port))
         self._add_traffic(sample)
 
     def _add_traffic(self, sample: LiveSample) -> None:
@@ -83,11 +80,9 @@ class LiveState:
         if len(self._traffic) > _MOST_JOBS:  # some of them have ended
             self._traffic = {job.id: self._traffic[job.id] for job in jobs if job.id in self._traffic}
         for job in jobs:
-            both = self._traffic.get(job.id)
-            if both is None:
-                both = self._traffic[job.id] = _hour(), _hour()
-            both[0].add(sample.at, job.sent_gbps)
-            both[1].add(sample.at, job.received_gbps)
+            sent, received = self._traffic.setdefault(job.id, (_hour(), _hour()))
+            sent.add(sample.at, job.sent_gbps)
+            received.add(sample.at, job.received_gbps)
 
     def judge(self, judgment: Judgment) -> None:
         """Show what a check says about the newest sample."""
@@ -313,7 +308,7 @@ class LiveState:
                 return [head, *(shown or nothing)]
             if pane != "ranks":
                 return table
-            notes = [line for note in self.notes for line in wrapped(note, width, Tone.DIM)]
+            notes = paragraphs(self.notes, width, Tone.DIM)
             return LazyLines.from_lines(table).followed_by(notes)
         if not self.events and not sample.ports and isinstance(sample.processes, Unknown):
             return wrapped("Changes are unknown: neither processes nor ports can be read.", width, Tone.DIM)

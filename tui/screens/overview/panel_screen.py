@@ -11,7 +11,7 @@ from tui.screens.head import HEAD_ROWS
 from tui.screens.keys import KEYS
 from tui.screens.overview import layout as overview_layout
 from tui.screens.overview.layout import START_VIEW, Arrangement
-from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, PLACES
+from tui.screens.own_settings import HIDE_PANELS, HIDEABLE, PLACES, save_setting
 from tui.settings.current import current, is_configured
 from widgets.base.lines_view import LinesView
 
@@ -140,8 +140,6 @@ class PanelScreen(Screen[None]):
                 "Findings, jobs and topology are always shown. Tab selects another panel.", markup=False
             )
             return
-        from tui.screens.own_settings import save_setting
-
         hidden = set(self.state.hidden) ^ {name}
         keys = f"{KEYS['zoom'].display}, Tab and {KEYS['columns'].display}"
         words = f"hidden; {keys} show it again" if name in hidden else "shown"
@@ -151,8 +149,6 @@ class PanelScreen(Screen[None]):
 
     def save_start(self) -> None:
         """Save the view that is shown as the one at the start."""
-        from tui.screens.own_settings import save_setting
-
         save_setting(self.app, START_VIEW, str(self._view), f"gdrtop starts with view {self._view}")
 
     def _toggle_zoom(self, panel: str) -> None:

@@ -18,7 +18,7 @@ from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter
 from probes.queries.finding import Finding
 from probes.queries.jobs import far_from_gpu
 from probes.queries.usable_here import UsableHere
-from probes.topology.paths import Path, Topology
+from probes.topology.paths import Topology
 from tui.screens.overview.readings import Readings
 from tui.screens.overview.selection import Selection
 from widgets.base.figures import graph, short
@@ -279,7 +279,8 @@ class Panels:
             return detail or matrix.no_pairs(topology, width)
         unproven = self.checked.unproven
         doubt = unproven.get((path.a, path.b)) or unproven.get((path.b, path.a), "")
-        lines = path_drawing.draw(topology, path, width, self._is_detour(path), doubt)
+        is_detour = bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})
+        lines = path_drawing.draw(topology, path, width, is_detour, doubt)
         result = self.measured.get((path.a, path.b)) or self.measured.get((path.b, path.a))
         if result is not None:
             from widgets.bandwidth.result import draw_last_result
@@ -297,9 +298,6 @@ class Panels:
         left = rows - len(both) - 1
         others = path_drawing.best_pairs(topology, width, self.checked.detours, measured, left, unproven)
         return [*both, (), *others] if others else both
-
-    def _is_detour(self, path: Path) -> bool:
-        return bool(self.checked.detours & {(path.a, path.b), (path.b, path.a)})
 
     def _detail(self, end: str, width: int, alone: bool, is_live: bool = True) -> list[Line]:
         """Describe a GPU or NIC: in short its role and counters, alone everything.

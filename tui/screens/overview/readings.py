@@ -83,9 +83,7 @@ class Readings:
         for name, total in self.totals.items():
             self.histories[name].add(at, total)
         for port, rate in self.rates.items():
-            if port not in self.port_histories:
-                self.port_histories[port] = _histories()
-            sent, received = self.port_histories[port]
+            sent, received = self.port_histories.setdefault(port, _histories())
             sent.add(at, rate.sent_gbps)
             received.add(at, rate.received_gbps)
         for bdf in {**self.gpu_histories, **self.live.gpus}:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,13 +90,6 @@ class OverviewScreen(PanelScreen):
             yield Vertical(id="right")
         yield KeyFooter()
 
-    def _mount_panels(self) -> None:
-        """Mount the other panels, once."""
-        if self._has_panels:
-            return
-        self._has_panels = True
-        mount_panels(self)
-
     def on_mount(self) -> None:
         """Show at once that the node is being read."""
         self._panel("topology").show([(Run("Reading the node…", Tone.DIM),)])
@@ -108,12 +102,10 @@ class OverviewScreen(PanelScreen):
         self.draw()
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
-        if self.state is not None:
-            if picked.view.id == "findings":
-                self.state.pick_finding(picked.id)
-            else:
-                self.state.select_end(picked.id)
-            self.draw()
+        is_finding = picked.view.id == "findings"
+        self._change(
+            lambda state: (state.pick_finding if is_finding else state.selection.select_end)(picked.id)
+        )
 
     def on_lines_view_title_picked(self, picked: LinesView.TitlePicked) -> None:
         """Show the panel whose title was clicked alone, or all panels again."""
@@ -140,24 +132,24 @@ class OverviewScreen(PanelScreen):
         self,
         examination: Examination,
         judgment: Judgment,
-        detours: frozenset[tuple[str, str]] = frozenset(),
-        since_ok: SinceOk = None,
+        detours: frozenset[tuple[str, str]],
+        since_ok: SinceOk,
     ) -> None:
         """List and mark what the checks found."""
-        if self.state is not None:
-            self.state.apply_check(examination, judgment, detours, since_ok)
-            self.draw()
+        self._change(lambda state: state.apply_check(examination, judgment, detours, since_ok))
 
     def fail_check(self, what: str) -> None:
         """Show that the node could not be checked."""
-        if self.state is not None:
-            self.state.fail_check(what)
-            self.draw()
+        self._change(lambda state: state.fail_check(what))
 
     def apply_results(self, results: tuple[Result, ...]) -> None:
         """Show bandwidth results beside the paths."""
+        self._change(lambda state: state.apply_results(results))
+
+    def _change(self, change: Callable[[OverviewState], object]) -> None:
+        """Change what is shown, once something was read, and draw it."""
         if self.state is not None:
-            self.state.apply_results(results)
+            change(self.state)
             self.draw()
 
     @property
@@ -208,7 +200,7 @@ class OverviewScreen(PanelScreen):
 
     def action_partner(self, step: int) -> None:
         if self.state is not None and self.state.selection.end:
-            self.state.next_partner(step)
+            self.state.selection.next_partner(step)
             self.draw()
 
     def action_open(self) -> None:
@@ -225,20 +217,15 @@ class OverviewScreen(PanelScreen):
             self._toggle_zoom(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action == "fix":
-            return self.state is not None and self.state.has_fix
-        if action == "load":
-            return self.state is not None and self.state.checked.can_load_modules
-        if action == "explain":
-            return self.state is not None and bool(self.state.finding_to_open)
-        return super().check_action(action, parameters)
+        return self.why_not(action) is None
 
-    def why_not(self, action: str) -> str:
-        if action not in ("fix", "explain"):
-            return ""
-        if self.state is None or not self.state.finding_to_open:
+    def why_not(self, action: str) -> str | None:
+        state = self.state
+        if action in ("fix", "explain") and (state is None or not state.finding_to_open):
             return f"nothing was found that needs {'a fix' if action == 'fix' else 'an explanation'}."
-        return "gdrtop has no fix for this finding. Enter shows all of it."
+        if action == "fix" and state is not None and not state.has_fix:
+            return "gdrtop has no fix for this finding. Enter shows all of it."
+        return "" if action == "load" and (state is None or not state.checked.can_load_modules) else None
 
     def action_explain(self) -> None:
         """Explain the selected finding, else the first one, in plain words."""
@@ -256,7 +243,7 @@ class OverviewScreen(PanelScreen):
     def on_descendant_focus(self) -> None:
         """Mark the finding that Enter opens."""
         if self.state is not None:
-            self.state.focus(self._focused_panel)
+            self.state.selection.is_on_findings = self._focused_panel == "findings"
             self.draw()
 
     def action_filter(self) -> None:
@@ -268,10 +255,7 @@ class OverviewScreen(PanelScreen):
         self.draw()
 
     def on_input_changed(self, changed: Input.Changed) -> None:
-        """Show only the GPUs and NICs that match."""
-        if self.state is not None:
-            self.state.filter(changed.value)
-            self.draw()
+        self._change(lambda state: state.filter(changed.value))
 
     def on_input_submitted(self, submitted: Input.Submitted) -> None:
         submitted.input.display = bool(submitted.value.strip())
@@ -280,15 +264,13 @@ class OverviewScreen(PanelScreen):
 
     async def action_back_or_quit(self) -> None:
         """Go one step back; if there is none, quit."""
-        if self._is_filter_shown or self._zoomed or self._view != 1 or self._has_selection:
+        selection = None if self.state is None else self.state.selection
+        is_selected = selection is not None and bool(selection.end or selection.finding)
+        if self._is_filter_shown or self._zoomed or self._view != 1 or is_selected:
             self.action_back()
             await self.run_action("app.note_step_back")
         else:
             await self.run_action("app.leave_app")
-
-    @property
-    def _has_selection(self) -> bool:
-        return self.state is not None and bool(self.state.selection.end or self.state.selection.finding)
 
     def action_back(self) -> None:
         """Clear the filter, else show all panels again, else clear the selection."""
@@ -301,9 +283,8 @@ class OverviewScreen(PanelScreen):
             self._toggle_zoom(self._zoomed)
         elif self._view != 1:
             self.action_view(1)
-        elif self.state is not None:
-            self.state.select_nothing()
-            self.draw()
+        else:
+            self._change(lambda state: state.selection.clear())
 
     # Drawing
 
@@ -314,7 +295,9 @@ class OverviewScreen(PanelScreen):
             return
         if self.state is None or not self.children or not self.readings:
             return
-        self._mount_panels()
+        if not self._has_panels:
+            self._has_panels = True
+            mount_panels(self)
         arranged = self._arrange(self.state)
         self._focus_findings(self.state)
         for name in PANELS:

@@ -8,6 +8,7 @@ from probes.base.unknown import known
 from probes.topology.paths import Path, Topology
 from tui.screens.overview.readings import Readings
 from widgets.node.endpoint_lines import model
+from widgets.node.matrix import ends_of
 
 
 class Selection:
@@ -28,9 +29,14 @@ class Selection:
         topology = self._readings.topology
         return [] if topology is None else [end.id for end in (*topology.gpus, *topology.nics)]
 
-    def select_end(self, end: str, partner: str = "") -> None:
-        """Select this endpoint, with this partner or else the nearest one."""
-        topology = self._readings.topology
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What is selected, to see whether something else is."""
+        return self.end, self._partner, self.finding, self.is_on_findings
+
+    def select_end(self, id: str) -> None:  # noqa: A002 - a run's own word
+        """Select an endpoint with its nearest partner, or both of a cell of the matrix."""
+        topology, (end, partner) = self._readings.topology, ends_of(id)
         if topology is not None and end in self.all_ends:
             self.end, partners = end, self._partners(topology, end)
             self._partner = partners.index(partner) if partner in partners else 0
@@ -60,14 +66,10 @@ class Selection:
         if partners:
             return topology.path(self.end, partners[self._partner % len(partners)])
         pairs = [(gpu.id, nic) for gpu in topology.gpus for nic in topology.best_nics.get(gpu.id, ())[:1]]
-        ends = self._marked_ends(topology)
+        ends = {end.id for end in (*topology.gpus, *topology.nics) if end.id in self.marked}
         marked = [pair for pair in pairs if not ends.isdisjoint(pair)]
         first = next((pair for pair in pairs if pair in detours), next(iter((*marked, *pairs)), None))
         return None if first is None else topology.path(*first)
-
-    def _marked_ends(self, topology: Topology) -> set[str]:
-        ends = (*topology.gpus, *topology.nics) if self.marked else ()
-        return {end.id for end in ends if end.id in self.marked}
 
     def _partners(self, topology: Topology, end: str) -> list[str]:
         """Return what an endpoint can pair with, nearest first."""

@@ -35,7 +35,6 @@ from widgets.live import changes
 from widgets.node import topology as topology_drawing
 from widgets.node import traffic, verdict
 from widgets.node.endpoint_lines import Detail
-from widgets.node.matrix import ends_of
 from widgets.node.topology import Form, Style
 
 if TYPE_CHECKING:  # loaded once something was measured
@@ -79,6 +78,7 @@ class OverviewState:
         self._still: dict[tuple[object, ...], Sequence[Line]] = {}
         self._fresh: dict[tuple[object, ...], Sequence[Line]] = {}  # until the next reading
         self._forms: dict[tuple[object, ...], _Fit] = {}
+        self._drawn_for = self.selection.key
 
     def _forget_drawings(self) -> None:
         """Draw everything again: something other than a reading is new."""
@@ -224,12 +224,7 @@ class OverviewState:
         """Select the endpoint `step` further in the order in which they are drawn."""
         order = order or self.selection.all_ends
         if order:
-            self.select_end(stepped(order, self.selection.end, step, wraps))
-
-    def select_end(self, end: str) -> None:
-        """Select this endpoint with its nearest partner, or both of a cell of the matrix."""
-        self.selection.select_end(*ends_of(end))
-        self._forget_lines()
+            self.selection.select_end(stepped(order, self.selection.end, step, wraps))
 
     def select_finding(self, step: int, wraps: bool = True) -> None:
         """Select the finding `step` further in the list."""
@@ -243,24 +238,6 @@ class OverviewState:
         """Select this finding."""
         if finding in self._finding_ids():
             self.selection.finding = finding
-            self._forget_lines()
-
-    def focus(self, panel: str) -> None:
-        """Mark the finding that Enter opens while the panel of the findings is focused."""
-        is_on_findings = panel == "findings"
-        if is_on_findings != self.selection.is_on_findings:
-            self.selection.is_on_findings = is_on_findings
-            self._forget_lines()
-
-    def next_partner(self, step: int) -> None:
-        """Show the path to another partner of the selected endpoint."""
-        self.selection.next_partner(step)
-        self._forget_lines()
-
-    def select_nothing(self) -> None:
-        """Clear the selection."""
-        self.selection.clear()
-        self._forget_lines()
 
     def filter(self, word: str) -> None:
         """Show only GPUs and NICs whose name, model, address, interface or role contains the word."""
@@ -277,7 +254,8 @@ class OverviewState:
         needs = {**self._needs(left, right, width), **dict.fromkeys(self.hidden, 0)}
         if not self.selection.end:
             needs["path"] = 0
-        if "gpudirect" not in self.hidden and self._has_folded_modules(right - 2):
+        node = self.readings.node if "gpudirect" not in self.hidden else None
+        if node is not None and self._panels.folded_modules(node, right - 2):
             needs["modules"] = 0
         return overview_layout.arrange(
             width,
@@ -287,10 +265,6 @@ class OverviewState:
             lambda rows: self._fit(left - _GUTTER, rows).height,
             self._wishes(width, right),
         )
-
-    def _has_folded_modules(self, width: int) -> bool:
-        node = self.readings.node
-        return node is not None and bool(self._panels.folded_modules(node, width))
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -361,6 +335,10 @@ class OverviewState:
         node, topology = self.readings.node, self.readings.topology
         if node is None or topology is None:
             return []
+        selected = self.selection.key
+        if selected != self._drawn_for:
+            self._drawn_for = selected
+            self._forget_lines()
         is_still = panel in _STILL or (panel == "path" and not self.selection.end)
         if panel == "matrix" and self._panels.has_moving_matrix(topology, width):
             is_still = False
