@@ -303,11 +303,7 @@ def test_sample_a_limit_of_rdma_objects_is_a_step() -> None:
         )
     },
     pictures="test_setup[steps-80x24]",
-    others=(
-        "probes/setup/steps/checked.py",
-        "probes/setup/step.py",
-        "probes/setup/steps/measured.py",
-    ),
+    others=("probes/setup/steps/checked.py", "probes/setup/step.py", "probes/setup/steps/measured.py"),
 )
 EVENT = Recipe(
     (
@@ -439,12 +435,7 @@ def test_sample_packets_that_were_sent_again() -> None:
         "tests/probes/live/events/test_ports.py",
         "tests/probes/live/test_ports.py",
     ),
-    {
-        "probes/facts/rdma/port_health.py": (
-            "tests/probes/facts/rdma/test_counters.py",
-            "sample_resent",
-        )
-    },
+    {"probes/facts/rdma/port_health.py": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
     others=("probes/live/model/explanations.py",),
 )
 QUESTION = Recipe(
@@ -518,11 +509,7 @@ def test_sample_the_level_is_recorded() -> None:
             "sample_level",
         ),
     },
-    others=(
-        "probes/host/machine/",
-        "probes/setup/twin/host.py",
-        "probes/recording/redaction/identifiers.py",
-    ),
+    others=("probes/host/machine/", "probes/setup/twin/host.py", "probes/recording/redaction/identifiers.py"),
 )
 MANIFEST = Recipe(
     (
@@ -553,9 +540,7 @@ def sample(request: ManifestRequest) -> str | Refused:
             after='"containers: Dockerfile snippet and run options", container),\n',
         ),
         Change(
-            "tui/manual/manifests.md",
-            "| `sample` | the name of the path |\n",
-            before="\nNothing is applied",
+            "tui/manual/manifests.md", "| `sample` | the name of the path |\n", before="\nNothing is applied"
         ),
         Change(
             "tests/probes/setup/manifests/test_manifests.py",
@@ -621,10 +606,7 @@ VARIABLE = Recipe(
             "['NCCL_SAMPLE_RAILS']",
         ),
     },
-    others=(
-        "probes/nccl/variables/parameters.txt",
-        "tests/probes/nccl/parameters_of_tags.py",
-    ),
+    others=("probes/nccl/variables/parameters.txt", "tests/probes/nccl/parameters_of_tags.py"),
 )
 NODE = Recipe(
     (
@@ -739,7 +721,7 @@ COMBINATION = Recipe(
         "tui/manual/versions.md": (
             "tests/probes/checks/system/test_combinations.py::test_each_row_is_complete_and_in_the_manual",
             "add to tui/manual/versions.md: | Sample 1.0",
-        ),
+        )
     },
 )
 COLUMN = Recipe(
@@ -1313,7 +1295,7 @@ def test_a_sample_of_a_row_stands_before_the_finding() -> None:
         "tui/manual/fleet.md": (
             "tests/tui/test_manual.py::test_every_column_of_fleet_rows_is_in_the_manual",
             "add to the row of --rows in tui/manual/fleet.md: {'SAMPLE'}",
-        ),
+        )
     },
 )
 OPTION = Recipe(
@@ -1360,10 +1342,7 @@ KERNEL_MESSAGE = Recipe(
     ),
     ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
     {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
-    others=(
-        "probes/live/model/explanations.py",
-        "probes/queries/kernel_log.py",
-    ),
+    others=("probes/live/model/explanations.py", "probes/queries/kernel_log.py"),
 )
 RECIPES = {
     "a check": CHECK,

@@ -234,11 +234,7 @@ class Build:
                 "rpm": {"depends": [f"({' or '.join(pythons)})"]},
             },
             "contents": [
-                {
-                    "src": str(self.work / "gdrtop"),
-                    "dst": "/usr/bin/gdrtop",
-                    "file_info": {"mode": 0o755},
-                },
+                {"src": str(self.work / "gdrtop"), "dst": "/usr/bin/gdrtop", "file_info": {"mode": 0o755}},
                 {"src": str(lib), "dst": "/usr/lib/gdrtop", "type": "tree"},
                 {"src": str(page), "dst": "/usr/share/man/man1/gdrtop.1.gz"},
                 # Not in /etc, where every start would read it: `gdrtop config --edit` begins with it, too.

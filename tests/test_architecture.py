@@ -500,7 +500,7 @@ def test_compute_capabilities_stand_in_the_rows_of_the_generations() -> None:
 # Printed as a whole: in topo --json, modules --json, findings, the document of a job, as setpci's words or as
 # the first line of a recording. The others are what a host answers, as recordings have it.
 WHOLE = {"RdmaDevice", "SymbolProvider", "AcsFlags", "GrownCounter", "Manifest", "PairGain", "_Owner"} | {
-    *("CollectiveSpeed", "FleetJob", "NvmlGpu", "NvmlFacts", "QueuePair"),
+    *("CollectiveSpeed", "FleetJob", "NvmlGpu", "NvmlFacts", "QueuePair")
 }
 
 

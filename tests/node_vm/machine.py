@@ -64,12 +64,7 @@ class Machine:
     """One running guest."""
 
     def __init__(
-        self,
-        image: Image,
-        shape: Shape,
-        append: str = "",
-        may_reboot: bool = False,
-        wire: Wire | None = None,
+        self, image: Image, shape: Shape, append: str = "", may_reboot: bool = False, wire: Wire | None = None
     ) -> None:
         self.shape = shape
         self._wire = wire

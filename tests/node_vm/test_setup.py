@@ -27,10 +27,7 @@ SKIPPED_AFTER_BOOT = {
     "boot": "its file is written; what is left is the persistence mode, which NVML would give",
     "tools": "Debian builds perftest without CUDA, and the guest has none to build it with",
 }
-SKIPPED_AFTER_MEASURING = {
-    "measure-pair": "it needs perftest with CUDA",
-    "measure-all": "so does this",
-}
+SKIPPED_AFTER_MEASURING = {"measure-pair": "it needs perftest with CUDA", "measure-all": "so does this"}
 
 
 def setup(guest: Guest, *options: str) -> dict[str, dict[str, Any]]:

@@ -121,10 +121,7 @@ async def started(pilot: Pilot[None]) -> None:
 
 @asynccontextmanager
 async def begun(
-    monkeypatch: pytest.MonkeyPatch,
-    *keys: str,
-    name: str = "hgx-h100",
-    size: tuple[int, int] = (120, 40),
+    monkeypatch: pytest.MonkeyPatch, *keys: str, name: str = "hgx-h100", size: tuple[int, int] = (120, 40)
 ) -> AsyncIterator[tuple[Pilot[None], SteppedClock, ScriptedProcesses]]:
     """A series that was set up by `keys` on a simulated node and has begun; its ends are what tests say."""
     processes, clock = scripted(monkeypatch), SteppedClock()

@@ -20,10 +20,7 @@ class Following:
         self.sample: LiveSample = a_sample()
 
     def see(
-        self,
-        sample: LiveSample,
-        seconds: int = 1,
-        messages: Maybe[tuple[KernelMessage, ...]] = (),
+        self, sample: LiveSample, seconds: int = 1, messages: Maybe[tuple[KernelMessage, ...]] = ()
     ) -> list[LiveEvent]:
         """Return the events while the node looks like this for some seconds."""
         events: list[LiveEvent] = []

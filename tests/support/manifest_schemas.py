@@ -21,12 +21,7 @@ ENABLED = {
 
 def strict(required: list[str], **properties: Any) -> dict[str, Any]:
     """An object with these keys and no others."""
-    return {
-        "type": "object",
-        "required": required,
-        "additionalProperties": False,
-        "properties": properties,
-    }
+    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
 
 
 DRIVER = strict(

@@ -59,7 +59,7 @@ TOLD: dict[str, Told] = {
         besides="(kernel-message|errors-rising|port-state) ",
     ),
     "nic-link-retrained": Told(
-        events=("link-retrained mlx5_7: the PCIe link of mlx5_7 changed from Gen5 x16 to Gen4 x16",),
+        events=("link-retrained mlx5_7: the PCIe link of mlx5_7 changed from Gen5 x16 to Gen4 x16",)
     ),
     "rank-stopped": Told(
         odd=r"rank 3 \(pid 41003\) is stopped; the other 7 ranks of this job are waiting for it",

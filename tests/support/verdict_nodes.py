@@ -12,14 +12,7 @@ from probes.checks.judgment import conclude
 from probes.checks.path.gdr_path import AREA, GPUS
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.gpudirect import (
-    GdrPath,
-    GpuDirectFacts,
-    MemoryPeer,
-    PathState,
-    PeermemReading,
-    Requirement,
-)
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, MemoryPeer, PathState, PeermemReading, Requirement
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts, PciKind

@@ -27,11 +27,7 @@ from tui.settings.table import SETTINGS
 
 # Times that are not read as durations: an interval may be a part of a second, and slurmd's own limit is known
 # before the options are read.
-OTHER_TIMES = {
-    ("", "--interval"),
-    ("live", "--interval"),
-    *((name, "--limit") for name in SLURMD_SECONDS),
-}
+OTHER_TIMES = {("", "--interval"), ("live", "--interval"), *((name, "--limit") for name in SLURMD_SECONDS)}
 TIMES = {"--seconds", "--interval", "--timeout", "--wait", "--keep", "--before", "--after", "--limit"}
 EARLIER = {
     ("explain", "--slurm"): "--job",

@@ -55,8 +55,7 @@ KEYS: dict[str, Key] = {
     "write": Key("w", "w", "Write", "Write what is shown to a file in the current directory"),
     "copy": Key("c", "c", "Copy", "Copy the plan, the command for the peer, or a rank's py-spy command"),
     "view": Key(
-        *("o,f6", "o", "View"),
-        "Switch view: chart and console, paths and node. In a table: sort the rows",
+        *("o,f6", "o", "View"), "Switch view: chart and console, paths and node. In a table: sort the rows"
     ),
     "path": Key("P", "P", "Path", "Setup: choose the other path, or go back to the recommended one"),
     "leave_out": Key("S", "S", "Skip", "Setup: skip this step, or stop skipping it"),

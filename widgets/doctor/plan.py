@@ -24,10 +24,7 @@ ACTIONS, FIXES, UNDO = "ACTIONS", "FIXES FOR FINDINGS", "UNDO"
 _MOST_ID_CELLS = 40
 _MAY_AFFECT = "may affect running jobs"
 # What a person does in a manual step is not gdrtop's to undo.
-_BESIDE_MANUAL = {
-    Undo.WHOLE: "can be undone, except manual steps",
-    Undo.NOTHING: "its commands only read",
-}
+_BESIDE_MANUAL = {Undo.WHOLE: "can be undone, except manual steps", Undo.NOTHING: "its commands only read"}
 _MANUAL = "manual: "
 
 

@@ -18,14 +18,7 @@ from widgets.base.figures import UNKNOWN_MARK, graph, share, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
 from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time, rate_of
-from widgets.live.order import (
-    FINE,
-    SortKeys,
-    badness_of_devices,
-    devices_with,
-    falling,
-    sorted_by_column,
-)
+from widgets.live.order import FINE, SortKeys, badness_of_devices, devices_with, falling, sorted_by_column
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
 _CONGESTION = (CounterColumn.CONGESTION.value, CounterColumn.WAIT.value)

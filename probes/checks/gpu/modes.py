@@ -290,8 +290,7 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
             fix=user_plan(
-                "Register host memory instead",
-                "Allocate with cudaHostAlloc and register that memory",
+                "Register host memory instead", "Allocate with cudaHostAlloc and register that memory"
             ),
             devices=bdfs_of(chosen),
         )

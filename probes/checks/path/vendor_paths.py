@@ -144,9 +144,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     if flavor is Flavor.PROPRIETARY:
         cause = f"{EFA_PEERMEM} refuses NVIDIA's proprietary kernel modules."
         plan = reboot_plan(
-            "Install the open kernel modules",
-            *open_driver_steps(examination),
-            disturbs=SWAP_ENDS_JOBS,
+            "Install the open kernel modules", *open_driver_steps(examination), disturbs=SWAP_ENDS_JOBS
         )
         return cause, plan, (Evidence("/proc/driver/nvidia/version", f"{flavor.value} kernel modules"),)
     refused = known(module_messages(examination, _UNUSABLE, modules=(EFA_PEERMEM,)), ())

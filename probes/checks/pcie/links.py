@@ -136,13 +136,7 @@ def _name(examination: Examination, function: PciFunction) -> str:
     return examination.topology.labels.get(function.bdf, other)
 
 
-def _compared(
-    examination: Examination,
-    links: Sequence[_Link],
-    place: int,
-    cause: str,
-    good: str,
-) -> Outcome:
+def _compared(examination: Examination, links: Sequence[_Link], place: int, cause: str, good: str) -> Outcome:
     """Compare the speed or the width of each link with what both ends support."""
     file, unit = ("current_link_speed", " GT/s") if place == _SPEED else ("current_link_width", "")
     tally = Tally()

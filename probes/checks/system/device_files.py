@@ -260,9 +260,7 @@ def dev_nvidia_missing(examination: Examination) -> Outcome:
         " removed.",
         *first_distinct(Evidence(path, "not found") for path in missing),
         fix=user_plan(
-            "Pass the GPUs into the container",
-            "Docker: add --gpus all",
-            "Pod: request nvidia.com/gpu",
+            "Pass the GPUs into the container", "Docker: add --gpus all", "Pod: request nvidia.com/gpu"
         )
         if inside
         else _nvidia_files(missing, minors, gpus.driver.parameters),

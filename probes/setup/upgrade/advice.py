@@ -121,10 +121,7 @@ def _until_reboot(examination: Examination, upgrade: Upgrade) -> Iterator[Findin
         "No CUDA program starts between the upgrade and the reboot",
         f"The upgrade installs libcuda {version}; driver {loaded} stays loaded until the node restarts.",
         "New jobs fail with “driver/library version mismatch” until then; running jobs go on.",
-        (
-            Evidence(_source(upgrade), f"libcuda {version}"),
-            Evidence("/sys/module/nvidia/version", loaded),
-        ),
+        (Evidence(_source(upgrade), f"libcuda {version}"), Evidence("/sys/module/nvidia/version", loaded)),
         make_plan("Reboot right after the upgrade", drain, needs_reboot=True),
         "NVIDIA driver README, Known Issues",
     )

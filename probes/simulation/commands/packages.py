@@ -21,13 +21,7 @@ from probes.simulation.commands.command_result import (
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.modules import add_driver_files
-from probes.simulation.node.system.software import (
-    DRIVER,
-    IMEX,
-    SUBNET_MANAGER,
-    TESTS,
-    install_product,
-)
+from probes.simulation.node.system.software import DRIVER, IMEX, SUBNET_MANAGER, TESTS, install_product
 
 _LISTS = "/var/lib/apt/lists/developer.download.nvidia.com_Packages"
 _SOURCES = "/etc/apt/sources.list.d/cuda.list"

@@ -26,11 +26,7 @@ from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
-from probes.simulation.node.modules.loading import (
-    insert_module,
-    refuse_module,
-    symbol_mismatch,
-)
+from probes.simulation.node.modules.loading import insert_module, refuse_module, symbol_mismatch
 from probes.simulation.node.modules.modules import (
     OFED_SYMVERS,
     OTHER_VERSIONS,

@@ -247,9 +247,7 @@ def test_a_fault_of_a_job_or_of_software_marks_no_hardware() -> None:
     assert findings_on("hgx-h100+port-down")["ib-port-not-active"].marked == ("mlx5_1",)
 
 
-def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(monkeypatch: pytest.MonkeyPatch) -> None:
     area = Area("modules")
     cause = found("it is", Evidence("here", "seen"))
     area.note("a", "a", "nowhere", data_path=True)(lambda _: cause)

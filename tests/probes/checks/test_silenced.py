@@ -188,8 +188,7 @@ def test_any_clock_of_a_recording_can_be_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "silenced"),
-    [((), 1), (("hgx-h100",), 1), (("gpu17", "gpu18"), 0), (("hgx-h100.cluster",), 0)],
+    ("nodes", "silenced"), [((), 1), (("hgx-h100",), 1), (("gpu17", "gpu18"), 0), (("hgx-h100.cluster",), 0)]
 )
 def test_a_silence_of_some_nodes_leaves_the_others_alone(nodes: tuple[str, ...], silenced: int) -> None:
     judgment = judged("acs-on", Silence(ACS, "x", FAR, nodes=frozenset(nodes)))

@@ -9,10 +9,7 @@ from pathlib import Path
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.fabric import fabric_of
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts
-from probes.facts.gpudirect import (
-    GpuDirectFacts,
-    PathState,
-)
+from probes.facts.gpudirect import GpuDirectFacts, PathState
 from probes.facts.gpudirect_probe import probe
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, SymbolProvider
@@ -90,9 +87,7 @@ def a_module(
 
 
 def modules_of(
-    peermem: KernelModule | None = None,
-    symbol: Maybe[str] = "ib_core",
-    **states: Maybe[ModuleState],
+    peermem: KernelModule | None = None, symbol: Maybe[str] = "ib_core", **states: Maybe[ModuleState]
 ) -> ModuleFacts:
     every: dict[str, Maybe[ModuleState]] = {"nvidia": LIVE, "ib_core": LIVE, "ib_uverbs": LIVE}
     every |= {"nv_peer_mem": NOT_LOADED, **states}

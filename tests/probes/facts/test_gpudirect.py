@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpudirect import (
-    parse_driver_version,
-    read_peermem,
-)
+from probes.facts.gpudirect import parse_driver_version, read_peermem
 from probes.facts.gpudirect_probe import parse_bufinfo, probe
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.facts.rdma.devices import RdmaFacts

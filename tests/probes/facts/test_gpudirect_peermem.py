@@ -10,11 +10,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import Flavor
-from probes.facts.gpudirect import (
-    GdrPath,
-    GpuDirectFacts,
-    Requirement,
-)
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from tests.probes.facts.gpudirect_facts import (
     ABSENT,

@@ -10,11 +10,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu
-from probes.facts.gpudirect import (
-    GdrPath,
-    GpuDirectFacts,
-    PathState,
-)
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, PathState
 from probes.facts.gpudirect_probe import dmabuf_verdict, probe
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.machine.local import LocalHost
@@ -186,10 +182,7 @@ def cuda(*answers: tuple[Maybe[bool], Maybe[bool]]) -> tuple[CudaGpu, ...]:
 
 
 def with_cuda(
-    tmp_path: Path,
-    answer: Maybe[tuple[CudaGpu, ...]],
-    *gpus: Gpu,
-    driver: DriverFacts | None = None,
+    tmp_path: Path, answer: Maybe[tuple[CudaGpu, ...]], *gpus: Gpu, driver: DriverFacts | None = None
 ) -> GpuDirectFacts:
     modules = modules_of(a_module("nvidia_peermem", LIVE))
     host = Nics(tmp_path, errno.EBADF)

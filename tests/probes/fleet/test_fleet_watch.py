@@ -43,8 +43,7 @@ def test_another_verdict_and_new_findings_are_a_change_until_the_next_reading() 
 def test_a_finding_that_is_gone_and_other_devices_are_changes() -> None:
     assert changes(BAD, GOOD) == ("was DEGRADED", "gone: An RDMA port has no link")
     other = replace(
-        BAD,
-        findings=(problem("port-down", "An RDMA port has no link", Severity.WARNING, "mlx5_1"),),
+        BAD, findings=(problem("port-down", "An RDMA port has no link", Severity.WARNING, "mlx5_1"),)
     )
     assert changes(BAD, other) == ("other devices: An RDMA port has no link",)
 

@@ -50,10 +50,7 @@ class Node(SimulatedHost):
 
 def test_lldpd_names_the_switch_of_each_interface() -> None:
     text = lldp(neighbor("eth0", "0c:42:a1:00:00:01", "leaf1"), neighbor("eth1", "0c:42:a1:00:00:02"))
-    assert parse_lldp(text) == {
-        "eth0": Leaf("0c:42:a1:00:00:01", "leaf1"),
-        "eth1": Leaf("0c:42:a1:00:00:02"),
-    }
+    assert parse_lldp(text) == {"eth0": Leaf("0c:42:a1:00:00:01", "leaf1"), "eth1": Leaf("0c:42:a1:00:00:02")}
     assert parse_lldp(lldp(neighbor("eth0", "a", "leaf1"))) == {"eth0": Leaf("a", "leaf1")}
     assert parse_lldp('{"lldp": {}}') == {}
 

@@ -6,14 +6,7 @@ from functools import cache
 from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_series import PlannedTest
 from probes.fleet.attribution import PairMemory
-from probes.fleet.pairs import (
-    NodeRail,
-    PairSettings,
-    affected_on_node,
-    limit_gbps,
-    node_rail,
-    pair_test,
-)
+from probes.fleet.pairs import NodeRail, PairSettings, affected_on_node, limit_gbps, node_rail, pair_test
 from probes.fleet.rails import rails_of
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine

@@ -224,12 +224,7 @@ def test_a_job_that_starts_later_has_to_differ_for_a_while() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts",
-    [
-        {"path": PathJudgment(PathWord.UNKNOWN, why="needs root")},
-        {"state": ABSENT},
-        {"cpus": ABSENT},
-    ],
+    "parts", [{"path": PathJudgment(PathWord.UNKNOWN, why="needs root")}, {"state": ABSENT}, {"cpus": ABSENT}]
 )
 def test_an_unknown_rank_is_not_odd(parts: dict[str, Any]) -> None:
     assert not Watching().see(10, processes=ranks(odd=5, **parts))

@@ -120,10 +120,7 @@ def test_a_job_that_hangs_shows_from_the_second_reading_on() -> None:
             degraded = values(found, "gdrtop_verdict", "state")["degraded",]
             seen.append((silent.get((), -1.0), unknown, degraded))
             clock.now += 59.0
-    assert seen == [
-        *((-1.0, 1, 0), (60.0, 0, 1), (119.0, 0, 1)),
-        *((-1.0, 1, 0), (0.0, 0, 0), (0.0, 0, 0)),
-    ]
+    assert seen == [*((-1.0, 1, 0), (60.0, 0, 1), (119.0, 0, 1)), *((-1.0, 1, 0), (0.0, 0, 0), (0.0, 0, 0))]
 
 
 def test_clients_in_the_kernel_are_named_by_their_nic() -> None:

@@ -130,10 +130,7 @@ def test_only_legacy_ofed_gets_the_peerdirect_option() -> None:
         ("peermem-not-on-disk", "no .ko for kernel"),
         ("peermem-built-without-symbols", "built without peer-memory symbols"),
         ("module-blacklisted-install", "replaced by `install nvidia_peermem /bin/false`"),
-        (
-            "module-blacklisted-cmdline",
-            "blocked by module_blacklist= on the kernel command line",
-        ),
+        ("module-blacklisted-cmdline", "blocked by module_blacklist= on the kernel command line"),
         ("module-wrong-vermagic", "its file was built for kernel 6.8.0-58-generic"),
         ("secure-boot-unsigned", "its file is unsigned, but this kernel accepts only signed modules"),
         (

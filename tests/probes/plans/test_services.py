@@ -29,11 +29,7 @@ def with_openibd(examination: Examination) -> Examination:
 
 def test_peermem_is_unloaded_before_openibd_and_loaded_again() -> None:
     fix = plan("restart-openibd", with_openibd(examination_of(HGX)))
-    assert commands(fix) == [
-        "rmmod nvidia_peermem",
-        "systemctl restart openibd",
-        "modprobe nvidia_peermem",
-    ]
+    assert commands(fix) == ["rmmod nvidia_peermem", "systemctl restart openibd", "modprobe nvidia_peermem"]
     assert fix.disturbs.startswith("every program that uses RDMA")
     assert "refcnt" in fix.disturbs
 

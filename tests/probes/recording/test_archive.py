@@ -296,10 +296,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "a number for text": (lambda: with_moment({"ask": "file", "of": "/x", "answer": 1}), "expected text"),
     "text for a number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": "1"}), "an integer"),
     "a huge number": (lambda: with_moment({"ask": "size", "of": "/x", "answer": 1 << 70}), "is out of range"),
-    "infinity": (
-        lambda: with_moment({"ask": "size", "of": "/x", "answer": float("inf")}),
-        "not JSON",
-    ),
+    "infinity": (lambda: with_moment({"ask": "size", "of": "/x", "answer": float("inf")}), "not JSON"),
     "a path among names": (
         lambda: with_moment({"ask": "names", "of": "/x", "answer": ["../../etc"]}),
         "invalid file name",

@@ -45,10 +45,7 @@ def situation_in(moments: list[Moment]) -> Situation:
 def test_the_situation_survives_redaction(name: str) -> None:
     moments = recorded(name)
     identifiers = Identifiers(redact=True)
-    plain, masked = (
-        situation_in(moments),
-        situation_in([identifiers.apply(moment) for moment in moments]),
-    )
+    plain, masked = (situation_in(moments), situation_in([identifiers.apply(moment) for moment in moments]))
     replaced = sorted(word for word in identifiers.replaced if not is_known(word))
     for field in PROBES:
         before, after = getattr(plain, field), getattr(masked, field)

@@ -371,11 +371,7 @@ ARGUMENTS = [
     "0001:00:00.0", "trigger", "/etc", "/dev/..", "/sys/class/net", "/lib/modules", "/", "..",
 ]
 # fmt: on
-WORDS = st.one_of(
-    st.sampled_from(sorted(HANDLERS)),
-    st.sampled_from(ARGUMENTS),
-    st.text(max_size=12),
-)
+WORDS = st.one_of(st.sampled_from(sorted(HANDLERS)), st.sampled_from(ARGUMENTS), st.text(max_size=12))
 
 
 @pytest.mark.slow

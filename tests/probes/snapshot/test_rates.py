@@ -148,11 +148,7 @@ def test_a_node_without_rdma_or_driver_gives_a_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@given(
-    st.integers(0, 2**66) | st.just(ABSENT),
-    st.integers(0, 2**66) | st.just(ABSENT),
-    st.floats(-10, 10),
-)
+@given(st.integers(0, 2**66) | st.just(ABSENT), st.integers(0, 2**66) | st.just(ABSENT), st.floats(-10, 10))
 def test_a_rate_is_never_negative(before: Maybe[int], after: Maybe[int], seconds: float) -> None:
     rate = port_rates(reading(10, before, before), reading(10 + seconds, after, after))[PORT].sent_gbps
     assert isinstance(rate, Unknown) or rate >= 0

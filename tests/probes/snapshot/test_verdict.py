@@ -10,10 +10,7 @@ from probes.base.latest import Latest
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import NOT_LISTED
-from probes.facts.gpudirect import (
-    GdrPath,
-    MemoryPeer,
-)
+from probes.facts.gpudirect import GdrPath, MemoryPeer
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts

@@ -10,11 +10,7 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.gpudirect import (
-    GdrPath,
-    GpuDirectFacts,
-    GpuSupport,
-)
+from probes.facts.gpudirect import GdrPath, GpuDirectFacts, GpuSupport
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
 from probes.facts.rdma.devices import RdmaFacts

@@ -69,9 +69,7 @@ def test_a_plan_that_affects_nobody_needs_no_host_name() -> None:
         ("nvidia-smi", "--gpu-reset", "-i", "0"),
     ],
 )
-def test_a_plan_that_may_affect_jobs_needs_the_host_name_whatever_it_says(
-    argv: tuple[str, ...],
-) -> None:
+def test_a_plan_that_may_affect_jobs_needs_the_host_name_whatever_it_says(argv: tuple[str, ...]) -> None:
     plan = Plan("Harmless", (Step("no harm", argv),))
     assert clearance(plan, examination(), read_only=False).affected
 

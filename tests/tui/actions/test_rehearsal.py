@@ -105,11 +105,7 @@ def play(name: str, action: str, plan: Plan) -> Played:
     after = examine_with_jobs(real, before=earlier)
     found = findings(after)
     return Played(
-        rehearsal,
-        ended,
-        found,
-        conclude(after.usability, found).state,
-        rehearsal.judgment.verdict.state,
+        rehearsal, ended, found, conclude(after.usability, found).state, rehearsal.judgment.verdict.state
     )
 
 

@@ -49,10 +49,7 @@ def test_sudoers_that_allow_only_python_are_enough_with_sudo(node: Path) -> None
     result, lines = run(node, True, "printf", "%s.", "a b", "$HOME;'")
     assert (result.exit_status, lines) == (0, ["root runs python3", "a b.$HOME;'."])
     result, lines = run(node, True, "env")
-    assert sorted(lines[1:]) == [
-        "LC_ALL=C.UTF-8",
-        f"PATH={':'.join(TRUSTED_PATH)}",
-    ]
+    assert sorted(lines[1:]) == ["LC_ALL=C.UTF-8", f"PATH={':'.join(TRUSTED_PATH)}"]
     result, lines = run(node, True, "no-such-program")
     assert (result.exit_status, lines[1:]) == (1, ["no-such-program is not installed"])
 

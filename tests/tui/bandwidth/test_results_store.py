@@ -157,10 +157,7 @@ def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None
         ("", "not valid JSON"),
         ("[]", "not a JSON object"),
         ("[" * 9000, "cannot be read"),
-        (
-            json.dumps({"schema": 3, "machine": MACHINE, "results": []}),
-            "has an unknown format",
-        ),
+        (json.dumps({"schema": 3, "machine": MACHINE, "results": []}), "has an unknown format"),
         (
             json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}),
             "a different machine type",

@@ -58,17 +58,11 @@ def test_the_json_is_what_the_schema_says(machine: Machine, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            SILENCE.format(id="acs-redirect"),
-            ":1: unknown check 'acs-redirect'; did you mean acs-",
-        ),
+        (SILENCE.format(id="acs-redirect"), ":1: unknown check 'acs-redirect'; did you mean acs-"),
         ("[keys]\nfixx = 'f'", ":2: keys.fixx is not the name of a key; did you mean fix?"),
         ("[keys]\nfix = 'q'", ":2: keys.fix cannot be q, which is the key of quit"),
         ("[keys]\nquit = 'Q'", ":2: keys.quit cannot be changed"),
-        (
-            "[overview]\nhide = 'matrixx'",
-            ":2: overview.hide has no panel 'matrixx'; did you mean matrix?",
-        ),
+        ("[overview]\nhide = 'matrixx'", ":2: overview.hide has no panel 'matrixx'; did you mean matrix?"),
     ],
 )
 def test_it_finds_what_only_checks_and_screens_know(

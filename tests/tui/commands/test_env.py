@@ -171,10 +171,7 @@ def test_lint_checks_several_files_and_ends_with_the_worst_status(
         (["--lint", "/tmp"], "a directory"),
         (["--explain", "NCCL_NET_GDR_LEVL=5"], "did you mean NCCL_NET_GDR_LEVEL"),
         (["--explain", "nccl_debug"], "did you mean NCCL_DEBUG"),
-        (
-            ["--explain", "CUDA_VISIBLE_DEVICES=0"],
-            "is not an NCCL, UCX, NVSHMEM or libfabric variable; try",
-        ),
+        (["--explain", "CUDA_VISIBLE_DEVICES=0"], "is not an NCCL, UCX, NVSHMEM or libfabric variable; try"),
         (["--kind", "pod"], "--kind needs --lint"),
         (["--k8s", "--explain", "NCCL_NET"], "--k8s formats the recommendation"),
         (["--nccl", "new"], "is not an NCCL version"),

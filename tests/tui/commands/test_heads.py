@@ -10,12 +10,7 @@ from tui.cli import _COMMANDS, main
 FAULTY = "hgx-h100+no-gdr-path"
 # What each command prints of a simulated node; "": it has nothing to print here, or is about no node.
 LINES = {
-    "check": (
-        "check",
-        "check --all",
-        "check --one-line",
-        "check acs-redirect-enabled",
-    ),
+    "check": ("check", "check --all", "check --one-line", "check acs-redirect-enabled"),
     "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'", "check --after-reboot"),
     "topo": ("topo", "topo --format dot", "topo --nccl-xml"),
     "modules": ("modules",),

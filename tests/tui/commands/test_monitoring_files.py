@@ -175,10 +175,7 @@ def promtool_test(rules_file: Path) -> dict[str, Any]:
     (jobs,) = (panel["targets"][0]["expr"] for panel in panels() if "jobs" in panel["title"])
     acs = {
         "exp_labels": {"severity": "critical", "instance": "gpu01", "id": "acs"},
-        "exp_annotations": {
-            "summary": "new on gpu01",
-            "description": "Run gdrtop check acs on the node.",
-        },
+        "exp_annotations": {"summary": "new on gpu01", "description": "Run gdrtop check acs on the node."},
     }
     gone = {
         "exp_labels": {"severity": "warning", "instance": "gpu01"},

@@ -333,8 +333,7 @@ def test_a_terminal_that_goes_away_does_not_cost_the_recording(tmp_path: Path) -
 @pytest.mark.slow
 def test_what_was_killed_can_be_replayed_as_far_as_it_came(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "tui", "record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm"],
-        cwd=ROOT,
+        [sys.executable, "-m", "tui", "record", str(tmp_path / "node.tar.gz"), "--demo", "cloud-vm"], cwd=ROOT
     )
     wait_for_a_moment(tmp_path)
     process.kill()

@@ -20,16 +20,7 @@ from tests.support.tiers import usual
 from tui.cli import main
 from tui.files import NotWritten
 from tui.files.append_file import AppendFile
-from tui.files.setup_log import (
-    OPEN,
-    PATH,
-    PREPARED,
-    SKIP,
-    UNSKIP,
-    DiskSetupLog,
-    SetupLog,
-    record_of,
-)
+from tui.files.setup_log import OPEN, PATH, PREPARED, SKIP, UNSKIP, DiskSetupLog, SetupLog, record_of
 
 
 @pytest.fixture(autouse=True)

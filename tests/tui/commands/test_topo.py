@@ -266,11 +266,7 @@ def test_modules_that_could_not_be_read_are_null(hgx: SimulatedHost, monkeypatch
 
 
 FACTS = st.one_of(
-    st.none(),
-    st.integers(),
-    st.text(),
-    st.sampled_from(Reason),
-    st.builds(Unknown, st.sampled_from(Reason)),
+    st.none(), st.integers(), st.text(), st.sampled_from(Reason), st.builds(Unknown, st.sampled_from(Reason))
 )
 
 

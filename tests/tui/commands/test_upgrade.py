@@ -82,8 +82,7 @@ def test_the_document_is_what_its_schema_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer",
-    [Unknown(Reason.NOT_THERE, "apt-get", "not installed"), "E: Could not read the package lists\n"],
+    "answer", [Unknown(Reason.NOT_THERE, "apt-get", "not installed"), "E: Could not read the package lists\n"]
 )
 def test_without_an_answer_of_the_package_manager_there_is_no_forecast(answer: str | Unknown) -> None:
     with pytest.raises(UsageError, match=r"not installed|Could not read"):

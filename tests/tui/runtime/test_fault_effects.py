@@ -117,8 +117,7 @@ def traffic(name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "nic"),
-    [("port-down", "mlx5_1"), ("port-disabled", "mlx5_3"), ("no-subnet-manager", "mlx5_5")],
+    ("fault", "nic"), [("port-down", "mlx5_1"), ("port-disabled", "mlx5_3"), ("no-subnet-manager", "mlx5_5")]
 )
 def test_no_rank_sends_over_a_port_that_is_not_active(fault: str, nic: str) -> None:
     usual_traffic, sent = traffic("hgx-h100"), traffic(f"hgx-h100+{fault}")

@@ -106,17 +106,11 @@ async def test_what_changed_has_no_columns_to_choose(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "hide_nics = 'rnr/s'",
-            ":2: live.hide_nics has no column 'rnr/s'; did you mean RNR/s?",
-        ),
+        ("hide_nics = 'rnr/s'", ":2: live.hide_nics has no column 'rnr/s'; did you mean RNR/s?"),
         ("hide_ranks = 'pid'", ":2: live.hide_ranks cannot hide pid, which identifies the row"),
         ("hide_gpus = 'zzz'", ":2: live.hide_gpus has no column 'zzz'. The columns are use, PCIe sent, "),
         ("hide_gpus = '°C'", ":2: live.hide_gpus has no column '°C'"),
-        (
-            "hide_gpu = 'use'",
-            ':2: unknown key "hide_gpu" in [live]; did you mean hide_gpus?',
-        ),
+        ("hide_gpu = 'use'", ':2: unknown key "hide_gpu" in [live]; did you mean hide_gpus?'),
         ("hide_nics = 3", ":2: live.hide_nics must be names of columns with commas between them, not 3"),
     ],
 )

@@ -104,10 +104,7 @@ async def test_a_configured_order_is_used_and_a_row_can_be_chosen_with_enter(mac
     ("text", "message"),
     [
         ("sort_nics = '-rnr/s'", ":2: live.sort_nics has no column 'rnr/s'; did you mean RNR/s?"),
-        (
-            "sort_gpus = 'zzz'",
-            ":2: live.sort_gpus has no column 'zzz'. The columns are GPU, use, ",
-        ),
+        ("sort_gpus = 'zzz'", ":2: live.sort_gpus has no column 'zzz'. The columns are GPU, use, "),
     ],
 )
 def test_a_wrong_order_is_an_error_with_the_nearest_name(machine: Machine, text: str, message: str) -> None:

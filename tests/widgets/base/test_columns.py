@@ -39,10 +39,7 @@ def test_a_column_that_grows_is_cut_before_another_is_left_out() -> None:
 
 
 def test_the_least_important_column_is_left_out_first() -> None:
-    assert [plain(row) for row in draw_columns(TABLE, ["a", "b"], 16)][1:] == [
-        "mlx5_0   371",
-        "mlx5_1     9",
-    ]
+    assert [plain(row) for row in draw_columns(TABLE, ["a", "b"], 16)][1:] == ["mlx5_0   371", "mlx5_1     9"]
 
 
 def test_the_selected_row_is_marked_and_every_row_has_its_id() -> None:

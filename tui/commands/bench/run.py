@@ -28,12 +28,7 @@ from tui.bandwidth.results_store import ResultsStore, StoreError, open_results_s
 from tui.bandwidth.session import BenchSession, expected_rows
 from tui.bandwidth.ticket import ticket_text, versions_of
 from tui.command_line.arguments import EXIT_WRONG_USAGE
-from tui.commands.bench.exit_status import (
-    EXIT_NOT_MEASURED,
-    EXIT_NOT_WRITTEN,
-    below_threshold,
-    exit_status,
-)
+from tui.commands.bench.exit_status import EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN, below_threshold, exit_status
 from tui.commands.bench.lists import LeftOutObject, PlannedTestObject, list_results, list_tools, result_json
 from tui.commands.bench.options import BenchOptions
 from tui.commands.bench.output import BenchOutput, BenchProgress

@@ -17,13 +17,7 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from probes.base.text import did_you_mean, printable
-from probes.fleet.node_set import (
-    MOST_TEXT,
-    NodeSetError,
-    parse_hosts_file,
-    parse_nodes,
-    slurm_nodes,
-)
+from probes.fleet.node_set import MOST_TEXT, NodeSetError, parse_hosts_file, parse_nodes, slurm_nodes
 from probes.host import trusted_path
 from probes.host.machine.local import LocalHost
 from tui.command_line.arguments import UsageError, add_arguments

@@ -7,13 +7,7 @@ import ipaddress
 from typing import TextIO
 
 from probes.base.origin import Source
-from tui.command_line.arguments import (
-    UsageError,
-    accept_earlier,
-    add_arguments,
-    duration,
-    whole_number,
-)
+from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, duration, whole_number
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"

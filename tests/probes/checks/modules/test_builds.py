@@ -9,11 +9,7 @@ from probes.facts.kernel.module_files import ModuleFileFacts
 from probes.facts.kernel.modules import KernelModule
 from probes.queries.finding import Status
 from tests.support.doctor import examination_of, findings_on, found_on
-from tests.support.module_nodes import (
-    HGX,
-    NOT_THERE,
-    says,
-)
+from tests.support.module_nodes import HGX, NOT_THERE, says
 
 
 def test_old_dkms_leftovers_are_no_fault() -> None:

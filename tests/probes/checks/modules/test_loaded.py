@@ -18,11 +18,7 @@ from probes.plans.load_modules import load_modules
 from probes.queries.finding import Status
 from tests.support.changed_facts import with_file, with_kernel, with_module, without
 from tests.support.doctor import examination_of, findings_on
-from tests.support.module_nodes import (
-    HGX,
-    NEEDS_ROOT,
-    says,
-)
+from tests.support.module_nodes import HGX, NEEDS_ROOT, says
 
 
 def test_a_module_that_no_device_needs_is_not_reported() -> None:

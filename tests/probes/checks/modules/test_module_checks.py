@@ -16,12 +16,7 @@ from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.condition import BELOW_LIMIT
 from tests.support.doctor import examination_of, findings_on
-from tests.support.module_nodes import (
-    HGX,
-    NEEDS_ROOT,
-    NOT_THERE,
-    says,
-)
+from tests.support.module_nodes import HGX, NEEDS_ROOT, NOT_THERE, says
 from tests.support.tiers import USUAL_FAULTS, usual
 
 # Without those about bandwidth tests, which need results and no facts.

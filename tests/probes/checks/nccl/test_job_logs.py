@@ -263,10 +263,7 @@ def test_a_healthy_job_has_no_finding() -> None:
 
 @pytest.mark.slow
 def test_each_fault_of_a_log_is_found_and_no_other_one() -> None:
-    follows = {
-        "job-log-gdr-disabled": {"job-log-staged"},
-        "job-log-other-nics": {"job-log-other-setting"},
-    }
+    follows = {"job-log-gdr-disabled": {"job-log-staged"}, "job-log-other-nics": {"job-log-other-setting"}}
     for name in OF_LOGS & set(FAULTS):
         assert found_of_logs(examination_of(f"hgx-h100+{name}")) == {name, *follows.get(name, set())}
 

@@ -323,8 +323,7 @@ def test_a_version_that_the_name_does_not_show_is_unknown() -> None:
     for check in ("nccl-versions-differ", "nccl-too-old-for-dmabuf"):
         unnamed = tuple(
             replace(
-                process,
-                libraries=tuple(replace(library, version=ABSENT) for library in process.libraries),
+                process, libraries=tuple(replace(library, version=ABSENT) for library in process.libraries)
             )
             for process in seen.processes
             if not isinstance(process.libraries, Unknown)

@@ -96,8 +96,7 @@ def test_expandable_segments_matter_with_peermem_only(node: str, value: str, sta
 
 
 @pytest.mark.parametrize(
-    "library",
-    ["/opt/hpcx/ucx/lib/libucp.so.0.0.0", "/usr/lib/python3.12/site-packages/mooncake/engine.so"],
+    "library", ["/opt/hpcx/ucx/lib/libucp.so.0.0.0", "/usr/lib/python3.12/site-packages/mooncake/engine.so"]
 )
 def test_expandable_segments_are_a_note_for_nccl_alone(library: str) -> None:
     name, value = "vmm-memory-with-peermem", "expandable_segments:True"

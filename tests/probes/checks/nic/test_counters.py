@@ -136,12 +136,7 @@ def test_out_of_order_alone_may_be_adaptive_routing() -> None:
     assert lossy.severity is Severity.WARNING
 
 
-COUNTED = (
-    "symbol-errors-rising",
-    "link-flaps",
-    "port-discards-rising",
-    "error-counter-full",
-)
+COUNTED = ("symbol-errors-rising", "link-flaps", "port-discards-rising", "error-counter-full")
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -11,16 +11,7 @@ from probes.facts.pci.config_space import ConfigSpaceFacts, ErrorCounts, PcieErr
 from probes.facts.pci.functions import PciKind
 from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
-from tests.probes.checks.pcie.nodes import (
-    ABSENT,
-    DENIED,
-    finding,
-    first,
-    healthy,
-    said,
-    spaces,
-    with_spaces,
-)
+from tests.probes.checks.pcie.nodes import ABSENT, DENIED, finding, first, healthy, said, spaces, with_spaces
 from tests.support.changed_facts import with_log
 from tests.support.doctor import findings_on
 

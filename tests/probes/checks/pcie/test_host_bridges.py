@@ -54,10 +54,7 @@ def test_without_the_driver_its_option_hides_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "parameter"),
-    [
-        ("pcie-devctl-relaxed-ordering", "PCI_WR_ORDERING"),
-        ("pcie-devctl-read-request", "MAX_ACC_OUT_READ"),
-    ],
+    [("pcie-devctl-relaxed-ordering", "PCI_WR_ORDERING"), ("pcie-devctl-read-request", "MAX_ACC_OUT_READ")],
 )
 def test_firmware_settings_are_looked_at_by_hand(fault: str, parameter: str) -> None:
     fix = findings_on(f"hgx-h100+{fault}")[fault].fix

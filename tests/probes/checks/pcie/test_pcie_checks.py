@@ -9,15 +9,7 @@ import pytest
 from probes.checks.registry import CHECKS
 from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.queries.finding import Status
-from tests.probes.checks.pcie.nodes import (
-    ABSENT,
-    DENIED,
-    SLOW,
-    finding,
-    healthy,
-    spaces,
-    with_node,
-)
+from tests.probes.checks.pcie.nodes import ABSENT, DENIED, SLOW, finding, healthy, spaces, with_node
 from tests.support.doctor import findings_on
 
 PCIE_CHECKS = [check for check in CHECKS if check.area == "pcie"]

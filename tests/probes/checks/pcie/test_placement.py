@@ -11,14 +11,7 @@ from probes.base.evidence import Severity
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.system.numa import NumaFacts
 from probes.queries.finding import Status
-from tests.probes.checks.pcie.nodes import (
-    ABSENT,
-    SLOW,
-    finding,
-    healthy,
-    with_functions,
-    with_node,
-)
+from tests.probes.checks.pcie.nodes import ABSENT, SLOW, finding, healthy, with_functions, with_node
 from tests.support.doctor import findings_on
 
 

@@ -15,14 +15,7 @@ from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from tests.support.changed_facts import with_module, with_service, without
 from tests.support.doctor import examination_of, findings_on, found_on
-from tests.support.module_nodes import (
-    HGX,
-    NEEDS_ROOT,
-    NOT_THERE,
-    log,
-    says,
-    without_dmabuf,
-)
+from tests.support.module_nodes import HGX, NEEDS_ROOT, NOT_THERE, log, says, without_dmabuf
 from tests.support.tiers import usual
 
 

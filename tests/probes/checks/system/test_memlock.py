@@ -96,11 +96,7 @@ def test_a_limited_runtime_and_its_limited_job_are_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "warning"),
-    [
-        ("docker.service", "live-restore"),
-        ("pbs_mom.service", "pbs_mom's jobs"),
-    ],
+    ("unit", "warning"), [("docker.service", "live-restore"), ("pbs_mom.service", "pbs_mom's jobs")]
 )
 def test_a_fix_that_restarts_a_service_names_the_effect_on_its_jobs(unit: str, warning: str) -> None:
     limited = with_processes(memlock=SMALL, job="container 3f4e5d6c7b8a")

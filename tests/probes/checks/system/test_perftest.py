@@ -18,12 +18,7 @@ from tests.support.doctor import examination_of, findings_on
 
 ABSENT = Unknown(Reason.NOT_THERE, "absent")
 DENIED = Unknown(Reason.NEEDS_ROOT, "closed")
-OF_PERFTEST = (
-    "perftest-missing",
-    "perftest-without-cuda",
-    "perftest-without-dmabuf",
-    "libcuda-link-missing",
-)
+OF_PERFTEST = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf", "libcuda-link-missing")
 
 
 def said(examination: Examination, check: str) -> Finding:

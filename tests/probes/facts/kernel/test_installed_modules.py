@@ -33,8 +33,7 @@ def written(root: Path, name: str, content: bytes) -> ModuleFile | Unknown:
 
 
 @pytest.mark.parametrize(
-    ("name", "pack"),
-    [("nvidia.ko", bytes), ("nvidia.ko.gz", gzip.compress), ("nvidia.ko.xz", lzma.compress)],
+    ("name", "pack"), [("nvidia.ko", bytes), ("nvidia.ko.gz", gzip.compress), ("nvidia.ko.xz", lzma.compress)]
 )
 def test_the_fields_of_plain_and_packed_files(tmp_path: Path, name: str, pack: type[bytes]) -> None:
     file = written(tmp_path, name, pack(module_file(**FIELDS)))

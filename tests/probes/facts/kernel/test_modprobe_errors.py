@@ -54,11 +54,7 @@ NO_LOG = Unknown(Reason.NEEDS_ROOT, "dmesg")
         ),
         # The name in quotes is a dependency's.
         ("modprobe: ERROR: could not insert 'nvidia': No such device", (), "nvidia found no device"),
-        (
-            "modprobe: ERROR: Error running install command '/bin/false' for module",
-            (),
-            "an install line",
-        ),
+        ("modprobe: ERROR: Error running install command '/bin/false' for module", (), "an install line"),
     ],
 )
 def test_what_kmod_and_the_kernel_say_is_explained(printed: str, kernel: object, explanation: str) -> None:

@@ -18,15 +18,7 @@ from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import read
 from tests.support.machines import machine_file
-from tests.support.trees import (
-    MELLANOX,
-    NVIDIA,
-    add_function,
-    add_numa_node,
-    link,
-    tree_from_lspci,
-    write,
-)
+from tests.support.trees import MELLANOX, NVIDIA, add_function, add_numa_node, link, tree_from_lspci, write
 
 SWITCH = ("pci0000:15", "0000:15:01.0", "0000:16:00.0")
 

@@ -64,11 +64,7 @@ def test_ofed_without_kernel_modules_is_the_kernels_driver(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("version", "stack"),
-    [
-        ("25.07-0.9.7", NicStack.DOCA_OFED),
-        ("5.8-3.0.7", NicStack.MLNX_OFED),
-        ("", NicStack.OTHER),
-    ],
+    [("25.07-0.9.7", NicStack.DOCA_OFED), ("5.8-3.0.7", NicStack.MLNX_OFED), ("", NicStack.OTHER)],
 )
 def test_modules_of_ofed_without_its_tools(tmp_path: Path, version: str, stack: NicStack) -> None:
     found = nic(tmp_path, traces(files("extra/mlnx-ofa_kernel/mlx5_core.ko", version)))

@@ -98,9 +98,7 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
 
 
 def table(command: int, kind: int, *entries: bytes, flags: int = 2) -> Reply:
-    return lambda sequence: [
-        m.objects(command, kind, sequence, list(entries), flags) + m.done(sequence),
-    ]
+    return lambda sequence: [m.objects(command, kind, sequence, list(entries), flags) + m.done(sequence)]
 
 
 BUSY: dict[int, Reply] = {

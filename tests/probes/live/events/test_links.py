@@ -22,8 +22,7 @@ def with_link(gtps: Maybe[float] = 32.0, width: Maybe[int] = 16, ports: int = 1)
 
 
 @pytest.mark.parametrize(
-    ("now", "change"),
-    [((16.0, 16), "Gen4 x16"), ((32.0, 8), "Gen5 x8"), ((7.0, 16), "7 GT/s x16")],
+    ("now", "change"), [((16.0, 16), "Gen4 x16"), ((32.0, 8), "Gen5 x8"), ((7.0, 16), "7 GT/s x16")]
 )
 def test_a_slower_or_narrower_link_is_a_warning(now: tuple[float, int], change: str) -> None:
     node = Following()

@@ -179,13 +179,10 @@ TRAPS = {
         "unknown: it has memory regions but no listed queue pair (DEVX queues are not listed)",
     ),
     "2-changing": Case(
-        replace(DMABUF_RANK, is_settled=False),
-        "unknown: its memory regions changed while they were read",
+        replace(DMABUF_RANK, is_settled=False), "unknown: its memory regions changed while they were read"
     ),
     "2-bufinfo-and-one-candidate": Case(
-        DMABUF_RANK,
-        "GDR (DMA-BUF)",
-        replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0}),
+        DMABUF_RANK, "GDR (DMA-BUF)", replace(NODE, dmabuf_attached=MLX5_0, dmabuf_candidates={42: MLX5_0})
     ),
     "2-bufinfo-and-one-candidate-on-another-nic": Case(
         DMABUF_RANK,
@@ -280,8 +277,7 @@ TRAPS = {
     "4-gpu-not-known": Case(replace(HOST_RANK, has_gpu=NEEDS_ROOT), "likely staged"),
     "4-many-queues": Case(
         rank(
-            use_of(regions(*[4 * MIB] * 64), pairs=32, queues=32),
-            64 * 4 * MIB + 64 * (QUARTER := 64 * KIB),
+            use_of(regions(*[4 * MIB] * 64), pairs=32, queues=32), 64 * 4 * MIB + 64 * (QUARTER := 64 * KIB)
         ),
         "likely staged",
     ),
@@ -301,8 +297,7 @@ TRAPS = {
     ),
     "5-sockets-beside-another-library": Case(replace(HOST_RANK, threads=SOCKETS), "likely TCP"),
     "5-sockets-and-queue-pairs-of-nccl": Case(
-        replace(HOST_RANK, threads=SOCKETS + VERBS),
-        "unknown: NCCL has both socket and InfiniBand threads",
+        replace(HOST_RANK, threads=SOCKETS + VERBS), "unknown: NCCL has both socket and InfiniBand threads"
     ),
     "5-sockets-and-queue-pairs-without-owner": Case(
         rank(RdmaUse(), 0, threads=SOCKETS), "likely TCP", replace(NODE, unowned_queue_pairs=4)
@@ -311,8 +306,7 @@ TRAPS = {
         rank(Unknown(Reason.NOT_THERE, "RDMA netlink"), 0, threads=SOCKETS), "likely TCP"
     ),
     "no-list": Case(
-        rank(Unknown(Reason.NOT_THERE, "RDMA netlink"), 0),
-        "unknown: the kernel does not list RDMA resources",
+        rank(Unknown(Reason.NOT_THERE, "RDMA netlink"), 0), "unknown: the kernel does not list RDMA resources"
     ),
     "no-queue-pairs-no-sockets": Case(rank(RdmaUse(), 0), "no NIC in use"),
     "queue-pairs-without-owner": Case(
@@ -469,8 +463,7 @@ def test_a_nic_that_is_listed_has_no_process_in_another_namespace() -> None:
 LACK = "DMA-BUF needs the open kernel modules"
 UNPROVEN = "unknown: its regions look like DMA-BUF, which this node cannot use"
 WITH_REGIONS = replace(
-    DMABUF_RANK,
-    use=replace(use_of(regions(*[4 * MIB] * 8, 512 * KIB)), nics=(NicUse("mlx5_0", 2, 2, 9, 0),)),
+    DMABUF_RANK, use=replace(use_of(regions(*[4 * MIB] * 8, 512 * KIB)), nics=(NicUse("mlx5_0", 2, 2, 9, 0),))
 )
 
 

@@ -73,10 +73,7 @@ def job(name: str, period: float, seconds: float = 760.0, seed: int = 0) -> list
 
 @pytest.mark.parametrize(
     ("name", "period"),
-    [
-        *USUAL,
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in share(product(JOBS, PERIODS), 2, 6)),
-    ],
+    [*USUAL, *(pytest.param(*case, marks=pytest.mark.slow) for case in share(product(JOBS, PERIODS), 2, 6))],
 )
 def test_the_step_of_a_job_is_right(name: str, period: float) -> None:
     said = watch(job(name, period))
@@ -131,10 +128,7 @@ SLOWER = [
 
 @pytest.mark.parametrize(
     ("period", "by", "part"),
-    [
-        (5.7, 0.23, "network"),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in share(SLOWER, 2, 7)),
-    ],
+    [(5.7, 0.23, "network"), *(pytest.param(*case, marks=pytest.mark.slow) for case in share(SLOWER, 2, 7))],
 )
 def test_a_step_that_takes_longer_is_found_with_the_part_that_grew(
     period: float, by: float, part: str

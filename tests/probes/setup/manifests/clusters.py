@@ -10,10 +10,7 @@ from probes.facts.system.kubernetes import KubernetesFacts
 from probes.facts.system.kubernetes_objects import GpuOperator, NetworkOperator
 from probes.facts.system.packages import Distribution, Family
 from probes.setup.situation import Situation
-from tests.support.parsed_manifests import (
-    ABSENT,
-    changed,
-)
+from tests.support.parsed_manifests import ABSENT, changed
 
 
 def operator_facts(**fields: Any) -> GpuOperator:
@@ -24,9 +21,7 @@ def operator_facts(**fields: Any) -> GpuOperator:
 
 
 def in_cluster(
-    situation: Situation,
-    gpu: Maybe[GpuOperator] = ABSENT,
-    network: Maybe[NetworkOperator] = ABSENT,
+    situation: Situation, gpu: Maybe[GpuOperator] = ABSENT, network: Maybe[NetworkOperator] = ABSENT
 ) -> Situation:
     facts = KubernetesFacts(
         distribution="kubeadm",

@@ -74,10 +74,7 @@ def test_efa_gets_no_remote_access_flags(tmp_path: Path) -> None:
 
 def test_a_nic_that_refuses_the_dma_buf_still_tries_peer_memory(tmp_path: Path) -> None:
     results = register(libcuda(tmp_path), libibverbs(tmp_path, fails="dmabuf 7", code=524))
-    assert outcomes(results) == [
-        (Outcome.REGISTERS, Outcome.REGISTERS),
-        (Outcome.REFUSED, Outcome.REGISTERS),
-    ]
+    assert outcomes(results) == [(Outcome.REGISTERS, Outcome.REGISTERS), (Outcome.REFUSED, Outcome.REGISTERS)]
     assert results[1].dmabuf.error == "ENOTSUPP (524)"
     assert results[1].dmabuf.function == "ibv_reg_dmabuf_mr"
     assert "GPU driver refuses" in results[1].dmabuf.why
@@ -153,17 +150,6 @@ def test_a_hang_is_ended_and_names_the_call(tmp_path: Path) -> None:
 def test_both_sides_use_the_same_names_of_calls(tmp_path: Path) -> None:
     """A name that only one of them knows would make a failure look like a crash."""
     text = Path(child.__file__).read_text()
-    names = (
-        *prove.LIBRARIES,
-        *prove.NIC_CALLS,
-        *prove.GPU_CALLS,
-        *prove.SUPPORTED,
-    )
-    for name in (
-        *names,
-        prove.COMPUTE_MODE,
-        prove.EXPORT,
-        prove.DMABUF,
-        prove.PEER_MEMORY,
-    ):
+    names = (*prove.LIBRARIES, *prove.NIC_CALLS, *prove.GPU_CALLS, *prove.SUPPORTED)
+    for name in (*names, prove.COMPUTE_MODE, prove.EXPORT, prove.DMABUF, prove.PEER_MEMORY):
         assert f'"{name}"' in text

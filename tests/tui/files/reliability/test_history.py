@@ -11,21 +11,9 @@ import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.component_history import MOST_JOBS, ComponentHistory, Mark
-from probes.live.reliability import (
-    LAST_JOBS,
-    Changes,
-    Identity,
-    JobChange,
-    PartChange,
-    SlowJobs,
-    slow_jobs,
-)
+from probes.live.reliability import LAST_JOBS, Changes, Identity, JobChange, PartChange, SlowJobs, slow_jobs
 from tui.files.reliability import database
-from tui.files.reliability.database import (
-    HistoryDatabase,
-    HistoryError,
-    history_path,
-)
+from tui.files.reliability.database import HistoryDatabase, HistoryError, history_path
 from tui.files.reliability.reading import NOT_KEPT, read_history
 
 NOW, DAY = 1_700_000_000.0, 86_400.0

@@ -178,11 +178,7 @@ async def test_digits_reach_every_panel(size: tuple[int, int]) -> None:
     clock = SteppedClock()
     async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=size) as pilot:
         await examined(pilot, clock)
-        views = {
-            "2": ["matrix", "path"],
-            "3": ["rates", "traffic"],
-            "4": ["jobs", "gpudirect", "modules"],
-        }
+        views = {"2": ["matrix", "path"], "3": ["rates", "traffic"], "4": ["jobs", "gpudirect", "modules"]}
         for key, names in views.items():
             await pilot.press(key)
             await settled(pilot)
