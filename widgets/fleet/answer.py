@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 from probes.base.evidence import Severity
 from probes.base.text import plural
@@ -104,44 +105,79 @@ def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
     return lines
 
 
+_Node: TypeAlias = NodeSummary | Unanswered
 _NONE = "-"
 
 
 def draw_node_rows(fleet: Fleet) -> list[Line]:
     """Draw a heading and a row a node, the worst first, and then those without an answer."""
     summaries = {summary.name: summary for summary in fleet.summaries}
-    rows = [_row(summaries[name]) for group in fleet.groups for name in group.nodes]
-    for node in fleet.unanswered:
-        answer = (Run(node.node, Tone.TITLE), Run("? no answer", Tone.BAD))
-        rows.append((*answer, *[Run(_NONE)] * 8, Run(node.reason)))
-    titles = ("NODE", "VERDICT", "PATH", "GPUS", "NICS", "CRITICAL", "WARNINGS", "SILENCED")
+    nodes: list[_Node] = [summaries[name] for group in fleet.groups for name in group.nodes]
+    nodes += fleet.unanswered
+
+    def counted(title: str, kind: str, tone: Tone = Tone.PLAIN) -> Column:
+        return Column(title, cells_of(nodes, lambda node: _count(node, kind, tone)), 1, to_right=True)
+
     columns = [
-        Column(title, [(row[place],) for row in rows], 1, to_right=3 <= place < len(titles))
-        for place, title in enumerate((*titles, "KERNEL", "DRIVER", "FINDING"))
+        Column("NODE", cells_of(nodes, _name), 1),
+        Column("VERDICT", cells_of(nodes, _verdict), 1),
+        Column("PATH", cells_of(nodes, _path), 1),
+        Column("GPUS", cells_of(nodes, _gpus), 1, to_right=True),
+        Column("NICS", cells_of(nodes, _nics), 1, to_right=True),
+        counted("CRITICAL", "critical", Tone.BAD),
+        counted("WARNINGS", "warnings", Tone.WARNING),
+        counted("SILENCED", "silenced"),
+        Column("KERNEL", cells_of(nodes, lambda node: _trait(node, "kernel")), 1),
+        Column("DRIVER", cells_of(nodes, lambda node: _trait(node, "driver")), 1),
+        Column("FINDING", cells_of(nodes, _finding), 1),
     ]
-    return list(draw_columns(columns, [""] * len(rows), sys.maxsize))
+    return list(draw_columns(columns, [""] * len(nodes), sys.maxsize))
 
 
-def _row(node: NodeSummary) -> tuple[Run, ...]:
-    verdict, has_counts = node.verdict, node.verdict.state.has_counts
-    traits = {trait.fact: trait.value for trait in node.traits}
-    facts = [traits.get(fact, _NONE) for fact in ("kernel", "driver")]
-    return (
-        Run(node.name, Tone.TITLE),
-        verdict_drawing.draw(verdict)[0],
-        Run(_NONE if verdict.path is None else verdict_drawing.path_name(verdict.path)),
-        Run(f"{verdict.gpus_served}/{verdict.gpus}" if has_counts else _NONE),
-        Run(str(verdict.nics) if has_counts else _NONE),
-        _count(verdict.critical, Tone.BAD),
-        _count(verdict.warnings, Tone.WARNING),
-        _count(verdict.silenced, Tone.PLAIN),
-        *(Run(f"? ({fact.reason.value})" if isinstance(fact, Unknown) else str(fact)) for fact in facts),
-        Run(node.findings[0].id if node.findings else _NONE),
-    )
+def _name(node: _Node) -> Run:
+    return Run(node.node if isinstance(node, Unanswered) else node.name, Tone.TITLE)
 
 
-def _count(count: int | None, tone: Tone) -> Run:
+def _verdict(node: _Node) -> Run:
+    if isinstance(node, Unanswered):
+        return Run("? no answer", Tone.BAD)
+    return verdict_drawing.draw(node.verdict)[0]
+
+
+def _path(node: _Node) -> Run:
+    path = None if isinstance(node, Unanswered) else node.verdict.path
+    return Run(_NONE if path is None else verdict_drawing.path_name(path))
+
+
+def _gpus(node: _Node) -> Run:
+    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
+        return Run(_NONE)
+    return Run(f"{node.verdict.gpus_served}/{node.verdict.gpus}")
+
+
+def _nics(node: _Node) -> Run:
+    if isinstance(node, Unanswered) or not node.verdict.state.has_counts:
+        return Run(_NONE)
+    return _count(node, "nics")
+
+
+def _count(node: _Node, kind: str, tone: Tone = Tone.PLAIN) -> Run:
+    count = None if isinstance(node, Unanswered) else getattr(node.verdict, kind)
     return Run(_NONE) if count is None else Run(str(count), tone if count else Tone.PLAIN)
+
+
+def _trait(node: _Node, fact: str) -> Run:
+    """Return a fact of the whole node, or why it is unknown."""
+    traits = () if isinstance(node, Unanswered) else node.traits
+    value = next((trait.value for trait in traits if trait.fact == fact), _NONE)
+    return Run(f"? ({value.reason.value})" if isinstance(value, Unknown) else str(value))
+
+
+def _finding(node: _Node) -> Run:
+    """Return the id of the worst finding, or why there is no answer."""
+    if isinstance(node, Unanswered):
+        return Run(node.reason)
+    return Run(node.findings[0].id if node.findings else _NONE)
 
 
 # The nodes of a watched fleet as a table, and one of them in detail.

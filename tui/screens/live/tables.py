@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.screen import ModalScreen, Screen
 
 from tui.screens.key_footer import KeyFooter
-from tui.screens.keys import bind, bind_pair, move_keys
+from tui.screens.keys import bind, bind_pair, leave_keys, move_keys
 from tui.screens.live.state import LiveState
 from tui.screens.own_settings import HIDE, SORT, save_setting
 from widgets.base.lines import Line, Run, Tone, fit, rows_of, wrapped
@@ -29,7 +29,7 @@ _LETTERS = "A letter sorts by its column, again in reverse."
 class ColumnListScreen(ModalScreen[R], Generic[R]):
     """A list of the columns of a table of COLUMNS; a subclass draws it, and has the result."""
 
-    BINDINGS = [bind("quit", "close"), bind("back", "close", show=False)]  # noqa: RUF012 - Textual's own type
+    BINDINGS = [*leave_keys()]  # noqa: RUF012 - Textual's own type
 
     def __init__(self, table: str, title: str) -> None:
         super().__init__()
@@ -60,6 +60,12 @@ class ColumnListScreen(ModalScreen[R], Generic[R]):
     def _select(self, number: int, last: int) -> None:
         self._selected = max(0, min(last, number))
         self._draw()
+
+    def action_leave(self) -> None:
+        self.action_close()
+
+    def action_close(self) -> None:
+        raise NotImplementedError
 
 
 class ColumnsScreen(ColumnListScreen[tuple[str, ...]]):
@@ -132,6 +138,7 @@ class SortScreen(ColumnListScreen[str]):
         return [*lines, (), (Run(_LETTERS, Tone.DIM),)]
 
     def on_key(self, event: events.Key) -> None:
+        """Sort by the column with this letter."""
         for column in self._columns:
             if event.character == column.letter:
                 event.stop()
@@ -139,6 +146,7 @@ class SortScreen(ColumnListScreen[str]):
                 return
 
     def on_lines_view_picked(self, picked: LinesView.Picked) -> None:
+        """Sort by the clicked column."""
         self._selected = int(picked.id)
         self.action_choose()
 
