@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from probes.setup.env.formats import lines_of
 
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
-from probes.setup.env.advice import Advice, Setting
+from probes.setup.env.advice import Advice, Setting, lines_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from tests.support.documents import valid

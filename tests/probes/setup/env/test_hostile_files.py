@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from probes.setup.env.yaml_tree import YamlError, mappings_of, read_yaml
-from probes.setup.environment import pod_file
 
+from probes.setup.env import pod_file
 from probes.setup.env.assignments import MAX_ASSIGNMENTS, FileKind, ParsedFile, parse_conf
-from probes.setup.env.pod_file import parse_pod
+from probes.setup.env.pod_file import YamlError, mappings_of, parse_pod, read_yaml
 from probes.setup.env.shell_file import parse_shell
 
 WORDS = st.sampled_from(
