@@ -332,8 +332,8 @@ class SampleEvents:
         before, self._count = self._count, len(sample.kernel_clients)
         if before in (None, self._count):
             return []
-        kind, text = EventKind.SAMPLE, f"{before} clients became {self._count}"
-        return [LiveEvent(sample.taken_at, kind, Severity.NOTE, "kernel", text, EXPLANATIONS[kind])]
+        text = f"{before} clients became {self._count}"
+        return [explained(sample.taken_at, EventKind.SAMPLE, Severity.NOTE, "kernel", text)]
 ''',
         ),
         Change(

@@ -62,7 +62,7 @@ HIDES: dict[str, tuple[str, ...]] = {
         ),
         ("peermem-parameter-invalid",),
     ),
-    "vm-pair-unproven": ("peer-mmio-not-remapped",),
+    "vm-pair-unproven": ("acs-on", "peer-mmio-not-remapped"),  # the hypervisor controls ACS
 }
 
 # Add a new file of faults here.

@@ -203,6 +203,12 @@ def _without_dmabuf(id_: str, prefix: str, module: str) -> ChangeDescription:
     return change
 
 
+def _needs_own_slots(tree: Tree) -> None:
+    """Refuse nodes whose NVSwitches are managed through a ConnectX: their NICs are those of the board."""
+    if tree.bridges:
+        raise LookupError
+
+
 # fmt: off
 FAULTS += (
     fault("port-down", "A port (mlx5_1) has no link",
@@ -300,7 +306,7 @@ FAULTS += (
 )
 FAULTS += tuple(
     fault(f"nic-{module.partition('_')[0]}", f"{maker} NICs whose driver does not register DMA-BUFs",
-          change_description=_without_dmabuf(id_, prefix, module),
+          _needs_own_slots, change_description=_without_dmabuf(id_, prefix, module),
           finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s")
     for maker, id_, prefix, module in (
         ("Alibaba", "1ded:107f", "erdma_", "erdma"),

@@ -58,7 +58,7 @@ def test_the_situation_survives_redaction(name: str) -> None:
 def _assert_same_cluster(plain: KubernetesFacts, masked: object, replaced: list[str]) -> None:
     assert isinstance(masked, KubernetesFacts), f"{masked}; replaced: {replaced}"
     assert masked.node == "host-1"
-    for field in ("tool", "gpu_operator", "network_operator", "labels"):
+    for field in ("tool", "gpu_operator", "network_operator"):
         assert getattr(masked, field) == getattr(plain, field), f"{field}; replaced: {replaced}"
     assert not isinstance(plain.containers, Unknown)
     assert not isinstance(masked.containers, Unknown)
