@@ -169,6 +169,14 @@ def no_gpu_or_rdma_device(examination: Examination) -> Outcome | None:
     return None
 
 
+def impossible_by_design(examination: Examination) -> Outcome | None:
+    """Return the outcome for GPUs that cannot use GPUDirect RDMA by design; None: they can, or unread."""
+    direct = examination.node.gpudirect
+    if isinstance(direct, Unknown) or not direct.by_design:
+        return None
+    return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
+
+
 def has_no_rdma_device(examination: Examination) -> bool:
     """Return whether the node is known to have no RDMA device."""
     return not examination.topology.nics and first_unread((examination.node.rdma,)) is None

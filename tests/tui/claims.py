@@ -28,6 +28,8 @@ MARK = re.compile(r"\b(GPU\d+|mlx\d_\d+|irdma\d+|rdmap\w+|efa_\d+|bnxt_re\d+|cxi
 MARKING = {"topology", "rates", "topo"}  # outputs that mark devices
 WATCHING = {"head", "findings", "jobs", "gpudirect", "rates", "topology", "strips", "live", "ranks"}
 JOBS = {"jobs", "strips", "live"}
+# Findings that GPUDirect RDMA lacks something; others may still mark the jobs of a node that cannot do it.
+_OF_GDR = ("dmabuf-", "peermem-", "no-gdr-path", "gpu-not-served", "job-staged", "job-log-staged")
 GREEN = ("ACTIVE", "READY")
 GDR_OF = {"DMA-BUF": "GDR (DMA-BUF)", "peermem": "GDR (peermem)"}
 
@@ -170,5 +172,8 @@ class Claims:
                     yield f"{output}: ● {job} is {used}"
                 if mark in "▲✗" and used <= {"staged"} and words == {"NOT APPLICABLE"} and not self.found:
                     yield f"{output}: {mark} {job} for what the hardware cannot do otherwise"
+        lacks = sorted(name for name in self.found if name.startswith(_OF_GDR))
+        if lacks and words == {"NOT APPLICABLE"} and "(by design)" in self.text.get("head", ""):
+            yield f"findings on what the hardware cannot do otherwise: {lacks}"
         if words & set(GREEN) and any(seconds >= 66 for seconds in self.silent.values()):
             yield f"{words}, but a job is silent: {self.silent}"

@@ -19,6 +19,7 @@ from probes.queries.modules import (
     DRIVER_VERSION,
     RELEASE,
     has_efa_only,
+    impossible_by_design,
     module_of,
     no_gpu_or_rdma_device,
     peer_nics,
@@ -30,10 +31,7 @@ from probes.snapshot.examination import Examination
 
 def _not_applicable(examination: Examination) -> Outcome | None:
     """Return the outcome for a node without GPU and NIC, whose GPUs have no path or NICs have own checks."""
-    absent = no_gpu_or_rdma_device(examination)
-    direct = examination.node.gpudirect
-    if absent is None and not isinstance(direct, Unknown) and direct.by_design:
-        return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
+    absent = no_gpu_or_rdma_device(examination) or impossible_by_design(examination)
     if absent is None and has_efa_only(examination):
         return passed(Evidence("/sys/class/infiniband/*/device/driver", "efa, with its own peer module"))
     if absent is None and plugin_only_driver(examination).startswith("cxi"):

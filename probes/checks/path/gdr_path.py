@@ -34,6 +34,7 @@ from probes.queries.kernel_log import IMPORTER, age_of, importer_refutes, is_in_
 from probes.queries.module_need import DMABUF_MISSING, NCCL_SEES_PEERMEM, PEERMEM_MISSING, loaded_peermem
 from probes.queries.modules import (
     DMABUF,
+    impossible_by_design,
     message_evidence,
     module_messages,
     nics_of,
@@ -82,8 +83,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
     if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_YET:
         need(rdma, RDMA_DEVICES)  # they decide which paths there are
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
-    if direct.by_design:
-        return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
+    end_with(impossible_by_design(examination))
     states: tuple[PathState, ...] = (direct.dmabuf, direct.peermem)
     has_no_peer = direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ()
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself

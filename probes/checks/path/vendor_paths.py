@@ -36,6 +36,7 @@ from probes.queries.jobs import conclude, job_plan, jobs_of, maps, values_of
 from probes.queries.modules import (
     MODULES,
     gpu_functions,
+    impossible_by_design,
     is_present,
     message_evidence,
     module_messages,
@@ -107,8 +108,7 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
     """Check what each EFA says of its peer-memory provider; milder where DMA-BUF works."""
     efas = _efas(examination)
     direct = need(examination.node.gpudirect, _STATE)
-    if direct.by_design:
-        return passed(Evidence("libcuda", f"not applicable by design: {direct.by_design}"))
+    end_with(impossible_by_design(examination))
     without = tuple(
         device for device in efas if need(direct.nic_peermem.get(device.name, False), _STATE) is False
     )
