@@ -126,7 +126,7 @@ TESTS = {
 # The import order, lowest first: what stands in a row imports only from the rows above it in this table.
 IMPORT_ORDER = (
     ("probes/base",),
-    ("probes/host",),
+    ("probes/host", "probes/messages"),
     ("probes/facts",),
     ("probes/recording", "probes/topology"),
     ("probes/nccl",),

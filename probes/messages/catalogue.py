@@ -1,0 +1,111 @@
+"""The catalogue of messages: read from its TOML files, once and when first asked."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pkgutil import get_data
+from typing import Any
+
+from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, words_of
+from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+FILES = ("nccl",)
+"""The files, by the programs that write the messages."""
+_WORD = re.compile(r"\w+")
+
+
+class Form:
+    """A form of a message, compiled when a line first holds its word."""
+
+    def __init__(self, message: Message, form: str) -> None:
+        self.message = message
+        self.text = form
+        self.length = literal_length(form)
+        self._pattern: re.Pattern[str] | None = None
+
+    def search(self, line: str) -> re.Match[str] | None:
+        """Return where a line has this form."""
+        if self._pattern is None:
+            self._pattern = re.compile(pattern_of(self.text))
+        return self._pattern.search(line)
+
+
+class Catalogue:
+    """The messages of some files, found by the rarest word of each form."""
+
+    def __init__(self, messages: tuple[Message, ...]) -> None:
+        self.messages = messages
+        words = {form: words_of(form) for message in messages for form in message.forms}
+        count = Counter(word for of_form in words.values() for word in set(of_form))
+        self._by_word: dict[str, list[Form]] = {}
+        for message in messages:
+            for form in message.forms:
+                rarest = min(words[form], key=lambda word: (count[word], -len(word)))
+                self._by_word.setdefault(rarest, []).append(Form(message, form))
+
+    def matches(self, line: str) -> Iterator[tuple[Form, re.Match[str]]]:
+        """Yield each form that a line has."""
+        line = line[:MOST_CHARACTERS]
+        for word in dict.fromkeys(_WORD.findall(line)):
+            for form in self._by_word.get(word, ()):
+                if match := form.search(line):
+                    yield form, match
+
+    def find(self, line: str) -> Found | None:
+        """Return the message of a line, by the form that gives most of its words; None if it is not known."""
+        best: tuple[tuple[bool, int], Form, re.Match[str]] | None = None
+        for form, match in self.matches(line):
+            rank = (not form.message.is_general, form.length)
+            if best is None or rank > best[0]:
+                best = rank, form, match
+        if best is None:
+            return None
+        values = {name: value.strip() for name, value in best[2].groupdict("").items()}
+        return Found(best[1].message, values)
+
+
+@cache
+def catalogue(*files: str) -> Catalogue:
+    """Return the messages of some files; without a name, of all."""
+    return Catalogue(tuple(message for name in files or FILES for message in _messages(name)))
+
+
+@cache
+def codes() -> Mapping[str, Mapping[str, Code]]:
+    """Return the tables of numbers, with each row under its number and its names."""
+    tables: dict[str, dict[str, Code]] = {}
+    for table, rows in _read("codes").items():
+        known = tables.setdefault(table, {})
+        for number, row in rows.items():
+            code = Code(number, **{**row, "also": tuple(row.get("also", ()))})
+            for name in (number, code.name, *code.also):
+                known[name.casefold()] = code
+    return tables
+
+
+def explain(found: Found, context: Context = NOTHING_KNOWN) -> Meaning:
+    """Return what a message means, given what else is known."""
+    return meaning_of(found, codes(), context)
+
+
+def _messages(name: str) -> Iterator[Message]:
+    content = _read(name)
+    for entry in content["message"]:
+        cases = tuple(Case(**case) for case in entry.pop("cases", ()))
+        forms, samples = tuple(entry.pop("forms")), tuple(entry.pop("samples"))
+        yield Message(forms=forms, samples=samples, cases=cases, **{"program": content["program"], **entry})
+
+
+def _read(name: str) -> dict[str, Any]:
+    content = get_data(__package__, f"{name}.toml")  # importlib.resources imports much more
+    assert content is not None
+    return tomllib.loads(content.decode())
