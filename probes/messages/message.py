@@ -130,6 +130,7 @@ class Meaning:
 
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
+_OPTIONAL = re.compile(r"\[([^\[\]{}]*\{(\w+)\}[^\[\]{}]*)\]")
 _CONDITION = re.compile(r"(<=|>=|<|>|==)(\d[\d.]*)")
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 _MOST_OF_A_VALUE = 100
@@ -213,10 +214,14 @@ def _agree(wanted: Mapping[str, str], given: Mapping[str, str]) -> bool:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with what was read in the place of its placeholders; others stay."""
+    """Return a text with what was read in the place of its placeholders; others stay.
+
+    A part in brackets with a placeholder is only there if that was read: "It failed[ on {device}]".
+    """
 
     def word(match: re.Match[str]) -> str:
         value = values.get(match[1])
         return match[0] if value is None else printable(value, _MOST_OF_A_VALUE)
 
-    return _PLACEHOLDER.sub(word, text)
+    said = _OPTIONAL.sub(lambda part: part[1] if values.get(part[2]) else "", text)
+    return _PLACEHOLDER.sub(word, said)
