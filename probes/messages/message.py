@@ -50,7 +50,7 @@ class Case:
     """What a message means where all of these conditions hold; an empty one asks nothing."""
 
     version: str = ""  # of the program that wrote the line: "<2.21", ">=2.29.2 <2.30.7"
-    values: Mapping[str, str] = field(default_factory=dict)  # placeholder -> "12|13"
+    values: Mapping[str, str] = field(default_factory=dict)  # placeholder -> "12|13"; ">name": greater than it
     settings: Mapping[str, str] = field(default_factory=dict)  # variable -> "0|1"; "*": any value
     node: str = ""  # a word of NODE_WORDS, or several: "roce|efa"
     beside: str = ""  # ids of messages of which the same text holds one: "ib-open|no-verbs"
@@ -205,12 +205,26 @@ def _holds(case: Case, values: Mapping[str, str], context: Context) -> bool:
 
 
 def _agree(wanted: Mapping[str, str], given: Mapping[str, str]) -> bool:
-    """Return whether each name has one of its values; "*" is any, "" that it is not given."""
+    """Return whether each name has one of its values.
+
+    "*" is any, "" that it is not given, and ">name" a number greater than that of another name.
+    """
     for name, choices in wanted.items():
         value = given.get(name, "")
-        if not (value if choices == "*" else value in choices.split("|")):
+        if choices.startswith(">"):
+            is_one = _is_greater(value, given.get(choices[1:], ""))
+        else:
+            is_one = bool(value) if choices == "*" else value in choices.split("|")
+        if not is_one:
             return False
     return True
+
+
+def _is_greater(value: str, other: str) -> bool:
+    try:
+        return float(value) > float(other)
+    except ValueError:
+        return False
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
