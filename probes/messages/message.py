@@ -50,7 +50,7 @@ class Case:
     """What a message means where all of these conditions hold; an empty one asks nothing."""
 
     version: str = ""  # of the program that wrote the line: "<2.21", ">=2.29.2 <2.30.7"
-    values: Mapping[str, str] = field(default_factory=dict)  # placeholder -> "12|13"; ">name": greater than it
+    values: Mapping[str, str] = field(default_factory=dict)  # placeholder -> "12|13", or ">other"
     settings: Mapping[str, str] = field(default_factory=dict)  # variable -> "0|1"; "*": any value
     node: str = ""  # a word of NODE_WORDS, or several: "roce|efa"
     beside: str = ""  # ids of messages of which the same text holds one: "ib-open|no-verbs"
