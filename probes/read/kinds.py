@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
+from probes.read import ports
 from probes.read.reading import Parsed, Section
 
 
@@ -23,7 +24,18 @@ class Kind:
     is_sure: bool = True
 
 
-KINDS: tuple[Kind, ...] = ()
+KINDS: tuple[Kind, ...] = (
+    Kind("ibstat", r"\s*CA '[\w.-]+'", ports.read_ibstat),
+    Kind("ibstatus", r"\s*Infiniband device '", ports.read_ibstatus),
+    Kind("ibv_devinfo", r"\s*hca_id:\s", ports.read_devinfo),
+    Kind("rdma link", r"\s*(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate [A-Z]", ports.read_rdma_link),
+    Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
+    Kind(
+        "ibdev2netdev",
+        r"\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
+        ports.read_netdevs,
+    ),
+)
 """In the order in which their signs are tried."""
 
 # Words by which a line of a log belongs to a program, wherever they stand.

@@ -13,6 +13,9 @@ from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason
 from probes.host.protocol import HostBase
 
+PLACEHOLDER = "ffff:"
+"""The PCI domain of functions that stand for devices whose address the text does not give."""
+
 
 class PastedHost(HostBase):
     """Answers by kind and keys, as in a recording; everything else is not in the text."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from probes.base.evidence import Severity
+from probes.base.plan import Plan
 from probes.base.text import printable
 from probes.checks.judgment import judge
 from probes.messages.catalogue import catalogue, explain
@@ -20,7 +21,7 @@ from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.queries.finding import Finding
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import Lines
-from probes.read.pasted_host import PastedHost
+from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
 from probes.snapshot.examination import examine
 
@@ -308,7 +309,16 @@ def _of_finding(finding: Finding) -> Statement:
         _WEIGHTS[finding.severity.value],
         finding.title,
         finding.cause,
-        "" if finding.fix is None else finding.fix.title,
+        "" if finding.fix is None else _fix_text(finding.fix),
         text="" if evidence is None else f"{evidence.source}: {evidence.value}",
         source=finding.reference,
     )
+
+
+def _fix_text(plan: Plan) -> str:
+    """Return what a person does; commands that name what only stands for a device are left to gdrtop check."""
+    steps = (
+        step.why if step.is_instruction or PLACEHOLDER in step.command else step.command
+        for step in plan.steps
+    )
+    return f"{plan.title}: {'; '.join(steps)}."
