@@ -74,7 +74,7 @@ class _Files:
         self.answers: Answers = {}
 
     def device(self, name: str) -> str:
-        """Return the directory of a device. Its PCI function, which the text rarely names, stands for a NIC."""
+        """Return the directory of a device, below a PCI function that stands for its own."""
         path = f"{_CLASS}/{name}"
         number = zlib.crc32(name.encode()) % (1 << 16)
         function = f"{PLACEHOLDER}{number >> 8:02x}:{number & 31:02x}.0"

@@ -316,7 +316,7 @@ def _of_finding(finding: Finding) -> Statement:
 
 
 def _fix_text(plan: Plan) -> str:
-    """Return what a person does; commands that name what only stands for a device are left to gdrtop check."""
+    """Return what to do; a command that names what only stands for a device is said in words."""
     steps = (
         step.why if step.is_instruction or PLACEHOLDER in step.command else step.command
         for step in plan.steps
