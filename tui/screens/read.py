@@ -30,7 +30,7 @@ class ReadScreen(PanesScreen):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self._text = text
+        self._text = text.replace("\r\n", "\n").replace("\r", "\n")  # as terminals send the ends of lines
         self._reading: Reading | None = None
 
     def compose(self) -> ComposeResult:
