@@ -97,4 +97,5 @@ def judge(report: Report, reading: Reading) -> tuple[str, str]:
 
 
 def _word(text: str) -> str:
-    return re.escape(text.strip().casefold())
+    """Return the pattern of whole words; their ends may differ, as in "cables"."""
+    return rf"(?<!\w){re.escape(text.strip().casefold())}"
