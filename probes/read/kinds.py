@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
+from probes.facts.pci.nic_families import FAMILIES
 from probes.read import ports
 from probes.read.reading import Parsed, Section
 
@@ -52,10 +53,7 @@ LOGS = {
     "NIXL": "NIXL log",
     "NVRM": "kernel log",
     "nvidia_peermem": "kernel log",
-    "mlx5_core": "kernel log",
-    "bnxt_en": "kernel log",
-    "bnxt_re": "kernel log",
-    "irdma": "kernel log",
+    **{module: "kernel log" for family in FAMILIES for module in family.modules},
     "pcieport": "kernel log",
     "DMAR": "kernel log",
 }
