@@ -52,6 +52,11 @@ class Catalogue:
                 rarest = min(words[form], key=lambda word: (count[word], -len(word)))
                 self._by_word.setdefault(rarest, []).append(Form(message, form))
 
+    @property
+    def words(self) -> frozenset[str]:
+        """The words of which a line holds one if it has a form."""
+        return frozenset(self._by_word)
+
     def matches(self, line: str) -> Iterator[tuple[Form, re.Match[str]]]:
         """Yield each form that a line has."""
         line = line[:MOST_CHARACTERS]

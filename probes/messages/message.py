@@ -228,14 +228,13 @@ def _is_greater(value: str, other: str) -> bool:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with what was read in the place of its placeholders; others stay.
+    """Return a text with what was read in the place of its placeholders; a form may lack some.
 
     A part in brackets with a placeholder is only there if that was read: "It failed[ on {device}]".
     """
 
     def word(match: re.Match[str]) -> str:
-        value = values.get(match[1])
-        return match[0] if value is None else printable(value, _MOST_OF_A_VALUE)
+        return printable(values.get(match[1], ""), _MOST_OF_A_VALUE)
 
     said = _OPTIONAL.sub(lambda part: part[1] if values.get(part[2]) else "", text)
-    return _PLACEHOLDER.sub(word, said)
+    return " ".join(_PLACEHOLDER.sub(word, said).split())
