@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("nccl", "nccl-diagnostics", "ofi", "pytorch", "rccl")
+FILES = ("mpi", "nccl", "nccl-diagnostics", "ofi", "pytorch", "rccl", "rdma-core", "sharp", "ucx")
 """The files, by the programs that write the messages."""
 _WORD = re.compile(r"\w+")
 
