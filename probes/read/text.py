@@ -13,9 +13,9 @@ from probes.base.plan import Plan
 from probes.base.text import printable
 from probes.checks.judgment import judge
 from probes.messages.catalogue import catalogue, explain
-from probes.messages.message import Context, Found, Proof, Weight
+from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
-from probes.nccl.log.grammar import version_numbers
+from probes.nccl.log.problems import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.queries.finding import Finding
@@ -32,7 +32,6 @@ _MOST_OF_A_TEXT = 400
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
-_UNEXPLAINED = frozenset(("warning", "notice", "diagnostics"))
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -208,13 +207,9 @@ class TextReader:
         )
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
-        versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
-        of_nccl = Context(
-            version=min(versions, default=None),
-            settings={setting.name: setting.value for setting in facts.settings},
-            node=self._node,
-            beside=frozenset(seen.found.message.id for seen in self._seen.values()),
-        )
+        beside = frozenset(seen.found.message.id for seen in self._seen.values())
+        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        of_nccl = replace(said, node=said.node | self._node)
         of_others = replace(of_nccl, version=None)
         statements = []
         for seen in self._seen.values():
@@ -229,7 +224,7 @@ class TextReader:
             Statement(
                 problem.kind,
                 "NCCL",
-                Weight.NOTE if problem.is_note else Weight.CRITICAL,
+                Weight(problem.severity),
                 problem.title,
                 problem.cause,
                 problem.fix,
@@ -238,7 +233,7 @@ class TextReader:
                 count=problem.seen.count,
             )
             for problem in facts.problems
-            if problem.kind not in _UNEXPLAINED
+            if problem.severity != UNKNOWN
         ]
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
+from heapq import merge
 
 from probes.base.text import printable
 from probes.nccl.log.channels import ChannelLine
 from probes.nccl.log.collect import ALIKE_BYTES, Collector
 from probes.nccl.log.facts import LogFacts, LogFile, Place
-from probes.nccl.log.grammar import CUT_MARK, INTEREST, MAX_LINE_BYTES, clean, header_before, writer_of
+from probes.nccl.log.grammar import (
+    CUT_MARK,
+    INTEREST,
+    MAX_LINE_BYTES,
+    OF_OTHERS,
+    OTHERS,
+    clean,
+    header_before,
+    writer_of,
+)
 
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
@@ -62,7 +74,7 @@ class LogReader:
         return replace(self._collector.facts(()), files=tuple(self._files))
 
     def _read(self, block: bytes, is_whole: bool) -> None:
-        if b"NCCL" in block:
+        if b"NCCL" in block or any(mark in block for mark in OTHERS):
             self._search(clean(block), is_whole)
         self._lines += block.count(b"\n")
 
@@ -71,9 +83,14 @@ class LogReader:
         lines = block.replace(b"\r", b"\n") if b"\r" in block else block
         number, counted = self._lines + 1, 0
         known = self._collector.channel_lines
-        for match in INTEREST.finditer(lines):
+        for match in _matches(lines):
             start = match.start()
             key = None
+            if match.re is OF_OTHERS:
+                number += block.count(b"\n", counted, start)
+                counted = start
+                self._other(lines, match, Place(self._name, number))
+                continue
             if match.lastindex:  # a log may be full of channels, most of which differ only in their number
                 key = writer_of(lines[lines.rfind(b"\n", 0, start) + 1 : start]), match[1]
                 alike = known.get(key)
@@ -101,3 +118,19 @@ class LogReader:
             self._collector.take(text, place, header, has_end)
             if key is not None and has_end and header is not None and not header.is_glued:
                 self._collector.remember(key, ChannelLine(text, place, header))
+
+    def _other(self, lines: bytes, match: re.Match[bytes], place: Place) -> None:
+        start, end = lines.rfind(b"\n", 0, match.start()) + 1, lines.find(b"\n", match.end())
+        line = lines[start : min(start + _MOST_MESSAGE_BYTES, len(lines) if end < 0 else end)]
+        if not line.find(b"NCCL ") >= 0:  # which INTEREST finds
+            version = match["version"]
+            text = line.decode("utf-8", "replace")
+            self._collector.other(text, place, None if version is None else version.decode("ascii"))
+
+
+def _matches(lines: bytes) -> Iterator[re.Match[bytes]]:
+    """Yield what is worth reading, in order."""
+    of_nccl = INTEREST.finditer(lines)
+    if not any(mark in lines for mark in OTHERS):
+        return of_nccl
+    return merge(of_nccl, OF_OTHERS.finditer(lines), key=lambda match: match.start())
