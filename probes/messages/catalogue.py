@@ -74,7 +74,7 @@ class Catalogue:
                 best = rank, form, match
         if best is None:
             return None
-        values = {name: value.strip() for name, value in best[2].groupdict("").items()}
+        values = {name: value.strip().rstrip(".,;") for name, value in best[2].groupdict("").items()}
         return Found(best[1].message, values)
 
 

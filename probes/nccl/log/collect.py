@@ -328,7 +328,7 @@ class Collector:
 
     def _settings(self) -> tuple[Setting, ...]:
         rows = self._rows("setting")
-        return tuple(Setting(name, value, meaning_of(name), seen) for _, (name, value), seen in rows)
+        return tuple(Setting(name, value, meaning_of(name, value), seen) for _, (name, value), seen in rows)
 
     def _communicator(
         self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
@@ -485,7 +485,7 @@ class Collector:
         for _, (host, mtu), seen in self._rows("mtu"):
             mtus.setdefault(host, {})[mtu] = seen
         unequal = unequal_mtu(mtus, context.version)
-        found = [] if unequal is None else [unequal]
+        found: list[Problem] = []
         skipped: dict[object, list[Alike]] = {}
         for alike in self._alike.values():
             if alike.skipped:
@@ -499,4 +499,8 @@ class Collector:
                 lowest = f"The lowest last completed work in the log is {work}, on {rank} ({place})."
                 problem = replace(problem, cause=f"{problem.cause} {lowest}".strip())
             found.append(problem)
-        return tuple(found)
+        files = {
+            name: number for number, name in enumerate(dict.fromkeys(each.seen.first.file for each in found))
+        }
+        found.sort(key=lambda each: (files[each.seen.first.file], each.seen.first.line))
+        return (*found,) if unequal is None else (unequal, *found)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from probes.base.text import plural
 from probes.messages.message import version_numbers
-from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Rank, Reason, Setting, State
+from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Problem, Rank, Reason, Setting, State
 
 _LAZY = (2, 22, 0)  # connects at the first collective
 FIRST_WITH_DMABUF = (2, 13, 4)  # reports DMA-BUF
@@ -96,6 +96,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
         )
         return LogVerdict(State.UNKNOWN, "unknown: no channel uses the network", (*reasons, *_rings(facts)))
     fatal = facts.first_fatal
+    says_more = began or facts.settings or facts.no_device is not None
     if inside or facts.rings.connected:
         reasons.append(Reason("Channels were set up, but none in the log uses the network"))
     elif began and versions and min(versions) >= _LAZY:
@@ -105,7 +106,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
                 "channel yet"
             )
         )
-    if fatal is not None and (began or facts.settings or facts.no_device is not None):
+    if fatal is not None and says_more and not _proves_tcp(fatal):
         reasons.append(
             Reason(f"The log has an error, but no network channel: {fatal.title}", (fatal.seen.first,))
         )
@@ -154,11 +155,8 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
     if facts.no_verbs is not None:
         text = "NCCL could not open libibverbs: rdma-core is missing in the job's image"
         return [Reason(text, (facts.no_verbs.first,))]
-    for problem in facts.problems:
-        if problem.severity == "critical" and problem.proves in ("host", "no-gdr"):
-            reasons.append(Reason(problem.title, (problem.seen.first,)))
-    if reasons:
-        return reasons[:_MOST_PLACES]
+    if proofs := {problem.kind: problem for problem in facts.problems if _proves_tcp(problem)}:
+        return [Reason(problem.title, (problem.seen.first,)) for problem in proofs.values()][:_MOST_PLACES]
     if facts.no_device is not None:
         reasons.append(Reason("NCCL found no InfiniBand or RoCE device", (facts.no_device.first,)))
     for setting in facts.settings:
@@ -172,6 +170,10 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
             reasons.append(Reason(text, (plugin.first,)))
             break
     return reasons
+
+
+def _proves_tcp(problem: Problem) -> bool:
+    return problem.severity == "critical" and problem.proves in ("host", "no-gdr")
 
 
 def _incapable(facts: LogFacts) -> list[Reason]:
