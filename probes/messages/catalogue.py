@@ -18,7 +18,20 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("mooncake", "mpi", "nccl", "nixl", "nvshmem", "rdma-core", "sharp", "ucx")
+FILES = (
+    "launchers",
+    "mooncake",
+    "mpi",
+    "nccl",
+    "nixl",
+    "nvshmem",
+    "ofi",
+    "pytorch",
+    "rccl",
+    "rdma-core",
+    "sharp",
+    "ucx",
+)
 """The files, by the programs that write the messages."""
 _WORD = re.compile(r"\w+")
 
