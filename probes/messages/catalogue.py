@@ -20,9 +20,12 @@ else:
 
 FILES = (
     "launchers",
+    "mooncake",
     "mpi",
     "nccl",
     "nccl-diagnostics",
+    "nixl",
+    "nvshmem",
     "ofi",
     "pytorch",
     "rccl",
