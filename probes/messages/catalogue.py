@@ -88,13 +88,8 @@ class Catalogue:
         best = max(self.matches(line), key=lambda match: match[0].rank, default=None)
         if best is None:
             return None
-<<<<<<< HEAD
-        values = {name: value.strip().rstrip(".,;") for name, value in best[2].groupdict("").items()}
-        return Found(best[1].message, values)
-=======
-        values = {name: value.strip() for name, value in best[1].groupdict("").items()}
+        values = {name: value.strip().rstrip(".,;") for name, value in best[1].groupdict("").items()}
         return Found(best[0].message, values)
->>>>>>> main
 
 
 @cache
