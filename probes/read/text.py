@@ -282,7 +282,7 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         return Proven(proof.value, f"{_PROVEN[proof][0].upper()}{_PROVEN[proof][1:]}", statement.place)
     if any(network.text in TCP_NETWORKS for network in facts.networks) and len(facts.networks) == 1:
         return Proven(Proof.HOST.value, "NCCL chose TCP, without GPUDirect RDMA", facts.networks[0].first)
-    return Proven("unknown", "This text does not show whether GPUDirect RDMA is used")
+    return Proven("unknown", "This text does not show which path GPU memory takes")
 
 
 _WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}

@@ -106,7 +106,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
                 "channel yet"
             )
         )
-    if fatal is not None and says_more and not _proves_tcp(fatal):
+    if fatal is not None and says_more and not _came_before_sockets(fatal, facts):
         reasons.append(
             Reason(f"The log has an error, but no network channel: {fatal.title}", (fatal.seen.first,))
         )
@@ -155,15 +155,16 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
     if facts.no_verbs is not None:
         text = "NCCL could not open libibverbs: rdma-core is missing in the job's image"
         return [Reason(text, (facts.no_verbs.first,))]
-    if proofs := {problem.kind: problem for problem in facts.problems if _proves_tcp(problem)}:
-        return [Reason(problem.title, (problem.seen.first,)) for problem in proofs.values()][:_MOST_PLACES]
+    errors = {problem.kind: problem for problem in facts.problems if _came_before_sockets(problem, facts)}
+    if errors:
+        return [Reason(problem.title, (problem.seen.first,)) for problem in errors.values()][:_MOST_PLACES]
     if facts.no_device is not None:
         reasons.append(Reason("NCCL found no InfiniBand or RoCE device", (facts.no_device.first,)))
     for setting in facts.settings:
         if (setting.name == "NCCL_IB_DISABLE" and setting.value not in ("0", "")) or (
             setting.name == "NCCL_NET" and setting.value.lower() == "socket"
         ):
-            reasons.append(_setting(setting))
+            reasons.append(_setting(setting, "; unset it to use RDMA"))
     for plugin in facts.plugins:
         if "Could not find" in plugin.text or "No plugin found" in plugin.text:
             text = "No network plugin was loaded; networks such as EFA need one"
@@ -172,8 +173,12 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
     return reasons
 
 
-def _proves_tcp(problem: Problem) -> bool:
-    return problem.severity == "critical" and problem.proves in ("host", "no-gdr")
+def _came_before_sockets(problem: Problem, facts: LogFacts) -> bool:
+    """Return whether an error came before NCCL chose sockets, and so most likely is why."""
+    place = problem.seen.first
+    chosen = [network.first for network in facts.networks if network.text in TCP_NETWORKS]
+    is_before = any(place.file == first.file and place.line < first.line for first in chosen)
+    return problem.severity == "critical" and is_before
 
 
 def _incapable(facts: LogFacts) -> list[Reason]:
@@ -242,9 +247,9 @@ def _settings(facts: LogFacts) -> list[Reason]:
     return reasons
 
 
-def _setting(setting: Setting) -> Reason:
+def _setting(setting: Setting, advice: str = "") -> Reason:
     meaning = f" ({setting.meaning})" if setting.meaning else ""
-    return Reason(f"{setting.name}={setting.value}{meaning}", (setting.seen.first,))
+    return Reason(f"{setting.name}={setting.value}{meaning}{advice}", (setting.seen.first,))
 
 
 def staged_first(ranks: Iterable[Rank]) -> list[Rank]:
