@@ -20,6 +20,8 @@ else:
 
 FILES = ("cuda", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci", "nccl")
 """The files, by the programs that write the messages."""
+KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
+KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
 _WORD = re.compile(r"\w+")
 
 
