@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from probes.base.evidence import Evidence, Severity, first_distinct, first_n
 from probes.base.plan import Plan
@@ -12,10 +13,11 @@ from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.kernel.log import KernelLogFacts, KernelMessage, LogKind
 from probes.facts.pci.functions import PciKind
-from probes.messages.catalogue import KERNEL, catalogue, explain
-from probes.messages.message import Meaning
 from probes.queries.finding import KERNEL_LOG, Outcome, Status, end_with, found, need, passed, unknown
 from probes.snapshot.examination import Examination
+
+if TYPE_CHECKING:
+    from probes.messages.message import Meaning
 
 _BOOT_SECONDS = 60.0
 _DEVICE_OF = {
@@ -90,6 +92,8 @@ def with_messages(examination: Examination, outcome: Outcome, *kinds: LogKind) -
 
 def meaning_of(line: str) -> Meaning | None:
     """Return what a line of the kernel means, by the catalogue of messages; None if it is not in there."""
+    from probes.messages.catalogue import KERNEL, catalogue, explain  # not before there is a line to explain
+
     said = catalogue(*KERNEL).find(line)
     return None if said is None else explain(said)
 

@@ -19,8 +19,6 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.pci.nic_families import FAMILIES, MELLANOX
 from probes.host.protocol import CommandOutput, Host
-from probes.messages.catalogue import KERNEL_OTHER_NICS, catalogue
-from probes.messages.message import NOTHING_KNOWN, Weight, meaning_of
 
 
 class LogKind(Enum):
@@ -389,10 +387,15 @@ def recognize(line: str, seconds: Maybe[float]) -> KernelMessage | None:
 
 
 def _of_other_nic(line: str, seconds: Maybe[float]) -> KernelMessage | None:
-    match = _OTHER_NIC.match(line)
-    said = None if match is None else catalogue(KERNEL_OTHER_NICS).find(line)
+    if (match := _OTHER_NIC.match(line)) is None:
+        return None
+    # Most nodes have no such NIC, and no need of the catalogue.
+    from probes.messages.catalogue import KERNEL_OTHER_NICS, catalogue
+    from probes.messages.message import NOTHING_KNOWN, Weight, meaning_of
+
+    said = catalogue(KERNEL_OTHER_NICS).find(line)
     kind = None if said is None else OTHER_NIC_KINDS.get(said.message.id)
-    if match is None or said is None or kind is None:
+    if said is None or kind is None:
         return None
     if meaning_of(said, {}, NOTHING_KNOWN).weight not in (Weight.CRITICAL, Weight.WARNING):
         return None
