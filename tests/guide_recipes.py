@@ -1342,7 +1342,7 @@ KERNEL_MESSAGE = Recipe(
     ),
     ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
     {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
-    others=("probes/live/model/explanations.py", "probes/queries/kernel_log.py"),
+    others=("probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
 )
 RECIPES = {
     "a check": CHECK,

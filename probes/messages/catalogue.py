@@ -19,6 +19,11 @@ else:
     import tomli as tomllib
 
 FILES = (
+    "cuda",
+    "kernel-mlx",
+    "kernel-nics",
+    "kernel-nvidia",
+    "kernel-pci",
     "launchers",
     "mooncake",
     "mpi",
@@ -34,6 +39,8 @@ FILES = (
     "ucx",
 )
 """The files, by the programs that write the messages."""
+KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
+KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
 _WORD = re.compile(r"\w+")
 
 
