@@ -27,8 +27,9 @@ from probes.setup.env.assignments import (
     parse_conf,
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
+from probes.setup.env.container_needs import problems_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.env.pod_file import missing_devices, parse_pod
+from probes.setup.env.pod_file import parse_pod
 from probes.setup.env.recommend import recommend
 from probes.setup.env.shell_file import parse_shell
 from probes.snapshot.examination import Examination
@@ -127,11 +128,12 @@ def lint(
         problems.append(Problem(1, Severity.CRITICAL, title, fix="Convert it with dos2unix"))
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
         problems.append(TOO_MANY)
-    problems.extend(missing_devices(parsed.containers, examination, stack))
+    problems.extend(problems_of(parsed.containers, examination, stack))
     problems.extend(_unknown_names(parsed, stack))
     used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))
     for group in parsed.groups:
-        problems.extend(_named(group, _of_group(group, parsed, examination, advice, used)))
+        found = _of_defaults(group, _of_group(group, parsed, examination, advice, used))
+        problems.extend(_named(group, found))
     for name in dict.fromkeys(group.name for group in parsed.groups):
         same = (group.assignments for group in parsed.groups if group.name == name)
         in_group = {assignment.name for assignments in same for assignment in assignments}
@@ -159,6 +161,16 @@ def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
     """Name the container where a file has several."""
     for problem in problems:
         yield replace(problem, title=f"{problem.title} ({group.name})") if group.name else problem
+
+
+def _of_defaults(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Say that a value is only a default: ${NAME:-value}."""
+    unless = {(each.name, each.line): each.unless_set for each in group.assignments if each.unless_set}
+    for problem in problems:
+        if caller := unless.get((problem.variable, problem.line)):
+            text = f"This is the default, unless the caller sets {caller}."
+            problem = replace(problem, detail=f"{problem.detail} {text}".strip())
+        yield problem
 
 
 def _of_group(

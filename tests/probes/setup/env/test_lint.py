@@ -461,6 +461,8 @@ spec:
     securityContext: {capabilities: {add: [%(capabilities)s]}}
     resources:
       limits: {nvidia.com/gpu: %(gpus)s, cpu: 8%(devices)s}
+    volumeMounts: [{name: shm, mountPath: /dev/shm}]
+  volumes: [{name: shm, emptyDir: {medium: Memory}}]
 """
 BARE = {"annotations": "", "host": "false", "capabilities": "", "gpus": "8", "devices": ""}
 
