@@ -312,7 +312,7 @@ def _report(report: FileReport, name: str) -> Iterator[str]:
         found += f", {report.dynamic} known only when the job runs"
     elif not report.count:
         found = "no variable found"
-    result = ", ".join(counts) or ("ok" if report.count or report.containers else "nothing was checked")
+    result = ", ".join(counts) or ("ok" if report.has_content else "nothing was checked")
     yield f"{name} ({kind}, {found}): {result}"
 
 

@@ -12,6 +12,7 @@ from probes.base.text import printable
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.container import Container
+from probes.setup.env.yaml_tree import Mapping
 
 LIMIT_BYTES = 1 << 20
 MAX_ASSIGNMENTS = 512
@@ -108,7 +109,7 @@ class ParsedFile:
     groups: tuple[Group, ...]
     problems: tuple[Problem, ...] = ()
     containers: tuple[Container, ...] = ()
-    objects: int = 0  # of operators, whose settings were judged
+    objects: tuple[Mapping, ...] = ()  # of operators
 
 
 def parse_conf(text: str) -> ParsedFile:

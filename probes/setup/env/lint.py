@@ -27,6 +27,7 @@ from probes.setup.env.assignments import (
     parse_conf,
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
+from probes.setup.env.cluster_objects import problems_of_objects
 from probes.setup.env.container_needs import problems_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.env.pod_file import parse_pod
@@ -79,6 +80,7 @@ class FileReport:
     dynamic: int  # variables whose values are known only when the job runs
     not_compared: str  # why names of NICs and distances were not compared with this node
     containers: int = 0  # with GPUs, whose devices were checked
+    objects: int = 0  # of operators, which were checked
 
     def number_of(self, severity: Severity) -> int:
         """Return how many problems have this severity."""
@@ -91,7 +93,12 @@ class FileReport:
             return 2
         if self.number_of(Severity.WARNING):
             return 1
-        return 0 if self.count or self.containers else 3
+        return 0 if self.has_content else 3
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there was something to judge."""
+        return bool(self.count or self.containers or self.objects)
 
 
 def worst_status(reports: Sequence[FileReport]) -> int:
@@ -129,6 +136,7 @@ def lint(
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
         problems.append(TOO_MANY)
     problems.extend(problems_of(parsed.containers, examination, stack))
+    problems.extend(problems_of_objects(parsed.objects, parsed.containers, examination))
     problems.extend(_unknown_names(parsed, stack))
     used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))
     for group in parsed.groups:
@@ -146,7 +154,7 @@ def lint(
     judged = {(name, assignment.name) for name, assignment in chosen if assignment.value is not None}
     dynamic = {(name, assignment.name) for name, assignment in chosen} - judged
     compared = "" if has_gpus_and_nics(examination) else advice.nothing
-    counts = (len(judged), len(dynamic), compared, len(parsed.containers))
+    counts = (len(judged), len(dynamic), compared, len(parsed.containers), len(parsed.objects))
     return FileReport(parsed.kind, tuple(problems), *counts)
 
 

@@ -23,6 +23,7 @@ from probes.setup.env.assignments import (
     parse_conf,
     read_value,
 )
+from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
 from probes.setup.env.shell_commands import Command, Word
 from probes.setup.env.shell_file import Environment, Script, is_read
@@ -98,7 +99,8 @@ def _parse(documents: list[Value], is_inner: bool, is_partial: bool = False) -> 
                     found.problems.append(Problem(mapping.items[key].line, Severity.NOTE, title))
     problems = tuple(found.problems[:MAX_ASSIGNMENTS])
     containers = tuple(found.containers[:_MAX_GROUPS])
-    return ParsedFile(FileKind.POD, tuple(groups[:_MAX_GROUPS]), problems, containers)
+    objects = () if is_inner else objects_of(mappings)
+    return ParsedFile(FileKind.POD, tuple(groups[:_MAX_GROUPS]), problems, containers, objects)
 
 
 def _groups_of(mapping: Mapping, found: _Found, is_inner: bool) -> Iterator[Group]:
