@@ -28,8 +28,10 @@ from probes.setup.env.assignments import (
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.env.cluster_objects import problems_of_objects
+from probes.setup.env.container import Network
 from probes.setup.env.container_needs import problems_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
+from probes.setup.env.nic_names import of_names
 from probes.setup.env.pod_file import parse_pod
 from probes.setup.env.recommend import recommend
 from probes.setup.env.shell_file import parse_shell
@@ -215,6 +217,11 @@ def _of_group(
                 text = f"{name} overrides {conf[name]} from /etc/nccl.conf"
                 yield Problem(assignment.line, Severity.NOTE, text, variable=name)
     yield from _of_pairs(chosen, values)
+    if used.stack is not Stack.EFA:
+        own = [container.network is not Network.HOST for container in parsed.containers]
+        # gIB is in images of containers, whose interfaces are their own.
+        is_of_host = not used.sources_gib and (not any(own) if own else parsed.kind is not FileKind.POD)
+        yield from of_names(chosen, examination, is_of_host)
 
 
 def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]:

@@ -26,7 +26,7 @@ from probes.setup.env.yaml_containers import (
     network_of,
 )
 
-STARTS = re.compile(r"\b(?:docker|podman|nerdctl|enroot|apptainer|singularity)\s|--container-image")
+STARTS = re.compile(r"\b(?:docker|podman|nerdctl|enroot|apptainer|singularity|helm)\s|--container-image")
 _ENGINES = frozenset(("docker", "podman", "nerdctl", "nvidia-docker"))
 _SINGULARITY = frozenset(("apptainer", "singularity"))
 _HIDES = ("--contain", "--containall", "-c", "-C")

@@ -1,9 +1,9 @@
 """Parse shell scripts and sbatch scripts for variables, without running anything.
 
 It knows `export`, `declare -x`, `set -a`, `unset`, `setenv`, variables before a command, and the options
-with which launchers pass variables: mpirun -x, -genv, --env, docker -e, srun --export. It reads quoted text
-as commands only where a shell does: sh -c, ssh, eval. Of ${NAME:-default} it takes the default; other values
-with `$` or a backtick are known only when the script runs.
+with which launchers pass variables: mpirun -x, -genv, --env, docker -e, srun --export, and ENV of a
+Dockerfile. It reads quoted text as commands only where a shell does: sh -c, ssh, eval. Of ${NAME:-default} it
+takes the default; other values with `$` or a backtick are known only when the script runs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from probes.setup.env.assignments import (
     Problem,
     read_value,
 )
+from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
+from probes.setup.env.helm_commands import values_of
 from probes.setup.env.run_commands import STARTS, Run, run_of
 from probes.setup.env.shell_commands import Command, Word, split_commands
+from probes.setup.env.yaml_tree import Mapping
 
 Environment = dict[str, Assignment]
 _DEEPEST = 3  # bash -c "bash -c '…'"
@@ -69,7 +72,8 @@ def parse_shell(text: str) -> ParsedFile:
     groups = tuple(Group("", tuple(found.values())) for found in script.environments())
     problems = [*script.problems, *script.not_exported(), *(_export_none(lines) if is_sbatch else ())]
     kind = FileKind.SBATCH if is_sbatch else FileKind.SHELL
-    return ParsedFile(kind, groups, tuple(problems), tuple(script.containers))
+    objects = objects_of(script.objects)
+    return ParsedFile(kind, groups, tuple(problems), tuple(script.containers), objects)
 
 
 def is_read(text: str) -> bool:
@@ -96,6 +100,7 @@ class Script:
         """Begin with the variables that a container sets; `exports_all`: as after set -a."""
         self.problems: list[Problem] = []
         self.containers: list[Container] = []
+        self.objects: list[Mapping] = []  # values of charts
         self._texts: dict[str, str | None] = {}  # of other variables: all that they may hold; None: too much
         self._in_force: Environment = dict(inherited or {})
         self._used: Environment = {}  # in force when a command last ran
@@ -170,8 +175,8 @@ class Script:
         name = posixpath.basename(first.text)
         if VARIABLE_NAME.fullmatch(first.text) and rest and rest[0].text == "=":
             self._blanks(first)
-        elif name in _EXPORTS:
-            self._export(name, rest)
+        elif name in _EXPORTS or first.text == "ENV":  # ENV: of a Dockerfile
+            self._export("export" if first.text == "ENV" else name, rest)
         elif name == ":":
             for word in rest:
                 if match := _ASSIGNS_DEFAULT.match(word.text):
@@ -200,6 +205,8 @@ class Script:
         run = run_of(words, self._texts.get)
         if run is not None and len(self.containers) < MAX_ENVIRONMENTS:
             self._start(run, words[0].line, {assignment.name for assignment in passed})
+        if (values := values_of(words)) is not None and len(self.objects) < MAX_ENVIRONMENTS:
+            self.objects.append(values)
         self._record(passed)
         code = [*_code_in(words)]
         names = {posixpath.basename(word.text) for word in words}
