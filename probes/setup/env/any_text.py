@@ -17,7 +17,7 @@ _NO_CLOUD = Unknown(Reason.NOT_RECORDED, "cloud", "no node was read")
 _LOG = re.compile(r"\bNCCL (?:INFO|WARN|ERROR|TRACE)\b")
 _YAML = re.compile(r"^[ ]{0,8}(?:- )?[\"']?[A-Za-z_][\w./-]{0,127}[\"']?:(?:[ \t]|$)|^[ \t]*\{", re.MULTILINE)
 _OBJECT = re.compile(r"^apiVersion:|^kind:|^services:", re.MULTILINE)
-_CONF_LINE = re.compile(rf"[ \t]*(?:#.*)?|{VARIABLE_NAME.pattern}=.*")
+_CONF_LINE = re.compile(rf"[ \t]*(?:#.*)?|(?:{VARIABLE_NAME.pattern})=.*")
 
 
 def recognize(text: str, name: str = "") -> FileKind | None:
