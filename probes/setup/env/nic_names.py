@@ -51,8 +51,8 @@ def of_names(
         if kind is Kind.INTERFACES and is_of_host and not any(entry in devices for entry in entries):
             for problem in _of_interfaces(name, value, examination):
                 yield _at(problem, assignment)
-        if name == _UCX:
-            for problem in _of_ucx(value, devices, examination):
+        if name == _UCX and has_gpus_and_nics(examination):
+            for problem in _of_ucx(value, devices, examination, is_of_host):
                 yield _at(problem, assignment)
         if name == HCA:
             for problem in _of_list(value, entries, examination):
@@ -102,7 +102,9 @@ def _of_entries(
             yield _warning(title, "NCCL finds no interface for its bootstrap.", which)
 
 
-def _of_ucx(value: str, devices: Mapping[str, RdmaDevice], examination: Examination) -> Iterator[Problem]:
+def _of_ucx(
+    value: str, devices: Mapping[str, RdmaDevice], examination: Examination, is_of_host: bool
+) -> Iterator[Problem]:
     """Find names without a port that are neither an interface nor a port; the doctor compares the others."""
     facts = examination.interfaces
     if isinstance(facts, Unknown) or value.startswith("^") or re.search(r"[*?\[]", value):
@@ -116,7 +118,7 @@ def _of_ucx(value: str, devices: Mapping[str, RdmaDevice], examination: Examinat
             port = devices[entry].ports[0].number if devices[entry].ports else 1
             title = f"UCX names an RDMA device with its port: {entry} alone matches nothing"
             yield _warning(title, "", f"Write {entry}:{port}")
-        elif has_gpus_and_nics(examination):
+        elif is_of_host:
             title = f"{entry} is neither an interface nor a port of this node"
             yield _warning(title, "UCX warns about it, and ignores it.", f"Correct the name in {_UCX}")
 
