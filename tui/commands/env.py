@@ -19,7 +19,8 @@ from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.advice import FORMATS, Advice, lines_of
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.env.explain import Explanation, explain
-from probes.setup.env.lint import File, FileReport, lint, named_file, worst_status
+from probes.setup.env.file_kind import File, named_file
+from probes.setup.env.lint import FileReport, lint, worst_status
 from probes.setup.env.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, named_text

@@ -9,14 +9,16 @@ from dataclasses import replace
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, join_limited
-from probes.base.unknown import Maybe
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
+from probes.host.no_host import NoHost
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
+    LIMIT_BYTES,
     MAX_ASSIGNMENTS,
     TOO_MANY,
     Assignment,
@@ -24,22 +26,22 @@ from probes.setup.env.assignments import (
     Group,
     ParsedFile,
     Problem,
-    parse_conf,
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.env.cluster_objects import problems_of_objects
 from probes.setup.env.container import Network
 from probes.setup.env.container_needs import problems_of
+from probes.setup.env.file_kind import parse_file, recognize
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.env.nic_names import of_names
-from probes.setup.env.pod_file import parse_pod
 from probes.setup.env.recommend import recommend
-from probes.setup.env.shell_file import parse_shell
-from probes.snapshot.examination import Examination
+from probes.snapshot.examination import Examination, examine
 
 _WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 _MAPPINGS = ("NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
 _DEBUG = ("NCCL_DEBUG", "NCCL_TOPO_DUMP")
+_NO_NODE = "no node was read"
+_NO_CLOUD = Unknown(Reason.NOT_RECORDED, "cloud", _NO_NODE)
 _MAX_UNKNOWN = 64  # names that are compared with the catalogue; comparing is slow
 _ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 _SOURCES_GIB = re.compile(r"^[^#\n]{0,400}set_nccl_env\.sh", re.MULTILINE)
@@ -56,20 +58,6 @@ class _Software:
     stack: Stack | None
     sources_gib: bool
     runs_nccl_tests: bool
-
-
-@frozen
-class File:
-    """One file to check."""
-
-    name: str  # as shown
-    text: str
-    kind: FileKind
-
-
-def named_file(name: str, text: str, kind: str | None = None) -> File:
-    """Return a file of this kind, or of the one that its name and its text show."""
-    return File(name, text, FileKind(kind) if kind else kind_of(name, text))
 
 
 @frozen
@@ -109,20 +97,6 @@ def worst_status(reports: Sequence[FileReport]) -> int:
     return next((status for status in (2, 1, 0) if status in statuses), 3)
 
 
-def kind_of(name: str, text: str) -> FileKind:
-    """Guess what a file is from its name, else from its first lines."""
-    if name.endswith(".conf"):
-        return FileKind.NCCL_CONF
-    if name.endswith((".yaml", ".yml", ".json")):
-        return FileKind.POD
-    lines = [line for line in text.split("\n", 200)[:200] if line.strip()]
-    if any(line.startswith("#SBATCH") for line in lines):
-        return FileKind.SBATCH
-    if any(line.startswith(("apiVersion:", "kind:", "---")) for line in lines):
-        return FileKind.POD
-    return FileKind.SHELL
-
-
 def lint(
     text: str, kind: FileKind, examination: Examination, cloud: Maybe[Cloud], nccl: str = ""
 ) -> FileReport:
@@ -160,11 +134,17 @@ def lint(
     return FileReport(parsed.kind, tuple(problems), *counts)
 
 
-def parse_file(text: str, kind: FileKind) -> ParsedFile:
-    """Parse a file for the variables that it sets."""
-    if kind is FileKind.NCCL_CONF:
-        return parse_conf(text)
-    return parse_pod(text) if kind is FileKind.POD else parse_shell(text)
+def judge_text(
+    text: str, examination: Examination | None = None, cloud: Maybe[Cloud] = _NO_CLOUD, nccl: str = ""
+) -> FileReport | None:
+    """Judge a text as the file that it is; None: it is none. Without a node, nothing is compared with one."""
+    kind = recognize(text)
+    if kind is None:
+        return None
+    if examination is not None:
+        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl)
+    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl)
+    return replace(report, not_compared=_NO_NODE)
 
 
 def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:

@@ -56,6 +56,7 @@ _COMMAND_OPTION = re.compile(r"-[A-Za-z]{0,8}c|--command|--wrap")
 _PASSES = frozenset(("-x", "-e", "-E", "--env", "-env", "-genvlist"))
 _PASSES_PAIR = frozenset(("-genv", "-env"))
 _ASSIGNS_DEFAULT = re.compile(rf"\$\{{({VARIABLE_NAME.pattern}):?=")
+_IN_EVERY_DUMP, _DUMPED = re.compile(r"(?:PATH|HOME|PWD)="), re.compile(r"[A-Za-z_][^\s=]{0,127}=")
 _MOST_TEXTS, _LONGEST_TEXT = 512, 8192
 _NONE = re.compile(r"#SBATCH\s.*--export[=\s]\s*(?:NONE|NIL)\b")
 
@@ -63,7 +64,7 @@ _NONE = re.compile(r"#SBATCH\s.*--export[=\s]\s*(?:NONE|NIL)\b")
 def parse_shell(text: str) -> ParsedFile:
     """Parse a script; one with #SBATCH lines is an sbatch script."""
     lines = text.split("\n")
-    script = Script()
+    script = Script(exports_all=_is_dump(lines))
     for number, line in enumerate(lines, 1):
         if line.startswith("#SBATCH"):
             script.pass_to_all([Word(word, number) for word in line.split()[1:]])
@@ -74,6 +75,12 @@ def parse_shell(text: str) -> ParsedFile:
     kind = FileKind.SBATCH if is_sbatch else FileKind.SHELL
     objects = objects_of(script.objects)
     return ParsedFile(kind, groups, tuple(problems), tuple(script.containers), objects)
+
+
+def _is_dump(lines: list[str]) -> bool:
+    """Return whether this is what env(1) prints, where every variable is exported."""
+    used = [line for line in lines if line.strip()]
+    return any(map(_IN_EVERY_DUMP.match, used)) and all(map(_DUMPED.match, used))
 
 
 def is_read(text: str) -> bool:

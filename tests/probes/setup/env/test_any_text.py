@@ -6,8 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from probes.setup.env.any_text import judge_text, recognize
 from probes.setup.env.assignments import FileKind
+from probes.setup.env.file_kind import recognize
+from probes.setup.env.lint import judge_text
 from tests.probes.setup.env.test_hostile_files import FILES
 from tests.support.doctor import examination_of
 
@@ -39,6 +40,12 @@ def test_a_text_shows_what_it_is(text: str, kind: FileKind | None) -> None:
     assert recognize(text) is kind
     report = judge_text(text)
     assert (None if report is None else report.kind) is kind
+
+
+def test_what_env_prints_is_exported() -> None:
+    report = judge_text("HOME=/root\nNCCL_DEBUG=INFO\nPATH=/bin\nUCX_LOG_LEVEL=warn\n")
+    assert report is not None
+    assert not any("not exported" in problem.title for problem in report.problems)
 
 
 def test_without_a_node_nothing_is_compared() -> None:

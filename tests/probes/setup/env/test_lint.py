@@ -10,7 +10,8 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud, Provider
 from probes.setup.env.assignments import FileKind
-from probes.setup.env.lint import FileReport, kind_of, lint
+from probes.setup.env.file_kind import kind_of
+from probes.setup.env.lint import FileReport, lint
 from probes.snapshot.examination import Examination
 from tests.probes.setup.env.test_clouds import with_efa
 from tests.support.doctor import examination_of
