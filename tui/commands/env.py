@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.base.text import did_you_mean, printable
+from probes.base.text import did_you_mean, plural, printable
 from probes.base.unknown import known
 from probes.facts.node import derivation, host_name
 from probes.facts.system import platform as cloud_facts
@@ -120,13 +120,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(form="shell")
     what = {
         "--explain NAME[=VALUE]": "explain a variable, or one of its values",
-        "--lint FILE ...": "check what files set; - reads standard input",
+        "--lint FILE ...": "check scripts, pods, Compose, operators' objects; - reads standard input",
     }
     add_arguments(parser.add_mutually_exclusive_group(), what)
     add_arguments(
         parser,
         {
-            "--kind": "the type of FILE (default: detected from its name and first lines)",
+            "--kind": "the type of FILE (default: detected from its name and content)",
             "--nccl VERSION": "the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, "
             "else the newest)",
         },
@@ -313,6 +313,10 @@ def _report(report: FileReport, name: str) -> Iterator[str]:
         found += f", {report.dynamic} known only when the job runs"
     elif not report.count:
         found = "no variable found"
+    if report.containers:
+        found += f", {plural(report.containers, 'container')} with GPUs"
+    if report.objects:
+        found += f", {plural(report.objects, 'object')} of operators"
     result = ", ".join(counts) or ("ok" if report.has_content else "nothing was checked")
     yield f"{name} ({kind}, {found}): {result}"
 

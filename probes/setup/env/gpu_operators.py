@@ -84,7 +84,7 @@ def _misspelled(mappings: Iterable[Mapping]) -> Iterator[Problem]:
             right = by_case.get(name.lower().replace("_", ""), name)
             if right != name:
                 shown = printable(name, 64)
-                title = f"{shown} is no field, and is dropped without a word; did you mean {right}?"
+                title = f"{shown} is not a field, so it is silently dropped; did you mean {right}?"
                 yield Problem(value.line, Severity.WARNING, title, fix=f"Write {right}")
 
 

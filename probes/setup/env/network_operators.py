@@ -99,7 +99,7 @@ def _of_policy(whole: Mapping, spec: Mapping, kind: str) -> Iterator[Problem]:
         yield Problem(whole.line, Severity.WARNING, title, "It accepts one name only.", f"Name it {_POLICY}")
     for part, setting in spec.items.items():
         if part not in _PARTS and (near := did_you_mean(part, _PARTS, 0.85)):
-            title = f"{printable(part, 64)} is no field, and is dropped without a word{near}"
+            title = f"{printable(part, 64)} is not a field, so it is silently dropped{near}"
             yield Problem(setting.line, Severity.WARNING, title)
     if "ofedDriver" not in spec.items:
         title = "Without ofedDriver, the NICs keep the driver of the host"

@@ -64,7 +64,8 @@ class Run:
 
     engine: str  # "docker run"
     passes: tuple[str, ...]  # variables that it takes from the shell by name
-    reads_file: bool  # variables of another file as well
+    reads_file: bool  # --env-file: variables of another file as well
+    is_partial: bool  # options are in a variable whose value is unknown
     has_own_environment: bool  # it gets only the variables that are passed
     container: Container | None  # None: it asks for no GPU
 
@@ -154,9 +155,9 @@ def _docker(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) -> 
     variables = dict(_pair(text) for text in options.all("--env"))
     gpus = _gpus(engine, options, variables)
     names = tuple(text for text in options.all("--env") if VARIABLE_NAME.fullmatch(text))
-    reads_file = options.has("--env-file") or options.is_partial
+    reads_file = options.has("--env-file")
     container = None if gpus == 0 else _container(engine, first.line, options, variables, gpus)
-    return Run(engine, names, reads_file, not options.has("--env-host"), container)
+    return Run(engine, names, reads_file, options.is_partial, not options.has("--env-host"), container)
 
 
 def _gpus(engine: str, options: _Options, variables: Mapping[str, str]) -> int | None:
@@ -229,7 +230,7 @@ def _apptainer(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) 
     container = None
     if has_gpus and hidden and not sees and not options.is_partial:
         container = Container(engine, first.line, OF_HOST, None, hidden_by=hidden)
-    return Run(engine, (), options.is_partial, cleans, container)
+    return Run(engine, (), False, options.is_partial, cleans, container)
 
 
 _WITH_VALUE = frozenset(
@@ -270,7 +271,7 @@ def _enroot(engine: str, first: Word, lookup: Lookup) -> Run:
     elif visible is None and (restricts or "").lower() in ("y", "yes", "true", "1"):
         hidden = f"{_ENROOT_RESTRICT}={restricts} without {_ENROOT_VISIBLE}"
     container = Container(engine, first.line, OF_HOST, None, hidden_by=hidden) if hidden else None
-    return Run(engine, (), True, False, container)
+    return Run(engine, (), False, True, False, container)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -245,7 +245,11 @@ class Script:
         """Keep the container that a command starts, and name variables that it does not get."""
         if run.container is not None:
             self.containers.append(run.container)
-        if run.reads_file or not run.has_own_environment or run.container is None:
+        if run.reads_file:
+            title = "--env-file sets more variables, which are not in this file"
+            self.problems.append(Problem(line, Severity.NOTE, title))
+        is_whole = not (run.reads_file or run.is_partial)
+        if not is_whole or not run.has_own_environment or run.container is None:
             return
         for name, assignment in self._in_force.items():
             exported = assignment.is_exported or name in self._exported

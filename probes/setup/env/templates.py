@@ -1,4 +1,4 @@
-"""Templates of YAML (Helm, Jinja, ERB, envsubst): what can be read before somebody fills them in.
+"""Templates of YAML (Helm, Jinja, ERB, envsubst): what can be read before they are filled in.
 
 Line numbers stay. What a template inserts becomes `$TEMPLATE`, whose value is unknown like that of any
 variable; directives such as {{ if }} and {% for %} vanish, and so does a line that is only a placeholder.
