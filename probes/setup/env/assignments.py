@@ -110,14 +110,15 @@ class ParsedFile:
     problems: tuple[Problem, ...] = ()
     containers: tuple[Container, ...] = ()
     objects: tuple[Mapping, ...] = ()  # of operators
+    is_template: bool = False  # parts of its texts may be missing
 
 
-def parse_conf(text: str) -> ParsedFile:
+def parse_conf(text: str, first_line: int = 1) -> ParsedFile:
     """Parse the file; a line counts only if NCCL itself would use it."""
     assignments: list[Assignment] = []
     problems: list[Problem] = []
     first: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n")[:_MAX_LINES], 1):
+    for number, line in enumerate(text.split("\n")[:_MAX_LINES], first_line):
         if len(assignments) + len(problems) >= MAX_ASSIGNMENTS:
             break
         parsed = parse_nccl_conf(line)

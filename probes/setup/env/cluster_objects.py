@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from probes.setup.env import gpu_operators, network_operators
-from probes.setup.env.assignments import Problem
-from probes.setup.env.container import Container
+from probes.setup.env.assignments import ParsedFile, Problem
 from probes.setup.env.yaml_tree import Mapping, Scalar, map_at, text_at
 from probes.snapshot.examination import Examination
 
@@ -32,13 +31,12 @@ def objects_of(mappings: Sequence[Mapping]) -> tuple[Mapping, ...]:
     return tuple(found[:_MOST_OBJECTS])
 
 
-def problems_of_objects(
-    objects: Sequence[Mapping], containers: Sequence[Container], examination: Examination
-) -> Iterator[Problem]:
+def problems_of_objects(parsed: ParsedFile, examination: Examination) -> Iterator[Problem]:
     """Judge the objects of a file, and the names by which its pods request what they offer."""
+    objects = parsed.objects
     for whole in objects:
         if text_at(whole, "kind") in gpu_operators.KINDS or gpu_operators.is_values(whole):
             yield from gpu_operators.of_gpu_operator(whole, objects, examination)
         else:
-            yield from network_operators.of_network_operator(whole, examination)
-    yield from network_operators.of_requests(containers, objects)
+            yield from network_operators.of_network_operator(whole, examination, parsed.is_template)
+    yield from network_operators.of_requests(parsed.containers, objects)

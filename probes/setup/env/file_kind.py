@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, ParsedFile, parse_conf
 from probes.setup.env.pod_file import parse_pod
+from probes.setup.env.shell_commands import split_commands
 from probes.setup.env.shell_file import is_read, parse_shell
 
 _NAMED_YAML = re.compile(r"\.(?:ya?ml|json)(?:\.[a-z0-9]{1,8})?$")  # .yaml.j2
+_MOST_PARTS = 32
 _LOG = re.compile(r"\bNCCL (?:INFO|WARN|ERROR|TRACE)\b")
 _YAML = re.compile(r"^[ ]{0,8}(?:- )?[\"']?[A-Za-z_][\w./-]{0,127}[\"']?:(?:[ \t]|$)|^[ \t]*\{", re.MULTILINE)
-_OBJECT = re.compile(r"^(?:apiVersion|kind|services):", re.MULTILINE)
+# The beginning of YAML, and not of a script or a page with YAML in it.
+_OBJECT = re.compile(r"(?:[ \t]*(?:#(?!!).*|---.*)?\n)*(?:apiVersion|kind|metadata|services|version):")
+_HERE_YAML = re.compile(r"^[ \t]*(?:apiVersion|kind|services):", re.MULTILINE)
 _CONF_LINE = re.compile(r"[ \t]*(?:#.*)?|NCCL_[A-Z0-9_]{1,60}=.*")
 
 
@@ -53,11 +59,12 @@ def recognize(text: str) -> FileKind | None:
         return None
     if VARIABLE_NAME.search(text) and all(_CONF_LINE.fullmatch(line) for line in text.split("\n")):
         return FileKind.NCCL_CONF
-    if _YAML.search(text):
+    if _YAML.search(text) and not text.startswith("#!"):
         parsed = parse_pod(text)
-        if _has_content(parsed) or (_OBJECT.search(text) and parsed.problems):
+        is_wrong = any(problem.severity is Severity.CRITICAL for problem in parsed.problems)
+        if _has_content(parsed) or (_OBJECT.match(text) and is_wrong):
             return FileKind.POD
-    parsed = parse_shell(text)
+    parsed = parse_file(text, FileKind.SHELL)
     return parsed.kind if _has_content(parsed) or parsed.problems else None
 
 
@@ -69,4 +76,26 @@ def parse_file(text: str, kind: FileKind) -> ParsedFile:
     """Parse a file for the variables that it sets."""
     if kind is FileKind.NCCL_CONF:
         return parse_conf(text)
-    return parse_pod(text) if kind is FileKind.POD else parse_shell(text)
+    if kind is FileKind.POD:
+        return parse_pod(text)
+    parsed = parse_shell(text)
+    return _with_here_documents(parsed, text) if "<<" in text and _HERE_YAML.search(text) else parsed
+
+
+def _with_here_documents(parsed: ParsedFile, text: str) -> ParsedFile:
+    """Add the objects of Kubernetes in here-documents: kubectl apply -f - <<EOF."""
+    parts = [parsed]
+    for command in split_commands(text):
+        here = command.heredoc
+        if here is not None and len(parts) < _MOST_PARTS and _HERE_YAML.search(here.text):
+            inner = parse_pod(here.text, first_line=here.line)
+            if _has_content(inner):
+                parts.append(inner)
+    return replace(
+        parsed,
+        groups=tuple(group for part in parts for group in part.groups),
+        problems=tuple(problem for part in parts for problem in part.problems),
+        containers=tuple(container for part in parts for container in part.containers),
+        objects=tuple(each for part in parts for each in part.objects),
+        is_template=any(part.is_template for part in parts),
+    )

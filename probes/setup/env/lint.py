@@ -112,7 +112,7 @@ def lint(
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
         problems.append(TOO_MANY)
     problems.extend(problems_of(parsed.containers, examination, stack))
-    problems.extend(problems_of_objects(parsed.objects, parsed.containers, examination))
+    problems.extend(problems_of_objects(parsed, examination))
     problems.extend(_unknown_names(parsed, stack))
     used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))
     for group in parsed.groups:

@@ -73,15 +73,17 @@ def is_values(mapping: Mapping) -> bool:
     return "apiVersion" not in mapping.items and any("deploy" in part.items for part in parts)
 
 
-def of_network_operator(whole: Mapping, examination: Examination) -> Iterator[Problem]:
-    """Judge one object."""
+def of_network_operator(
+    whole: Mapping, examination: Examination, is_template: bool = False
+) -> Iterator[Problem]:
+    """Judge one object; of a template, JSON that does not parse may be right when it is filled in."""
     kind, spec = text_at(whole, "kind"), map_at(whole, "spec")
     if kind in ("NicClusterPolicy", "NicNodePolicy"):
         yield from _of_policy(whole, spec, kind)
     elif kind == "SriovNetworkNodePolicy":
         yield from _of_sriov_policy(spec)
     elif kind == "NetworkAttachmentDefinition":
-        yield from _of_attachment(spec)
+        yield from _of_attachment(spec, is_template)
     elif kind == "SriovIBNetwork":
         yield from _of_pkey(spec, "pKey")
     elif is_values(whole):
@@ -89,7 +91,7 @@ def of_network_operator(whole: Mapping, examination: Examination) -> Iterator[Pr
             entries = maps_at(map_at(whole, part), "resources")[:_MOST_ENTRIES]
             yield from _of_matches(part, [_folded(entry) for entry in entries], examination)
     for place in _configs(whole):
-        yield from _of_config(place, examination)
+        yield from _of_config(place, examination, is_template)
 
 
 def _of_policy(whole: Mapping, spec: Mapping, kind: str) -> Iterator[Problem]:
@@ -165,10 +167,11 @@ def _folded(entry: Mapping, shift: int = 0) -> Mapping:
     return folded
 
 
-def _of_config(config: Scalar, examination: Examination) -> Iterator[Problem]:
-    if not config.text.strip() or "$" in config.text:
+def _of_config(config: Scalar, examination: Examination, is_template: bool) -> Iterator[Problem]:
+    is_json = isinstance(parse_json(config.text), dict)
+    if not config.text.strip() or "$" in config.text or (is_template and not is_json):
         return
-    if not isinstance(parse_json(config.text), dict):
+    if not is_json:
         title = "The plugin's config is not valid JSON, so the plugin does not start"
         yield Problem(config.line, Severity.CRITICAL, title, fix="Check it with jq: commas, quotation marks")
         return
@@ -280,11 +283,13 @@ def _of_sriov_policy(spec: Mapping) -> Iterator[Problem]:
         yield Problem(spec.line, Severity.WARNING, "numVfs is 0, so there are no virtual functions to offer")
 
 
-def _of_attachment(spec: Mapping) -> Iterator[Problem]:
+def _of_attachment(spec: Mapping, is_template: bool) -> Iterator[Problem]:
     config = value_at(spec, "config")
     if not isinstance(config, Scalar) or "$" in config.text or not config.text.strip():
         return
     found = parse_json(config.text)
+    if not isinstance(found, dict) and is_template:
+        return
     if not isinstance(found, dict):
         yield Problem(config.line, Severity.CRITICAL, "The network's config is not valid JSON")
         return

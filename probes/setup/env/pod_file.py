@@ -46,28 +46,29 @@ class _Found:
     problems: list[Problem] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
     known: set[int] = field(default_factory=set)  # maps that belong to a container that was read
+    is_template: bool = False  # only one of two equal names may be left
 
 
-def parse_pod(text: str, is_inner: bool = False) -> ParsedFile:
-    """Parse all documents; text that is no YAML is one problem. `is_inner`: a file in a ConfigMap.
+def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedFile:
+    """Parse all documents; text that is no YAML is one problem, but of a template, what can be read is.
 
-    Of a template, what can be read is.
+    `is_inner`: a file in a ConfigMap; `first_line`: the number of its first line.
     """
     try:
-        return _parse(read_yaml(text), is_inner)
+        return _parse(read_yaml(text, first_line), is_inner)
     except YamlError as error:
         template = fill_template(text)
         if template is None:
             problem = Problem(error.line, Severity.CRITICAL, f"The file is not valid YAML: {error.reason}")
             return ParsedFile(FileKind.POD, (), (problem,))
-        return _of_template(text, template, error.line)
+        return _of_template(text, template, error.line, first_line)
 
 
-def _of_template(text: str, template: Filled, line: int) -> ParsedFile:
+def _of_template(text: str, template: Filled, line: int, first_line: int) -> ParsedFile:
     try:
-        parsed = _parse(read_yaml(template.text), False, template.dropped > 0)
+        parsed = _parse(read_yaml(template.text, first_line), False, True, template.dropped > 0)
     except YamlError:
-        group = Group("", variables_by_line(text))
+        group = Group("", variables_by_line(text, first_line))
         parsed = ParsedFile(FileKind.POD, (group,) if group.assignments else ())
     title = "The file is a template, so what it fills in was not checked"
     if not (parsed.groups or parsed.containers or parsed.objects):
@@ -76,9 +77,11 @@ def _of_template(text: str, template: Filled, line: int) -> ParsedFile:
     return replace(parsed, problems=(Problem(line, Severity.NOTE, title, fix=fix), *parsed.problems))
 
 
-def _parse(documents: list[Value], is_inner: bool, is_partial: bool = False) -> ParsedFile:
+def _parse(
+    documents: list[Value], is_inner: bool, is_template: bool = False, is_partial: bool = False
+) -> ParsedFile:
     groups: list[Group] = []
-    found = _Found()
+    found = _Found(is_template=is_template)
     mappings = list(mappings_of(documents))
     claims = classes_of_claims(mappings)
     for mapping in mappings:
@@ -100,7 +103,8 @@ def _parse(documents: list[Value], is_inner: bool, is_partial: bool = False) -> 
     problems = tuple(found.problems[:MAX_ASSIGNMENTS])
     containers = tuple(found.containers[:_MAX_GROUPS])
     objects = () if is_inner else objects_of(mappings)
-    return ParsedFile(FileKind.POD, tuple(groups[:_MAX_GROUPS]), problems, containers, objects)
+    shown = tuple(groups[:_MAX_GROUPS])
+    return ParsedFile(FileKind.POD, shown, problems, containers, objects, is_template)
 
 
 def _groups_of(mapping: Mapping, found: _Found, is_inner: bool) -> Iterator[Group]:
@@ -120,14 +124,14 @@ def _groups_of(mapping: Mapping, found: _Found, is_inner: bool) -> Iterator[Grou
             elif key in _SCRIPTS:
                 scripts.extend(entries)
             else:
-                variables.extend(_of_list(value, found.problems))
+                variables.extend(_of_list(value, found))
         elif isinstance(value, Scalar) and is_read(value.text):
             file = _file_of(key, mapping)
             if file.endswith("nccl.conf"):
-                yield from _moved(parse_conf(value.text), _word(value).line, found)
+                yield from _inside(parse_conf(value.text, _word(value).line), found)
             elif key.endswith((".yaml", ".yml")) and not is_inner:
-                inner = parse_pod(value.text, True)
-                yield from _moved(inner, _word(value).line, found if inner.groups else _Found())
+                inner = parse_pod(value.text, True, _word(value).line)
+                yield from _inside(inner, found if inner.groups else _Found())
             elif file.endswith(("/environment", ".env")):  # pam_env(8): no export
                 script = Script(exports_all=True)
                 script.read(value.text, _word(value).line)
@@ -159,17 +163,14 @@ def _file_of(key: str, mapping: Mapping) -> str:
     return path if key == "content" else key
 
 
-def _moved(parsed: ParsedFile, line: int, into: _Found) -> Iterator[Group]:
-    """Yield the groups of a file inside another one; `line` is that of its first line."""
-    below = line - 1
-    moved = (replace(problem, line=problem.line + below) for problem in parsed.problems if problem.line)
-    into.problems.extend(moved)
-    into.containers.extend(replace(each, line=each.line + below) for each in parsed.containers)
+def _inside(parsed: ParsedFile, into: _Found) -> Iterator[Group]:
+    """Yield the groups of a file inside this one."""
+    into.problems.extend(problem for problem in parsed.problems if problem.line)
+    into.containers.extend(parsed.containers)
     is_conf = parsed.kind is FileKind.NCCL_CONF
     for group in parsed.groups:
         found = group.effective(first_wins=is_conf).values()
-        name = group.name or ("nccl.conf" if is_conf else "")
-        yield Group(name, tuple(replace(assignment, line=assignment.line + line - 1) for assignment in found))
+        yield Group(group.name or ("nccl.conf" if is_conf else ""), tuple(found))
 
 
 def _of_commands(
@@ -218,7 +219,7 @@ def _is_null(value: Value | None) -> bool:
     return isinstance(value, Scalar) and value.is_null
 
 
-def _of_list(entries: List, problems: list[Problem]) -> list[Assignment]:
+def _of_list(entries: List, into: _Found) -> list[Assignment]:
     """Return the variables of a list: `name` and `value` in Kubernetes, NAME=VALUE in Compose."""
     found: list[Assignment] = []
     for entry in entries.items:
@@ -230,13 +231,14 @@ def _of_list(entries: List, problems: list[Problem]) -> list[Assignment]:
             key = entry.items.get("name")
             is_set = not _is_null(entry.items.get("value"))
             if isinstance(key, Scalar) and VARIABLE_NAME.fullmatch(key.text.strip()) and is_set:
-                found.append(_of_entry(key, entry.items.get("value"), problems))
+                found.append(_of_entry(key, entry.items.get("value"), into.problems))
     first: dict[str, int] = {}
     for assignment in found:
-        if assignment.name in first:
+        if assignment.name in first and not into.is_template:
             title = f"{assignment.name} is already set on line {first[assignment.name]}"
             detail, fix = "Kubernetes uses the last entry.", "Remove one entry"
-            problems.append(Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name))
+            problem = Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name)
+            into.problems.append(problem)
         first.setdefault(assignment.name, assignment.line)
     return found[:MAX_ASSIGNMENTS]
 

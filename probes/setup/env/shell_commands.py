@@ -67,6 +67,7 @@ class _Splitter:
             character = text[self._place]
             if character == "\n":
                 self._place += 1
+                skips_word = False  # <NAME>, a placeholder, is no redirection
                 command = self._next(command, "\n")
                 self._read_heredocs()
             elif character.isspace():

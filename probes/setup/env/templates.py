@@ -58,11 +58,11 @@ def _is_alone(line: str) -> bool:
     return bool(_ALONE.fullmatch(line) or _ELISION.fullmatch(line))
 
 
-def variables_by_line(text: str) -> tuple[Assignment, ...]:
+def variables_by_line(text: str, first_line: int = 1) -> tuple[Assignment, ...]:
     """Return the variables of text that is no YAML even so: NAME: value, NAME=value, `name` and `value`."""
     found: list[Assignment] = []
     name, name_line = "", 0
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(text.split("\n"), first_line):
         if len(found) >= MAX_ASSIGNMENTS:
             break
         if match := _NAME_LINE.fullmatch(line):

@@ -59,8 +59,8 @@ class Mapping:
 Value = Scalar | List | Mapping
 
 
-def read_yaml(text: str) -> list[Value]:
-    """Return the documents of a stream.
+def read_yaml(text: str, first_line: int = 1) -> list[Value]:
+    """Return the documents of a stream; `first_line`: the number of its first line.
 
     Raises:
         YamlError: no YAML, or more of it than gdrtop reads.
@@ -75,7 +75,7 @@ def read_yaml(text: str) -> list[Value]:
     try:
         for count, event in enumerate(yaml.parse(text, Loader=yaml.SafeLoader)):
             mark = event.start_mark
-            line = mark.line + 1 if mark else 0
+            line = mark.line + first_line if mark else 0
             if count >= _MAX_EVENTS:
                 raise YamlError(line, f"more than {_MAX_EVENTS} elements")
             value: Value | None = None
@@ -105,7 +105,9 @@ def read_yaml(text: str) -> list[Value]:
                     raise YamlError(line, f"nested more than {_DEEPEST} levels deep")
     except yaml.MarkedYAMLError as error:
         place = error.problem_mark or error.context_mark
-        raise YamlError(place.line + 1 if place else 0, printable(error.problem or "", 120)) from None
+        raise YamlError(
+            place.line + first_line if place else 0, printable(error.problem or "", 120)
+        ) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise YamlError(0, printable(str(error).partition("\n")[0], 120)) from None
     return documents
