@@ -111,6 +111,7 @@ class ParsedFile:
     containers: tuple[Container, ...] = ()
     objects: tuple[Mapping, ...] = ()  # of operators
     is_template: bool = False  # parts of its texts may be missing
+    is_by_line: bool = False  # no YAML: only lines that set variables were read
 
 
 def parse_conf(text: str, first_line: int = 1) -> ParsedFile:

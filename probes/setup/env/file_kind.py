@@ -62,7 +62,8 @@ def recognize(text: str) -> FileKind | None:
     if _YAML.search(text) and not text.startswith("#!"):
         parsed = parse_pod(text)
         is_wrong = any(problem.severity is Severity.CRITICAL for problem in parsed.problems)
-        if _has_content(parsed) or (_OBJECT.match(text) and is_wrong):
+        is_object = bool(_OBJECT.match(text))
+        if (_has_content(parsed) and (is_object or not parsed.is_by_line)) or (is_object and is_wrong):
             return FileKind.POD
     parsed = parse_file(text, FileKind.SHELL)
     return parsed.kind if _has_content(parsed) or parsed.problems else None

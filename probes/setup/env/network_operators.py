@@ -58,6 +58,7 @@ _OFED_VARIABLES = (
 )
 _SHARED_NAME = re.compile(r"[a-zA-Z0-9_]{1,63}")
 _ID = re.compile(r"[0-9a-f]{4}")
+_PLACES = re.compile(r"\$|\{\{|\{%")
 _PKEY = re.compile(r"0x[0-9a-fA-F]{1,4}")
 _MOST_ENTRIES = 64
 
@@ -169,7 +170,7 @@ def _folded(entry: Mapping, shift: int = 0) -> Mapping:
 
 def _of_config(config: Scalar, examination: Examination, is_template: bool) -> Iterator[Problem]:
     is_json = isinstance(parse_json(config.text), dict)
-    if not config.text.strip() or "$" in config.text or (is_template and not is_json):
+    if not config.text.strip() or _PLACES.search(config.text) or (is_template and not is_json):
         return
     if not is_json:
         title = "The plugin's config is not valid JSON, so the plugin does not start"
@@ -285,7 +286,7 @@ def _of_sriov_policy(spec: Mapping) -> Iterator[Problem]:
 
 def _of_attachment(spec: Mapping, is_template: bool) -> Iterator[Problem]:
     config = value_at(spec, "config")
-    if not isinstance(config, Scalar) or "$" in config.text or not config.text.strip():
+    if not isinstance(config, Scalar) or _PLACES.search(config.text) or not config.text.strip():
         return
     found = parse_json(config.text)
     if not isinstance(found, dict) and is_template:

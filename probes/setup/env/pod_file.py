@@ -59,30 +59,42 @@ def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedF
     except YamlError as error:
         template = fill_template(text)
         if template is None:
-            problem = Problem(error.line, Severity.CRITICAL, f"The file is not valid YAML: {error.reason}")
-            return ParsedFile(FileKind.POD, (), (problem,))
+            title = f"The file is not valid YAML: {error.reason}"
+            return _by_line(text, Problem(error.line, Severity.CRITICAL, title), first_line)
         return _of_template(text, template, error.line, first_line)
 
 
+def _by_line(text: str, problem: Problem, first_line: int) -> ParsedFile:
+    """Return the variables of a text that is no YAML."""
+    group = Group("", variables_by_line(text, first_line))
+    groups = (group,) if group.assignments else ()
+    return ParsedFile(FileKind.POD, groups, (problem,), is_by_line=True)
+
+
 def _of_template(text: str, template: Filled, line: int, first_line: int) -> ParsedFile:
+    fix = "Render it first, for example with helm template or envsubst"
+    title = "The file is a template, so what it fills in was not checked"
+    problem = Problem(line, Severity.NOTE, title, fix=fix)
     try:
         parsed = _parse(read_yaml(template.text, first_line), False, True, template.dropped > 0)
+        parsed = replace(parsed, problems=(problem, *parsed.problems))
     except YamlError:
-        group = Group("", variables_by_line(text, first_line))
-        parsed = ParsedFile(FileKind.POD, (group,) if group.assignments else ())
-    title = "The file is a template, so what it fills in was not checked"
-    if not (parsed.groups or parsed.containers or parsed.objects):
-        title = "The file is a template, not YAML, so it was not checked"
-    fix = "Render it first, for example with helm template or envsubst"
-    return replace(parsed, problems=(Problem(line, Severity.NOTE, title, fix=fix), *parsed.problems))
+        parsed = _by_line(text, problem, first_line)
+    if parsed.groups or parsed.containers or parsed.objects:
+        return parsed
+    title = "The file is a template, not YAML, so it was not checked"
+    return replace(parsed, problems=(replace(problem, title=title),))
 
 
 def _parse(
     documents: list[Value], is_inner: bool, is_template: bool = False, is_partial: bool = False
 ) -> ParsedFile:
     groups: list[Group] = []
-    found = _Found(is_template=is_template)
     mappings = list(mappings_of(documents))
+    # A template without quotation marks, {{ name }}, is a map whose key is a map.
+    has_places = any("" in mapping.items for mapping in mappings)
+    is_template, is_partial = is_template or has_places, is_partial or has_places
+    found = _Found(is_template=is_template)
     claims = classes_of_claims(mappings)
     for mapping in mappings:
         found.containers.extend(of_pod(mapping, claims, is_partial))

@@ -30,6 +30,11 @@ POD = "spec:\n  containers:\n  - name: a\n    resources: {limits: {nvidia.com/gp
         ('{"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "spec": {"driver": {}}}', FileKind.POD),
         ("apiVersion: v1\nkind: Pod\nspec: [\n", FileKind.POD),
         ("driver:\n  rdma: {enabled: true}\n", FileKind.POD),
+        (
+            "#!/bin/sh\ncat <<E | kubectl apply -f -\n" + POD.replace("spec", "kind: Pod\nspec") + "E\n",
+            FileKind.SHELL,
+        ),
+        ("# How to\n```yaml\nkind: Pod\n```\n- [ ] NCCL_NET: x\n", None),
         ("a: b\nc: d\n", None),
         ("node1:1:1 [0] NCCL INFO NCCL_DEBUG=INFO\nexport NCCL_NET=Socket\n", None),
         ("ls: cannot access /dev/infiniband: No such file or directory\n", None),
@@ -53,6 +58,13 @@ def test_without_a_node_nothing_is_compared() -> None:
     assert report is not None
     assert report.not_compared == "no node was read"
     assert [problem.title for problem in report.problems] == ["NCCL_IB_DISABLE=1 makes a job use TCP"]
+
+
+def test_objects_in_here_documents_have_the_lines_of_the_script() -> None:
+    pod = POD.replace("spec", "kind: Pod\nspec")
+    report = judge_text(f"export TOKEN=<YOURS>\nexport NCCL_NET=Socket\nkubectl apply -f - <<E\n{pod}E\n")
+    assert report is not None
+    assert {problem.line for problem in report.problems} == {2, 7}
 
 
 def test_with_a_node_names_are_compared() -> None:

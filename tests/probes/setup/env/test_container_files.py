@@ -319,3 +319,20 @@ def test_a_template_that_is_no_yaml_even_then_is_read_line_by_line() -> None:
     report = judged(text, FileKind.POD)
     assert has(report, 3, Severity.CRITICAL, "makes a job use TCP")
     assert has(report, 5, Severity.CRITICAL, "makes a job use TCP")
+
+
+def test_of_a_text_that_is_no_yaml_the_variables_are_judged() -> None:
+    """A prompt or a cut-off line was pasted with it."""
+    report = judged("env:\n- name: NCCL_NET\n  value: Socket\nroot@node:/# cat [\n", FileKind.POD)
+    assert has(report, 2, Severity.CRITICAL, "makes a job use TCP")
+    assert any("not valid YAML" in row[2] for row in said(report))
+
+
+def test_what_a_template_may_fill_in_is_not_called_missing() -> None:
+    text = pod().replace("metadata:", "extra: {{ .Values.extra }}\nmetadata:")
+    assert not any("no RDMA device" in row[2] for row in said(judged(text, FileKind.POD)))
+    branches = (
+        "env:\n{{- if .a }}\n- {name: NCCL_IB_TC, value: '1'}\n"
+        "{{- else }}\n- {name: NCCL_IB_TC, value: '2'}\n{{- end }}\n"
+    )
+    assert not any("already set" in row[2] for row in said(judged(branches, FileKind.POD)))
