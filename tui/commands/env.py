@@ -249,7 +249,7 @@ def write_lint(host: Host, out: TextIO, files: Sequence[File], options: EnvOptio
         return status
     print_lines([heading(examination.node)], out, options.ascii)
     for report, file in zip(reports, files, strict=True):
-        _print(_report(report, file.name), out, options.ascii)
+        _print(report_lines(report, file.name), out, options.ascii)
     reason = next((report.not_compared for report in reports if report.not_compared), "")
     if reason:
         _print([f"NICs and distances were not compared: {reason}."], out, options.ascii)
@@ -297,7 +297,8 @@ def _explanation(found: Explanation) -> Iterator[str]:
     yield f"More: {variable.reference}"
 
 
-def _report(report: FileReport, name: str) -> Iterator[str]:
+def report_lines(report: FileReport, name: str) -> Iterator[str]:
+    """Yield what is wrong in a file, line by line, and a summary."""
     for problem in report.problems:
         yield from _problem(problem, name)
     if report.problems:

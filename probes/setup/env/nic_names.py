@@ -176,20 +176,17 @@ def _of_list(value: str, entries: list[str], examination: Examination) -> Iterat
 
 
 def _sharing(active: Mapping[str, RdmaDevice]) -> list[tuple[str, ...]]:
-    """Return the groups of functions of one card that share a port: the same number, on other PCIe links."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+    """Return the pairs of functions of one card that share a port: the same number, on other PCIe links."""
+    groups: dict[tuple[str, ...], dict[str, str]] = {}  # name by BDF; a subfunction has the BDF of another
     for name, device in active.items():
         match = _SPARK_NAME.fullmatch(name)
-        guid, place = known(device.system_image_guid, ""), known(device.bdf, "")
+        guid, bdf = known(device.system_image_guid, ""), known(device.bdf, "")
         if match:
-            groups.setdefault(("spark", match[2]), []).append(name)
-        elif guid and place and not device.is_virtual_function:
-            groups.setdefault((guid, place[-1:], known(device.board_id, "")), []).append(name)
-    return [
-        tuple(sorted(group, key=lambda name: (len(name), name)))
-        for group in groups.values()
-        if len(group) == 2
-    ]
+            groups.setdefault(("spark", match[2]), {})[bdf] = name
+        elif guid and bdf and not device.is_virtual_function:
+            groups.setdefault((guid, bdf[-1]), {}).setdefault(bdf, name)
+    pairs = (tuple(sorted(group.values(), key=lambda name: (len(name), name))) for group in groups.values())
+    return [pair for pair in pairs if len(pair) == 2]
 
 
 def _of_spark_names(entries: list[str]) -> Iterator[Problem]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from probes.setup.env.assignments import FileKind
+from probes.simulation.node.model.tree import Tree
 from tests.probes.setup.env.test_lint import NOTE, WARNING, has, judged, said
+from tests.support.env_nodes import changed
 
 HALF = "shares its port with roceP2p1s0f1, which the list leaves out"
 
@@ -20,6 +22,19 @@ def test_one_function_of_a_port_of_dgx_spark_is_half_of_it() -> None:
 
 def test_dgx_spark_is_known_by_its_names_on_any_node() -> None:
     assert has(judged("export NCCL_IB_HCA=rocep1s0f1"), 1, WARNING, f"On a DGX Spark, rocep1s0f1 {HALF}")
+
+
+def test_the_halves_of_one_card_share_its_port() -> None:
+    """The PCIe links of a Socket Direct card have the same function number and image GUID."""
+
+    def join(tree: Tree) -> None:
+        for name in ("mlx5_0", "mlx5_1"):
+            directory = tree.real(f"/sys/class/infiniband/{name}")
+            tree.add(f"{directory}/sys_image_guid", "51a0:1a7e:0000:0000")
+
+    node = changed("hgx-h100", join)
+    half = judged("export NCCL_IB_HCA=^mlx5_1,mlx5_4,mlx5_9", node=node)
+    assert has(half, 1, WARNING, "mlx5_0 shares its port with mlx5_1, which the list leaves out")
 
 
 def test_a_list_of_few_nics_says_how_many_it_leaves_out() -> None:
