@@ -78,4 +78,5 @@ class Container:
     hidden_by: str = ""  # the option that hides the host's devices
     elsewhere: str = ""  # the sentence that says which other container has the device files
     expects_rdma: bool = True  # something in it makes sense with RDMA only
+    is_rootless: bool = False  # perhaps: then no device cgroup, only the modes of files count
     is_partial: bool = False  # a template, or a variable of a shell, may add anything

@@ -92,9 +92,11 @@ def _of_devices(container: Container, severity: Severity, stack: Stack | None) -
             "A container that is not privileged opens only devices that its runtime passed in; a mount does "
             f"not pass them in. ibv_open_device fails, and {over_tcp}."
         )
-        if unclear or container.is_partial:
+        is_certain = not (unclear or container.is_partial or container.is_rootless)
+        if not is_certain:
             title = f"{subject} mounts {INFINIBAND}, which alone opens no device"
-        is_certain = not (unclear or container.is_partial)
+        if container.is_rootless:
+            detail = f"If root runs it, ibv_open_device fails, and {over_tcp}. A rootless one may open them."
         remove = f"{fix}, instead of {syntax.mount}"
         yield _problem(Severity.WARNING if is_certain else Severity.NOTE, title, detail, remove)
     elif unclear and not granted:

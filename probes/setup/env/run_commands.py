@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
@@ -79,7 +79,8 @@ def run_of(words: Sequence[Word], lookup: Lookup) -> Run | None:
             if {"compose", "exec", "build"} & set(after[: after.index(command)]):
                 return None
             start = place + 2 + after.index(command)
-            return _docker(f"{name} {command}", words[place], words[start:], lookup)
+            is_rootless = name == "podman" and "sudo" not in names[:place]
+            return _docker(f"{name} {command}", words[place], words[start:], lookup, is_rootless)
         if name in _SINGULARITY and (command := next((each for each in after if each in _RUNS), "")):
             start = place + 1 + after.index(command)
             return _apptainer(f"{name} {command}", words[place], words[start + 1 :], lookup)
@@ -150,13 +151,15 @@ def _expanded(words: Sequence[Word], lookup: Lookup, options: _Options) -> Itera
                 yield part.strip("\"'")
 
 
-def _docker(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) -> Run:
+def _docker(engine: str, first: Word, words: Sequence[Word], lookup: Lookup, is_rootless: bool) -> Run:
     options = _options(words, lookup)
     variables = dict(_pair(text) for text in options.all("--env"))
     gpus = _gpus(engine, options, variables)
     names = tuple(text for text in options.all("--env") if VARIABLE_NAME.fullmatch(text))
     reads_file = options.has("--env-file")
     container = None if gpus == 0 else _container(engine, first.line, options, variables, gpus)
+    if container is not None and is_rootless:
+        container = replace(container, is_rootless=True)
     return Run(engine, names, reads_file, options.is_partial, not options.has("--env-host"), container)
 
 

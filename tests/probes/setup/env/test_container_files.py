@@ -179,6 +179,12 @@ def test_a_mount_in_docker_is_no_right_to_open_a_device() -> None:
     assert "--device=/dev/infiniband" in report.problems[0].fix
 
 
+def test_a_rootless_container_has_no_device_cgroup() -> None:
+    command = f"podman run {NO_DEVICE} -v /dev/infiniband:/dev/infiniband image"
+    assert [row[1] for row in said(judged(command))] == [NOTE]
+    assert [row[1] for row in said(judged(f"sudo {command}"))] == [WARNING]
+
+
 def test_a_container_with_its_own_network_on_roce() -> None:
     report = judged(
         f"docker run {FULL.replace('--network host', '-e NCCL_IB_TC=106')} image", node="bare-roce"
