@@ -104,6 +104,9 @@ def _of_devices(container: Container, severity: Severity, stack: Stack | None) -
         detail = f"If it is none, {over_tcp}."
         fix = f"Run ls {INFINIBAND} in the container; if it is missing: {fix[:1].lower()}{fix[1:]}"
         yield _problem(Severity.NOTE, title, detail, fix)
+    elif not granted and container.is_partial and not syntax.is_pod:
+        title = f"{subject} has options that are not in this file, so its RDMA devices were not checked"
+        yield _problem(Severity.NOTE, title, "A variable or another file may add them.", "")
     elif not granted and not container.is_partial:
         detail = f"It has no {INFINIBAND}, so {over_tcp}."
         if container.elsewhere:

@@ -146,9 +146,7 @@ def _of_interfaces(name: str, value: str, examination: Examination) -> Iterator[
     if listed.excludes or any(listed.uses(each, 1) for each in names):
         return
     title = f"{name} selects no interface of this node"
-    detail = (
-        f"This node has an IPv4 address on {join_limited(names)}. A job on it fails to start its network."
-    )
+    detail = f"This node has {join_limited(names)}. A job on it fails to start its network."
     yield _warning(title, detail, "List interfaces that every node of the job has, or remove the variable")
 
 

@@ -39,20 +39,14 @@ _FLAGS = frozenset(
     (
         *("--detach", "--interactive", "--tty", "--rm", "--privileged", "--init", "--read-only", "--quiet"),
         *("--publish-all", "--no-healthcheck", "--oom-kill-disable", "--sig-proxy", "--help", "--replace"),
-        *(
-            "--disable-content-trust",
-            "--env-host",
-            "--http-proxy",
-            "--no-hosts",
-            "--no-hostname",
-            "--tls-verify",
-        ),
-        *("--use-api-socket", "--rmi", "--rootfs", "--systemd", "--passwd"),
+        *("--disable-content-trust", "--env-host", "--http-proxy", "--no-hosts", "--no-hostname", "--passwd"),
+        *("--use-api-socket", "--rmi", "--rootfs", "--systemd", "--tls-verify"),
     )
 )
 _SHORT_FLAGS = "ditPq"
 _LONG = {"-e": "--env", "-v": "--volume", "-u": "--user", "-w": "--workdir", "-p": "--publish"}
 _REFERENCE = re.compile(r"\$(?:([A-Za-z_]\w{0,127})|\{([A-Za-z_]\w{0,127})(?:\[[@*]\])?\}|[@*])")
+_IMAGE = re.compile(r"image|img|container|tag", re.IGNORECASE)  # the name of a variable: options end there
 _ENROOT_VISIBLE, _ENROOT_RESTRICT = "MELLANOX_VISIBLE_DEVICES", "ENROOT_RESTRICT_DEV"
 Lookup = Callable[[str], str | None]
 """The words that a variable of the script may hold; None: unknown."""
@@ -68,6 +62,11 @@ class Run:
     is_partial: bool  # options are in a variable whose value is unknown
     has_own_environment: bool  # it gets only the variables that are passed
     container: Container | None  # None: it asks for no GPU
+
+    @property
+    def option(self) -> str:
+        """The option that passes a variable."""
+        return "--env" if self.engine.startswith(tuple(_SINGULARITY)) else "-e"
 
 
 def run_of(words: Sequence[Word], lookup: Lookup) -> Run | None:
@@ -139,7 +138,10 @@ def _expanded(words: Sequence[Word], lookup: Lookup, options: _Options) -> Itera
                 continue
             yield word.text
             continue
-        found = lookup(match[1] or match[2] or "")
+        name = match[1] or match[2] or ""
+        found = lookup(name)
+        if found is None and _IMAGE.search(name):
+            return
         if found is None:
             options.is_partial = True
             continue
@@ -231,8 +233,8 @@ def _apptainer(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) 
             binds += f",{value or ''.join(texts[place + 1 : place + 2])}"
     sees = any(is_seen(each.split(":")[0], each.split(":")[-1]) for each in binds.split(",") if each)
     container = None
-    if has_gpus and hidden and not sees and not options.is_partial:
-        container = Container(engine, first.line, OF_HOST, None, hidden_by=hidden)
+    if has_gpus and not options.is_partial:
+        container = Container(engine, first.line, OF_HOST, None, hidden_by="" if sees else hidden)
     return Run(engine, (), False, options.is_partial, cleans, container)
 
 

@@ -256,7 +256,7 @@ class Script:
             if exported and is_known(name) and name not in passed and name not in run.passes:
                 title = f"{run.engine} does not pass {name} to the container"
                 detail = f"Line {assignment.line} exports it to programs on the host only."
-                fix = f"Add -e {name}"
+                fix = f"Add {run.option} {name}"
                 self.problems.append(Problem(line, Severity.WARNING, title, detail, fix, name))
 
     def _export(self, command: str, words: list[Word]) -> None:

@@ -157,7 +157,7 @@ def test_docker_run_without_anything_for_rdma() -> None:
         "nerdctl run -itd --gpus=all --privileged --net=host --shm-size=16g image",
         "docker container run --gpus all --privileged --network=host --shm-size 16G image",
         "docker run --rm alpine",
-        'docker run $OPTIONS --gpus all "$IMAGE"',
+        f'docker run {FULL} "$IMAGE" --option',
         f'OPTIONS="{FULL}"\ndocker run --rm $OPTIONS image',
         f"OPTIONS=({FULL})\nOPTIONS+=(--rm)\ndocker run ${{OPTIONS[@]}} image",
         'IB=""\nif [ -d /dev/infiniband ]; then IB=--device=/dev/infiniband; fi\n'
@@ -177,6 +177,19 @@ def test_a_mount_in_docker_is_no_right_to_open_a_device() -> None:
     report = judged(f"docker run {NO_DEVICE} -v /dev/infiniband:/dev/infiniband image")
     assert warned(report) == ["docker run mounts /dev/infiniband but cannot open its devices"]
     assert "--device=/dev/infiniband" in report.problems[0].fix
+
+
+def test_options_in_a_variable_without_a_value_are_unknown() -> None:
+    assert [row[1:] for row in said(judged('docker run --gpus all "${MORE[@]}" image'))] == [
+        (NOTE, "docker run has options that are not in this file, so its RDMA devices were not checked")
+    ]
+    report = judged('docker run --gpus all -e NCCL_IB_TC=106 "$IMAGE" --device=/dev/infiniband')
+    assert has(report, 1, WARNING, "requests GPUs but no RDMA device")
+
+
+def test_apptainer_with_a_clean_environment() -> None:
+    report = judged("export NCCL_DEBUG=INFO\napptainer exec --nv --cleanenv image.sif ./a\n")
+    assert warned(report) == ["apptainer exec does not pass NCCL_DEBUG to the container"]
 
 
 def test_a_rootless_container_has_no_device_cgroup() -> None:
