@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
-from probes.read import ports
+from probes.read import ports, topology_matrix
 from probes.read.reading import Parsed, Section
 
 
@@ -35,6 +35,7 @@ KINDS: tuple[Kind, ...] = (
         r"\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
+    Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
 )
 """In the order in which their signs are tried."""
 

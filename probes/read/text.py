@@ -8,22 +8,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from probes.base.evidence import Severity
-from probes.base.plan import Plan
 from probes.base.text import printable
-from probes.checks.judgment import judge
 from probes.messages.catalogue import catalogue, explain
 from probes.messages.message import Context, Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.grammar import version_numbers
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
-from probes.queries.finding import Finding
+from probes.read.findings import judged
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import Lines
-from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
-from probes.snapshot.examination import examine
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
@@ -61,7 +56,8 @@ class TextReader:
         self._files: list[LogFile] = []
         self._name, self._size = "", 0
         self._lines = Lines()
-        self._section: tuple[Kind, list[str], Place] | None = None
+        self._section: tuple[Kind, list[str], Place, str] | None = None
+        self._command = ""  # of the prompt since which no program has printed
         self._sections: list[Section] = []
         self._section_lines = 0
         self._kinds: Counter[str] = Counter()
@@ -112,8 +108,10 @@ class TextReader:
         kind = self._signs.kind_of(line)
         if kind is not None:
             self._begin_section(kind, line)
-        elif PROMPT.match(line):
+        elif prompt := PROMPT.match(line):
             self._close_section()
+            self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
+            self._read += 1
         elif not self._in_section(line):
             self._explain_line(line, words)
             return
@@ -155,7 +153,7 @@ class TextReader:
     def _begin_section(self, kind: Kind, line: str) -> None:
         if self._section is None or self._section[0] is not kind:
             self._close_section()
-            self._section = kind, [], Place(self._name, self._lines.number)
+            self._section = kind, [], Place(self._name, self._lines.number), self._command
         self._in_section(line)
 
     def _in_section(self, line: str) -> bool:
@@ -167,9 +165,10 @@ class TextReader:
 
     def _close_section(self) -> None:
         if self._section is not None:
-            kind, lines, place = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place))
+            kind, lines, place, command = self._section
+            self._sections.append(Section(kind.name, tuple(lines), place, command))
             self._section = None
+            self._command = ""
 
     # What follows
 
@@ -180,7 +179,7 @@ class TextReader:
         verdict = None if log is None else verdict_of(log)
         statements = [*self._problems(facts), *self._explained(facts)]
         answers: dict[tuple[str, ...], Any] = {}
-        proofs: list[Parsed] = []
+        tables: list[Parsed] = []
         kinds = {kind.name: kind for kind in KINDS}
         for section in self._sections:
             read = kinds[section.kind].read
@@ -188,9 +187,9 @@ class TextReader:
             self._kinds[section.kind] += parsed.lines
             statements += parsed.statements
             answers.update(parsed.answers)
-            proofs.append(parsed)
-        statements += _of_node(answers)
-        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in proofs)
+            tables.append(parsed)
+        statements += judged(answers, frozenset().union(*(parsed.checks for parsed in tables)))
+        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables)
         return Reading(
             files=tuple(self._files),
             kinds=tuple(
@@ -203,6 +202,7 @@ class TextReader:
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
             unread_lines=tuple(self._unread),
+            shown=tuple(dict.fromkeys(parsed.shows for parsed in tables if parsed.shows)),
             log=log,
             log_verdict=verdict,
         )
@@ -281,44 +281,10 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         if statement.proves is not Proof.NOTHING:
             proofs.setdefault(statement.proves, statement)
     if len({Proof.HOST if proof is Proof.NO_GDR else proof for proof in proofs}) > 1:
-        texts = "; ".join(f"{_PROVEN[proof]} ({of.place})" for proof, of in proofs.items())
+        texts = "; ".join(f"{_PROVEN[proof]} ({said.place})" for proof, said in proofs.items())
         return Proven("mixed", f"Mixed: {texts}")
     for proof, statement in proofs.items():
         return Proven(proof.value, f"{_PROVEN[proof][0].upper()}{_PROVEN[proof][1:]}", statement.place)
     if any(network.text in TCP_NETWORKS for network in facts.networks) and len(facts.networks) == 1:
         return Proven(Proof.HOST.value, "NCCL chose TCP, without GPUDirect RDMA", facts.networks[0].first)
     return Proven("unknown", "This text does not show whether GPUDirect RDMA is used")
-
-
-_WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}
-
-
-def _of_node(answers: dict[tuple[str, ...], Any]) -> list[Statement]:
-    """Return what the checks find in what the text says of the node."""
-    if not answers:
-        return []
-    examination = examine(PastedHost(answers))
-    return [_of_finding(finding) for finding in judge(examination).found]
-
-
-def _of_finding(finding: Finding) -> Statement:
-    evidence = finding.evidence[0] if finding.evidence else None
-    return Statement(
-        finding.id,
-        "node",
-        _WEIGHTS[finding.severity.value],
-        finding.title,
-        finding.cause,
-        "" if finding.fix is None else _fix_text(finding.fix),
-        text="" if evidence is None else f"{evidence.source}: {evidence.value}",
-        source=finding.reference,
-    )
-
-
-def _fix_text(plan: Plan) -> str:
-    """Return what to do; a command that names what only stands for a device is said in words."""
-    steps = (
-        step.why if step.is_instruction or PLACEHOLDER in step.command else step.command
-        for step in plan.steps
-    )
-    return f"{plan.title}: {'; '.join(steps)}."

@@ -42,6 +42,7 @@ class ReadDocument(TypedDict):
     label: Literal[""]
     exit_status: ExitStatus  # as of gdrtop check
     proven: Annotated[Proven, Changed(path=Literal["gdr", "no-gdr", "host", "nvlink", "mixed", "unknown"])]
+    shown: tuple[str, ...]  # by tables, which prove nothing, a sentence each
     kinds: tuple[SeenKind, ...]
     statements: tuple[Statement, ...]
     lines: int  # that are not empty
@@ -80,7 +81,7 @@ def write_reading(
 
 def read_json(reading: Reading, at: float) -> dict[str, Any]:
     """Return the JSON document."""
-    names = ("proven", "kinds", "statements", "lines", "unread", "unread_lines")
+    names = ("proven", "shown", "kinds", "statements", "lines", "unread", "unread_lines")
     content = object_of(
         {"exit_status": reading.exit_status, **{name: getattr(reading, name) for name in names}}
     )
