@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
-from probes.read import ports, topology_matrix
+from probes.read import nvidia_smi, ports, topology_matrix
 from probes.read.reading import Parsed, Section
 
 
@@ -36,8 +36,12 @@ KINDS: tuple[Kind, ...] = (
         ports.read_netdevs,
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
+    Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
+    Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query),
+    Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml),
+    Kind("nvidia-smi nvlink", nvidia_smi.LINKS_SIGN, nvidia_smi.read_links),
 )
-"""In the order in which their signs are tried."""
+"""In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 
 # Words by which a line of a log belongs to a program, wherever they stand.
 LOGS = {

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from probes.base.text import printable
 from probes.messages.catalogue import catalogue, explain
@@ -24,6 +23,7 @@ _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
+_MOST_SHOWN = 32  # sentences about tables
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
@@ -88,7 +88,7 @@ class TextReader:
         of_nccl: list[str] = []
         for line in lines:
             self._all += 1
-            if not line or line.isspace():
+            if _WORD.search(line) is None:  # also rulers and the frames of tables
                 self._blank += 1
                 of_nccl.append("")
                 self._in_section(line)
@@ -178,18 +178,18 @@ class TextReader:
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
         statements = [*self._problems(facts), *self._explained(facts)]
-        answers: dict[tuple[str, ...], Any] = {}
-        tables: list[Parsed] = []
+        tables: list[tuple[str, Parsed]] = []
         kinds = {kind.name: kind for kind in KINDS}
         for section in self._sections:
             read = kinds[section.kind].read
             parsed = Parsed() if read is None else read(section)
             self._kinds[section.kind] += parsed.lines
             statements += parsed.statements
-            answers.update(parsed.answers)
-            tables.append(parsed)
-        statements += judged(answers, frozenset().union(*(parsed.checks for parsed in tables)))
-        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables)
+            tables.append((section.kind, parsed))
+        tables_read = [parsed for _, parsed in tables]
+        by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
+        statements += judged([parsed for _, parsed in by_rank])
+        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables_read)
         return Reading(
             files=tuple(self._files),
             kinds=tuple(
@@ -202,7 +202,7 @@ class TextReader:
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
             unread_lines=tuple(self._unread),
-            shown=tuple(dict.fromkeys(parsed.shows for parsed in tables if parsed.shows)),
+            shown=_shown(parsed.shows for parsed in tables_read),
             log=log,
             log_verdict=verdict,
         )
@@ -240,6 +240,16 @@ class TextReader:
             for problem in facts.problems
             if problem.kind not in _UNEXPLAINED
         ]
+
+
+def _shown(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Return the sentences, without those that another one holds."""
+    distinct = tuple(dict.fromkeys(filter(None, sentences)))
+    return tuple(
+        text
+        for text in distinct
+        if not any(text is not other and text.rstrip(".") in other for other in distinct[:_MOST_SHOWN])
+    )[:_MOST_SHOWN]
 
 
 def _distinct(statements: Iterable[Statement]) -> list[Statement]:

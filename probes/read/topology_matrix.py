@@ -178,8 +178,8 @@ def _far(
             cause = f"{place_of_them}. Other GPUs have one below their PCIe switch."
         else:
             cause = (
-                f"{place_of_them}. With C2C links to the CPU (Grace, Vera) this is how the machine is built, and"
-                " in a virtual machine the table is not the host's."
+                f"{place_of_them}. With C2C links to the CPU (Grace, Vera) this is how the machine is built;"
+                " in a virtual machine, the table is not the host's."
             )
         helpers = {
             gpu: [other for other in near if _NVLINK.fullmatch(matrix.cell(gpu, other))] for gpu in found
