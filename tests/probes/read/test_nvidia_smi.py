@@ -155,7 +155,8 @@ def test_a_text_with_fewer_gpus_than_the_node_says_so() -> None:
 def test_the_table_and_the_query_of_one_node_add_up() -> None:
     text = f"{query(bar1='256 MiB')}\n{TABLE}"
     assert "bar1-too-small" in found_in(text)
-    assert read(text).shown == ("2 NVIDIA H100 80GB HBM3, driver 580.105.08, CUDA 13.0.",) + (
+    assert read(text).shown == (
+        "2 NVIDIA H100 80GB HBM3, driver 580.105.08, CUDA 13.0.",
         "2 NVIDIA H100 80GB HBM3, driver 590.48.01, CUDA 13.1.",
     )
 
