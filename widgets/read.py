@@ -113,10 +113,8 @@ def _kinds(reading: Reading) -> str:
 def _unread(reading: Reading, width: int) -> list[Line]:
     if not reading.unread:
         return []
-    count = plural(reading.unread, "line")
-    lines: list[Line] = [
-        *wrapped(f"Not read: {count} of {reading.lines}, which gdrtop does not know.", width)
-    ]
+    count = f"{plural(reading.unread, 'line')} of {reading.lines}"
+    lines: list[Line] = [*wrapped(f"Not read: {count}, which gdrtop does not know.", width)]
     return [*lines, *(line(f"  {text}"[:width]) for text in _few(reading.unread_lines))]
 
 

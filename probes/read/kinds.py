@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
+from probes.facts.pci.nic_families import FAMILIES
 from probes.read import nvidia_smi, ports, topology_matrix
 from probes.read.reading import Parsed, Section
 
@@ -32,7 +33,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
         "ibdev2netdev",
-        r"\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
+        r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
@@ -57,10 +58,7 @@ LOGS = {
     "NIXL": "NIXL log",
     "NVRM": "kernel log",
     "nvidia_peermem": "kernel log",
-    "mlx5_core": "kernel log",
-    "bnxt_en": "kernel log",
-    "bnxt_re": "kernel log",
-    "irdma": "kernel log",
+    **{module: "kernel log" for family in FAMILIES for module in family.modules},
     "pcieport": "kernel log",
     "DMAR": "kernel log",
 }

@@ -50,6 +50,10 @@ _WRAPPERS = re.compile(
         )
     )
 )
+# A piece without any of these has plain lines, but for what stands at their beginnings.
+_UNUSUAL = re.compile(
+    r"[\x1b\r\\&]|[b3e^]\[|\[[\d;]{0,12}m|<br|```|~~~| kernel: | \| | systemd\[|</?(?:de|su|pr|co)"
+)
 _LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) ")
 _MESSAGE_KEYS = ("message", "msg", "log", "MESSAGE", "body", "textPayload", "_line", "line", "text")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#39|#34|#x27);")
@@ -70,9 +74,14 @@ class Lines:
         text = self._carry + piece
         lines = text.split("\n")
         self._carry = lines.pop()[:MOST_OF_A_LINE]
+        is_plain = not self._part and not _UNUSUAL.search(text)
         for line in lines:
             self.number += 1
-            yield from self._whole(line)
+            if is_plain and line[:1] not in _MAY_WRAP and len(line) <= MOST_OF_A_LINE:
+                yield line
+            else:
+                yield from self._whole(line)
+                is_plain = is_plain and not self._part
 
     def end(self) -> Iterator[str]:
         """Yield what is left."""

@@ -13,10 +13,10 @@ import zlib
 from collections.abc import Iterator
 
 from probes.checks.nic import devices, port_rates, port_state, roce_gids, roce_mtu
+from probes.host.values import RDMA_CLASS
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section
 
-_CLASS = "/sys/class/infiniband"
 _STATES = {
     "down": "1: DOWN",
     "initializing": "2: INIT",
@@ -81,7 +81,7 @@ class _Files:
 
     def device(self, name: str) -> str:
         """Return the directory of a device, below a PCI function that stands for its own."""
-        path = f"{_CLASS}/{name}"
+        path = f"{RDMA_CLASS}/{name}"
         number = zlib.crc32(name.encode()) % (1 << 16)
         function = f"{PLACEHOLDER}{number >> 8:02x}:{number & 31:02x}.0"
         self.answers[("resolve", f"{path}/device")] = f"/sys/devices/pciffff:00/{function}"
@@ -141,7 +141,7 @@ def _blocks(section: Section, head: re.Pattern[str], keys: dict[str, str]) -> Pa
             if number:
                 _port_file(files, device, number, key, value)
             elif key in keys:
-                files.put(f"{_CLASS}/{device}/{keys[key]}", value)
+                files.put(f"{RDMA_CLASS}/{device}/{keys[key]}", value)
         else:
             continue
         read += 1
@@ -188,7 +188,7 @@ def read_rdma_link(section: Section) -> Parsed:
         files.port(match[1], match[2], state=_state(match[3]), phys_state=physical)
         if match[5]:
             files.port(match[1], match[2], link_layer="Ethernet")
-            files.answers[("file", f"{_CLASS}/{match[1]}/ports/{match[2]}/gid_attrs/ndevs/0")] = match[
+            files.answers[("file", f"{RDMA_CLASS}/{match[1]}/ports/{match[2]}/gid_attrs/ndevs/0")] = match[
                 5
             ].encode()
         elif "subnet_prefix" in match[0] or " lid " in match.string:

@@ -274,7 +274,7 @@ _PROVEN = {
     Proof.GDR: "GPU memory goes through the NIC: GPUDirect RDMA is in use",
     Proof.NO_GDR: "GPUDirect RDMA is not used",
     Proof.HOST: "data goes through host memory or TCP, without GPUDirect RDMA",
-    Proof.NVLINK: "GPUs of different nodes exchange data by NVLink, without a NIC",
+    Proof.NVLINK: "GPUs of different nodes exchange data over NVLink, without a NIC",
 }
 _STATES = {State.ALL: Proof.GDR, State.NONE: Proof.HOST}
 
@@ -291,7 +291,7 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         if statement.proves is not Proof.NOTHING:
             proofs.setdefault(statement.proves, statement)
     if len({Proof.HOST if proof is Proof.NO_GDR else proof for proof in proofs}) > 1:
-        texts = "; ".join(f"{_PROVEN[proof]} ({said.place})" for proof, said in proofs.items())
+        texts = "; ".join(f"{_PROVEN[proof]} ({statement.place})" for proof, statement in proofs.items())
         return Proven("mixed", f"Mixed: {texts}")
     for proof, statement in proofs.items():
         return Proven(proof.value, f"{_PROVEN[proof][0].upper()}{_PROVEN[proof][1:]}", statement.place)
