@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
-from probes.read import nvidia_smi, ports, topology_matrix
+from probes.read import nvidia_smi, pci_functions, ports, topology_matrix
 from probes.read.reading import Parsed, Section
 
 
@@ -41,6 +41,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query),
     Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml),
     Kind("nvidia-smi nvlink", nvidia_smi.LINKS_SIGN, nvidia_smi.read_links),
+    Kind("lspci", pci_functions.SIGN, pci_functions.read_functions),
+    Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
 )
 """In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 

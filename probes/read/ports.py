@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from probes.checks.nic import devices, port_rates, port_state, roce_gids, roce_mtu
+from probes.checks.nic import port_rates, port_state, roce_gids, roce_mtu
 from probes.host.values import RDMA_CLASS
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section
@@ -66,9 +66,9 @@ _TO_NETDEV = re.compile(
     r"port (\d{1,3}) (?:\(\w{1,20}\)\s*)?==> (\S{1,20}) \((\w{1,20})\)"
 )
 Answers = dict[tuple[str, ...], object]
-_CHECKS = frozenset(
+_CHECKS = frozenset(("nic-firmware-mismatch",)) | frozenset(
     check.id
-    for area in (devices.AREA, port_state.AREA, port_rates.AREA, roce_gids.AREA, roce_mtu.AREA)
+    for area in (port_state.AREA, port_rates.AREA, roce_gids.AREA, roce_mtu.AREA)
     for check in area.checks
 )
 

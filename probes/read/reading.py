@@ -55,7 +55,8 @@ class Parsed:
     lines: int = 0  # that were read
     statements: tuple[Statement, ...] = ()
     answers: Mapping[tuple[str, ...], Any] = field(default_factory=dict)  # of a PastedHost
-    checks: frozenset[str] = frozenset()  # that these answers suffice for
+    # That these answers suffice for, also if the node has devices that the text does not show.
+    checks: frozenset[str] = frozenset()
     shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
 
 
