@@ -95,9 +95,7 @@ _REGION = re.compile(
 )
 _EXPRESS = re.compile(r"Capabilities: \[\w+\] Express(?: \(v(\d)\))? ([A-Z][\w ]+?)(?: \([\w+-]+\))?(?:,|$)")
 _PAYLOAD = re.compile(r"MaxPayload (\d{3,4}) bytes, MaxReadReq (\d{3,4}) bytes")
-_LINK = re.compile(
-    r"Lnk(Cap|Sta):.*?Speed (\d{1,3}(?:\.\d)?)GT/s(?: \((\w+)\))?, Width x(\d{1,2})(?: \((\w+)\))?"
-)
+_LINK = re.compile(r"Lnk(Cap|Sta):.*?Speed (\d{1,3}(?:\.\d)?)GT/s(?: \(\w+\))?, Width x(\d{1,2})")
 _RESIZABLE = re.compile(r"BAR (\d): current size: (\w{1,8}), supported: ([\w ]{1,200})")
 _FLAG = re.compile(r"(\w{1,20})([+-])")
 _DRIVER = re.compile(r"Kernel driver in use: (\S{1,40})")
