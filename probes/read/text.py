@@ -21,6 +21,7 @@ from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Stat
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
 _MOST_SHOWN = 32  # sentences about tables
@@ -57,7 +58,8 @@ class TextReader:
         self._name, self._size = "", 0
         self._lines = Lines()
         self._section: tuple[Kind, list[str], Place, str] | None = None
-        self._command = ""  # of the prompt since which no program has printed
+        self._command = ""  # of the last prompt, until its output ends
+        self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
         self._section_lines = 0
         self._kinds: Counter[str] = Counter()
@@ -107,12 +109,17 @@ class TextReader:
         words = self._interesting.intersection(_WORD.findall(line[:2000]))
         kind = self._signs.kind_of(line)
         if kind is not None:
+            self._has_printed = True
             self._begin_section(kind, line)
         elif prompt := PROMPT.match(line):
             self._close_section()
+            self._note_silence()
             self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
+            self._has_printed = False
             self._read += 1
+            return
         elif not self._in_section(line):
+            self._has_printed = True
             self._explain_line(line, words)
             return
         if words:
@@ -170,6 +177,13 @@ class TextReader:
             self._section = None
             self._command = ""
 
+    def _note_silence(self) -> None:
+        """Note that a command has printed nothing, where that says something."""
+        kind = None if self._has_printed else self._signs.silent(self._command)
+        if kind is not None and len(self._sections) < _MOST_SILENT:
+            place = Place(self._name, self._lines.number - 1)
+            self._sections.append(Section(kind.name, (), place, self._command))
+
     # What follows
 
     def reading(self) -> Reading:
@@ -183,7 +197,7 @@ class TextReader:
         for section in self._sections:
             read = kinds[section.kind].read
             parsed = Parsed() if read is None else read(section)
-            self._kinds[section.kind] += parsed.lines
+            self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
             tables.append((section.kind, parsed))
         tables_read = [parsed for _, parsed in tables]
