@@ -43,6 +43,7 @@ class ReadDocument(TypedDict):
     node: Maybe[str]  # against which the text was judged; null: by itself
     exit_status: ExitStatus  # as of gdrtop check
     proven: Annotated[Proven, Changed(path=Literal["gdr", "no-gdr", "host", "nvlink", "mixed", "unknown"])]
+    shown: tuple[str, ...]  # by tables, which prove nothing, a sentence each
     kinds: tuple[SeenKind, ...]
     statements: tuple[Statement, ...]
     lines: int  # that are not empty
@@ -95,7 +96,7 @@ def write_reading(
 
 def read_json(reading: Reading, at: float, node: Examination | None = None) -> dict[str, Any]:
     """Return the JSON document."""
-    names = ("proven", "kinds", "statements", "lines", "unread", "unread_lines")
+    names = ("proven", "shown", "kinds", "statements", "lines", "unread", "unread_lines")
     content = object_of(
         {"exit_status": reading.exit_status, **{name: getattr(reading, name) for name in names}}
     )
