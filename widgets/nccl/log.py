@@ -190,7 +190,7 @@ def _channel_kinds(facts: LogFacts) -> str:
     spans = "between and inside" if facts.communicators.nodes != 1 else "inside"
     for count, where in (
         (facts.local_channels, "inside nodes"),
-        (facts.nvlink_channels, f"{spans} nodes by NVLink"),
+        (facts.nvlink_channels, f"{spans} nodes over NVLink"),
     ):
         if count:
             parts.append(f"{count} {where}")
