@@ -104,7 +104,7 @@ class Collector:
         self._alike: dict[bytes, Alike] = {}
         self._newest_alike: Alike | None = None
         self._messages: set[str] = set()  # ids of those that were read
-        self._nothing: set[str] = set()  # lines that are no message, but for their digits
+        self._nothing: set[bytes] = set()  # lines that are no message, but for their numbers
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, Tally]] = {}
         self._reporters: dict[object, dict[str, None]] = {}
@@ -405,19 +405,20 @@ class Collector:
         programs: frozenset[str] = frozenset(),
     ) -> None:
         """Ask what a line means that need not mean anything."""
-        alike = _DIGITS.sub("#", text[:ALIKE_BYTES])
+        begin = text[:ALIKE_BYTES].encode("utf-8", "replace")
+        alike = begin.translate(None, _NUMBERS)
         if alike in self._nothing:
             return
         found = catalogue().find(text)
-        if found is not None and not (programs and found.message.program not in programs):
-            is_said = not found.message.is_general and explain(found).weight in weights
-        else:
+        if found is not None and found.message.is_general:
+            found = None
+        if found is None or (programs and found.message.program not in programs):
             is_said = False
-        if found is not None and is_said:
-            begin = text[:ALIKE_BYTES].encode("utf-8", "replace")
-            if not self._is_flood(begin, place.file, place.line):
-                self._problem(ProblemLine(found), text, place, header)
-        elif len(self._nothing) < _MOST_KINDS:
+        else:
+            is_said = explain(found).weight in weights
+        if is_said and not self._is_flood(begin, place.file, place.line):
+            self._problem(ProblemLine(found), text, place, header)
+        elif not is_said and len(self._nothing) < _MOST_KINDS:
             self._nothing.add(alike)
 
     def _diagnostic(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:

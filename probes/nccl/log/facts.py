@@ -119,6 +119,11 @@ class Problem:
     severity: str = "unknown"  # "critical", "warning", "note", "harmless"; "follows": from another error
     proves: str = ""  # of the path: "gdr", "no-gdr", "host", "nvlink"; "": nothing
 
+    @property
+    def is_cause(self) -> bool:
+        """Whether it may be why a job fails or is slow; what follows from another error is not."""
+        return self.severity in ("critical", "warning") and not self.is_note
+
 
 @frozen
 class Rings:
