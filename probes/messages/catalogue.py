@@ -22,6 +22,7 @@ FILES = ("cuda", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci", "mo
 """The files, by the programs that write the messages."""
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
+MODULES = "modules"  # what modprobe and the like print
 _WORD = re.compile(r"\w+")
 
 
