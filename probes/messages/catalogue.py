@@ -18,7 +18,19 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("cuda", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci", "modules", "nccl")
+FILES = (
+    "cuda",
+    "kernel-mlx",
+    "kernel-nics",
+    "kernel-nvidia",
+    "kernel-pci",
+    "launchers",
+    "modules",
+    "nccl",
+    "ofi",
+    "pytorch",
+    "rccl",
+)
 """The files, by the programs that write the messages."""
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
