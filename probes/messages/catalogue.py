@@ -25,6 +25,7 @@ FILES = (
     "kernel-nvidia",
     "kernel-pci",
     "launchers",
+    "modules",
     "mooncake",
     "mpi",
     "nccl",
@@ -41,6 +42,7 @@ FILES = (
 """The files, by the programs that write the messages."""
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
+MODULES = "modules"  # what modprobe and the like print
 _WORD = re.compile(r"\w+")
 
 
