@@ -1,6 +1,6 @@
 """perftest: RDMA bandwidth and latency of host and GPU memory over a NIC, between two ends.
 
-Its commands are in perftest_command.py, its errors in failures.py.
+Its commands are in perftest_command.py, its errors in probes/messages/perftest.toml.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, PATTERNS, Output, failures_in
+from probes.bandwidth.tools.failures import Output, failures_in
 from probes.bandwidth.tools.perftest_command import measured_speed
 from probes.bandwidth.tools.tool import BandwidthTool, Parser
 from probes.facts.system.tools import PERFTEST_BUILD
@@ -66,7 +66,6 @@ _ENDS_OF_CUDA = re.compile(r"^(?:initializing CUDA|destroying current CUDA Ctx)"
 _DMABUF = re.compile(r"^Calling ibv_reg_(?:dmabuf_mr\(|mr_ex with dmabuf)")
 _EXPORTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
 _ALLOCATED = re.compile(r"^allocated GPU buffer")
-_FAILURES = (*FIRST_PATTERNS, *PATTERNS, *LAST_PATTERNS)
 _INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
 
 
@@ -145,7 +144,7 @@ class PerftestOutput(Parser):
 
     def _failure(self, line: str) -> tuple[Output, ...]:
         memory = BY_DMABUF if self._dmabuf else BY_PEERMEM if self._gpu else ""
-        return failures_in(line, _FAILURES, memory)
+        return failures_in(line, TOOL.messages, memory)
 
     def _row(self, line: str) -> tuple[Output, ...]:
         fields = line.split()
@@ -202,7 +201,7 @@ GPU_BUILD_HINT = (
 class Perftest(BandwidthTool):
     """ib_write_bw and its siblings."""
 
-    failure_patterns = PATTERNS
+    messages = ("perftest", "system")
 
     def parser(self, program: str) -> PerftestOutput:
         return PerftestOutput()
