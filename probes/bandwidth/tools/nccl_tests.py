@@ -182,6 +182,7 @@ class NcclTestsOutput(Parser):
         self._group: tuple[str, ...] = ()  # the columns of one group
         self._groups = 0
         self._has_timestamps = False
+        self._more_columns = 0  # behind the groups: #iters
         self._routes: set[str] = set()
 
     def read(self, line: str) -> tuple[Output, ...]:
@@ -229,7 +230,8 @@ class NcclTestsOutput(Parser):
             return ()
         first = names.index(time)
         rest = names[first : len(names) - self._has_timestamps]
-        group = tuple(rest[: len(rest) // names.count(time)])
+        length, self._more_columns = divmod(len(rest), names.count(time))
+        group = tuple(rest[:length])
         self._group = group if "algbw" in group and "busbw" in group else ()
         return fact(About.PHASE, MEASURING, line)
 
@@ -240,6 +242,7 @@ class NcclTestsOutput(Parser):
             return ()
         if self._has_timestamps and _TIMESTAMP.fullmatch(" ".join(fields[-2:])):
             fields = fields[:-2]
+        fields = fields[: len(fields) - self._more_columns]
         groups = self._groups
         while groups and not 3 <= len(fields) - groups * length <= 5:
             groups -= 1
