@@ -6,7 +6,7 @@ DEMO ?= hgx-h100+no-gdr-path
 # Some tests wait for programs that they start: one worker more than cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench screenshots man dist clean
+.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench reports screenshots man dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -37,6 +37,9 @@ lint: $(VENV)/.developing ## ruff, mypy and codespell
 
 bench: $(VENV)/.developing ## the time and memory budgets, against peers in the same run; JSON=file keeps them
 	$(BIN)/python -m tests.perf $(if $(JSON),--json $(JSON))
+
+reports: $(VENV)/.developing ## how many public reports gdrtop read answers rightly
+	$(BIN)/python -m tests.reports
 
 screenshots: $(VENV)/.developing ## the pictures and the recording in screenshots/
 	$(BIN)/python -m tests.screenshots

@@ -67,6 +67,7 @@ examples:
                                   show many nodes on a screen, the worst first
   gdrtop live                     show what the running jobs do, as text
   gdrtop explain 41000            explain a process to its user; --job ID a whole job
+  gdrtop read ticket.txt          explain any text: logs, dmesg, outputs of tools, scripts, pods
   gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
   gdrtop ras                      ask NCCL which rank the others wait for
   gdrtop hang 4711                query every source for why a job hangs
@@ -89,6 +90,7 @@ _COMMANDS = {
     "modules": "print the kernel modules in load order, and why one is missing",
     "live": "show which jobs use GPUDirect RDMA now, on which path and how fast, and what changes",
     "explain": "explain a job to its user: devices, limits, the path of each library, what to change",
+    "read": "explain any text: logs, dmesg, outputs of tools, scripts and pods",
     "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
     "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
     "hang": "show why a job hangs: the suspect, the evidence and the next command",
@@ -127,6 +129,7 @@ _HINTS = {
     **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
     **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
     **dict.fromkeys(("history", "reliable", "flaky"), "; did you mean gdrtop reliability?"),
+    **dict.fromkeys(("paste", "text", "dmesg", "what"), "; did you mean gdrtop read?"),
     "manual": "; did you mean gdrtop help?",
     **dict.fromkeys(("upgrade", "reboot", "predict"), "; did you mean gdrtop forecast?"),
     "replay": "; did you mean gdrtop --replay FILE?",
@@ -135,7 +138,7 @@ _HINTS = {
 # Commands that make garbage for longer than a moment.
 _LONG = (
     *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log"),
-    *("prove", "ras", "record", "report", "setup", "watch"),
+    *("prove", "ras", "read", "record", "report", "setup", "watch"),
 )
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")

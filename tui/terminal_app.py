@@ -105,6 +105,17 @@ class TerminalApp(App[R]):
 
         self.push_screen(HelpScreen(type(self.screen).__name__))
 
+    def on_paste(self, event: events.Paste) -> None:
+        """Open what a pasted text means; an input line has taken what was pasted into it."""
+        from tui.screens.read import LEAST_CHARACTERS, ReadScreen
+
+        if len(event.text) < LEAST_CHARACTERS:
+            self._explain("To read a text, paste it whole: a log, the output of a command, a script.")
+        elif isinstance(self.screen, ReadScreen):
+            self.switch_screen(ReadScreen(event.text))
+        elif not getattr(self.screen, "is_question", False):
+            self.push_screen(ReadScreen(event.text))
+
     def pop_screen(self) -> AwaitComplete:
         """Go back to the screen below."""
         self.action_note_step_back()

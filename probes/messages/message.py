@@ -213,10 +213,9 @@ def _agree(wanted: Mapping[str, str], given: Mapping[str, str]) -> bool:
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with what was read in the place of its placeholders; others stay."""
+    """Return a text with what was read in the place of its placeholders; a form may lack some."""
 
     def word(match: re.Match[str]) -> str:
-        value = values.get(match[1])
-        return match[0] if value is None else printable(value, _MOST_OF_A_VALUE)
+        return printable(values.get(match[1], ""), _MOST_OF_A_VALUE)
 
-    return _PLACEHOLDER.sub(word, text)
+    return " ".join(_PLACEHOLDER.sub(word, text).split())

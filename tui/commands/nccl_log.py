@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, TextIO, TypedDict
+from typing import Annotated, Any, Literal, Protocol, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Unknown
@@ -68,13 +68,8 @@ def write_nccl_log(
 ) -> int:
     """Read logs and print what they say; Ctrl-C ends the reading, not the printing."""
     errors = sys.stderr if errors is None else errors
-    try:
-        files = log_files(names)
-    except UnreadableLog as error:
-        raise UsageError(str(error)) from None
     reader = LogReader()
-    shown = {name: name for name in files} if options.json else short_names(files)
-    notes = _read(reader, shown, _Progress(errors, sum(map(size_of, files))))
+    notes = read_files(reader, names, errors, with_paths=options.json)
     facts = reader.facts()
     verdict = verdict_of(facts)
     for note in notes:
@@ -96,21 +91,43 @@ def nccl_log_json(facts: LogFacts, verdict: LogVerdict, at: float) -> dict[str, 
     return document("nccl-log", node, Origin(Source.RECORDED), at, content)
 
 
-def _read(reader: LogReader, files: dict[str, str], progress: _Progress) -> list[str]:
-    """Read the files; return what the user has to know about the reading."""
+class FileReader(Protocol):
+    """What reads files one after another."""
+
+    def begin(self, name: str) -> None:
+        """Begin a file, with the name that is shown."""
+
+    def feed(self, chunk: bytes, /) -> None:
+        """Read the next piece."""
+
+    def end(self, error: str = "") -> None:
+        """End the file; `error`: why it could not be read to its end."""
+
+
+def read_files(
+    reader: FileReader, names: Sequence[str], errors: TextIO, with_paths: bool = False
+) -> list[str]:
+    """Read files and patterns, with progress on a terminal; Ctrl-C ends the reading.
+
+    Returns what the user has to know about the reading. UsageError: a pattern matches no file.
+    """
+    try:
+        found = log_files(names)
+    except UnreadableLog as error:
+        raise UsageError(str(error)) from None
+    progress = _Progress(errors, sum(map(size_of, found)))
     notes: list[str] = []
     try:
-        for name, short in files.items():
-            shown = "stdin" if name == STDIN else shown_path(short)
-            error = ""
-            reader.begin(shown)
+        for name, short in ({name: name for name in found} if with_paths else short_names(found)).items():
+            broken = ""
+            reader.begin("stdin" if name == STDIN else shown_path(short))
             try:
                 for chunk in chunks_of_log(name, progress.advance):
                     reader.feed(chunk)
             except UnreadableLog as unreadable:
-                error = str(unreadable)
-                notes.append(f"{'stdin' if name == STDIN else shown_path(name)} cannot be read: {error}")
-            reader.end(error)
+                broken = str(unreadable)
+                notes.append(f"{'stdin' if name == STDIN else shown_path(name)} cannot be read: {broken}")
+            reader.end(broken)
     except KeyboardInterrupt:
         reader.end()
         notes.append("interrupted; this is what was read so far")

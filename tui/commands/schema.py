@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _DOCUMENTS = (
     *("check.Check", "forecast.Forecast", "forecast.Image", "topo.Topo"),
     *("modules.Modules", "live.live.Live", "explain.Explain", "nccl_log.NcclLog", "ras.Ras"),
+    "read.Read",
     *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "forecast.Upgrade", "env.Env"),
     *("bench.lists.Bench", "prove.Prove", "report.Report", "config.Config"),
     *("reliability.Reliability", "bench.bisect.BenchBisect", "fleet.output.Fleet"),

@@ -29,6 +29,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "live": "Do the running jobs use GPUDirect RDMA, and how fast?",
         "explain": "Why is the job of this user slow?",
         "environment": "Which variables does a job need, and which are wrong?",
+        "read": "What does this text mean: a log, an output, a script?",
         "nccl-log": "What does this NCCL log say?",
         "hang": "Why is this job stuck?",
         "ras": "Which rank do the others wait for?",

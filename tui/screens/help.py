@@ -41,6 +41,11 @@ _SCREENS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Job logs on this node: whether GPUDirect RDMA is used, why not, and what errors mean.",
         ("open", "file", "ras", "filter", "write", "refresh", "zoom"),
     ),
+    "ReadScreen": (
+        "PASTED TEXT",
+        "What a pasted text means. Paste a log, the output of a command or a script on any screen.",
+        ("write", "copy"),
+    ),
     "RasScreen": (
         "RAS",
         "What NCCL's RAS service knows about a job's ranks. Nothing is sent until you confirm.",
@@ -105,6 +110,7 @@ _SUBJECTS = {
     "DoctorScreen": "doctor",
     "LiveScreen": "live",
     "NcclScreen": "nccl-log",
+    "ReadScreen": "read",
     "RasScreen": "ras",
     "SetupScreen": "setup",
     "ActionsScreen": "actions",

@@ -1,0 +1,324 @@
+"""Read any text piece by piece: explain its lines, gather what belongs together, conclude."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from probes.base.evidence import Severity
+from probes.base.plan import Plan
+from probes.base.text import printable
+from probes.checks.judgment import judge
+from probes.messages.catalogue import catalogue, explain
+from probes.messages.message import Context, Found, Proof, Weight
+from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
+from probes.nccl.log.grammar import version_numbers
+from probes.nccl.log.reader import LogReader
+from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
+from probes.queries.finding import Finding
+from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
+from probes.read.lines import Lines
+from probes.read.pasted_host import PLACEHOLDER, PastedHost
+from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
+from probes.snapshot.examination import examine
+
+_MOST_STATEMENTS = 1000  # messages that differ in more than numbers
+_MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_UNREAD = 20  # lines that are shown
+_MOST_OF_A_TEXT = 400
+_MOST_MORE = 8  # titles with the same cause
+_WORD = re.compile(r"\w+")
+_ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
+_UNEXPLAINED = frozenset(("warning", "notice", "diagnostics"))
+_CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
+
+
+@dataclass
+class _Seen:
+    """A message, with its first line."""
+
+    found: Found
+    text: str
+    place: Place
+    count: int = 1
+
+
+class TextReader:
+    """Reads files one after another: `begin`, `feed` with pieces of any size, `end`; then `reading`.
+
+    `node`: words about the node on which the text was written (NODE_WORDS), as far as they are known.
+    """
+
+    def __init__(self, node: frozenset[str] = frozenset()) -> None:
+        self._node = node
+        self._catalogue = catalogue()
+        self._interesting = self._catalogue.words | LOGS.keys()
+        self._signs = Signs(KINDS)
+        self._log = LogReader()
+        self._files: list[LogFile] = []
+        self._name, self._size = "", 0
+        self._lines = Lines()
+        self._section: tuple[Kind, list[str], Place] | None = None
+        self._sections: list[Section] = []
+        self._section_lines = 0
+        self._kinds: Counter[str] = Counter()
+        self._seen: dict[object, _Seen] = {}
+        self._left_out = 0
+        self._all = self._blank = self._read = 0
+        self._unread: list[str] = []
+
+    def begin(self, name: str) -> None:
+        """Begin a file; `name` is shown with line numbers."""
+        self._name, self._size = printable(name, 1024), 0
+        self._lines = Lines()
+        self._log.begin(name)
+
+    def feed(self, piece: bytes) -> None:
+        """Read the next piece of the file; a character may be cut in two."""
+        self._size += len(piece)
+        self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+
+    def end(self, error: str = "") -> None:
+        """End the file."""
+        self._take(self._lines.end())
+        self._log.end(error)
+        self._close_section()
+        self._files.append(LogFile(self._name, self._size, self._lines.number, error))
+
+    def _take(self, lines: Iterable[str]) -> None:
+        of_nccl: list[str] = []
+        for line in lines:
+            self._all += 1
+            if not line or line.isspace():
+                self._blank += 1
+                of_nccl.append("")
+                self._in_section(line)
+                continue
+            is_nccl = "NCCL " in line
+            # The reader of NCCL's logs counts lines: empty ones stand for those of others.
+            of_nccl.append(line if is_nccl else "")
+            if is_nccl and _CHANNEL.search(line):
+                self._count("NCCL log")
+                continue
+            self._line(line)
+        if of_nccl:
+            self._log.feed(("\n".join(of_nccl) + "\n").encode("utf-8", "replace"))
+
+    def _line(self, line: str) -> None:
+        words = self._interesting.intersection(_WORD.findall(line[:2000]))
+        kind = self._signs.kind_of(line)
+        if kind is not None:
+            self._begin_section(kind, line)
+        elif PROMPT.match(line):
+            self._close_section()
+        elif not self._in_section(line):
+            self._explain_line(line, words)
+            return
+        if words:
+            self._explain_line(line, words, is_section=True)
+
+    def _explain_line(self, line: str, words: frozenset[str] | set[str], is_section: bool = False) -> None:
+        found = self._catalogue.find(line) if words else None
+        kinds = {LOGS[word] for word in words & LOGS.keys()} if not is_section else ()
+        for kind in kinds:
+            self._count(kind)
+        if found is not None:
+            self._message(found, line)
+            if not kinds and not is_section:
+                self._count(f"{found.message.program} output")
+        elif not kinds and not is_section:
+            if len(self._unread) < _MOST_UNREAD:
+                self._unread.append(printable(line.strip(), 200))
+            return
+        if not is_section:
+            self._read += 1
+
+    def _count(self, kind: str) -> None:
+        self._kinds[kind] += 1
+
+    def _message(self, found: Found, line: str) -> None:
+        key = (found.message.id, *sorted(found.values.items()))
+        seen = self._seen.get(key)
+        if seen is not None:
+            seen.count += 1
+        elif len(self._seen) < _MOST_STATEMENTS:
+            place = Place(self._name, self._lines.number)
+            self._seen[key] = _Seen(found, printable(line.strip(), _MOST_OF_A_TEXT), place)
+        else:
+            self._left_out += 1
+
+    # Sections
+
+    def _begin_section(self, kind: Kind, line: str) -> None:
+        if self._section is None or self._section[0] is not kind:
+            self._close_section()
+            self._section = kind, [], Place(self._name, self._lines.number)
+        self._in_section(line)
+
+    def _in_section(self, line: str) -> bool:
+        if self._section is None or self._section_lines >= _MOST_SECTION_LINES:
+            return False
+        self._section[1].append(line)
+        self._section_lines += 1
+        return True
+
+    def _close_section(self) -> None:
+        if self._section is not None:
+            kind, lines, place = self._section
+            self._sections.append(Section(kind.name, tuple(lines), place))
+            self._section = None
+
+    # What follows
+
+    def reading(self) -> Reading:
+        """Return what all files say together."""
+        facts = self._log.facts()
+        log = facts if facts.nccl_lines else None
+        verdict = None if log is None else verdict_of(log)
+        statements = [*self._problems(facts), *self._explained(facts)]
+        answers: dict[tuple[str, ...], Any] = {}
+        proofs: list[Parsed] = []
+        kinds = {kind.name: kind for kind in KINDS}
+        for section in self._sections:
+            read = kinds[section.kind].read
+            parsed = Parsed() if read is None else read(section)
+            self._kinds[section.kind] += parsed.lines
+            statements += parsed.statements
+            answers.update(parsed.answers)
+            proofs.append(parsed)
+        statements += _of_node(answers)
+        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in proofs)
+        return Reading(
+            files=tuple(self._files),
+            kinds=tuple(
+                SeenKind(name, count, name not in kinds or kinds[name].is_sure)
+                for name, count in self._kinds.most_common()
+                if count
+            ),
+            proven=_proven(facts, verdict, statements),
+            statements=tuple(_distinct(statements)),
+            lines=self._all - self._blank,
+            unread=max(0, self._all - self._blank - read_lines),
+            unread_lines=tuple(self._unread),
+            log=log,
+            log_verdict=verdict,
+        )
+
+    def _explained(self, facts: LogFacts) -> list[Statement]:
+        versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
+        of_nccl = Context(
+            version=min(versions, default=None),
+            settings={setting.name: setting.value for setting in facts.settings},
+            node=self._node,
+            beside=frozenset(seen.found.message.id for seen in self._seen.values()),
+        )
+        of_others = replace(of_nccl, version=None)
+        statements = []
+        for seen in self._seen.values():
+            context = of_nccl if seen.found.message.program == "NCCL" else of_others
+            meaning = explain(seen.found, context)
+            statements.append(replace(statement_of(meaning, seen.text, seen.place), count=seen.count))
+        return statements
+
+    def _problems(self, facts: LogFacts) -> list[Statement]:
+        """Return what the reader of NCCL's logs makes of lines that the catalogue explains."""
+        return [
+            Statement(
+                problem.kind,
+                "NCCL",
+                Weight.NOTE if problem.is_note else Weight.CRITICAL,
+                problem.title,
+                problem.cause,
+                problem.fix,
+                text=problem.seen.text,
+                place=problem.seen.first,
+                count=problem.seen.count,
+            )
+            for problem in facts.problems
+            if problem.kind not in _UNEXPLAINED
+        ]
+
+
+def _distinct(statements: Iterable[Statement]) -> list[Statement]:
+    """Return what has one cause once, the heaviest first and those of one weight in the order of the text."""
+    found: dict[tuple[str, str, str], Statement] = {}
+    for statement in statements:
+        key = statement.id, statement.cause, statement.fix
+        known = found.get(key)
+        if known is None:
+            found[key] = statement
+        elif statement.text in known.text or known.text in statement.text:  # the same line
+            found[key] = replace(known, count=max(known.count, statement.count))
+        else:
+            more = known.more
+            if statement.title not in (known.title, *more) and len(more) < _MOST_MORE:
+                more = *more, statement.title
+            found[key] = replace(known, count=known.count + statement.count, more=more)
+    return sorted(found.values(), key=lambda statement: _ORDER.index(statement.weight))
+
+
+_PROVEN = {
+    Proof.GDR: "GPU memory goes through the NIC: GPUDirect RDMA is in use",
+    Proof.NO_GDR: "GPUDirect RDMA is not used",
+    Proof.HOST: "data goes through host memory or TCP, without GPUDirect RDMA",
+    Proof.NVLINK: "GPUs of different nodes exchange data over NVLink, without a NIC",
+}
+_STATES = {State.ALL: Proof.GDR, State.NONE: Proof.HOST}
+
+
+def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[Statement]) -> Proven:
+    """Return what proves the path: the channels of NCCL first, then single lines."""
+    if verdict is not None and facts.channels.total and verdict.state is not State.UNKNOWN:
+        proof = _STATES.get(verdict.state)
+        places = [rank.first_staged or rank.first_gdr for rank in facts.ranks]
+        path = "mixed" if proof is None else proof.value
+        return Proven(path, f"GPUDirect RDMA: {verdict.text}", next(filter(None, places), None))
+    proofs: dict[Proof, Statement] = {}
+    for statement in statements:
+        if statement.proves is not Proof.NOTHING:
+            proofs.setdefault(statement.proves, statement)
+    if len({Proof.HOST if proof is Proof.NO_GDR else proof for proof in proofs}) > 1:
+        texts = "; ".join(f"{_PROVEN[proof]} ({statement.place})" for proof, statement in proofs.items())
+        return Proven("mixed", f"Mixed: {texts}")
+    for proof, statement in proofs.items():
+        return Proven(proof.value, f"{_PROVEN[proof][0].upper()}{_PROVEN[proof][1:]}", statement.place)
+    if any(network.text in TCP_NETWORKS for network in facts.networks) and len(facts.networks) == 1:
+        return Proven(Proof.HOST.value, "NCCL chose TCP, without GPUDirect RDMA", facts.networks[0].first)
+    return Proven("unknown", "This text does not show whether GPUDirect RDMA is used")
+
+
+_WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}
+
+
+def _of_node(answers: dict[tuple[str, ...], Any]) -> list[Statement]:
+    """Return what the checks find in what the text says of the node."""
+    if not answers:
+        return []
+    examination = examine(PastedHost(answers))
+    return [_of_finding(finding) for finding in judge(examination).found]
+
+
+def _of_finding(finding: Finding) -> Statement:
+    evidence = finding.evidence[0] if finding.evidence else None
+    return Statement(
+        finding.id,
+        "node",
+        _WEIGHTS[finding.severity.value],
+        finding.title,
+        finding.cause,
+        "" if finding.fix is None else _fix_text(finding.fix),
+        text="" if evidence is None else f"{evidence.source}: {evidence.value}",
+        source=finding.reference,
+    )
+
+
+def _fix_text(plan: Plan) -> str:
+    """Return what to do; a command that names what only stands for a device is said in words."""
+    steps = (
+        step.why if step.is_instruction or PLACEHOLDER in step.command else step.command
+        for step in plan.steps
+    )
+    return f"{plan.title}: {'; '.join(steps)}."

@@ -1,0 +1,100 @@
+"""What a text is, what it proves, and what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.messages.message import Weight
+from probes.read.reading import Reading
+from probes.read.text import TextReader
+from tests.support.nccl_logs import channel, info
+
+
+def read(text: str | bytes, name: str = "text", size: int = 1 << 20) -> Reading:
+    reader = TextReader()
+    content = text.encode() if isinstance(text, str) else text
+    reader.begin(name)
+    for start in range(0, len(content), size):
+        reader.feed(content[start : start + size])
+    reader.end()
+    return reader.reading()
+
+
+STAGED = info("NCCL version 2.26.2+cuda12.2", channel(gdr=False))
+GDR = info("NCCL version 2.26.2+cuda12.2", channel())
+IBSTAT = """\
+CA 'mlx5_0'
+	CA type: MT4129
+	Number of ports: 1
+	Firmware version: 28.39.1002
+	Port 1:
+		State: Initializing
+		Physical state: LinkUp
+		Rate: 400
+		Base lid: 65535
+		SM lid: 0
+		Link layer: InfiniBand
+"""
+
+
+@pytest.mark.parametrize(("text", "path"), [(STAGED, "host"), (GDR, "gdr"), (STAGED + GDR, "mixed")])
+def test_channels_of_nccl_prove_the_path(text: str, path: str) -> None:
+    assert read(text).proven.path == path
+
+
+def test_the_prefixes_of_collectors_change_nothing() -> None:
+    wrapped = "".join(f"[pod/train-0/main] 2026-11-29T02:23:43Z {line}\n" for line in GDR.splitlines())
+    assert read(wrapped).proven.path == "gdr"
+
+
+def test_a_line_of_the_catalogue_says_cause_and_fix_and_where_it_stands() -> None:
+    reading = read(
+        "first\nhost:1:2 [0] misc/ibvwrap.cc:92 NCCL WARN Call to ibv_open_device failed\n", "job.log"
+    )
+    (statement,) = [found for found in reading.statements if found.id == "open-device"]
+    assert statement.weight is Weight.CRITICAL
+    assert "/dev/infiniband" in statement.cause
+    assert str(statement.place) == "job.log:2"
+    assert reading.exit_status == 2
+
+
+def test_ports_are_judged_by_the_checks_of_a_node() -> None:
+    reading = read(IBSTAT)
+    assert [kind.name for kind in reading.kinds] == ["ibstat"]
+    assert "ib-port-not-active-no-subnet-manager" in {statement.id for statement in reading.statements}
+
+
+def test_several_kinds_stand_in_one_text() -> None:
+    reading = read(f"$ ibstat\n{IBSTAT}$ cat job.log\n{GDR}")
+    assert {"ibstat", "NCCL log"} <= {kind.name for kind in reading.kinds}
+    assert reading.proven.path == "gdr"
+
+
+def test_what_is_not_known_is_said() -> None:
+    reading = read("Dear all,\nnothing of it is known.\n")
+    assert reading.unread == 2
+    assert reading.exit_status == 3
+    assert not reading.statements
+
+
+def test_a_fake_address_is_never_shown() -> None:
+    shown = " ".join(statement.fix for statement in read(IBSTAT.replace("Initializing", "Down")).statements)
+    assert "ffff:" not in shown
+
+
+@given(st.binary(max_size=3000), st.integers(1, 700))
+def test_any_bytes_are_read_or_unknown(content: bytes, size: int) -> None:
+    reading = read(content, size=size)
+    assert reading.unread <= reading.lines
+
+
+_PIECES = st.sampled_from(
+    [*IBSTAT.splitlines(), *GDR.splitlines(), "", "x" * 100, "  Port 99999:", "link a/1: state"]
+)
+
+
+@given(st.lists(_PIECES, max_size=40))
+def test_torn_outputs_are_read_or_unknown(lines: list[str]) -> None:
+    assert read("\n".join(lines)).proven.text

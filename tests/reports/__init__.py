@@ -1,0 +1,1 @@
+"""Public reports with the cause that was found, put to gdrtop read."""

@@ -1,0 +1,105 @@
+"""What a text means: what it proves, what follows from it, and what could not be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from probes.base.text import join_limited, plural
+from probes.messages.message import Weight
+from probes.read.reading import Reading, Statement
+from widgets.base.lines import Line, Run, Tone, line, section, wrapped
+
+_MOST = 24  # statements of one section
+_MARKS = {"gdr": ("✓", Tone.GOOD), "nvlink": ("✓", Tone.GOOD), "unknown": ("?", Tone.PLAIN)}
+_LABEL = 8
+
+
+def draw(reading: Reading, width: int) -> list[Line]:
+    """Return all lines, at most `width` cells each."""
+    if not reading.kinds:
+        known = "gdrtop knows no line of this text. gdrtop help read lists what it can read."
+        return [*wrapped(f"? {known}", width), *_unread(reading, width)]
+    mark, tone = _MARKS.get(reading.proven.path, ("✗", Tone.BAD))
+    place = f" ({reading.proven.place})" if reading.proven.place is not None else ""
+    lines = wrapped(f"{mark} {reading.proven.text}{place}", width, tone)
+    for reason in () if reading.log_verdict is None else reading.log_verdict.reasons:
+        places = ", ".join(map(str, reason.places))
+        lines += _hanging(f"- {reason.text}{f' ({places})' if places else ''}", width)
+    groups: dict[str, list[Statement]] = {"Errors": [], "Warnings": [], "Notes": [], "Harmless": []}
+    follows = []
+    for statement in reading.statements:
+        if statement.weight is Weight.FOLLOWS:
+            follows.append(statement)
+        else:
+            groups[_TITLES[statement.weight]].append(statement)
+    for title, statements in groups.items():
+        is_short = title == "Harmless"
+        shown = [row for each in statements[:_MOST] for row in _statement(each, width, is_short)]
+        left = len(statements) - _MOST
+        lines += section(
+            title, [*shown, *([line(f"  and {left} more (--json shows all)")] if left > 0 else [])]
+        )
+    lines += section(
+        "Follows from other lines", [row for each in follows[:_MOST] for row in _statement(each, width, True)]
+    )
+    lines += [(), *wrapped(_kinds(reading), width)]
+    return [*lines, *_unread(reading, width)]
+
+
+_TITLES = {
+    Weight.CRITICAL: "Errors",
+    Weight.WARNING: "Warnings",
+    Weight.NOTE: "Notes",
+    Weight.HARMLESS: "Harmless",
+}
+_STATEMENT_MARKS = {Weight.CRITICAL: ("✗", Tone.BAD), Weight.WARNING: ("▲", Tone.WARNING)}
+
+
+def _statement(statement: Statement, width: int, is_short: bool) -> list[Line]:
+    mark, tone = _STATEMENT_MARKS.get(statement.weight, ("-", Tone.PLAIN))
+    where = [str(statement.place)] if statement.place is not None else []
+    if statement.count > 1:
+        where.append(f"{statement.count} lines")
+    seen = f" ({', '.join(where)})" if where else ""
+    lines = _hanging(f"{mark} {statement.title}{seen}", width, tone)
+    texts = [
+        ("Also", "; ".join(statement.more)),
+        ("Line", statement.text),
+        ("Cause", statement.cause),
+        ("Fix", statement.fix),
+    ]
+    for label, text in texts[2:3] if is_short else texts:
+        if text:
+            lines += _labelled(label, text, width)
+    return lines
+
+
+def _hanging(text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
+    """Wrap a text; its second and further lines are indented further."""
+    lines = wrapped(text, width - 2, tone, indent="  ")
+    return [lines[0], *((Run("  "), *rest) for rest in lines[1:])]
+
+
+def _labelled(label: str, text: str, width: int) -> list[Line]:
+    lines = wrapped(text, width, indent=" " * (_LABEL + 4))
+    return [(Run(f"    {label:<{_LABEL}}"), *lines[0][1:]), *lines[1:]]
+
+
+def _kinds(reading: Reading) -> str:
+    kinds = [
+        f"{kind.name}{'' if kind.is_sure else ' (looks like it)'}: {plural(kind.lines, 'line')}"
+        for kind in reading.kinds
+    ]
+    return f"Read: {join_limited(kinds, 12)}."
+
+
+def _unread(reading: Reading, width: int) -> list[Line]:
+    if not reading.unread:
+        return []
+    count = f"{plural(reading.unread, 'line')} of {reading.lines}"
+    lines: list[Line] = [*wrapped(f"Not read: {count}, which gdrtop does not know.", width)]
+    return [*lines, *(line(f"  {text}"[:width]) for text in _few(reading.unread_lines))]
+
+
+def _few(texts: Sequence[str]) -> Sequence[str]:
+    return texts[:3]
