@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
-from probes.read import ports
+from probes.read import benchmarks, ports
 from probes.read.reading import Parsed, Section
 
 
@@ -36,6 +36,25 @@ KINDS: tuple[Kind, ...] = (
         r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
+    Kind(
+        "perftest",
+        r"\* Waiting for client to connect|initializing CUDA\s*$|creating CUDA Ctx"
+        r"|\s*(?:(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic) .{0,80}Test\s*$|\s*#bytes\s+#iterations",
+        benchmarks.read_perftest,
+    ),
+    Kind(
+        "nccl-tests",
+        r"[\s#]*(?:nThread \d+ nGpus|nccl-tests version|Collective test \w+:|Using devices\s*$"
+        r"|size\s+count\s+type\s|Out of bounds values|Avg bus bandwidth|Reducing maxBytes)",
+        benchmarks.read_nccl_tests,
+    ),
+    Kind(
+        "nvbandwidth",
+        r"nvbandwidth Version|Running (?:host|device|all|one|multinode)_\w+\.\s*$"
+        r"|memcpy .{0,80}\(column\) .{0,40}\(GB/s\)",
+        benchmarks.read_nvbandwidth,
+    ),
+    Kind("gdrcopy", r"GPU id:\d+[; ]|BAR writing test|testing size: \d+$", benchmarks.read_gdrcopy),
 )
 """In the order in which their signs are tried."""
 

@@ -65,7 +65,8 @@ _GPU_NAME = re.compile(r"^\[pid = \d{1,10}, dev = \d{1,6}\] device name = \[(?P<
 _ENDS_OF_CUDA = re.compile(r"^(?:initializing CUDA|destroying current CUDA Ctx)")
 _DMABUF = re.compile(r"^Calling ibv_reg_(?:dmabuf_mr\(|mr_ex with dmabuf)")
 _EXPORTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
-_ALLOCATED = re.compile(r"^allocated GPU buffer")
+# Managed memory stays on the host, where the NIC reaches it (linux-rdma/perftest#283).
+_ALLOCATED = re.compile(r"^allocated GPU buffer(?!.{0,200} for type CUDA_MEM_(?:MANAGED|MALLOC))")
 _INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
 
 
@@ -77,7 +78,7 @@ class PerftestOutput(Parser):
         self._is_bidirectional = False
         self._columns: tuple[re.Match[str], ...] = ()
         self._memory_reported = self._connection_reported = False
-        self._no_peak = False
+        self._no_peak = self._has_rows = False
         self._forget_gpu()
 
     def _forget_gpu(self) -> None:
@@ -94,6 +95,8 @@ class PerftestOutput(Parser):
             self._is_bidirectional = "Bidirectional" in title["rest"]
             self._columns = ()
             self._memory_reported = self._connection_reported = False
+            if self._has_rows:  # what is known of the GPU is of the run before
+                self._forget_gpu()
             return fact(About.TEST, line, line)
         if stripped.startswith("#bytes"):
             self._columns = tuple(_COLUMN.finditer(line))
@@ -130,6 +133,7 @@ class PerftestOutput(Parser):
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         if _ENDS_OF_CUDA.match(line):
             self._forget_gpu()
+            self._has_rows = False
         if name := _GPU_NAME.match(line):
             return fact(About.GPU, name["name"], line)
         if _INTEGRATED.match(line):
@@ -169,6 +173,7 @@ class PerftestOutput(Parser):
             return ()
         if iterations and rate == 0 and average == 0:
             return ()  # in the first second of an endless test messages flow, but no clock is set yet
+        self._has_rows = True
         # With -D and --run_infinitely perftest does not measure the peak, and prints 0.00 in its place.
         has_peak = not self._no_peak and (bool(peak) or not average)
         return (
