@@ -260,7 +260,7 @@ def _one_rank(section: Section, test: _Test, what: str, lonely: int) -> Statemen
         weight=Weight.WARNING if several else Weight.HARMLESS,
         cause="If one mpirun started these processes, nccl-tests is built without MPI (make MPI=1)."
         if several
-        else "One GPU has nobody to exchange data with. Nothing is wrong.",
+        else "One GPU has no other to exchange data with. Nothing is wrong.",
         fix="Test two GPUs or more: -g 2, or several processes of a build with MPI=1.",
     )
 

@@ -24,7 +24,7 @@ _MEMORY_LINES = {
     BY_PEERMEM: frozenset({"perftest-gpu-memory"}),
     BY_DMABUF: frozenset({"perftest-gpu-memory", "perftest-dmabuf"}),
 }
-"""The messages by which perftest's output tells how it registers memory."""
+"""The messages that show how perftest registers memory."""
 # Of gdrtop's own run: it binds by numactl, and sets NCCL_NET=IB, with which NCCL stops instead of using TCP.
 _NO_BIND = "With --no-bind, gdrtop bench measures without binding."
 _NO_NETWORK = re.compile(r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)")
