@@ -104,7 +104,8 @@ def draw_result(
         lines.extend(wrapped(text, width, tone, "  ") if text else ())
 
     if result.ending is Ending.FAILED:
-        add(result.failure or "the tool gave no reason", Tone.BAD)
+        add(result.what_failed or "the tool gave no reason", Tone.BAD)
+        add(result.failure[len(result.what_failed) :].removeprefix(". "))
         add(f"its output: {result.failure_line}" if result.failure_line else "", Tone.DIM)
     else:
         add(result.failure, Tone.BAD)
