@@ -138,6 +138,7 @@ _CODEC = Codec(
         "wrong": _COUNT,
         "queue_pairs": Bounds(least=1, most=_MOST_BYTES),
         "why": Bounds(text=4096),
+        "failure": Bounds(text=1024),
         "commands": Bounds(text=4096, items=8),
         "samples": Bounds(items=-MOST_SAMPLES),
         "facts": Bounds(items=100),
