@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("benchmarks", "nccl", "perftest", "system")
+FILES = ("benchmarks", "launchers", "nccl", "ofi", "perftest", "pytorch", "rccl", "system")
 """The files, by the programs that write the messages."""
 _WORD = re.compile(r"\w+")
 
