@@ -40,6 +40,7 @@ _NO_HASH = re.compile(
     r"\s*(?:nThread \d|Using devices|Rank\s+\d+ |size\s+count\s+type|Out of bounds values|Avg bus bandwidth"
     r"|Collective test |nccl-tests version)"
 )
+_WORD = re.compile(r"\w")
 _SUM = re.compile(r"SUM (\w{1,120}) ")
 _NO_NIC = "No NIC takes part, so it says nothing about GPUDirect RDMA."
 
@@ -104,7 +105,7 @@ def _read(section: Section, parser: Parser) -> _Reader:
 
 
 def _parsed(section: Section, reader: _Reader, statements: Iterator[Statement]) -> Parsed:
-    lines = sum(bool(line.strip()) for line in section.lines[: reader.last + 1])
+    lines = sum(bool(_WORD.search(line)) for line in section.lines[: reader.last + 1])
     return Parsed(lines, tuple(statements))
 
 

@@ -39,6 +39,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "perftest",
         r"\* Waiting for client to connect|initializing CUDA\s*$|creating CUDA Ctx"
+        r"|Using ROCm Device with ID|allocated (?:\d+ bytes of )?GPU buffer"
         r"|\s*(?:(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic) .{0,80}Test\s*$|\s*#bytes\s+#iterations",
         benchmarks.read_perftest,
     ),

@@ -67,6 +67,7 @@ _DMABUF = re.compile(r"^Calling ibv_reg_(?:dmabuf_mr\(|mr_ex with dmabuf)")
 _EXPORTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
 # Managed memory stays on the host, where the NIC reaches it (linux-rdma/perftest#283).
 _ALLOCATED = re.compile(r"^allocated GPU buffer(?!.{0,200} for type CUDA_MEM_(?:MANAGED|MALLOC))")
+_ROCM = re.compile(r"^allocated \d{1,20} bytes of GPU buffer at")  # of AMD: src/rocm_memory.c
 _INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
 
 
@@ -82,7 +83,7 @@ class PerftestOutput(Parser):
         self._forget_gpu()
 
     def _forget_gpu(self) -> None:
-        self._gpu = self._dmabuf = self._registered = self._integrated = False
+        self._gpu = self._dmabuf = self._registered = self._integrated = self._is_amd = False
 
     def read(self, line: str) -> tuple[Output, ...]:
         stripped = line.strip()
@@ -127,8 +128,10 @@ class PerftestOutput(Parser):
             return fact(About.MEMORY, INTEGRATED_MEMORY, line)
         if not self._gpu:
             return fact(About.MEMORY, HOST_MEMORY, line)
-        by = BY_DMABUF if self._registered or self._dmabuf else BY_PEERMEM
-        return (*fact(About.MEMORY, GPU_MEMORY, line), *fact(About.REGISTERED, by, line))
+        memory = fact(About.MEMORY, GPU_MEMORY, line)
+        if self._registered or self._dmabuf:
+            return (*memory, *fact(About.REGISTERED, BY_DMABUF, line))
+        return memory if self._is_amd else (*memory, *fact(About.REGISTERED, BY_PEERMEM, line))
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         if _ENDS_OF_CUDA.match(line):
@@ -140,6 +143,8 @@ class PerftestOutput(Parser):
             self._integrated = True
         elif _ALLOCATED.match(line):
             self._gpu = True
+        elif _ROCM.match(line):
+            self._gpu = self._is_amd = True
         elif _EXPORTS_DMABUF.match(line):
             self._gpu = self._dmabuf = True
         elif _DMABUF.match(line):

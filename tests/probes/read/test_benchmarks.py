@@ -83,6 +83,15 @@ def test_a_table_without_a_gpu_buffer_proves_nothing(before: str) -> None:
     assert "Unless the beginning of the output was left out" in results(text)[0].cause
 
 
+def test_memory_of_an_amd_gpu_is_gpu_memory() -> None:
+    text = perftest(
+        376.0, "Using ROCm Device with ID: 0, Name: MI300X\nallocated 131072 bytes of GPU buffer at 0x7f\n"
+    )
+    (result,) = results(text)
+    assert read(text).proven.path == "gdr"
+    assert "nvidia" not in result.title
+
+
 def test_a_table_alone_is_no_proof_even_where_nothing_was_sent() -> None:
     text = perftest(0.0, CUDA).replace("0.180000", "0.000000").replace(" 5000 ", " 0 ")
     (result,) = results(text)
