@@ -126,6 +126,12 @@ def test_collectives_between_nodes_are_told_as_the_rate_of_a_nic() -> None:
     assert "often TCP" in slow.cause
 
 
+def test_runs_of_one_size_each_are_told_by_the_fastest() -> None:
+    (result,) = results("".join(nccl(("a", "b"), 8, busbw=busbw) for busbw in (1.0, 250.0, 249.0)))
+    assert "250 GB/s" in result.title
+    assert "133 Gb/s between nodes for each GPU" in result.cause
+
+
 def test_wrong_values_are_critical() -> None:
     assert any(result.weight is Weight.CRITICAL for result in results(nccl(("a", "b"), 1, wrong=3)))
 
