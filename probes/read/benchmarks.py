@@ -27,6 +27,20 @@ from probes.facts.pci.functions import link_gbps
 from probes.messages.message import Proof, Weight
 from probes.read.reading import Parsed, Section, Statement
 
+PERFTEST_SIGN = (
+    r"\* Waiting for client to connect|initializing CUDA\s*$|creating CUDA Ctx"
+    r"|Using ROCm Device with ID|allocated (?:\d+ bytes of )?GPU buffer"
+    r"|\s*(?:(?:Send|RDMA_Write)(?:_imm)?|RDMA_Read|Atomic) .{0,80}Test\s*$|\s*#bytes\s+#iterations"
+)
+NCCL_TESTS_SIGN = (
+    r"[\s#]*(?:nThread \d+ nGpus|nccl-tests version|Collective test \w+:|Using devices\s*$"
+    r"|size\s+count\s+type\s|Out of bounds values|Avg bus bandwidth|Reducing maxBytes)"
+)
+NVBANDWIDTH_SIGN = (
+    r"nvbandwidth Version|Running (?:host|device|all|one|multinode)_\w+\.\s*$"
+    r"|memcpy .{0,80}\(column\) .{0,40}\(GB/s\)"
+)
+GDRCOPY_SIGN = r"GPU id:\d+[; ]|BAR writing test|testing size: \d+$"
 _MOST_TESTS = 50  # of one section
 _MOST_ROWS = 100_000
 _PORT_GBPS = (10, 25, 40, 50, 56, 100, 200, 400, 800)
