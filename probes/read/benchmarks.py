@@ -58,6 +58,8 @@ _NO_HASH = re.compile(
 _WORD = re.compile(r"\w")
 # A row of all_reduce or reduce_scatter, which old versions do not name: it has an operation and no root.
 _REDUCES = re.compile(r"\b(?:sum|prod|max|min|avg)\s+(?:-1\b|\d+\.\d)")
+_ASKS_FOR_GPU = re.compile(r"--use_(?:cuda|rocm)")
+_PROGRAM = re.compile(r"\b(\w{1,40})_perf\b")
 _SUM = re.compile(r"SUM (\w{1,120}) ")
 _NO_NIC = "No NIC takes part, so it says nothing about GPUDirect RDMA."
 
@@ -165,7 +167,7 @@ def _of_perftest(section: Section, tests: Sequence[_Test]) -> Iterator[Statement
             "perftest",
             f"{what} {reached} with {' and '.join(parts)}" if parts else f"{what} {reached}",
             weight=weight,
-            cause=f"{_MEMORY_WORDS.get(memory, _NO_MEMORY)} {cause}".strip(),
+            cause=f"{_MEMORY_WORDS.get(memory) or _without_gpu_line(section.command)} {cause}".strip(),
             fix=fix,
             proves=Proof.GDR if memory == GPU_MEMORY and figure.gbps != 0.0 else Proof.NOTHING,
         )
@@ -175,10 +177,21 @@ _MEMORY_WORDS = {
     GPU_MEMORY: "The NIC reached GPU memory itself: GPUDirect RDMA works between this GPU and this NIC.",
     INTEGRATED_MEMORY: "This GPU has no memory of its own, so host memory is what it uses.",
 }
-_NO_MEMORY = (
-    "No line names a GPU buffer. Unless the beginning of the output was left out, it is host memory, and says"
-    " nothing about the GPU."
-)
+
+
+def _without_gpu_line(command: str) -> str:
+    """Return which memory a test used whose output names no GPU buffer."""
+    if _ASKS_FOR_GPU.search(command):
+        return (
+            "The command asks for GPU memory, but no line names a GPU buffer: the beginning of the output was"
+            " left out, or this perftest is too old to know the option and used host memory."
+        )
+    if "ib_" in command:
+        return "The command asks for host memory, so it says nothing about the GPU."
+    return (
+        "No line names a GPU buffer. Unless the beginning of the output was left out, it is host memory, and"
+        " says nothing about the GPU."
+    )
 
 
 def _judged(test: _Test, figure: Sample, tests: Sequence[_Test]) -> tuple[Weight, str, str]:
@@ -250,6 +263,8 @@ def _of_nccl_tests(section: Section, tests: Sequence[_Test]) -> Iterator[Stateme
         figure = best_row(rows)
         if figure is None:
             continue
+        program = _PROGRAM.search(section.command)
+        figure = figure if figure.what or program is None else replace(figure, what=program[1])
         what = figure.what or "nccl-tests"
         wrong = max((sample.wrong or 0 for sample in rows), default=0)
         if wrong:

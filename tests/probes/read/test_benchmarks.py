@@ -83,6 +83,24 @@ def test_a_table_without_a_gpu_buffer_proves_nothing(before: str) -> None:
     assert "Unless the beginning of the output was left out" in results(text)[0].cause
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("ib_write_bw -d mlx5_0 --use_cuda=0 node2", "too old to know the option"),
+        ("ib_write_bw -d mlx5_0 node2", "asks for host memory"),
+    ],
+)
+def test_the_command_says_what_the_table_does_not(command: str, told: str) -> None:
+    text = f"$ {command}\n{perftest(376.0)}"
+    assert told in results(text)[0].cause
+    assert read(text).proven.path == "unknown"
+
+
+def test_the_command_names_the_collective() -> None:
+    (result,) = results(f"$ mpirun -np 16 ./build/all_gather_perf -b 8\n{nccl(('a', 'b'), 8)}")
+    assert result.title.startswith("all_gather reaches")
+
+
 def test_memory_of_an_amd_gpu_is_gpu_memory() -> None:
     text = perftest(
         376.0, "Using ROCm Device with ID: 0, Name: MI300X\nallocated 131072 bytes of GPU buffer at 0x7f\n"
