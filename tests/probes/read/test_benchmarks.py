@@ -9,19 +9,21 @@ from hypothesis import strategies as st
 from probes.messages.message import Weight
 from probes.read.reading import Reading, Statement
 from probes.read.text import TextReader
+from probes.snapshot.examination import Examination
+from tests.support.bandwidth_nodes import node
 from tests.support.machines import machine_file, machine_files
 
 
-def read(text: str) -> Reading:
-    reader = TextReader()
+def read(text: str, on: Examination | None = None) -> Reading:
+    reader = TextReader(on)
     reader.begin("text")
     reader.feed(text.encode())
     reader.end()
     return reader.reading()
 
 
-def results(text: str) -> list[Statement]:
-    return [statement for statement in read(text).statements if statement.id.endswith("-result")]
+def results(text: str, on: Examination | None = None) -> list[Statement]:
+    return [statement for statement in read(text, on).statements if statement.id.endswith("-result")]
 
 
 CUDA = """\
@@ -121,6 +123,20 @@ def test_gpu_memory_that_is_slower_than_host_memory_is_a_warning() -> None:
     (result,) = [each for each in results(slow + host) if each.weight is Weight.WARNING]
     assert "Host memory reaches 184 Gb/s" in result.cause
     assert not [each for each in results(perftest(183.0, CUDA) + host) if each.weight is Weight.WARNING]
+
+
+def test_on_a_node_the_limit_of_the_path_decides() -> None:
+    here = node("hgx-h100")
+    gpu = here.topology.gpus[0].id
+    before = f"CUDA device 0: PCIe address is {gpu[-7:-2].upper()}\nPicking device No. 0\n"
+    for memory in ("", CUDA.replace("creating", f"{before}creating")):
+        (near,) = results(perftest(376.0, memory), here)
+        assert (near.weight, "376 of 400 Gb/s, 94 % on this node" in near.cause) == (Weight.NOTE, True)
+        (slow,) = results(perftest(200.0, memory), here)
+        assert slow.weight is Weight.WARNING
+        assert "could carry more" in slow.cause
+    (unknown,) = results(perftest(200.0).replace("mlx5_0", "mlx5_77"), here)
+    assert unknown.weight is Weight.NOTE
 
 
 def test_seconds_without_data_are_told() -> None:
