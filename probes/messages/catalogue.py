@@ -19,6 +19,7 @@ else:
     import tomli as tomllib
 
 FILES = (
+    "benchmarks",
     "cuda",
     "kernel-mlx",
     "kernel-nics",
@@ -33,10 +34,12 @@ FILES = (
     "nixl",
     "nvshmem",
     "ofi",
+    "perftest",
     "pytorch",
     "rccl",
     "rdma-core",
     "sharp",
+    "system",
     "ucx",
 )
 """The files, by the programs that write the messages."""

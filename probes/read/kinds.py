@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
-from probes.read import kernel_modules, nvidia_smi, pci_functions, ports, topology_matrix
+from probes.read import (
+    gpu_copies,
+    kernel_modules,
+    nccl_tests,
+    nvidia_smi,
+    pci_functions,
+    perftest,
+    ports,
+    topology_matrix,
+)
 from probes.read.reading import Parsed, Section
 
 
@@ -46,6 +55,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
     Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),
+    Kind("perftest", perftest.SIGN, perftest.read_perftest),
+    Kind("nccl-tests", nccl_tests.SIGN, nccl_tests.read_nccl_tests),
+    Kind("nvbandwidth", gpu_copies.NVBANDWIDTH_SIGN, gpu_copies.read_nvbandwidth),
+    Kind("gdrcopy", gpu_copies.GDRCOPY_SIGN, gpu_copies.read_gdrcopy),
 )
 """In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 

@@ -194,7 +194,7 @@ class TextReader:
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command))
+            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node))
             self._section = None
             self._command = ""
 
