@@ -44,6 +44,7 @@ _WRAPPERS = re.compile(
             r"[\w.-]{1,255} (?:kernel|systemd\[\d{1,10}\]): ",  # the same, after its time
             r"[a-z0-9][\w.-]{0,62}-\d{1,4} +\| ",  # docker compose
             r"<\d{1,3}>(?:\[|(?=\w))",
+            r"\d{1,3},\d{1,15},\d{1,18},[-c+](?:,[^;]{0,200})?;",  # /dev/kmsg
             r"(?:kern|user|daemon|syslog) {0,2}:[a-z]{2,6} {0,3}: ",  # dmesg -x
             rf"\[ *\d{{1,10}}\.\d{{6}}\] |\[\w{{3}} {_MONTH} [ \d]\d \d\d:\d\d:\d\d \d{{4}}\] ",  # dmesg
             r"\[ *[TC]\d{1,9}\] ",  # the caller

@@ -82,7 +82,7 @@ _MAX_LINES = 200_000
 _NEWEST = 500
 _SECONDS = 3.0
 
-_DMESG = ("dmesg", "--raw", "--kernel")
+DMESG = ("dmesg", "--raw", "--kernel")
 _WARNINGS = "--level=emerg,alert,crit,err,warn"
 _JOURNAL = (
     *("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet"),
@@ -223,15 +223,15 @@ def probe(host: Host) -> Maybe[KernelLogFacts]:
     Of a log of many megabytes only the end is read, and of the time before that the warnings.
     NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host is a dump, which runs no commands.
     """
-    answer = host.run(_DMESG, _SECONDS)
-    argv: tuple[str, ...] = _DMESG
+    answer = host.run(DMESG, _SECONDS)
+    argv: tuple[str, ...] = DMESG
     newest = ""
     if (isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE) or _is_cut(answer):
         newest = answer.stdout if not isinstance(answer, Unknown) else ""
-        argv = (*_DMESG, _WARNINGS)
+        argv = (*DMESG, _WARNINGS)
         answer = host.run(argv, _SECONDS)
         if newest and (isinstance(answer, Unknown) or answer.exit_status):
-            return parse_log(newest, " ".join(_DMESG))
+            return parse_log(newest, " ".join(DMESG))
     if not isinstance(answer, Unknown) and answer.exit_status == 0 and (newest or answer.stdout.strip()):
         text = _older(answer.stdout, newest) + newest
         return parse_log(text, " ".join(argv), only_warnings=_WARNINGS in argv)
@@ -259,11 +259,11 @@ def _older(warnings: str, newest: str) -> str:
 
 def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
     """Return the newest lines as dmesg prints them, oldest first; unknown as in `probe`."""
-    answer = host.run(_DMESG, _SECONDS)
+    answer = host.run(DMESG, _SECONDS)
     if isinstance(answer, Unknown):
         return answer
     if answer.exit_status:
-        return _refusal(host, " ".join(_DMESG), answer.stderr)
+        return _refusal(host, " ".join(DMESG), answer.stderr)
     return tuple(printable(line, TEXT_LIMIT) for line in answer.stdout.splitlines()[-_NEWEST:])
 
 
