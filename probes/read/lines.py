@@ -54,8 +54,9 @@ _WRAPPERS = re.compile(
 # A piece without any of these has plain lines, but for what stands at their beginnings.
 _UNUSUAL = re.compile(
     r"[\x1b\r\\&]|[b3e^]\[|\[[\d;]{0,12}m|<br|```|~~~| kernel: | \| | systemd\[|</?(?:de|su|pr|co)"
+    r"|(?:kern|user|daemon|syslog) {0,2}:[a-z]"
 )
-_LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) ")
+_LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) {0,2}:[a-z]")
 _MESSAGE_KEYS = ("message", "msg", "log", "MESSAGE", "body", "textPayload", "_line", "line", "text")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#39|#34|#x27);")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)\w{0,20}\s*$|</?(?:details|summary|pre|code)>")

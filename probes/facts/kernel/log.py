@@ -99,7 +99,7 @@ _LINE = re.compile(
 
 UNSUPPORTED_GPU = "installed in this system is not supported by"
 _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-_SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
 # Anchored at the start, so that a process name inside a message cannot imitate another message.
@@ -181,11 +181,11 @@ _FORMS = (
     # VT-d and older AMD-Vi print no domain: "Request device [3b:00.0]".
     (
         LogKind.IOMMU_FAULT,
-        rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{_SHORT_BDF})\]"
+        rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{SHORT_BDF})\]"
         r"|\[DMA [^\]]{1,30}\] Request device|DRHD: handling fault)",
     ),
     (LogKind.IOMMU_FAULT, rf"\S{{1,24}} (?P<bdf>{_BDF}): AMD-Vi: Event logged \["),
-    (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{_SHORT_BDF})"),
+    (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{SHORT_BDF})"),
     (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
     (LogKind.IOMMU_FAULT, rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})"),
     (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),

@@ -9,9 +9,7 @@ from tests.support.machines import machine_files
 from tests.support.read_texts import found_in, read, serious_in
 
 XID_79 = "NVRM: Xid (PCI:0000:01:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
-XID_119 = (
-    "NVRM: Xid (PCI:0000:9b:00): 119, pid=1240590, name=app, Timeout after 6s of waiting for RPC response"
-)
+XID_119 = "NVRM: Xid (PCI:0000:9b:00): 119, pid=1240590, name=app, Timeout after 6s of waiting for RPC"
 
 
 @pytest.mark.parametrize(
