@@ -23,6 +23,7 @@ class Kind:
     sign: str  # a regular expression, at the beginning of a line
     read: Callable[[Section], Parsed] | None = None  # None: its lines are explained one by one
     is_sure: bool = True
+    is_document: bool = False  # no messages of programs stand between its lines
     silent: str = ""  # commands, by their beginning, that print nothing where there is nothing
 
 
@@ -39,10 +40,10 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
     Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
-    Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query),
-    Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml),
+    Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query, is_document=True),
+    Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml, is_document=True),
     Kind("nvidia-smi nvlink", nvidia_smi.LINKS_SIGN, nvidia_smi.read_links),
-    Kind("lspci", pci_functions.SIGN, pci_functions.read_functions),
+    Kind("lspci", pci_functions.SIGN, pci_functions.read_functions, is_document=True),
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
     Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),

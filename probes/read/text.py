@@ -17,8 +17,11 @@ from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.findings import judged
 from probes.read.kernel_log import KernelLogLines, Subject, subject_of
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
-from probes.read.lines import Lines
+from probes.read.lines import FENCE, Lines
+from probes.read.node import words_about
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
+from probes.read.specifications import NAMES, Block, Specifications, shown, statements_of
+from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
@@ -30,6 +33,7 @@ _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _UNEXPLAINED = frozenset(("warning", "notice", "diagnostics"))
+_LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -46,11 +50,13 @@ class _Seen:
 class TextReader:
     """Reads files one after another: `begin`, `feed` with pieces of any size, `end`; then `reading`.
 
-    `node`: words about the node on which the text was written (NODE_WORDS), as far as they are known.
+    `node`: the node on which the text was written, if it is known.
     """
 
-    def __init__(self, node: frozenset[str] = frozenset()) -> None:
+    def __init__(self, node: Examination | None = None) -> None:
         self._node = node
+        self._specifications = Specifications()
+        self._block = Block("")
         self._catalogue = catalogue()
         self._interesting = self._catalogue.words | LOGS.keys()
         self._signs = Signs(KINDS)
@@ -68,12 +74,13 @@ class TextReader:
         self._seen: dict[object, _Seen] = {}
         self._left_out = 0
         self._all = self._blank = self._read = 0
-        self._unread: list[str] = []
+        self._unread: dict[tuple[str, int], str] = {}
 
     def begin(self, name: str) -> None:
         """Begin a file; `name` is shown with line numbers."""
         self._name, self._size = printable(name, 1024), 0
         self._lines = Lines()
+        self._block = Block(self._name)
         self._log.begin(name)
 
     def feed(self, piece: bytes) -> None:
@@ -86,6 +93,7 @@ class TextReader:
         self._take(self._lines.end())
         self._log.end(error)
         self._close_section()
+        self._end_block()
         self._files.append(LogFile(self._name, self._size, self._lines.number, error))
 
     def _take(self, lines: Iterable[str]) -> None:
@@ -95,7 +103,11 @@ class TextReader:
             if _WORD.search(line) is None:  # also rulers and the frames of tables
                 self._blank += 1
                 of_nccl.append("")
-                self._in_section(line)
+                if line == FENCE:
+                    self._close_section()
+                    self._end_block()
+                elif not self._in_section(line):
+                    self._block.add(line, self._lines.number, False)
                 continue
             is_nccl = "NCCL " in line
             # The reader of NCCL's logs counts lines: empty ones stand for those of others.
@@ -119,12 +131,14 @@ class TextReader:
             self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
             self._has_printed = False
             self._read += 1
-            return
+            is_comment = prompt[0] == "# "
+            self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
         elif not self._in_section(line):
             self._has_printed = True
             self._explain_line(line, words)
             return
-        if words:
+        is_document = self._section is not None and self._section[0].is_document
+        if words and not is_document:
             self._explain_line(line, words, is_section=True)
 
     def _explain_line(self, line: str, words: frozenset[str] | set[str], is_section: bool = False) -> None:
@@ -143,7 +157,9 @@ class TextReader:
         if kinds:
             self._read += 1
         elif len(self._unread) < _MOST_UNREAD:
-            self._unread.append(printable(line.strip(), 200))
+            self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
+        if not kinds or not _LOG_LINE.search(line):
+            self._block.add(line, self._lines.number, not kinds)
 
     def _count(self, kind: str) -> None:
         self._kinds[kind] += 1
@@ -159,11 +175,16 @@ class TextReader:
         else:
             self._left_out += 1
 
+    def _end_block(self) -> None:
+        self._specifications.end(self._block)
+        self._block = Block(self._name)
+
     # Sections
 
     def _begin_section(self, kind: Kind, line: str) -> None:
         if self._section is None or self._section[0] is not kind:
             self._close_section()
+            self._end_block()
             self._section = kind, [], Place(self._name, self._lines.number), self._command
         self._in_section(line)
 
@@ -208,7 +229,17 @@ class TextReader:
         by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
         found = judged([self._kernel_log.parsed(), *(parsed for _, parsed in by_rank)])
         statements = self._with_findings(statements, found)
-        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables_read)
+        tables_shown = [parsed.shows for parsed in tables_read]
+        unread = dict(self._unread)
+        from_blocks = 0
+        for block, report in self._specifications.judged(self._node):
+            statements += statements_of(block, report)
+            tables_shown.append(shown(report))
+            self._kinds[NAMES[report.kind]] += len(block.lines)
+            from_blocks += block.unread
+            for number in block.numbers:
+                unread.pop((block.name, number), None)
+        read_lines = from_blocks + self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables_read)
         return Reading(
             files=tuple(self._files),
             kinds=tuple(
@@ -220,8 +251,8 @@ class TextReader:
             statements=tuple(_distinct(statements)),
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
-            unread_lines=tuple(self._unread),
-            shown=_shown(parsed.shows for parsed in tables_read),
+            unread_lines=tuple(unread.values()),
+            shown=_shown(tables_shown),
             log=log,
             log_verdict=verdict,
         )
@@ -246,7 +277,7 @@ class TextReader:
         of_nccl = Context(
             version=min(versions, default=None),
             settings={setting.name: setting.value for setting in facts.settings},
-            node=self._node,
+            node=frozenset() if self._node is None else words_about(self._node),
             beside=frozenset(seen.found.message.id for seen in self._seen.values()),
         )
         of_others = replace(of_nccl, version=None)

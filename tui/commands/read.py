@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TextIO, TypedDict
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Unknown
 from probes.base.unknown import Reason as Why
-from probes.read.node import words_about
 from probes.read.reading import Proven, Reading, SeenKind, Statement
 from probes.read.text import TextReader
 from probes.snapshot.examination import Examination, examine
@@ -80,7 +79,7 @@ def write_reading(
     Ctrl-C ends the reading, not the printing.
     """
     errors = sys.stderr if errors is None else errors
-    reader = TextReader(frozenset() if node is None else words_about(node))
+    reader = TextReader(node)
     for note in read_files(reader, names, errors, with_paths=options.json):
         print(f"gdrtop: {note}", file=errors)
     reading = reader.reading()
