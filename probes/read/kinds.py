@@ -11,7 +11,16 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
-from probes.read import kernel_modules, nvidia_smi, pci_functions, ports, topology_matrix
+from probes.read import (
+    kernel_modules,
+    nvidia_smi,
+    nvlink_fabric,
+    pci_functions,
+    ports,
+    rdma_tools,
+    system_settings,
+    topology_matrix,
+)
 from probes.read.reading import Parsed, Section
 
 
@@ -31,6 +40,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibstat", r"\s*CA '[\w.-]+'", ports.read_ibstat),
     Kind("ibstatus", r"\s*Infiniband device '", ports.read_ibstatus),
     Kind("ibv_devinfo", r"\s*hca_id:\s", ports.read_devinfo),
+    Kind("rdma resource", rdma_tools.RESOURCES_SIGN, rdma_tools.read_resources, is_sure=False),
     Kind("rdma link", r"\s*(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate [A-Z]", ports.read_rdma_link),
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
@@ -47,6 +57,14 @@ KINDS: tuple[Kind, ...] = (
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
     Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),
+    Kind("limits", system_settings.LIMITS_SIGN, system_settings.read_limits),
+    Kind("kernel command line", system_settings.CMDLINE_SIGN, system_settings.read_cmdline),
+    Kind("rdma system", rdma_tools.SYSTEM_SIGN, rdma_tools.read_system, is_sure=False),
+    Kind("ibv_devices", rdma_tools.DEVICES_SIGN, rdma_tools.read_devices, is_sure=False),
+    Kind("ethtool", rdma_tools.SETTINGS_SIGN, rdma_tools.read_settings, is_sure=False),
+    Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
+    Kind("Fabric Manager log", nvlink_fabric.LOG_SIGN, nvlink_fabric.read_log),
+    Kind("nvidia-imex-ctl", nvlink_fabric.DOMAIN_SIGN, nvlink_fabric.read_domain, is_sure=False),
 )
 """In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 
