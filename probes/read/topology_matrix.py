@@ -220,11 +220,11 @@ def _notes(
     alone = [nic for nic in matrix.nics if not any(nic in nics for nics in near.values())]
     if near and alone:
         names = join_limited(map(matrix.shown, alone))
-        verb, them = ("is", "it") if len(alone) == 1 else ("are", "them")
+        verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
         yield _note(
             "nic-near-no-gpu",
             f"{plural(len(alone), 'NIC')} {verb} below no GPU's PCIe switch",
-            f"{names}: GPU data reaches {them} only through a CPU. NICs for storage or"
+            f"{names}: GPU data reaches {pronoun} only through a CPU. NICs for storage or"
             " management are often placed so; list the others in NCCL_IB_HCA.",
             place,
         )
