@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
+from probes.facts.rdma.devices import EMPTY_GID, EMPTY_GIDS_IN_A_ROW, MAX_GIDS
 from probes.host.values import RDMA_CLASS
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section
@@ -87,6 +88,12 @@ class _Files:
         if text:
             self.answers[("file", path)] = text.encode()
 
+    def gids(self, device: str, number: str, gids: dict[int, str]) -> None:
+        """Write the table of a port, of which a text shows the entries in use."""
+        path = f"{self.device(device)}/ports/{int(number)}/gids"
+        for index in range(max(gids) + 1 + EMPTY_GIDS_IN_A_ROW):
+            self.put(f"{path}/{index}", gids.get(index, EMPTY_GID))
+
     def port(self, device: str, number: str, **files: str) -> None:
         """Write files of a port."""
         path = f"{self.device(device)}/ports/{int(number)}"
@@ -151,6 +158,8 @@ def _port_file(files: _Files, device: str, number: str, key: str, value: str) ->
         files.port(device, number, rate=_rate(value))
     elif key in ("link layer", "link_layer"):
         files.port(device, number, link_layer=_LAYERS.get(value.lower(), ""))
+    elif key == "port guid" and not value.removeprefix("0x").strip("0"):  # of a virtual function, never set
+        files.gids(device, number, {0: f"fe80{EMPTY_GID[4:]}"})
     elif key in ("base lid", "port_lid", "sm lid", "sm_lid"):
         name = "sm_lid" if key.startswith("sm") else "lid"
         files.port(
@@ -194,18 +203,23 @@ def read_rdma_link(section: Section) -> Parsed:
 def read_gids(section: Section) -> Parsed:
     """Read show_gids."""
     files, read = _Files(), 0
+    tables: dict[tuple[str, str], dict[int, str]] = {}
     for match in _matches(section, _GID):
         device, port, index, gid, _, version, netdev = match.groups()
         try:
             full = ipaddress.IPv6Address(gid).exploded
         except ValueError:
             continue
+        if int(index) >= MAX_GIDS:
+            continue
+        tables.setdefault((device, port), {})[int(index)] = full
         path = f"{files.device(device)}/ports/{int(port)}"
-        files.put(f"{path}/gids/{index}", full)
-        files.put(f"{path}/gid_attrs/types/{index}", "IB/RoCE v1" if version == "1" else "RoCE v2")
-        files.put(f"{path}/gid_attrs/ndevs/{index}", netdev or "")
+        files.put(f"{path}/gid_attrs/types/{int(index)}", "IB/RoCE v1" if version == "1" else "RoCE v2")
+        files.put(f"{path}/gid_attrs/ndevs/{int(index)}", netdev or "")
         files.put(f"{path}/link_layer", "Ethernet")
         read += 1
+    for (device, port), gids in tables.items():
+        files.gids(device, port, gids)
     return Parsed(read, answers=files.answers)
 
 

@@ -66,6 +66,37 @@ def test_ports_are_judged_by_the_checks_of_a_node() -> None:
     assert "ib-port-not-active-no-subnet-manager" in {statement.id for statement in reading.statements}
 
 
+VIRTUAL = IBSTAT.replace("Initializing", "Down").replace(
+    "		State", "		Port GUID: 0x0000000000000000\n		State"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VIRTUAL,
+        IBSTAT.replace("Initializing", "Down").replace("MT4129", "MT4126"),
+        VIRTUAL.replace("Port GUID", "Other").replace(
+            "	Number", "	Node GUID: 0x0000000000000000\n	Number"
+        ),
+    ],
+)
+def test_a_virtual_function_in_ibstat_has_the_words_of_the_checks(text: str) -> None:
+    found = {statement.id: statement for statement in read(text).statements}
+    waits = found["ib-port-not-active-link-up"]
+    assert "a virtual function" in waits.cause
+    assert ("GUID was never set" in waits.cause) == ("GUID" in text)
+    assert "virt_enabled" in waits.fix
+    assert "ib-port-not-active" not in found
+
+
+@pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
+def test_nothing_in_a_text_shows_that_a_port_is_spare(layer: str) -> None:
+    down = IBSTAT.replace("Initializing", "Down").replace("LinkUp", "Polling").replace("InfiniBand", layer)
+    weights = {found.id: found.weight for found in read(down).statements if found.id.startswith("ib-port")}
+    assert weights == ({} if layer == "Ethernet" else {"ib-port-not-active": Weight.WARNING})
+
+
 def test_several_kinds_stand_in_one_text() -> None:
     reading = read(f"$ ibstat\n{IBSTAT}$ cat job.log\n{GDR}")
     assert {"ibstat", "NCCL log"} <= {kind.name for kind in reading.kinds}
