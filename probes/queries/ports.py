@@ -189,6 +189,7 @@ class PortProblem(Enum):
     HELD_DOWN = "down although its link is up"
     NETDEV_DOWN = "netdev set down"
     NETDEV_UP = "down although its netdev has a link"
+    NETDEV_UNSEEN = "down, as its netdev is"
     NO_SUBNET_MANAGER = "no subnet manager"
     STALLED = "not fully configured by the subnet manager"
 
@@ -250,7 +251,8 @@ def _of_netdev(port: Port) -> Maybe[PortProblem]:
     """Return why a RoCE port is down, which follows its netdev."""
     is_up = map_known(port.health, lambda health: health.netdev_is_up)
     if isinstance(is_up, Unknown):
-        return is_up
+        # A text, or a part of a recording, shows the port alone.
+        return PortProblem.NETDEV_UNSEEN if is_up.reason is Reason.NOT_RECORDED else is_up
     if not is_up:
         return PortProblem.NETDEV_DOWN
     state = map_known(port.health, lambda health: health.netdev_state)

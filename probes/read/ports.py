@@ -216,7 +216,8 @@ def read_gids(section: Section) -> Parsed:
         path = f"{files.device(device)}/ports/{int(port)}"
         files.put(f"{path}/gid_attrs/types/{int(index)}", "IB/RoCE v1" if version == "1" else "RoCE v2")
         files.put(f"{path}/gid_attrs/ndevs/{int(index)}", netdev or "")
-        files.put(f"{path}/link_layer", "Ethernet")
+        if netdev or version == "2":  # InfiniBand ports are listed, too
+            files.put(f"{path}/link_layer", "Ethernet")
         read += 1
     for (device, port), gids in tables.items():
         files.gids(device, port, gids)
@@ -224,12 +225,12 @@ def read_gids(section: Section) -> Parsed:
 
 
 def read_netdevs(section: Section) -> Parsed:
-    """Read ibdev2netdev: (Up) is the interface, so nothing is said of the port itself."""
+    """Read ibdev2netdev: (Up) and (Down) are the netdev, which only a RoCE port follows, and only down."""
     files, read = _Files(), 0
     for match in _matches(section, _TO_NETDEV):
         layer = "InfiniBand" if match[4].startswith("ib") else "Ethernet"
         files.port(match[2], match[3], link_layer=layer)
-        if match[5] == "Down":
+        if match[5] == "Down" and layer == "Ethernet":
             files.port(match[2], match[3], state="1: DOWN")
         read += 1
     return Parsed(read, answers=files.answers)

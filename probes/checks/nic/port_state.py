@@ -310,6 +310,14 @@ _WORDS = {
         _operstate,
         _follow_netdev,
     ),
+    PortProblem.NETDEV_UNSEEN: _Words(
+        "down, because its netdev is set down or has no carrier.",
+        lambda port: (_state(port),),
+        lambda ports: (
+            "Run `ip link`. Set the netdev up if UP is missing; check cable and switch port if it shows "
+            "NO-CARRIER",
+        ),
+    ),
     PortProblem.NO_SUBNET_MANAGER: _Words(
         "the link is up, but no subnet manager has configured the port.",
         lambda port: (Evidence(f"{port.path}/sm_lid", "0x0"), _state(port)),
@@ -363,6 +371,7 @@ _add_check(
     problems=(
         *(PortProblem.NO_SIGNAL, PortProblem.NO_CARRIER, PortProblem.ASLEEP, PortProblem.TRAINING),
         *(PortProblem.RECOVERING, PortProblem.TESTED, PortProblem.NO_LINK, PortProblem.LINK_LOST),
+        PortProblem.NETDEV_UNSEEN,
     ),
     fix="Bring the link up",
     note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",

@@ -90,11 +90,20 @@ def test_a_virtual_function_in_ibstat_has_the_words_of_the_checks(text: str) -> 
     assert "ib-port-not-active" not in found
 
 
-@pytest.mark.parametrize("layer", ["InfiniBand", "Ethernet"])
-def test_nothing_in_a_text_shows_that_a_port_is_spare(layer: str) -> None:
+@pytest.mark.parametrize(
+    ("layer", "words"), [("InfiniBand", "no signal"), ("Ethernet", "netdev is set down or has no carrier")]
+)
+def test_nothing_in_a_text_shows_that_a_port_is_spare(layer: str, words: str) -> None:
     down = IBSTAT.replace("Initializing", "Down").replace("LinkUp", "Polling").replace("InfiniBand", layer)
-    weights = {found.id: found.weight for found in read(down).statements if found.id.startswith("ib-port")}
-    assert weights == ({} if layer == "Ethernet" else {"ib-port-not-active": Weight.WARNING})
+    (found,) = (found for found in read(down).statements if found.id.startswith("ib-port"))
+    assert (found.id, found.weight) == ("ib-port-not-active", Weight.WARNING)
+    assert words in found.cause
+
+
+def test_a_netdev_that_is_down_says_nothing_of_an_infiniband_port() -> None:
+    lines = "mlx5_0 port 1 ==> ib0 (Down)\nmlx5_1 port 1 ==> ens1np0 (Down)\n"
+    (found,) = (found for found in read(lines).statements if found.id.startswith("ib-port"))
+    assert found.cause.startswith("mlx5_1: ")
 
 
 def test_several_kinds_stand_in_one_text() -> None:
