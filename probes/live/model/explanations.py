@@ -150,6 +150,8 @@ MESSAGES = {
     "or card.",
     LogKind.IOMMU_FAULT: "The IOMMU blocked a DMA, so a peer-to-peer transfer failed. Check the IOMMU mode "
     "(iommu=pt) and ACS with the doctor.",
+    LogKind.SMMU_SVA: "The SMMU does not share page tables with a GPU, so CUDA programs fail. Run the doctor "
+    "for the cause.",
     LogKind.HUNG_TASK: "A process has waited in the kernel for more than two minutes. It often waits for a "
     "device or storage that does not respond.",
 }
