@@ -211,6 +211,8 @@ FAULTS += (
     _job("nvshmem-needs-peermem", "A job uses NVSHMEM without nvidia_peermem",
          {}, on="pcie-l40s",
          libraries=("/usr/lib64/libnvshmem_host.so.3.1.7", "/usr/lib64/nvshmem_bootstrap_uid.so.3.0.0")),
+    _job("nvshmem-memory-peers-missing", "A job's NVSHMEM 3.2 does not see nvidia_peermem on this kernel",
+         {}, libraries=("/usr/lib64/libnvshmem_host.so.3.2.5", "/usr/lib64/nvshmem_bootstrap_uid.so.3.0.0")),
     _job("nvshmem-ibgda-driver-options", "A job uses NVSHMEM's IBGDA without the driver options for it",
          {"NVSHMEM_IB_ENABLE_IBGDA": "1"},
          libraries=("/usr/lib64/libnvshmem_host.so.3.3.9", "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0")),
