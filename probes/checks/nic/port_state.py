@@ -179,7 +179,7 @@ def _release_port(ports: list[Port]) -> Iterable[Step | str]:
         "it must support virtual ports"
     )
     reset = shlex.join((*port_query(ports[0]), "reset"))
-    yield f"If nothing holds the port down, restart its link: `{reset}`"
+    yield f"Otherwise restart the link: `{reset}`"
 
 
 def _end_test(ports: list[Port]) -> Iterable[Step | str]:
@@ -194,7 +194,7 @@ def _follow_netdev(ports: list[Port]) -> Iterable[Step | str]:
             f"Show the netdev that {port.name} follows", ("rdma", "link", "show", name), needs_root=False
         )
     yield "Bring up the bond, or the netdev in the other network namespace, that the port follows"
-    yield "If it follows this one, read the kernel log for errors of the driver"
+    yield "Read what the driver logs about this NIC in the kernel log"
 
 
 _OF_HOST = "On the host of the virtual function"
@@ -292,8 +292,8 @@ _WORDS = {
         enable_steps,
     ),
     PortProblem.HELD_DOWN: _Words(
-        "its link is up, so the cable works, but the port is held down: by an admin (ibportstate), by the "
-        "subnet manager, or by the firmware of a NIC that several hosts share.",
+        "its link is up, so the cable works. An admin (ibportstate), the subnet manager, or the firmware of a "
+        "NIC that several hosts share keeps the port down.",
         lambda port: (_state(port), _physical_state(port)),
         _release_port,
     ),

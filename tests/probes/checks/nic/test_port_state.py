@@ -101,7 +101,7 @@ TABLE = {
     ("DOWN", "Phy Test"): (LINK, "test mode"),
     ("DOWN", "<unknown>"): (LINK, "does not say why"),
     ("DOWN", "Disabled"): ("ib-port-not-active-disabled", "disabled"),
-    ("DOWN", "LinkUp"): ("ib-port-not-active-link-up", "held down"),
+    ("DOWN", "LinkUp"): ("ib-port-not-active-link-up", "keeps the port down"),
     ("INIT", "LinkUp"): ("ib-port-not-active-subnet-manager-stalled", "stopped halfway"),
     ("INIT", "LinkErrorRecovery"): (LINK, "recovers from errors"),
     ("ARMED", "LinkUp"): ("ib-port-not-active-subnet-manager-stalled", "stopped halfway"),
