@@ -292,8 +292,8 @@ _WORDS = {
         enable_steps,
     ),
     PortProblem.HELD_DOWN: _Words(
-        "its link is up, so the cable works. An admin (ibportstate), the subnet manager, or the firmware of a "
-        "NIC that several hosts share keeps the port down.",
+        "its link is up, so the cable works. An admin (ibportstate), the subnet manager, or the firmware of "
+        "a NIC that several hosts share keeps the port down.",
         lambda port: (_state(port), _physical_state(port)),
         _release_port,
     ),
