@@ -49,6 +49,8 @@ _DEVINFO = {
     "sys_image_guid": "sys_image_guid",
     "board_id": "board_id",
 }
+_DEFAULT_GID = re.compile(r"\s*default gid:\s*[0-9a-fA-F:]{19}:([0-9a-fA-F:]{19})\s*$")
+_LIDS = re.compile(r"\b(lid|sm_lid) (\d{1,5})\b")
 _KEY = re.compile(r"\s*([A-Za-z][\w ]{0,40}?)\s*:\s*(.*)$")
 _CA = re.compile(r"CA '([\w.-]{1,64})'")
 _STATUS = re.compile(r"Infiniband device '([\w.-]{1,64})' port (\d{1,3}) status")
@@ -93,6 +95,10 @@ class _Files:
         path = f"{self.device(device)}/ports/{int(number)}/gids"
         for index in range(max(gids) + 1 + EMPTY_GIDS_IN_A_ROW):
             self.put(f"{path}/{index}", gids.get(index, EMPTY_GID))
+
+    def unset_guid(self, device: str, number: str) -> None:
+        """Write that the GUID of an InfiniBand port is 0: its GID has nothing but the subnet prefix."""
+        self.gids(device, number, {0: f"fe80{EMPTY_GID[4:]}"})
 
     def port(self, device: str, number: str, **files: str) -> None:
         """Write files of a port."""
@@ -159,7 +165,7 @@ def _port_file(files: _Files, device: str, number: str, key: str, value: str) ->
     elif key in ("link layer", "link_layer"):
         files.port(device, number, link_layer=_LAYERS.get(value.lower(), ""))
     elif key == "port guid" and not value.removeprefix("0x").strip("0"):  # of a virtual function, never set
-        files.gids(device, number, {0: f"fe80{EMPTY_GID[4:]}"})
+        files.unset_guid(device, number)
     elif key in ("base lid", "port_lid", "sm lid", "sm_lid"):
         name = "sm_lid" if key.startswith("sm") else "lid"
         files.port(
@@ -171,10 +177,16 @@ def read_ibstatus(section: Section) -> Parsed:
     """Read ibstatus."""
     files, read = _Files(), 0
     device = number = ""
-    names = {"state": "state", "phys state": "phys_state", "rate": "rate", "link_layer": "link_layer"}
+    names = {
+        **{"state": "state", "phys state": "phys_state", "rate": "rate", "link_layer": "link_layer"},
+        **{"base lid": "lid", "sm lid": "sm_lid"},
+    }
     for line in section.lines:
         if match := _STATUS.match(line.strip()):
             device, number = match[1], match[2]
+        elif device and (match := _DEFAULT_GID.match(line)):
+            if not match[1].strip("0:"):
+                files.unset_guid(device, number)
         elif device and (match := _KEY.match(line)) and match[1].lower() in names:
             files.port(device, number, **{names[match[1].lower()]: match[2].strip().strip('"')})
         else:
@@ -188,7 +200,8 @@ def read_rdma_link(section: Section) -> Parsed:
     files, read = _Files(), 0
     for match in _matches(section, _LINK):
         physical = _number((match[4] or "").replace("_", ""), _PHYSICAL)
-        files.port(match[1], match[2], state=_state(match[3]), phys_state=physical)
+        lids = {name: hex(int(lid)) for name, lid in _LIDS.findall(match.string)}
+        files.port(match[1], match[2], state=_state(match[3]), phys_state=physical, **lids)
         if match[5]:
             files.port(match[1], match[2], link_layer="Ethernet")
             files.answers[("file", f"{RDMA_CLASS}/{match[1]}/ports/{match[2]}/gid_attrs/ndevs/0")] = match[

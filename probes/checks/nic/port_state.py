@@ -175,11 +175,11 @@ def _check_subnet_manager(ports: list[Port]) -> Iterable[Step | str]:
 def _release_port(ports: list[Port]) -> Iterable[Step | str]:
     yield from (Step(f"Query the state of {port.name}", port_query(port)) for port in ports[:2])
     yield (
-        "Read what the subnet manager logs about this port. For a NIC with several hosts (multi-host, DPU), "
-        "it must support virtual ports"
+        "Read what the subnet manager logs about this port. A NIC with several hosts (multi-host, DPU) needs "
+        "one that supports virtual ports"
     )
     reset = shlex.join((*port_query(ports[0]), "reset"))
-    yield f"Otherwise restart the link: `{reset}`"
+    yield f"Restart the link where the log shows no reason: `{reset}`"
 
 
 def _end_test(ports: list[Port]) -> Iterable[Step | str]:

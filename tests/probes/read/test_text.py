@@ -90,6 +90,45 @@ def test_a_virtual_function_in_ibstat_has_the_words_of_the_checks(text: str) -> 
     assert "ib-port-not-active" not in found
 
 
+IBSTATUS = """\
+Infiniband device 'mlx5_0' port 1 status:
+	default gid:	 fe80:0000:0000:0000:0000:0000:0000:0000
+	base lid:	 0xffff
+	sm lid:		 0x0
+	state:		 1: DOWN
+	phys state:	 5: LinkUp
+	rate:		 100 Gb/sec (4X EDR)
+	link_layer:	 InfiniBand
+"""
+DEVINFO = """\
+hca_id:	mlx5_0
+	transport:			InfiniBand (0)
+	fw_ver:				28.39.1002
+	node_guid:			0000:0000:0000:0000
+	vendor_part_id:			4126
+		port:	1
+			state:			PORT_DOWN (1)
+			sm_lid:			0
+			port_lid:		65535
+			phys_state:		LINK_UP (5)
+			link_layer:		InfiniBand
+"""
+
+
+@pytest.mark.parametrize("text", [IBSTATUS, DEVINFO])
+def test_other_tools_show_the_same_virtual_function(text: str) -> None:
+    found = {statement.id: statement for statement in read(text).statements}
+    assert "GUID was never set" in found["ib-port-not-active-link-up"].cause
+
+
+def test_rdma_link_shows_a_port_without_a_subnet_manager() -> None:
+    line = (
+        "link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 65535 sm_lid 0 lmc 0 state INIT "
+        "physical_state LINK_UP\n"
+    )
+    assert "ib-port-not-active-no-subnet-manager" in {found.id for found in read(line).statements}
+
+
 @pytest.mark.parametrize(
     ("layer", "words"), [("InfiniBand", "no signal"), ("Ethernet", "netdev is set down or has no carrier")]
 )
