@@ -12,10 +12,13 @@ import re
 import zlib
 from collections.abc import Iterator
 
+from probes.base.text import join_limited, printable
 from probes.facts.rdma.devices import EMPTY_GID, EMPTY_GIDS_IN_A_ROW, MAX_GIDS
 from probes.host.values import RDMA_CLASS
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
 from probes.read.pasted_host import PLACEHOLDER
-from probes.read.reading import Parsed, Section
+from probes.read.reading import Parsed, Section, Statement
 
 _STATES = {
     "down": "1: DOWN",
@@ -65,7 +68,7 @@ _GID = re.compile(
 )
 _TO_NETDEV = re.compile(
     r"\s*(?:([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) )?([\w.-]{1,64}) (?:\(.{0,200}\) )?(?:.{0,200} )?"
-    r"port (\d{1,3}) (?:\(\w{1,20}\)\s*)?==> (\S{1,20}) \((\w{1,20})\)"
+    r"port {1,20}(\d{1,3}) {1,20}(?:\(\w{1,20}\)\s{0,20})?==> {1,20}(\S{1,20}) {1,40}\((\w{1,20})\)"
 )
 Answers = dict[tuple[str, ...], object]
 
@@ -240,13 +243,34 @@ def read_gids(section: Section) -> Parsed:
 def read_netdevs(section: Section) -> Parsed:
     """Read ibdev2netdev: (Up) and (Down) are the netdev, which only a RoCE port follows, and only down."""
     files, read = _Files(), 0
+    without_ip: list[re.Match[str]] = []
     for match in _matches(section, _TO_NETDEV):
         layer = "InfiniBand" if match[4].startswith("ib") else "Ethernet"
         files.port(match[2], match[3], link_layer=layer)
         if match[5] == "Down" and layer == "Ethernet":
             files.port(match[2], match[3], state="1: DOWN")
+        elif match[5] == "Down":
+            without_ip.append(match)
         read += 1
-    return Parsed(read, answers=files.answers)
+    notes = (_without_ip(without_ip, section),) if without_ip else ()
+    return Parsed(read, statements=notes, answers=files.answers)
+
+
+def _without_ip(matches: list[re.Match[str]], section: Section) -> Statement:
+    """Return what (Down) means for InfiniBand ports."""
+    first = matches[0].string
+    return Statement(
+        "ibdev2netdev-down",
+        "ibdev2netdev",
+        Weight.NOTE,
+        "An IP interface of InfiniBand is down",
+        f"{join_limited(match[4] for match in matches)}: (Down) is the netdev (IPoIB), not the port. RDMA "
+        "does not need it.",
+        "Run ibstat for the state of the ports.",
+        text=printable(first.strip(), 200),
+        place=Place(section.place.file, section.place.line + section.lines.index(first)),
+        source="mlnx-tools, ofed_scripts/ibdev2netdev",
+    )
 
 
 def _matches(section: Section, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

@@ -139,10 +139,15 @@ def test_nothing_in_a_text_shows_that_a_port_is_spare(layer: str, words: str) ->
     assert words in found.cause
 
 
-def test_a_netdev_that_is_down_says_nothing_of_an_infiniband_port() -> None:
-    lines = "mlx5_0 port 1 ==> ib0 (Down)\nmlx5_1 port 1 ==> ens1np0 (Down)\n"
-    (found,) = (found for found in read(lines).statements if found.id.startswith("ib-port"))
-    assert found.cause.startswith("mlx5_1: ")
+@pytest.mark.parametrize("gap", [" ", "   "])  # column -t
+def test_a_netdev_that_is_down_says_nothing_of_an_infiniband_port(gap: str) -> None:
+    lines = "\nmlx5_0 port 1 ==> ib0 (Down)\nmlx5_1 port 1 ==> ens1np0 (Down)\n".replace(" ", gap)
+    found = {statement.id: statement for statement in read(lines, "text").statements}
+    assert found["ib-port-not-active"].cause.startswith("mlx5_1: ")
+    note = found["ibdev2netdev-down"]
+    assert note.weight is Weight.NOTE
+    assert note.cause.startswith("ib0: ")
+    assert str(note.place) == "text:2"
 
 
 def test_several_kinds_stand_in_one_text() -> None:
