@@ -23,6 +23,7 @@ from probes.bandwidth.tools.tool import explain, tool_of
 from probes.facts.system.tool_names import TOOL_OF
 from probes.fleet.node_set import NodeSetError
 from probes.nccl.log.reader import LogReader
+from probes.read.text import TextReader
 from probes.recording.format import RecordingError
 from probes.recording.redaction.identifiers import COMMANDS, FILES
 from probes.recording.redaction.tokens import Tokens
@@ -68,8 +69,17 @@ def _read_log(content: bytes) -> None:
     reader.facts()
 
 
+def _read_text(content: bytes) -> None:
+    reader = TextReader()
+    reader.begin("text")
+    reader.feed(content)
+    reader.end()
+    reader.reading()
+
+
 def _others() -> Iterator[tuple[str, Parse, type]]:
     yield "an NCCL log", _read_log, bytes
+    yield "a pasted text", _read_text, bytes
     yield "what a terminal sends", lambda text: list(InputParser().feed(text, 0.0)), str
     for program in TOOL_OF:
         tool = tool_of(program)

@@ -141,7 +141,7 @@ _LONG = (
     *("prove", "ras", "read", "record", "report", "setup", "watch"),
 )
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
-_WITHOUT_NODE = ("read", "nccl-log", "config", "schema", "help", "completion")
+_WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # of the system; they say nothing about the output
 _WRONG_COMMAND = re.compile(r"argument COMMAND: invalid choice: '([^']*)'")
 

@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from pkgutil import get_data
 from typing import Any
 
@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("nccl",)
+FILES = ("launchers", "nccl", "ofi", "pytorch", "rccl")
 """The files, by the programs that write the messages."""
 _WORD = re.compile(r"\w+")
 
@@ -26,10 +26,14 @@ _WORD = re.compile(r"\w+")
 class Form:
     """A form of a message, compiled when a line first holds its word."""
 
-    def __init__(self, message: Message, form: str) -> None:
+    def __init__(self, message: Message, form: str, order: int) -> None:
         self.message = message
         self.text = form
-        self.length = literal_length(form)
+        self.rank = (
+            not message.is_general,
+            literal_length(form),
+            -order,
+        )  # the highest form of a line counts
         self._pattern: re.Pattern[str] | None = None
 
     def search(self, line: str) -> re.Match[str] | None:
@@ -47,12 +51,12 @@ class Catalogue:
         words = {form: words_of(form) for message in messages for form in message.forms}
         count = Counter(word for of_form in words.values() for word in set(of_form))
         self._by_word: dict[str, list[Form]] = {}
-        for message in messages:
+        for order, message in enumerate(messages):
             for form in message.forms:
-                rarest = min(words[form], key=lambda word: (count[word], -len(word)))
-                self._by_word.setdefault(rarest, []).append(Form(message, form))
+                rarest = min(words[form], key=lambda word: (count[word], -len(word), word))
+                self._by_word.setdefault(rarest, []).append(Form(message, form, order))
 
-    @property
+    @cached_property
     def words(self) -> frozenset[str]:
         """The words of which a line holds one if it has a form."""
         return frozenset(self._by_word)
@@ -60,22 +64,18 @@ class Catalogue:
     def matches(self, line: str) -> Iterator[tuple[Form, re.Match[str]]]:
         """Yield each form that a line has."""
         line = line[:MOST_CHARACTERS]
-        for word in dict.fromkeys(_WORD.findall(line)):
-            for form in self._by_word.get(word, ()):
+        for word in self.words.intersection(_WORD.findall(line)):
+            for form in self._by_word[word]:
                 if match := form.search(line):
                     yield form, match
 
     def find(self, line: str) -> Found | None:
         """Return the message of a line, by the form that gives most of its words; None if it is not known."""
-        best: tuple[tuple[bool, int], Form, re.Match[str]] | None = None
-        for form, match in self.matches(line):
-            rank = (not form.message.is_general, form.length)
-            if best is None or rank > best[0]:
-                best = rank, form, match
+        best = max(self.matches(line), key=lambda match: match[0].rank, default=None)
         if best is None:
             return None
-        values = {name: value.strip() for name, value in best[2].groupdict("").items()}
-        return Found(best[1].message, values)
+        values = {name: value.strip() for name, value in best[1].groupdict("").items()}
+        return Found(best[0].message, values)
 
 
 @cache

@@ -50,11 +50,19 @@ _WRAPPERS = re.compile(
         )
     )
 )
+# A piece without any of these has plain lines, but for what stands at their beginnings.
+_UNUSUAL = re.compile(
+    r"[\x1b\r\\&]|[b3e^]\[|\[[\d;]{0,12}m|<br|```|~~~| kernel: | \| | systemd\[|</?(?:de|su|pr|co)"
+)
 _LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) ")
 _MESSAGE_KEYS = ("message", "msg", "log", "MESSAGE", "body", "textPayload", "_line", "line", "text")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#39|#34|#x27);")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)\w{0,20}\s*$|</?(?:details|summary|pre|code)>")
 _MARKDOWN = re.compile(r"\\([_*\[\]<>#`])|<br */?>")
+
+
+FENCE = "\f"
+"""A line that only begins or ends a block of Markdown."""
 
 
 class Lines:
@@ -70,9 +78,14 @@ class Lines:
         text = self._carry + piece
         lines = text.split("\n")
         self._carry = lines.pop()[:MOST_OF_A_LINE]
+        is_plain = not self._part and not _UNUSUAL.search(text)
         for line in lines:
             self.number += 1
-            yield from self._whole(line)
+            if is_plain and line[:1] not in _MAY_WRAP and len(line) <= MOST_OF_A_LINE:
+                yield line
+            else:
+                yield from self._whole(line)
+                is_plain = is_plain and not self._part
 
     def end(self) -> Iterator[str]:
         """Yield what is left."""
@@ -125,7 +138,7 @@ def peel(line: str) -> tuple[str, bool]:
         line = html.unescape(line)
     if "\\" in line or "<br" in line:
         line = _MARKDOWN.sub(lambda match: match[1] or " ", line)
-    return ("" if _FENCE.match(line) else line), is_part
+    return (FENCE if _FENCE.match(line) else line), is_part
 
 
 def _from_json(line: str) -> tuple[str, bool]:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 
 from probes.base.text import join_limited, printable
+from probes.checks.nic import port_rates, port_state, roce_gids, roce_mtu
 from probes.facts.rdma.devices import EMPTY_GID, EMPTY_GIDS_IN_A_ROW, MAX_GIDS
 from probes.host.values import RDMA_CLASS
 from probes.messages.message import Weight
@@ -71,6 +72,11 @@ _TO_NETDEV = re.compile(
     r"port {1,20}(\d{1,3}) {1,20}(?:\(\w{1,20}\)\s{0,20})?==> {1,20}(\S{1,20}) {1,40}\((\w{1,20})\)"
 )
 Answers = dict[tuple[str, ...], object]
+_CHECKS = frozenset(("nic-firmware-mismatch",)) | frozenset(
+    check.id
+    for area in (port_state.AREA, port_rates.AREA, roce_gids.AREA, roce_mtu.AREA)
+    for check in area.checks
+)
 
 
 class _Files:
@@ -155,7 +161,7 @@ def _blocks(section: Section, head: re.Pattern[str], keys: dict[str, str]) -> Pa
         else:
             continue
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def _port_file(files: _Files, device: str, number: str, key: str, value: str) -> None:
@@ -195,7 +201,7 @@ def read_ibstatus(section: Section) -> Parsed:
         else:
             continue
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_rdma_link(section: Section) -> Parsed:
@@ -213,7 +219,7 @@ def read_rdma_link(section: Section) -> Parsed:
         elif "subnet_prefix" in match[0] or " lid " in match.string:
             files.port(match[1], match[2], link_layer="InfiniBand")
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_gids(section: Section) -> Parsed:
@@ -237,7 +243,7 @@ def read_gids(section: Section) -> Parsed:
         read += 1
     for (device, port), gids in tables.items():
         files.gids(device, port, gids)
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_netdevs(section: Section) -> Parsed:
@@ -253,7 +259,7 @@ def read_netdevs(section: Section) -> Parsed:
             without_ip.append(match)
         read += 1
     notes = (_without_ip(without_ip, section),) if without_ip else ()
-    return Parsed(read, statements=notes, answers=files.answers)
+    return Parsed(read, statements=notes, answers=files.answers, checks=_CHECKS)
 
 
 def _without_ip(matches: list[re.Match[str]], section: Section) -> Statement:

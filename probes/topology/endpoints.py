@@ -64,17 +64,19 @@ def endpoints(node: Node) -> tuple[tuple[Endpoint, ...], tuple[Endpoint, ...]]:
 def rdma_functions(node: Node) -> tuple[PciFunction, ...]:
     """Return the PCI functions of RDMA NICs: those with an RDMA device, and those whose driver makes one.
 
-    A plain Ethernet adapter, such as virtio of a virtual machine, is none.
+    A plain Ethernet adapter, such as virtio of a virtual machine, is none. Neither is a virtual function
+    without an RDMA device whose card is here; in a virtual machine its card is on the other side.
     """
     with_device, others = _with_device(node), _without_driver(node)
+    functions = node.pci.functions if isinstance(node.pci, PciFacts) else {}
     return tuple(
         function
-        for function in (node.pci.functions.values() if isinstance(node.pci, PciFacts) else ())
+        for function in functions.values()
         if function.bdf in with_device
         or (
             function.kind is PciKind.NIC
             and (function.vendor_id == CONNECTX.vendor or function.bdf in others)
-            and function.physical_function is None
+            and function.physical_function not in functions
         )
     )
 

@@ -14,6 +14,7 @@ from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, known, map_known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps, port_query
 from probes.queries.finding import Area, Outcome, PairGain, end_with, found, need, passed
+from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import (
     NO_PORTS,
     Port,
@@ -125,9 +126,9 @@ def _evidence(chosen: dict[_Words, list[Port]]) -> tuple[Evidence, ...]:
     return (*first_n(facts[0] for facts, _ in of_ports), *first_n(more))
 
 
-def _impact(examination: Examination, ports: Iterable[Port]) -> str:
+def _impact(examination: Examination, ports: Collection[Port]) -> str:
     """Return what is lost with ports that no GPU is near; "": the check's own text."""
-    if isinstance(examination.node.pci, Unknown):
+    if any(port.device.bdf not in functions_of(examination) for port in ports):
         return _LOST_UNPLACED
     near = set(examination.topology.nics_near_gpus)
     return "" if near.intersection(port.device.name for port in ports) else _LOST_BESIDE

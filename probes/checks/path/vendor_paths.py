@@ -212,9 +212,10 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
     nics = tuple(device.name for device in rdma.devices if known(device.driver, "").startswith("cxi"))
     if not nics or gpu_functions(examination) == ():
         return passed(Evidence("/sys/class/cxi", "no Slingshot NIC, or no NVIDIA GPU"))
+    end_with(impossible_by_design(examination))
     direct = need(examination.node.gpudirect, _STATE)
     row = next((row for row in direct.peermem.requirements if row.name.startswith("a cxi driver")), None)
-    if row is None or direct.by_design:
+    if row is None:
         return passed(Evidence("/sys/class/cxi", "this node also has NICs with verbs"))
     if need(row.met, "the NVIDIA driver's kernel modules"):
         return passed(_evidence(row))

@@ -223,7 +223,7 @@ def test_a_dead_supervisor_leaves_nothing(node: Start) -> None:
     (own_supervisor,) = server.children()
     own_supervisor.kill()
     assert to_the_end(process)[1].why == "killed with its supervisor (status -9)"
-    assert all(map(gone, pids))
+    wait_for(lambda: all(map(gone, pids)))
 
 
 def _killed(family: str) -> None:
