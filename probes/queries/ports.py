@@ -122,7 +122,9 @@ def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
 
 
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
-    """Return how severe it is that these ports carry no traffic."""
+    """Return how severe it is that these ports carry no traffic; a warning where their use is unknown."""
+    if not all(is_placed(examination, port) for port in lost):
+        return Severity.WARNING
     devices = {port.device.name for port in lost}
     if gpus_without_nic(examination, devices):
         return Severity.CRITICAL
@@ -134,6 +136,11 @@ def same_cause_as_down(examination: Examination, devices: Collection[str]) -> tu
     ports = ports_of(examination)
     lost = () if isinstance(ports, Unknown) else [port for port in ports if port.device.name in devices]
     return () if cost_of_loss(examination, lost) is Severity.NOTE else PORT_DOWN
+
+
+def is_placed(examination: Examination, port: Port) -> bool:
+    """Return whether the port's NIC is on the PCI bus; a text may show a port without its place."""
+    return port.device.bdf in functions_of(examination)
 
 
 def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[str, ...]:
@@ -153,12 +160,7 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
 
 
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
-    """Say whether the port seems unused: the card's other port works, or no port of this board does.
-
-    Of a NIC that is known from a pasted text alone, nothing is known of its use.
-    """
-    if port.device.bdf not in functions_of(examination):
-        return False
+    """Say whether the port seems unused: the card's other port works, or no port of this board does."""
     card = known(port.device.bdf, "").rpartition(".")[0]
     board = port.device.board_id
     equals = [

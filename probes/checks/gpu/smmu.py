@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from probes.base.evidence import Evidence
 from probes.base.unknown import Unknown, known, map_known
+from probes.facts.gpu.generations import GB10
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.facts.pci.functions import PciKind
@@ -26,7 +26,7 @@ _PASID_WITH_PASSTHROUGH = (6, 11)
 
 def _is_gb10(examination: Examination) -> bool:
     gpus = examination.node.gpus
-    return not isinstance(gpus, Unknown) and any(re.search(r"\bGB10\b", gpu.name) for gpu in gpus.gpus)
+    return not isinstance(gpus, Unknown) and any(GB10.search(gpu.name) for gpu in gpus.gpus)
 
 
 def _end_without_coherent_gpu(examination: Examination) -> None:

@@ -14,7 +14,6 @@ from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, known, map_known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps, port_query
 from probes.queries.finding import Area, Outcome, PairGain, end_with, found, need, passed
-from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import (
     NO_PORTS,
     Port,
@@ -22,6 +21,7 @@ from probes.queries.ports import (
     by_board,
     cost_of_loss,
     devices_of,
+    is_placed,
     need_ports,
     port_names,
     problem_of,
@@ -128,7 +128,7 @@ def _evidence(chosen: dict[_Words, list[Port]]) -> tuple[Evidence, ...]:
 
 def _impact(examination: Examination, ports: Collection[Port]) -> str:
     """Return what is lost with ports that no GPU is near; "": the check's own text."""
-    if any(port.device.bdf not in functions_of(examination) for port in ports):
+    if not all(is_placed(examination, port) for port in ports):
         return _LOST_UNPLACED
     near = set(examination.topology.nics_near_gpus)
     return "" if near.intersection(port.device.name for port in ports) else _LOST_BESIDE
