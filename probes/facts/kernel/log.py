@@ -47,6 +47,7 @@ class LogKind(Enum):
     PCIE_BANDWIDTH = "PCIe bandwidth limited"
     AER = "PCIe error"
     IOMMU_FAULT = "IOMMU fault"
+    SMMU_SVA = "page tables not shared with a GPU"
     HUNG_TASK = "task blocked"
 
 
@@ -190,6 +191,9 @@ _FORMS = (
     (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
     (LogKind.IOMMU_FAULT, rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})"),
     (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
+    # OGK kernel-open/nvidia/nv-pci.c; arm_smmu_write_ctx_desc() warns if a device has no context descriptors.
+    (LogKind.SMMU_SVA, rf"NVRM: GPU (?P<bdf>{_BDF}): Enabling SMMU SVA feature failed"),
+    (LogKind.SMMU_SVA, r"WARNING: CPU: \d{1,5} PID: \d{1,10} at \S{1,80} arm_smmu_write_ctx_desc\+"),
     (LogKind.HUNG_TASK, r"INFO: task .{1,40}:(?P<number>\d{1,7}) blocked for more than \d{1,6} seconds"),
 )
 
