@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
     from tui.controllers.readings import ReadingsController
     from tui.runtime.reading_thread import Examined
-    from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.bandwidth_run.state import SeriesState
     from tui.screens.bandwidth_setup import BandwidthSetupState, ToRun
 
@@ -368,11 +367,11 @@ class BandwidthController(Activity):
             state.was_seen = True
             self._context.change_head(test=state.word)
 
-    def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
+    def save_baseline(self, state: SeriesState) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
         from tui.screens.ask import YES, AskScreen, sentences
 
-        state, setup = message.state, self.setup.state
+        setup = self.setup.state
 
         def answered(answer: str | None) -> None:
             if answer == YES:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-
-from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
 from tui.actions.events import mark_of
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState
+from tui.screens.request import Request
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, wrapped
 
@@ -96,12 +94,6 @@ class HistoryScreen(ListScreen[HistoryState]):
     DETAILS = "steps"
     TITLES = ("History", "Runs", "Steps")
 
-    @dataclass
-    class UndoRequested(Message):
-        """Show the plan that undoes a past run."""
-
-        run: PastRun
-
     def why_not(self, action: str) -> str | None:
         if action == "undo" and self._state.run is None:
             return "gdrtop has not run anything on this node."
@@ -109,4 +101,4 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     def action_undo(self) -> None:
         if self._state.run is not None:
-            self.post_message(self.UndoRequested(self._state.run))
+            self.post_message(Request("undo", self._state.run))
