@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import cast
+from typing import Any, cast
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from probes.bandwidth.model.rating import Rating
 from probes.base.frozen import frozen
@@ -279,14 +281,27 @@ class ResultText:
     commands: tuple[str, ...]
 
 
-def results_of(report: Report) -> tuple[ResultText, ...]:
-    """Return the newest result of each test."""
-    return tuple(map(_result, report.measured))
+def texts_of(report: Report, version: str) -> dict[str, object]:
+    """Return what the templates of all formats show; `version`: of gdrtop."""
+    return {
+        "page": page_of(report, version),
+        "results": tuple(map(_result, report.measured)),
+        "conclusions": tuple(printable(sentence(words)) for words in report.conclusions),
+        "how_to_measure": HOW_TO_MEASURE,
+        "no_changes": NO_CHANGES,
+    }
 
 
-def conclusions_of(report: Report) -> tuple[str, ...]:
-    """Return what the results mean, as sentences."""
-    return tuple(printable(sentence(words)) for words in report.conclusions)
+def environment(**escaping: Any) -> Environment:
+    """Return what renders the templates, with Jinja2's options for escaping."""
+    return Environment(
+        loader=PackageLoader("widgets.report", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **escaping,
+    )
 
 
 def _result(measured: Measured) -> ResultText:
