@@ -680,18 +680,14 @@ NODE = Recipe(
 PAGE = Recipe(
     (
         Change("tui/manual/sample.md", "# A sample\n\n`gdrtop` has a sample.\n"),
-        Change(
-            "tui/manual/__init__.py",
-            '        "sample": "What is a sample?",\n',
-            before='        "install": "',
-        ),
+        Change("tui/manual/pages.toml", 'sample = "What is a sample?"\n', before="install = "),
     ),
     ("tests/tui/test_manual.py",),
     {
         "tui/manual/sample.md": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
-        "tui/manual/__init__.py": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
+        "tui/manual/pages.toml": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
     },
-    others=("tui/screens/help.py",),
+    others=("tui/screens/help.toml",),
 )
 COMBINATION = Recipe(
     (
@@ -747,9 +743,9 @@ COLUMN = Recipe(
             before='        "bus GB/s": lambda process',
         ),
         Change(
-            "widgets/live/columns.py",
-            '        TableColumn("minor", "f", "the last digit of its process ID"),\n',
-            before='        TableColumn("bus GB/s"',
+            "widgets/live/columns.toml",
+            '    { title = "minor", letter = "f", meaning = "the last digit of its process ID" },\n',
+            before='    { title = "bus GB/s"',
         ),
         Change("tui/manual/live.md", "| `minor` | the last digit of the pid |\n", before="| `CNP/s` |"),
     ),
@@ -760,7 +756,10 @@ COLUMN = Recipe(
         "tests/widgets/test_live_panes.py",
     ),
     {
-        "widgets/live/columns.py": ("tests/widgets/live/test_columns.py", "name each column in COLUMNS"),
+        "widgets/live/columns.toml": (
+            "tests/widgets/live/test_columns.py",
+            "name each column in widgets/live/columns.toml",
+        ),
         "tui/manual/live.md": ("tests/tui/test_manual.py", "minor"),
     },
     pictures="test_live[200x60]",
@@ -799,14 +798,12 @@ class SampleScreen(PanesScreen):
 ''',
         ),
         Change(
-            "tui/screens/keys.py",
-            '    "sample": Key("A", "A", "Sample", "Sample: one line"),\n',
-            before='    "pane": Key(',
+            "tui/screens/keys.toml", 'sample = ["A", "A", "Sample", "Sample: one line"]\n', before="pane = "
         ),
         Change(
-            "tui/screens/help.py",
-            '    "SampleScreen": ("SAMPLE", "One line.", ("quit",)),\n',
-            before='    "HistoryScreen": ("HISTORY"',
+            "tui/screens/help.toml",
+            '[SampleScreen]\ntitle = "SAMPLE"\npurpose = "One line."\nkeys = ["quit"]\n\n',
+            before="[HistoryScreen]",
         ),
         Change(
             "tui/app.py", '        bind("sample", "sample", show=False),\n', before='        bind("doctor", '
@@ -844,14 +841,14 @@ def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
     ),
     {
         "tui/manual/config.md": ("tests/tui/screens/test_own_keys.py", "'sample'"),
-        "tui/screens/keys.py": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
+        "tui/screens/keys.toml": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
         "tui/app.py": (
             "tests/test_architecture.py::test_every_file_is_imported",
             "nothing imports ['tui/screens/sample.py']",
         ),
-        "tui/screens/help.py": (
+        "tui/screens/help.toml": (
             "tests/tui/screens/test_keys.py::test_every_screen_has_its_keys_in_the_help",
-            "add ['SampleScreen'] to _SCREENS in tui/screens/help.py",
+            "add ['SampleScreen'] to tui/screens/help.toml",
         ),
     },
     pictures="test_sample[80x24]",

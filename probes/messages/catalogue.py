@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 from pkgutil import get_data
 from typing import Any
 
+from probes.base import toml
 from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, words_of
 from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILES = (
     "benchmarks",
@@ -139,4 +134,4 @@ def _messages(name: str) -> Iterator[Message]:
 def _read(name: str) -> dict[str, Any]:
     content = get_data(__package__, f"{name}.toml")  # importlib.resources imports much more
     assert content is not None
-    return tomllib.loads(content.decode())
+    return toml.parse(content.decode())
