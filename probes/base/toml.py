@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+from pkgutil import get_data
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -14,6 +14,8 @@ else:
 parse = tomllib.loads
 
 
-def read_beside(file: str, name: str) -> dict[str, Any]:
-    """Return the tables of a file in the folder of a module; `file`: its `__file__`."""
-    return parse(Path(file).with_name(name).read_text(encoding="utf-8"))
+def read_beside(module: str, name: str) -> dict[str, Any]:
+    """Return the tables of a file in the folder of a module; `module`: its `__name__`."""
+    content = get_data(module, name)
+    assert content is not None, name
+    return parse(content.decode())

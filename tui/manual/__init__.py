@@ -6,7 +6,7 @@ from importlib import resources
 
 from probes.base.toml import read_beside
 
-_TABLES = read_beside(__file__, "pages.toml")
+_TABLES = read_beside(__name__, "pages.toml")
 GROUPS: dict[str, dict[str, str]] = _TABLES["questions"]
 """Each page in the order of reading, with the question that it answers."""
 SUBJECTS = tuple(subject for questions in GROUPS.values() for subject in questions)

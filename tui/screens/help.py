@@ -20,7 +20,7 @@ from widgets.base.markdown import markdown_lines
 
 _KEY_CELLS = 11
 
-_SCREENS = read_beside(__file__, "help.toml")
+_SCREENS = read_beside(__name__, "help.toml")
 _EVERYWHERE = (
     *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions"),
     *("history", "fleet", "palette", "pane", "select", "page", "first", "last", "open", "back"),

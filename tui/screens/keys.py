@@ -27,7 +27,7 @@ class Key(NamedTuple):
     meaning: str  # in the help and as a tooltip
 
 
-KEYS = {name: Key(*row) for name, row in read_beside(__file__, "keys.toml").items()}
+KEYS = {name: Key(*row) for name, row in read_beside(__name__, "keys.toml").items()}
 FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 

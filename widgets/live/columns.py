@@ -30,7 +30,7 @@ class TableColumn:
 
 COLUMNS = {
     table: tuple(TableColumn(**row) for row in rows)
-    for table, rows in read_beside(__file__, "columns.toml").items()
+    for table, rows in read_beside(__name__, "columns.toml").items()
 }
 
 
