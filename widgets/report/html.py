@@ -20,12 +20,13 @@ from probes.setup.report import Report
 from widgets.bandwidth.result import mark_of
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line
+from widgets.doctor.findings import highlights_of
 from widgets.node.boxes import Switch, counted_nvswitches, detour_text, switches_by_numa
 from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines
 from widgets.node.highlights import Highlights
 from widgets.node.topology import numa_title
 from widgets.node.topology_list import unknown_last
-from widgets.report.page import environment, highlights_of, texts_of
+from widgets.report.page import environment, texts_of
 
 # The colors of the elements are classes of the page's style sheet, and their text is escaped.
 
@@ -156,7 +157,7 @@ def draw_topology(report: Report) -> str:
     topology = report.examination.topology
     if not topology.gpus and not topology.nics:
         return ""
-    return _Topology(report, highlights_of(report)).draw()
+    return _Topology(report, highlights_of(report.examination, report.findings)).draw()
 
 
 class _Topology:

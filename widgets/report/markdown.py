@@ -10,8 +10,9 @@ from markupsafe import Markup
 from probes.base.text import printable
 from probes.setup.report import Report
 from widgets.base.lines import plain
+from widgets.doctor.findings import highlights_of
 from widgets.node import topology as topology_drawing
-from widgets.report.page import environment, highlights_of, texts_of
+from widgets.report.page import environment, texts_of
 
 _WIDTH = 100
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
@@ -61,7 +62,7 @@ def markdown_of(report: Report, version: str) -> str:
     """Return the Markdown document; `version`: of gdrtop."""
     examination = report.examination
     topology = topology_drawing.draw(
-        examination.node, examination.topology, _WIDTH, highlights=highlights_of(report)
+        examination.node, examination.topology, _WIDTH, highlights=highlights_of(examination, report.findings)
     )
     found = environment(finalize=_finalized)
     found.filters |= {"code": code, "block": block, "row": row, "linked": _linked}

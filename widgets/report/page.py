@@ -18,11 +18,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.statements import findings_about
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding, Status
-from probes.queries.pcie_paths import detours
-from probes.queries.unproven_paths import unproven_pairs
-from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report
-from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import State
 from widgets.bandwidth import result as result_drawing
 from widgets.base.figures import local_time
@@ -33,8 +29,8 @@ from widgets.doctor.findings import (
     entries_of,
     fix_text,
     folded_evidence,
+    highlights_of,
     mark_of,
-    marks_of,
     needs_text,
     silence_text,
 )
@@ -42,7 +38,7 @@ from widgets.doctor.plan import consequences, step_groups
 from widgets.live.job_lines import job_line
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
-from widgets.node.highlights import Highlights, not_usable_legend
+from widgets.node.highlights import not_usable_legend
 
 _WHOLE = 10_000  # cells: nothing is cut
 _TIME = "%Y-%m-%d %H:%M %Z"
@@ -188,21 +184,8 @@ def _version_text(version: Maybe[str]) -> str:
     return version.detail if version.reason is Reason.NOT_THERE and version.detail else str(version)
 
 
-def highlights_of(report: Report) -> Highlights:
-    """Return what the drawings mark: findings, detours and the roles of NICs."""
-    examination = report.examination
-    roles = roles_of(examination.node, examination.topology)
-    return Highlights(
-        marks=marks_of(report.findings, examination.topology.ids_by_bdf),
-        detours=detours(examination),
-        roles=roles,
-        usable=usable_here(examination),
-        unproven=unproven_pairs(examination),
-    )
-
-
 def _matrix(report: Report) -> MatrixText | None:
-    topology, highlights = report.examination.topology, highlights_of(report)
+    topology, highlights = report.examination.topology, highlights_of(report.examination, report.findings)
     if not topology.gpus or not topology.nics:
         return None
     rows = tuple(
