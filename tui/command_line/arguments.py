@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from probes.base.origin import Source
+from probes.base.toml import read_beside
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from tui.files.read_file import read_small
 from tui.runtime.open_host import NoSuchHost
@@ -193,6 +194,11 @@ def duration(least: int, most: int) -> Callable[[str], int]:
         return seconds
 
     return read
+
+
+def epilog_of(command: str) -> str | None:
+    """Return what the help of a command ends with, such as its exit statuses; None for nothing."""
+    return read_beside("tui.commands", "epilogs.toml").get(command)
 
 
 def set_configured_defaults(parser: argparse.ArgumentParser, command: str = "") -> None:

@@ -298,24 +298,7 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
     return node_document("upgrade", node, host.wall_clock(), content)
 
 
-_STATUS_HELP = """\
-examples:
-  gdrtop forecast                               after the next reboot, for each installed kernel
-  gdrtop forecast --upgrade 'apt-get dist-upgrade'
-                                                after an upgrade of packages; it is only simulated
-  gdrtop forecast --image /images/gpu --as node.tar.gz
-                                                an image on the hardware of a recorded node
-
-exit status, as for gdrtop check, of the node as it will be:
-  0    GPUDirect RDMA will work
-  1    warnings, or DEGRADED
-  2    it will not work, or critical findings
-  3    unknown, or it cannot work on this node; usage error
-"""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

@@ -39,14 +39,6 @@ from widgets.setup import draw_guide, draw_path_table, draw_step, finished_words
 EXIT_NOT_FINISHED = 1
 EXIT_NOT_APPLICABLE = 3
 _PATHS = {"dmabuf": GdrPath.DMABUF.value, "peermem": GdrPath.PEERMEM.value, "recommended": ""}
-_STATUS_HELP = """\
-exit status:
-  0    the node is set up, apart from skipped steps; or the step is done
-  1    steps are left to do; or a step failed
-  2    nothing was run: not possible now, or not confirmed
-  3    not applicable: GPUDirect RDMA cannot work on this node; or usage error
-  130  stopped
-"""
 
 
 class _SetupStep(SetupStep):
@@ -71,7 +63,6 @@ class SetupDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(parser, {"[STEP]": "show one step; without it, list all steps"})
     what = parser.add_mutually_exclusive_group()
     rehearsal = "run the step on a simulated copy of this node and show the expected verdict"

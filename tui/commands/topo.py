@@ -63,21 +63,9 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("text", "table", "json", "yaml", "dot")
-_FORMAT_HELP = """\
-formats:
-  text  boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default)
-  dot   for Graphviz (networkx reads the graph of --json): gdrtop topo --format dot | dot -Tsvg > topology.svg
-
---nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With FILE, it shows what
-that file says: one from a cloud image, or one that NCCL_TOPO_DUMP_FILE wrote.
-
-The nodes of the graph are NUMA nodes, host bridges, PCIe ports, GPUs, NICs and NVSwitches. Its edges are
-PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices are marked.
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _FORMAT_HELP
     add_arguments(
         parser,
         {
