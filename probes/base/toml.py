@@ -1,4 +1,4 @@
-"""TOML: the parser that Python has since 3.11, and the tables that stand beside the code."""
+"""TOML: the parser that Python has since 3.11, and the files that stand beside the code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ else:
 parse = tomllib.loads
 
 
-def read_beside(module: str, name: str) -> dict[str, Any]:
-    """Return the tables of a file in the folder of a module; `module`: its `__name__`."""
+def text_beside(module: str, name: str) -> str:
+    """Return a file in the folder of a module; `module`: its `__name__`."""
     content = get_data(module, name)
     assert content is not None, name
-    return parse(content.decode())
+    return content.decode()
+
+
+def read_beside(module: str, name: str) -> dict[str, Any]:
+    """Return the tables of a file in the folder of a module; `module`: its `__name__`."""
+    return parse(text_beside(module, name))
