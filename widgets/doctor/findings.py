@@ -12,6 +12,7 @@ from rich.cells import cell_len
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural
 from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
@@ -141,10 +142,7 @@ def entries_of(findings: Sequence[Finding]) -> list[Entry]:
     entries.extend(Entry(name, (finding,)) for name, finding in found.items() if name not in listed)
     silenced = (finding for finding in findings if finding.status is Status.SILENCED)
     entries.extend(Entry(finding.id, (finding,)) for finding in silenced)
-    needs: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.status is Status.UNKNOWN:
-            needs.setdefault(finding.cause, []).append(finding)
+    needs = grouped((finding.cause, finding) for finding in findings if finding.status is Status.UNKNOWN)
     entries.extend(Entry(f"needs:{cause}", tuple(group)) for cause, group in needs.items())
     passed = (finding for finding in findings if finding.status is Status.PASSED)
     return [*entries, *(Entry(finding.id, (finding,)) for finding in passed)]
