@@ -6,6 +6,7 @@ from pathlib import Path
 import tui.screens
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import stepped_app
+from tui import fleet_app
 from tui.app import REQUESTS
 
 
@@ -16,7 +17,7 @@ def requests() -> set[str]:
 
 
 def test_every_request_of_a_screen_is_answered() -> None:
-    assert requests() == set(REQUESTS)
+    assert requests() == {*REQUESTS, *fleet_app.REQUESTS}
 
 
 async def test_a_screen_that_opens_while_the_app_ends_is_no_crash() -> None:

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if host.origin.source is Source.LIVE:
         _note_in_setup(open_setup_log(is_live=True), path)
     elif host.origin.source is Source.SIMULATED:
-        from tui.commands.simulated_setup import SimulatedSetup
+        from tui.commands.setup import SimulatedSetup
 
         simulated = SimulatedSetup(host.origin.label)
         if simulated.is_used:

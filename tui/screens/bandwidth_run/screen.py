@@ -88,7 +88,7 @@ class BandwidthRunScreen(PanesScreen):
         self._refresh_changed_bindings()
 
     def _draw_console(self, lines: LinesView) -> None:
-        from tui.bandwidth.console import MOST_LINES
+        from tui.screens.bandwidth_run.state import MOST_LINES
 
         if not self._drawn or len(lines.lines) > 2 * MOST_LINES:
             lines.show(self.state.console.lines(lines.room))
