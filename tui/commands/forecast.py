@@ -285,15 +285,15 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
         )
         for change in advice.upgrade.changes
     ]
-    content = {
-        "exit_status": exit_status(kernel),
-        "command": advice.upgrade.command,
-        "packages": packages,
-        "not_applicable": advice.forecast.not_applicable,
-        "forecast": None if kernel is None else kernel_json(kernel),
-        "assumed": list(advice.assumed),
-        "not_known": list(advice.forecast.not_known),
-    }
+    content = object_from(
+        advice,
+        UpgradeDocument,
+        advice.upgrade,
+        advice.forecast,
+        exit_status=exit_status(kernel),
+        packages=packages,
+        forecast=None if kernel is None else kernel_json(kernel),
+    )
     node = examination.node
     return node_document("upgrade", node, host.wall_clock(), content)
 

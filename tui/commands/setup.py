@@ -292,7 +292,7 @@ def _step_json(step: SetupStep) -> dict[str, Any]:
 class SimulatedSetup:
     """What `gdrtop setup` did to a simulated node: choices, results and commands, for the next command.
 
-    They are files below the user's cache directory. Without a home directory they last as long as the program.
+    They are files below the user's cache directory; without a home directory, gone when gdrtop ends.
     """
 
     def __init__(self, name: str) -> None:

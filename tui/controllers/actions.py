@@ -380,9 +380,7 @@ class ActionsController:
         def apply(rehearsed: Rehearsal) -> None:
             screen.show_rehearsal(before, rehearsed.judgment, rehearsed.not_rehearsed)
 
-        def run() -> Rehearsal:
-            return rehearse(host, examination, prepared.action, prepared.plan)
-
+        run = partial(rehearse, host, examination, prepared.action, prepared.plan)
         self._context.run_in_thread(run, apply, screen.show_rehearsal_failure)
 
     def _show_in_list(self, name: str) -> None:
