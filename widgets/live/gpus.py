@@ -45,7 +45,7 @@ def draw(
 
     columns = [
         Column("GPU", cells(lambda gpu: _name(gpu, labels)), 1, least=4),
-        *(column(*row) for row in _FIGURES),
+        *(column(*row) for row in FIGURES),
         Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
     marked = None if sort is None else sorted_title("gpus", sort)
@@ -62,7 +62,7 @@ def sorted_rows(sample: LiveSample, sort: str) -> list[GpuSample]:
     keys: SortKeys[GpuSample] = {
         "GPU": lambda gpu: places[gpu.bdf],
         "throttled": lambda gpu: _throttle(gpu.live).text,
-        **{names[title]: partial(_figure, field) for title, _, field, _, _ in _FIGURES},
+        **{names[title]: partial(_figure, field) for title, _, field, _, _ in FIGURES},
     }
     return sorted_by_column(worst_first, keys, sort)
 
@@ -100,7 +100,7 @@ def _throttle(live: Maybe[NvmlLive]) -> Run:
 
 
 # Title, importance, field of NVML, text and cells of each figure.
-_FIGURES: tuple[tuple[str, int, str, Callable[[float], str], int], ...] = (
+FIGURES: tuple[tuple[str, int, str, Callable[[float], str], int], ...] = (
     ("use", 2, "utilization_percent", "{:.0f}%".format, 4),
     ("↑PCIe", 3, "pcie_tx_bytes_per_second", _gbps, 0),
     ("↓PCIe", 3, "pcie_rx_bytes_per_second", _gbps, 0),

@@ -25,6 +25,8 @@ def test_the_list_has_the_columns_of_the_table_in_their_order(table: str) -> Non
             titles += [str(title.value)] if isinstance(title, ast.Constant) else []
     if table == "nics":
         titles += [f"{group.title}/s" for group in COUNTER_GROUPS]
+    if table == "gpus":
+        titles += [title for title, *_ in gpus.FIGURES]
     listed = [column.title for column in COLUMNS[table]]
     assert sorted(listed) == sorted(titles), f"name each column in widgets/live/columns.toml: {table}"
     drawings = {
