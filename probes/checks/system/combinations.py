@@ -280,6 +280,13 @@ COMBINATIONS = (
         severity=Severity.NOTE,
     ),
     Combination(
+        "nccl-mlopart",
+        "NCCL 2.30.7 to 2.31, partitions of a GPU (MPS with MLOPart)",
+        "NCCL copies through host memory for them. Its log has “[MLOPart 0]”, which gdrtop read explains.",
+        "Set NCCL_NET_GDR_MLOPART=1, and measure",
+        "https://github.com/NVIDIA/nccl/blob/v2.30.7-1/src/graph/paths.cc",
+    ),
+    Combination(
         "nccl-ras-crash",
         "NCCL 2.27.7, and likely others before and after it, with RAS, which is on by default",
         "Some jobs crash. The backtrace has rasMsgHandlePeersUpdate, which gdrtop read explains.",
