@@ -34,6 +34,18 @@ _TALOS_DRIVER = (
 )
 _TALOS_MODULES = "Load the modules by the machine configuration: gdrtop manifest talos"
 _RED_HAT_STREAMS = ("8", "9")  # NVIDIA's repository has module streams for these
+# The releases whose repository and packages a source names, the newest of each distribution last. Of another
+# one, the guide is named: its repository may have another name, and its packages, too.
+_RELEASES = {
+    "ubuntu": ("ubuntu2004", "ubuntu2204", "ubuntu2404", "ubuntu2604"),
+    "debian": ("debian12", "debian13"),
+    "rhel": ("rhel8", "rhel9", "rhel10"),
+    "sles": ("sles15",),
+    "amzn": ("amzn2023",),
+    "azl": ("azl3",),
+}
+KNOWN_RELEASES = tuple(release for releases in _RELEASES.values() for release in releases)
+_LAST_TDNF = "azl3"  # Azure Linux 4 is built with dnf5; no source says whether it has tdnf, too
 _AMAZON = "amzn2023"
 _FEDORA = "fedora"  # has another `dnf config-manager`
 _AMAZON_BRANCHES = ("6.12", "6.18")  # of kernels whose packages name it: kernel6.12-devel
@@ -92,7 +104,10 @@ def _processor(examination: Examination) -> str:
 
 
 def _release_name(distribution: Distribution) -> str:
-    """Return a release as NVIDIA's repositories name it: "ubuntu2404", "rhel9"; "" where it has none."""
+    """Return a release as NVIDIA's repositories name those that are known; "" where that is no name.
+
+    "ubuntu2404", "rhel9"; also of releases that are not in KNOWN_RELEASES.
+    """
     major = distribution.version.partition(".")[0]
     if not major.isdigit():
         return ""
@@ -108,12 +123,22 @@ def _release_name(distribution: Distribution) -> str:
     return f"rhel{major}" if is_rhel else ""
 
 
+def _newest_known(distribution: Distribution) -> str:
+    """Return a sentence on the newest release whose commands are known, if this one is not known."""
+    release = _release_name(distribution)
+    releases = next((names for key, names in _RELEASES.items() if release.startswith(key)), ())
+    if not releases or release in releases:
+        return ""
+    return f" gdrtop knows the commands of {releases[-1]} and older releases only."
+
+
 def install_steps(
     examination: Examination, why: str, packages: Mapping[Family, Sequence[str]], otherwise: str = ""
 ) -> tuple[Step, ...]:
     """Return the step that installs packages of the distribution; `otherwise` is what to do on others."""
-    family = family_of(examination)
-    if family in packages and family in _INSTALL:
+    family, release = family_of(examination), _release_name(_distribution(examination))
+    has_tool = family is not Family.AZURE_LINUX or release == _LAST_TDNF
+    if family in packages and family in _INSTALL and has_tool:
         return (Step(why, (*_INSTALL[family], *packages[family])),)
     return (instruction(otherwise or why),)
 
@@ -122,7 +147,7 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the steps that add NVIDIA's package repository; () where no source names them."""
     distribution, processor = _distribution(examination), _processor(examination)
     family, release = distribution.family, _release_name(distribution)
-    if not release or not processor:
+    if release not in KNOWN_RELEASES or not processor:
         return ()
     place = f"{_CUDA_REPOS}/{release}/{'sbsa' if processor == 'aarch64' else processor}"
     why = "Add NVIDIA's package repository"
@@ -138,10 +163,10 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
         )
         add = Step(why, ("dnf", "config-manager", "--add-repo", f"{place}/cuda-{release}.repo"))
         return (epel, add) if release.startswith("rhel") else (add,)
-    if family is Family.SUSE and release == "sles15":
+    if family is Family.SUSE:
         file = "/etc/zypp/repos.d/cuda-sles15.repo"
         return (Step(why, ("curl", "-fsSL", "-o", file, f"{place}/cuda-sles15.repo")), _REFRESH[family])
-    if release == "azl3":
+    if family is Family.AZURE_LINUX:
         file = "/etc/yum.repos.d/azurelinux-nvidia-prod.repo"
         return (Step(f"{why} of Azure Linux", ("curl", "-fsSL", "-o", file, _AZURE_REPO.format(processor))),)
     return ()
@@ -170,8 +195,9 @@ def open_driver_steps(examination: Examination) -> tuple[Step, ...]:
     why = "Install the driver with open kernel modules"
     if not repository:
         name = distribution.name or "this distribution"
-        guide = instruction(f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}.")
-        return (header_step(examination), guide)
+        newest = _newest_known(distribution)
+        guide = f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}.{newest}"
+        return (header_step(examination), instruction(guide))
     if family is Family.AZURE_LINUX:  # its modules are built for its kernels
         package = "cuda-open-hwe" if _processor(examination) == "aarch64" else "cuda-open"
         return (*repository, Step(why, (*_INSTALL[family], package)))
