@@ -113,23 +113,21 @@ def _release_name(distribution: Distribution) -> str:
         return ""
     if distribution.id == "ubuntu":
         return f"ubuntu{distribution.version.replace('.', '')}"
-    if distribution.id in ("debian", "sles"):
+    if distribution.id in ("debian", "sles", "amzn"):
         return f"{distribution.id}{major}"
-    if distribution.id == "amzn":
-        return _AMAZON if major == "2023" else ""
     if distribution.family is Family.AZURE_LINUX:
         return f"azl{major}"
     is_rhel = distribution.family is Family.RED_HAT and distribution.id != _FEDORA
     return f"rhel{major}" if is_rhel else ""
 
 
-def _newest_known(distribution: Distribution) -> str:
-    """Return a sentence on the newest release whose commands are known, if this one is not known."""
+def _known_releases(distribution: Distribution) -> str:
+    """Return a sentence on the releases whose commands are known, if this one is not among them."""
     release = _release_name(distribution)
     releases = next((names for key, names in _RELEASES.items() if release.startswith(key)), ())
     if not releases or release in releases:
         return ""
-    return f" gdrtop knows the commands of {releases[-1]} and older releases only."
+    return f" gdrtop knows the commands of {', '.join(releases)}."
 
 
 def install_steps(
@@ -195,8 +193,8 @@ def open_driver_steps(examination: Examination) -> tuple[Step, ...]:
     why = "Install the driver with open kernel modules"
     if not repository:
         name = distribution.name or "this distribution"
-        newest = _newest_known(distribution)
-        guide = f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}.{newest}"
+        known_releases = _known_releases(distribution)
+        guide = f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}.{known_releases}"
         return (header_step(examination), instruction(guide))
     if family is Family.AZURE_LINUX:  # its modules are built for its kernels
         package = "cuda-open-hwe" if _processor(examination) == "aarch64" else "cuda-open"
