@@ -14,6 +14,7 @@ import pytest
 from probes.checks.nccl.engines import _NEWEST_NVSHMEM, _NEWEST_READ
 from probes.checks.registry import findings
 from probes.checks.system.combinations import _NEWEST_BRANCH
+from probes.facts.pci.functions import generation, link_gbps
 from probes.facts.system.packages import Distribution, parse_distribution
 from probes.live.ras.policy import RasJob, RasUse, decide
 from probes.nccl.log.grammar import distance_word
@@ -97,12 +98,19 @@ def nvshmem_of_a_job() -> None:
         assert word in cause_of("nvshmem-ibgda-without-mlx5", "aws-p5", host, transport)
 
 
+def pcie_of_a_link() -> None:
+    """PCIe 7.0: 128 GT/s and flits, as 6.0 has. gdrtop names no generation, and expects no more than that."""
+    assert generation(128.0) is None
+    assert link_gbps(128.0, 16) == 2 * link_gbps(64.0, 16)
+
+
 # A constant whose name says that it is the newest of something, and the test of what is newer.
 _TABLES: dict[str, Callable[[], None]] = {
     "probes/nccl/variables/variable.py NEWEST": nccl_of_a_node,
     "probes/checks/nccl/engines.py _NEWEST_READ": mooncake_of_a_job,
     "probes/checks/nccl/engines.py _NEWEST_NVSHMEM": nvshmem_of_a_job,
     "probes/checks/system/combinations.py _NEWEST_BRANCH": driver_of_a_grace_node,
+    "probes/facts/pci/functions.py _NEWEST_GENERATION": pcie_of_a_link,
     "RAS": ras_of_a_job,
     "distances": distances_of_a_log,
 }
