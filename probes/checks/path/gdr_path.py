@@ -355,6 +355,8 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
             "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot",
             *_allow_steps(examination, first_without=595),
         )
+    if known(map_known(examination.node.data_direct, lambda facts: bool(facts.functions)), False):
+        cause += " UCX 1.20 and 1.21 also ask for it where a NIC with Data Direct is down (errno 524)."
     return _refused(examination, ("FORCE_PCIE",), cause, plan)
 
 
