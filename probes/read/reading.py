@@ -92,7 +92,7 @@ class Reading:
 
     @property
     def exit_status(self) -> int:
-        """0: nothing to warn of; 1: warnings, or data without GPUDirect RDMA; 2: critical; 3: nothing is known."""
+        """0: nothing to warn of; 1: warnings, or data without GPUDirect RDMA; 2: critical; 3: unknown."""
         weights = {statement.weight for statement in self.statements}
         if Weight.CRITICAL in weights:
             return 2
