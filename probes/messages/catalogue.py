@@ -26,6 +26,7 @@ FILES = (
     "nixl",
     "nvshmem",
     "ofi",
+    "opensm",
     "pytorch",
     "rccl",
     "rdma-core",
