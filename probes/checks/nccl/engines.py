@@ -6,12 +6,8 @@ import posixpath
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
-<<<<<<< HEAD
 from probes.base.text import version_numbers
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-=======
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
->>>>>>> main
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.gpudirect import MEMORY_PEERS
@@ -208,14 +204,8 @@ def _lacks_cuda(process: Process, now: float) -> bool:
 # Jobs with NVSHMEM: the kernel module and the driver options that its transports need.
 
 _NEWEST_NVSHMEM = (3, 4, 5)
-<<<<<<< HEAD
+_NVSHMEM_SEES_PEERMEM = (3, 3)  # DeepEP patched 3.2.5, and uses 3.3.9 as it is (its pull requests 151, 295)
 _FIRST_EFA_DRIVER, _FIRST_GDRDRV = (3, 3, 0), (2, 5)
-=======
-_NVSHMEM_SEES_PEERMEM = (
-    3,
-    3,
-)  # DeepEP patched 3.2.5, and uses 3.3.9 as it is (its pull requests 151 and 295)
->>>>>>> main
 
 
 @NVSHMEM_CHECKS.note(
@@ -268,7 +258,7 @@ def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
         Evidence(f"/proc/{process.pid}/maps", library.path)
         for process in jobs.processes
         if has_initialized_nvshmem(process.libraries)
-        for library, version in versions_of(process, _HOST)
+        for library, version in versions_of(process, NVSHMEM)
         if () < version < _NVSHMEM_SEES_PEERMEM
     ]
     if not old:

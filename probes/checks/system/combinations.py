@@ -19,22 +19,13 @@ from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
 from probes.checks.system.site_combinations import devices_on_site, seen_on_site
-from probes.facts.gpudirect import MEMORY_PEERS, parse_driver_version
-from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
+from probes.facts.gpudirect import parse_driver_version
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import (
-    GDAKI,
-    GIN_TYPE,
-    NVSHMEM,
-    JobSettings,
-    gin_type,
-    jobs_of,
-    usable_paths,
-    world_size,
-)
+from probes.queries.jobs import GDAKI, GIN_TYPE, JobSettings, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import ports_of
@@ -144,20 +135,6 @@ def ucx_with_idle_data_direct(examination: Examination) -> Iterator[Evidence]:
         if (1, 20) <= version < (1, 22) and known(process.uverbs_files, ()) and not is_off:
             yield shown
             yield state
-
-
-def nvshmem_without_memory_peers(examination: Examination) -> Iterator[Evidence]:
-    """Yield jobs with NVSHMEM up to 3.2 where nvidia_peermem is the only path, and memory_peers is not there.
-
-    It looks for nothing else; transport_ib_common.cpp of 3.4.5 also looks for /sys/module/nvidia_peermem.
-    """
-    dmabuf, peermem = usable_paths(examination)
-    if dmabuf is not False or peermem is not True or is_there(examination.reading.peermem.peers) is not False:
-        return
-    for _, process, _, version, shown in _mapped(examination, NVSHMEM, "NVSHMEM"):
-        if version < (3, 3) and has_initialized_nvshmem(process.libraries):
-            yield shown
-            yield Evidence(MEMORY_PEERS, "not found, as on all newer kernels")
 
 
 def spectrum_x(examination: Examination) -> Iterator[Evidence]:
@@ -330,10 +307,9 @@ COMBINATIONS = (
         "NVSHMEM 3.2 or older, nvidia_peermem on a kernel without memory_peers",
         "NVSHMEM prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.”, and does not "
         "start.",
-        "Use NVSHMEM 3.4.5 or newer",
+        "Use NVSHMEM 3.3 or newer",
         "https://github.com/deepseek-ai/DeepEP/pull/151",
-        seen=nvshmem_without_memory_peers,
-        title="This NVSHMEM version cannot see nvidia_peermem",
+        "nvshmem-memory-peers-missing",
     ),
     Combination(
         "nccl-spectrum-x",

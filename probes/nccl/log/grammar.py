@@ -185,21 +185,10 @@ _ORDERS: tuple[tuple[tuple[int, int, int], str], ...] = (
 )
 
 
-<<<<<<< HEAD
-def version_numbers(text: str) -> tuple[int, int, int] | None:
-    """Return "2.26.2+cuda12.2" as numbers."""
-    match = _VERSION_NUMBERS.match(text)
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))
-
-
-def distance_word(version: tuple[int, int, int], distance: int) -> str | None:
+def distance_word(version: tuple[int, ...], distance: int) -> str | None:
     """Return the word for a number in a line of this version; None if it has none, or may have others."""
     if is_newer(version):
         return None
-=======
-def distance_word(version: tuple[int, ...], distance: int) -> str | None:
-    """Return the word for a number in a line of this version; None if it has none."""
->>>>>>> main
     words: list[str] = []
     for since, order in _ORDERS:
         if version >= since:

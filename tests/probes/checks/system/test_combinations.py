@@ -239,24 +239,6 @@ def test_ucx_while_a_nic_with_data_direct_is_down(
     assert (finding_on(examine(host)).status is Status.FOUND) == is_found
 
 
-@pytest.mark.parametrize(
-    ("version", "node", "is_found"),
-    [
-        ("3.2.5", "hgx-h100+memory-peers-missing-old-nccl", True),
-        ("3.1.7", "hgx-h100+memory-peers-missing-old-nccl", True),
-        ("3.4.5", "hgx-h100+memory-peers-missing-old-nccl", False),
-        ("3.2.5", "dgx-a100", False),  # memory_peers is there
-        ("3.2.5", "hgx-h100", False),  # DMA-BUF
-    ],
-)
-def test_nvshmem_that_looks_for_memory_peers(version: str, node: str, is_found: bool) -> None:
-    """deepseek-ai/DeepEP pull request 151; NVIDIA/nvshmem 3.4.5, transport_ib_common.cpp."""
-    libraries = (f"/opt/lib/libnvshmem_host.so.{version}", "/opt/lib/nvshmem_bootstrap_uid.so.3.0.0")
-    finding = with_job(*libraries, node=node)
-    assert (finding.status is Status.FOUND) == is_found
-    assert not is_found or "Skipping transport" in finding.impact
-
-
 def test_ucx_on_a_node_without_data_direct_may_have_ports_that_are_down() -> None:
     host = node_with_job("/opt/ucx/lib/libucp.so.0.0.0", node="gb200")
     host.tree.add("/proc/46000/root/opt/ucx/lib/pkgconfig/ucx.pc", "Version: 1.21.0\n")
