@@ -104,9 +104,9 @@ def _processor(examination: Examination) -> str:
 
 
 def _release_name(distribution: Distribution) -> str:
-    """Return a release as NVIDIA's repositories name those that are known; "" where that is no name.
+    """Return a release as NVIDIA's repositories name theirs: "ubuntu2404"; "" of other distributions.
 
-    "ubuntu2404", "rhel9"; also of releases that are not in KNOWN_RELEASES.
+    Also of releases that are not in KNOWN_RELEASES.
     """
     major = distribution.version.partition(".")[0]
     if not major.isdigit():

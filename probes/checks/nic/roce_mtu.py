@@ -497,8 +497,8 @@ def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
     "https://github.com/NVIDIA/nccl/issues/2383; NVIDIA/nccl src/transport/net_ib/gin.cc; "
     "https://github.com/NVIDIA/nvshmem/pull/25",
     ok="No job has queue pairs that the port's traffic class does not reach",
-    impact="If their class is not lossless, they lose packets under congestion. GIN of NCCL up to 2.30.7 was "
-    "seen to hang then.",
+    impact="Unless their class is lossless, they lose packets under congestion. GIN of NCCL 2.30.7 was seen "
+    "to hang then.",
 )
 def roce_class_of_gpu(examination: Examination) -> Outcome:
     """Find ports with a class set in tc/PORT/traffic_class, and jobs with GIN or IBGDA of another class."""

@@ -276,7 +276,7 @@ COMBINATIONS = (
         "Set NCCL_NVLS_ENABLE=0, or use another version of NCCL",
         "https://github.com/NVIDIA/nccl/issues/2167",
         seen=hang_on_spark,
-        title="This NCCL version is known to hang on DGX Spark",
+        title="This NCCL version has a known hang with DGX Spark",
         severity=Severity.NOTE,
     ),
     Combination(

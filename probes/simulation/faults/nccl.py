@@ -239,10 +239,10 @@ FAULTS += (
     _job("roce-class-of-gpu", "The port's traffic class does not reach a job's GIN queue pairs",
          {"NCCL_GIN_TYPE": "3"}, _class_of_ports, on="bare-roce", nccl=("2.30.7",)),
     # NVIDIA/nccl issue 2167.
-    _job("nccl-hangs-on-spark", "A job on several DGX Sparks has NCCL 2.30.4, which was seen to hang",
+    _job("spark-nccl-hang", "A job on several DGX Sparks has NCCL 2.30.4, which was seen to hang",
          {"WORLD_SIZE": "8"}, on="dgx-spark", nccl=("2.30.4",), finds=("known-bad-combination",)),
     # openucx/ucx pull request 11611.
-    _job("ucx-idle-data-direct", "A NIC with Data Direct is down, and a job has UCX 1.21",
+    _job("idle-data-direct", "A NIC with Data Direct is down, and a job has UCX 1.21",
          {}, _first_data_direct_down, on="gb300", nccl=(), libraries=(f"{_UCX}/libucp.so.0.0.0",),
          files={f"{_UCX}/pkgconfig/ucx.pc": "Name: ucx\nVersion: 1.21.0\n"},
          finds=("known-bad-combination",)),

@@ -47,7 +47,7 @@ def judged(moments: list[Moment]) -> Judged:
 # The values of variables, of tc/*/traffic_class and of module versions, and words of older drivers.
 OTHERS = """
     bare-roce+roce-class-of-gpu bare-roce+p2p-topology-refused-old-importer aws-p5+gin-efa-requirements
-    pcie-l40s+hybrid-ep-needs-peermem gb300+ucx-idle-data-direct
+    pcie-l40s+hybrid-ep-needs-peermem gb300+idle-data-direct
 """
 NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split()), *OTHERS.split()]
 # Files, commands, kernel messages, processes: each has rules of its own.
