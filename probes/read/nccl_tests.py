@@ -27,6 +27,7 @@ _NO_HASH = re.compile(
 )
 # A row of all_reduce or reduce_scatter, which old versions do not name: it has an operation and no root.
 _REDUCES = re.compile(r"\b(?:sum|prod|max|min|avg)\s+(?:-1\b|\d+\.\d)")
+_CUT = re.compile(r"\s*\d{1,18}\s+\d{1,18}\s+\w{1,20}\s.{0,60}NCCL INFO ")
 _PROGRAM = re.compile(r"\b(\w{1,40})_perf\b")
 
 
@@ -39,6 +40,16 @@ def read_nccl_tests(section: Section) -> Parsed:
 
 
 def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
+    cut = next((number for number, line in enumerate(section.lines) if _CUT.match(line)), None)
+    if cut is not None:
+        yield result_statement(
+            section,
+            Test(line=cut),
+            "nccl-tests",
+            "Rows of nccl-tests are cut by NCCL's own lines, so their figures are lost",
+            weight=Weight.NOTE,
+            fix="Let NCCL write its lines to files: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log.",
+        )
     lonely = sum(len(test.ranks) == 1 for test in tests)
     best: dict[object, Statement] = {}
     most: dict[object, float] = {}

@@ -183,6 +183,14 @@ def test_processes_that_do_not_know_of_each_other_lack_mpi() -> None:
     assert (result.weight, "make MPI=1" in result.fix) == (Weight.CRITICAL, True)
 
 
+def test_rows_that_nccl_cut_are_told() -> None:
+    text = nccl(("a",), 8).replace(
+        "sum      -1   1000.0", "sum      -1a:1:2 [0] NCCL INFO AllReduce: opCount"
+    )
+    (result,) = results(text)
+    assert "NCCL_DEBUG_FILE" in result.fix
+
+
 def test_headings_that_markdown_took_are_read() -> None:
     (result,) = results("\n".join(line.replace("#", "", 1) for line in nccl(("a",), 8).split("\n")))
     assert "250 GB/s" in result.title
