@@ -55,7 +55,7 @@ def _of_nvbandwidth(section: Section, tests: Sequence[Test]) -> Iterator[Stateme
                 else "These pairs may be on different sockets, or without peer access. gdrtop topo shows it."
             )
         title = f"{name} reaches {span} GB/s"
-        yield result_statement(section, test, "nvbandwidth", title, weight=weight, cause=cause, fix=fix)
+        yield result_statement(section, test.line, "nvbandwidth", title, weight=weight, cause=cause, fix=fix)
 
 
 def _like_link(gbps: float) -> str:
@@ -79,7 +79,7 @@ def _of_gdrcopy(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
         if rates:
             yield result_statement(
                 section,
-                test,
+                test.line,
                 "gdrcopy",
                 "; ".join(rates),
                 weight=Weight.HARMLESS,

@@ -44,7 +44,7 @@ def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statemen
     if cut is not None:
         yield result_statement(
             section,
-            Test(line=cut),
+            cut,
             "nccl-tests",
             "Rows of nccl-tests are cut by NCCL's own lines, so their figures are lost",
             weight=Weight.NOTE,
@@ -64,7 +64,9 @@ def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statemen
         wrong = max((sample.wrong or 0 for sample in rows), default=0)
         if wrong:
             title = f"{plural(wrong, 'element')} of {what} came out wrong: data was corrupted"
-            yield result_statement(section, test, "nccl-tests", title, weight=Weight.CRITICAL, fix=_CORRUPTED)
+            yield result_statement(
+                section, test.line, "nccl-tests", title, weight=Weight.CRITICAL, fix=_CORRUPTED
+            )
         hosts = {host.split()[1] for host in test.ranks if len(host.split()) > 1}
         if len(test.ranks) > 1 and all(rank.startswith("0:") for rank in test.ranks):
             yield _without_mpi(section, test)
@@ -81,7 +83,7 @@ def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statemen
         if bus >= most.get(kind, 0.0):
             most[kind] = bus
             best[kind] = result_statement(
-                section, test, "nccl-tests", title, weight=Weight.NOTE, cause=cause, fix=fix
+                section, test.line, "nccl-tests", title, weight=Weight.NOTE, cause=cause, fix=fix
             )
     yield from best.values()
 
@@ -93,7 +95,7 @@ def _one_rank(section: Section, test: Test, what: str, lonely: int) -> Statement
     several = lonely > 1
     return result_statement(
         section,
-        test,
+        test.line,
         "nccl-tests",
         f"{what} ran with one rank, whose bus bandwidth is 0 by definition",
         weight=Weight.WARNING if several else Weight.HARMLESS,
@@ -107,7 +109,7 @@ def _one_rank(section: Section, test: Test, what: str, lonely: int) -> Statement
 def _without_mpi(section: Section, test: Test) -> Statement:
     return result_statement(
         section,
-        test,
+        test.line,
         "nccl-tests",
         f"{plural(len(test.ranks), 'process', 'processes')} ran, each as rank 0 of its own test",
         weight=Weight.CRITICAL,
