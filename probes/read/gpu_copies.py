@@ -43,7 +43,8 @@ def _of_nvbandwidth(section: Section, tests: Sequence[Test]) -> Iterator[Stateme
         sums = [match[1] for line in section.lines[test.line : ends or None] if (match := _SUM.match(line))]
         name = test.facts.get(About.TEST) or next(iter(sums), "the copies")
         span = f"{least / 8:.3g} to {most / 8:.3g}" if least < 0.99 * most else f"{most / 8:.3g}"
-        slow = [pair for pair, gbps in cells.items() if gbps < _SLOW_GPU * median(cells.values())]
+        slow_gbps = _SLOW_GPU * median(cells.values())
+        slow = [pair for pair, gbps in cells.items() if gbps < slow_gbps]
         is_host = any("CPU" in pair for pair in cells)
         cause, fix, weight = f"{_like_link(most)} {NO_NIC}".strip(), "", Weight.HARMLESS
         if slow:

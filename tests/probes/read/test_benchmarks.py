@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -219,6 +222,24 @@ def test_real_outputs_have_results(path: object) -> None:
 @pytest.mark.parametrize("name", ["moc-bm-gpu-write_bw-client.log", "dgx-spark-ib_write_bw.txt"])
 def test_real_perftest(name: str) -> None:
     assert results(machine_file(f"perftest/{name}").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda count: HEAD + ROW.format(gbps=100.0) * count,
+        lambda count: "".join(perftest(100.0 + number, CUDA) for number in range(count // 30)),
+        lambda count: "".join(nccl(("a", "b"), 8, busbw=number) for number in range(count // 30)),
+    ],
+)
+def test_the_time_grows_with_the_number_of_rows(text: Callable[[int], str]) -> None:
+    def cost(count: int) -> float:
+        began = time.thread_time()
+        read(text(count))
+        return time.thread_time() - began
+
+    assert cost(24_000) < 10 * max(cost(6_000), 0.1)
 
 
 _PIECES = st.sampled_from(
