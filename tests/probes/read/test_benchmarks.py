@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.messages.message import Weight
+from probes.messages.message import Proof, Weight
 from probes.read.reading import Reading, Statement
 from probes.read.text import TextReader
 from probes.snapshot.examination import Examination
 from tests.support.bandwidth_nodes import node
 from tests.support.machines import machine_file, machine_files
+from tests.support.read_texts import found_in, serious_in
 
 
 def read(text: str, on: Examination | None = None) -> Reading:
@@ -126,6 +127,52 @@ def test_gpu_memory_that_is_slower_than_host_memory_is_a_warning() -> None:
     (result,) = [each for each in results(slow + host) if each.weight is Weight.WARNING]
     assert "Host memory reaches 184 Gb/s" in result.cause
     assert not [each for each in results(perftest(183.0, CUDA) + host) if each.weight is Weight.WARNING]
+
+
+MR_FAILED = "Couldn't allocate MR with error=14\nfailed to create mr\n Couldn't create IB resources\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "proves"),
+    [
+        ("", "With GPU memory, nvidia_peermem does not handle it", Proof.NOTHING),
+        (CUDA, "this test is the wrong one", Proof.NOTHING),
+        (
+            f"{CUDA}using DMA-BUF for GPU buffer address at 0x7f\n",
+            "could not be mapped for the NIC",
+            Proof.NOTHING,
+        ),
+        (
+            f"[pid = 1, dev = 0] device name = [NVIDIA GeForce RTX 3090]\n{CUDA}",
+            "only on data center and professional GPUs",
+            Proof.NO_GDR,
+        ),
+        (f"[pid = 1, dev = 0] device name = [NVIDIA A30-8C]\n{CUDA}", "has to own all memory", Proof.NOTHING),
+    ],
+)
+def test_the_memory_decides_why_it_cannot_be_registered(before: str, told: str, proves: Proof) -> None:
+    found = found_in(before + MR_FAILED)
+    statement = found["perftest-register-memory"]
+    assert told in f"{statement.title} {statement.cause} {statement.fix}"
+    assert (statement.weight, statement.proves) == (Weight.CRITICAL, proves)
+    assert found["perftest-resources"].weight is Weight.FOLLOWS
+
+
+def test_an_empty_gid_is_the_cause_of_a_queue_pair_that_cannot_connect() -> None:
+    failed = "Failed to modify QP 59 to RTR\n Unable to Connect the HCA's through the link\n"
+    assert serious_in(failed) == {"perftest-connect-qp"}
+    assert serious_in(f" GID: {':'.join(['00'] * 16)}\n{failed}") == {"perftest-gid-empty"}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "Failed status 5: wr_id 0 syndrom 0xf9",
+        "Failed status-Work Request Flushed Error (5): wr_id 0 syndrom 0xf9",
+    ],
+)
+def test_a_flushed_message_only_follows(status: str) -> None:
+    assert not serious_in(f" Completion with error at client\n {status}\n")
 
 
 def test_on_a_node_the_limit_of_the_path_decides() -> None:
