@@ -48,7 +48,7 @@ KNOWN_RELEASES = tuple(release for releases in _RELEASES.values() for release in
 _LAST_TDNF = "azl3"  # Azure Linux 4 is built with dnf5; no source says whether it has tdnf, too
 _AMAZON = "amzn2023"
 _FEDORA = "fedora"  # has another `dnf config-manager`
-_AMAZON_BRANCHES = ("6.12", "6.18")  # of kernels whose packages name it: kernel6.12-devel
+_AMAZON_FIRST, _AMAZON_BRANCHES = "6.1", ("6.12", "6.18")  # the packages of all but the first name it
 _FIRST_UNNUMBERED = 580  # from this branch on, every package of Fabric Manager is nvidia-fabricmanager
 
 # The doca-host package of each release and processor: those of azhpc-images, which are tried together with
@@ -243,18 +243,20 @@ def header_step(examination: Examination, release: Maybe[str] | None = None) -> 
     why = f"Install the {which} kernel's headers, which DKMS needs"
     if isinstance(release, Unknown):
         return instruction(f"{why}.")
-    packages = {
+    packages: dict[Family, tuple[str, ...]] = {
         Family.DEBIAN: (f"linux-headers-{release}",),
-        Family.RED_HAT: (_red_hat_headers(release),),
         Family.AZURE_LINUX: (f"kernel-devel-{release}",),
     }
+    if package := _red_hat_headers(release):
+        packages[Family.RED_HAT] = (package,)
     return install_steps(examination, why, packages, f"{why} (those of {release}).")[0]
 
 
 def _red_hat_headers(release: str) -> str:
+    """Return the package of a kernel's headers; "" for a branch of Amazon Linux without a source."""
     branch = ".".join(release.split(".")[:2])
-    if f".{_AMAZON}." in release and branch in _AMAZON_BRANCHES:
-        return f"kernel{branch}-devel-{release}"
+    if f".{_AMAZON}." in release and branch != _AMAZON_FIRST:
+        return f"kernel{branch}-devel-{release}" if branch in _AMAZON_BRANCHES else ""
     if release.endswith("+64k"):
         return f"kernel-64k-devel-{release.removesuffix('+64k')}"
     return f"kernel-uek-devel-{release}" if "uek" in release else f"kernel-devel-{release}"

@@ -85,6 +85,12 @@ def test_headers_are_those_of_the_kernel(
     assert commands((header_step(on(node, distribution, release)),)) == [package]
 
 
+def test_a_newer_branch_of_amazon_linux_gets_no_guessed_package(node: Examination) -> None:
+    step = header_step(on(node, AMAZON, "6.24.3-10.amzn2023.x86_64"))
+    assert step.is_instruction
+    assert "6.24.3-10.amzn2023.x86_64" in step.why
+
+
 def test_other_distributions_are_told_which_kernel(node: Examination) -> None:
     step = header_step(on(node, GENTOO, "6.6.1"))
     assert step.is_instruction
