@@ -430,6 +430,7 @@ def world_size(settings: JobSettings) -> int:
 
 GIN_TYPE, GDAKI, EFA_GDA = "NCCL_GIN_TYPE", 3, 5
 IBGDA, _NIC_HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
+GIN_CLASS, NVSHMEM_CLASS = "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS"
 NVSHMEM, _IBGDA_LIBRARY = "libnvshmem_host", "nvshmem_transport_ibgda"
 
 

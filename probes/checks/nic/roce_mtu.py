@@ -22,8 +22,10 @@ from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import (
     GDAKI,
+    GIN_CLASS,
     GIN_TYPE,
     NCCL_VARIABLES,
+    NVSHMEM_CLASS,
     RESTARTS,
     JobSettings,
     about,
@@ -447,7 +449,6 @@ def roce_class_overridden(examination: Examination) -> Outcome:
     )
 
 
-_GIN_CLASS, _NVSHMEM_CLASS = "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS"
 _FIRST_GIN_CLASS, _FIRST_OF_PROGRAM = (2, 30, 7), (2, 30, 3)
 
 
@@ -473,11 +474,11 @@ def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
     for process, settings in jobs.of_processes:
         if not settings.is_read:
             continue
-        names: tuple[str, ...] = (_NVSHMEM_CLASS,)
+        names: tuple[str, ...] = (NVSHMEM_CLASS,)
         version: tuple[int, ...] = ()
         if gin_type(settings) == GDAKI:
             version = next((numbers for _, numbers in versions_of(process, "libnccl")), _FIRST_GIN_CLASS)
-            names = (_GIN_CLASS, CLASS) if version >= _FIRST_GIN_CLASS else (CLASS,)
+            names = (GIN_CLASS, CLASS) if version >= _FIRST_GIN_CLASS else (CLASS,)
             by = settings.evidence(GIN_TYPE)
         elif process.pid in of_nvshmem:
             by = of_nvshmem[process.pid]
