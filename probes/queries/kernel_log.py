@@ -134,6 +134,8 @@ P2P_REFUSALS = (
 """The findings that the GPU driver denies GPU memory to NICs: jobs then have no path."""
 IMPORTER = ("importer unable to handle MMIO", "dynamic attachment with no P2P support")
 """A NIC driver attached without peer-to-peer support (nv-dmabuf.c): since 580.65.06, and before."""
+NAMES_IMPORTER = (580, 65, 6)
+"""Older drivers write the second line, and the NIC gets ENOMEM, as from dma_buf_map_attachment."""
 
 
 def age_of(examination: Examination, message: KernelMessage, of_nics: bool) -> tuple[bool, str]:
