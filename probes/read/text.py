@@ -254,7 +254,7 @@ class TextReader:
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
-        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        said = context_of(facts.versions, facts.settings, facts.nics, beside)
         node = frozenset() if self._node is None else words_about(self._node)
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)

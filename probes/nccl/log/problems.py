@@ -20,7 +20,6 @@ UNKNOWN = "unknown"
 """The severity of these."""
 _NOTES = (Weight.NOTE, Weight.HARMLESS)
 _MOST_HOSTS = 4
-_NETWORKS = {"AWS Libfabric": "efa", "Libfabric": "efa"}
 
 
 @frozen
@@ -46,17 +45,15 @@ def problem_of(line: ProblemLine, context: Context, seen: Mention, ranks: tuple[
 
 
 def context_of(
-    versions: Iterable[Mention], settings: Iterable[Setting], networks: Iterable[Mention],
-    nics: Iterable[Mention], beside: frozenset[str]
+    versions: Iterable[Mention], settings: Iterable[Setting], nics: Iterable[Mention],
+    beside: frozenset[str]
 ) -> Context:  # fmt: skip
     """Return what the log says besides a line; of several versions, the oldest counts."""
     numbers = [found for version in versions if (found := version_numbers(version.text))]
-    node = {_NETWORKS[network.text] for network in networks if network.text in _NETWORKS}
-    for suffix, word in (("/RoCE", "roce"), ("/IB", "infiniband")):
-        if any(nic.text.endswith(suffix) for nic in nics):
-            node.add(word)
+    kinds = (("/RoCE", "roce"), ("/IB", "infiniband"))
+    node = frozenset(word for suffix, word in kinds if any(nic.text.endswith(suffix) for nic in nics))
     values = {setting.name: setting.value for setting in settings}
-    return Context(min(numbers, default=None), values, frozenset(node), beside)
+    return Context(min(numbers, default=None), values, node, beside)
 
 
 def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, ...] | None) -> Problem | None:
