@@ -995,7 +995,7 @@ class SampleOutput:
         figure = parse_number(line.removeprefix("BW: "))
         if line.startswith("BW: ") and figure is not None:
             return (Sample(what="sample", raw=clean_line(line), gbps=figure),)
-        return failures_in(line, TOOL.patterns)
+        return failures_in(line, TOOL.messages)
 
 
 class SampleTool(LocalTool):

@@ -19,12 +19,14 @@ else:
     import tomli as tomllib
 
 FILES = (
+    "benchmarks",
     "cuda",
     "kernel-mlx",
     "kernel-nics",
     "kernel-nvidia",
     "kernel-pci",
     "launchers",
+    "modules",
     "mooncake",
     "mpi",
     "nccl",
@@ -32,15 +34,18 @@ FILES = (
     "nixl",
     "nvshmem",
     "ofi",
+    "perftest",
     "pytorch",
     "rccl",
     "rdma-core",
     "sharp",
+    "system",
     "ucx",
 )
 """The files, by the programs that write the messages."""
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
+MODULES = "modules"  # what modprobe and the like print
 _WORD = re.compile(r"\w+")
 
 

@@ -88,17 +88,14 @@ def search(words: str, width: int) -> list[Line]:
 
 def _messages(words: str, width: int) -> list[Line]:
     """Return what a program means by these words, if gdrtop knows the message."""
-    from probes.bandwidth.tools.failures import PATTERNS, failure_in
     from probes.messages.catalogue import catalogue, explain
 
     found = catalogue().find(words)
     lines: list[Line] = []
     if found is not None:
-        explained = explain(found)
-        lines += [_heading(f"Message: {explained.title}")]
-        lines += wrapped(f"{explained.cause} {explained.fix}".strip(), width, indent="  ")
-    elif failure := failure_in(words, PATTERNS):
-        lines += [_heading("Message of perftest"), *wrapped(failure.text, width, indent="  ")]
+        meaning = explain(found)
+        lines += [_heading(f"Message of {meaning.program}: {meaning.title}")]
+        lines += wrapped(f"{meaning.cause} {meaning.fix}".strip(), width, indent="  ")
     return [*lines, ()] if lines else []
 
 

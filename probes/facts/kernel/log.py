@@ -47,6 +47,7 @@ class LogKind(Enum):
     PCIE_BANDWIDTH = "PCIe bandwidth limited"
     AER = "PCIe error"
     IOMMU_FAULT = "IOMMU fault"
+    SMMU_SVA = "page tables not shared with a GPU"
     HUNG_TASK = "task blocked"
 
 
@@ -83,7 +84,7 @@ _MAX_LINES = 200_000
 _NEWEST = 500
 _SECONDS = 3.0
 
-_DMESG = ("dmesg", "--raw", "--kernel")
+DMESG = ("dmesg", "--raw", "--kernel")
 _WARNINGS = "--level=emerg,alert,crit,err,warn"
 _JOURNAL = (
     *("journalctl", "--dmesg", "--boot", "--no-pager", "--quiet"),
@@ -100,7 +101,7 @@ _LINE = re.compile(
 
 UNSUPPORTED_GPU = "installed in this system is not supported by"
 _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
-_SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
+SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
 # Anchored at the start, so that a process name inside a message cannot imitate another message.
@@ -182,14 +183,17 @@ _FORMS = (
     # VT-d and older AMD-Vi print no domain: "Request device [3b:00.0]".
     (
         LogKind.IOMMU_FAULT,
-        rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{_SHORT_BDF})\]"
+        rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{SHORT_BDF})\]"
         r"|\[DMA [^\]]{1,30}\] Request device|DRHD: handling fault)",
     ),
     (LogKind.IOMMU_FAULT, rf"\S{{1,24}} (?P<bdf>{_BDF}): AMD-Vi: Event logged \["),
-    (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{_SHORT_BDF})"),
+    (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{SHORT_BDF})"),
     (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
     (LogKind.IOMMU_FAULT, rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})"),
     (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
+    # OGK kernel-open/nvidia/nv-pci.c; arm_smmu_write_ctx_desc() warns if a device has no context descriptors.
+    (LogKind.SMMU_SVA, rf"NVRM: GPU (?P<bdf>{_BDF}): Enabling SMMU SVA feature failed"),
+    (LogKind.SMMU_SVA, r"WARNING: CPU: \d{1,5} PID: \d{1,10} at \S{1,80} arm_smmu_write_ctx_desc\+"),
     (LogKind.HUNG_TASK, r"INFO: task .{1,40}:(?P<number>\d{1,7}) blocked for more than \d{1,6} seconds"),
 )
 
@@ -239,15 +243,15 @@ def probe(host: Host) -> Maybe[KernelLogFacts]:
     Of a log of many megabytes only the end is read, and of the time before that the warnings.
     NEEDS_ROOT: both refuse. NOT_THERE: neither is installed, or the host is a dump, which runs no commands.
     """
-    answer = host.run(_DMESG, _SECONDS)
-    argv: tuple[str, ...] = _DMESG
+    answer = host.run(DMESG, _SECONDS)
+    argv: tuple[str, ...] = DMESG
     newest = ""
     if (isinstance(answer, Unknown) and answer.reason is not Reason.NOT_THERE) or _is_cut(answer):
         newest = answer.stdout if not isinstance(answer, Unknown) else ""
-        argv = (*_DMESG, _WARNINGS)
+        argv = (*DMESG, _WARNINGS)
         answer = host.run(argv, _SECONDS)
         if newest and (isinstance(answer, Unknown) or answer.exit_status):
-            return parse_log(newest, " ".join(_DMESG))
+            return parse_log(newest, " ".join(DMESG))
     if not isinstance(answer, Unknown) and answer.exit_status == 0 and (newest or answer.stdout.strip()):
         text = _older(answer.stdout, newest) + newest
         return parse_log(text, " ".join(argv), only_warnings=_WARNINGS in argv)
@@ -275,11 +279,11 @@ def _older(warnings: str, newest: str) -> str:
 
 def newest_lines(host: Host) -> Maybe[tuple[str, ...]]:
     """Return the newest lines as dmesg prints them, oldest first; unknown as in `probe`."""
-    answer = host.run(_DMESG, _SECONDS)
+    answer = host.run(DMESG, _SECONDS)
     if isinstance(answer, Unknown):
         return answer
     if answer.exit_status:
-        return _refusal(host, " ".join(_DMESG), answer.stderr)
+        return _refusal(host, " ".join(DMESG), answer.stderr)
     return tuple(printable(line, TEXT_LIMIT) for line in answer.stdout.splitlines()[-_NEWEST:])
 
 

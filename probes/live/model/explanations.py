@@ -51,8 +51,8 @@ def explained(at: float, kind: EventKind, severity: Severity, subject: str, text
 
 
 PORT_DOWN = (
-    "The link is down: cable, optic, switch port, or it was disabled. Jobs on the port fail with completion "
-    "error 12 after about a minute."
+    "The port is down. The doctor shows why: no signal, disabled, or kept down while its link is up. Jobs on "
+    "the port fail with completion error 12 after about a minute."
 )
 PORT_UP = "The port works again. A job that failed in the meantime has to be restarted."
 PORT_WAITS = (

@@ -136,6 +136,18 @@ def test_module_messages_name_module_and_symbol(
             LogKind.GPU_DRIVER,
             "0000:29:00.0",
         ),
+        (
+            "NVRM: GPU 0009:01:00.0: Enabling SMMU SVA feature failed due to lack of necessary kernel "
+            "configs.",
+            LogKind.SMMU_SVA,
+            "0009:01:00.0",
+        ),
+        (
+            "WARNING: CPU: 61 PID: 8130 at drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c:1237 "
+            "arm_smmu_write_ctx_desc+0x1a8/0x1d0",
+            LogKind.SMMU_SVA,
+            None,
+        ),
         ("NVRM: dma-buf attach failed: PCI topology not supported for dma-buf", LogKind.P2P_REFUSED, None),
         ("Loading of unsigned module is rejected", LogKind.SIGNATURE_REJECTED, None),
         ("Loading of module with unavailable key is rejected", LogKind.SIGNATURE_REJECTED, None),
