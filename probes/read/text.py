@@ -347,6 +347,8 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         places = [rank.first_staged or rank.first_gdr for rank in facts.ranks]
         path = "mixed" if proof is None else proof.value
         return Proven(path, f"GPUDirect RDMA: {verdict.text}", next(filter(None, places), None))
+    if facts.has_nvlink_between_nodes and not facts.channels.total:
+        return Proven(Proof.NVLINK.value, f"{_PROVEN[Proof.NVLINK]} (MNNVL)")
     proofs: dict[Proof, Statement] = {}
     for statement in statements:
         if statement.proves is not Proof.NOTHING:
