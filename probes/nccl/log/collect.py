@@ -10,7 +10,7 @@ from functools import partial
 
 from probes.base.text import printable
 from probes.messages.catalogue import catalogue
-from probes.messages.message import Context, Weight, version_numbers
+from probes.messages.message import Context, Found, Weight, version_numbers
 from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
 from probes.nccl.log.diagnostics import read_diagnostic
 from probes.nccl.log.facts import (
@@ -311,14 +311,12 @@ class Collector:
     # Messages
 
     def _warning(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        source = "" if header is None else header.source
         text = match.string.removeprefix("NCCL WARN ")
-        line = ProblemLine(catalogue().find(f"{source} NCCL WARN {text}"))
-        self._messages.add(line, text, place, _reporter(header))
+        self._messages.add(ProblemLine(_found(match.string, header)), text, place, _reporter(header))
 
     def _notice(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         text = match.string.removeprefix("NCCL ATTN ")
-        line = ProblemLine(catalogue().find(text), "notice", is_notice=True)
+        line = ProblemLine(_found(match.string, header), "notice", is_notice=True)
         self._messages.add(line, text, place, _reporter(header))
 
     def _plugin(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
@@ -359,6 +357,11 @@ class Collector:
         unequal = unequal_mtu(mtus, context.version)
         found = self._messages.problems(context)
         return (*found,) if unequal is None else (unequal, *found)
+
+
+def _found(line: str, header: Header | None) -> Found | None:
+    """Return the message of a line, some of which are known by the source that wrote them."""
+    return catalogue().find(line if header is None else f"{header.source} {line}")
 
 
 def _reporter(header: Header | None) -> str:
