@@ -61,8 +61,10 @@ def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, .
 
     NCCL before 2.20.3 uses the smaller one; later, both ends can settle on different ones (NVIDIA/nccl#1524).
     """
-    if len({frozenset(of_host) for of_host in mtus.values()}) < 2:
+    kinds = {frozenset(of_host) for of_host in mtus.values()}
+    if len(kinds) < 2:
         return None
+    is_shared = bool(frozenset.intersection(*kinds))  # some NICs of all nodes have the same
     table = codes()["ibv_mtu"]
     sizes = (
         f"{' and '.join(table[mtu].name for mtu in sorted(of_host) if mtu in table)} bytes on {host}"
@@ -74,9 +76,9 @@ def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, .
         "mtu-differs",
         f"Nodes have different MTUs: {join_limited(sizes, _MOST_HOSTS)}",
         "This NCCL uses the smaller one." if is_old else "Both ends of a connection can then use different "
-        "MTUs. Completion errors 1, 9 and 12, fatal events of a queue pair, or a hang follow.",
+        "MTUs. Completion errors 1, 9 and 12, fatal events of a queue pair, or a hang may follow.",
         "Set the same MTU on the RDMA interfaces of all nodes and on the switches: 9000, or at least 4200.",
         seen,
         is_note=is_old,
-        severity=(Weight.NOTE if is_old else Weight.CRITICAL).value,
+        severity=(Weight.NOTE if is_old else Weight.WARNING if is_shared else Weight.CRITICAL).value,
     )  # fmt: skip
