@@ -65,6 +65,24 @@ def test_no_page_has_a_replaced_phrase() -> None:
     assert not found
 
 
+def test_no_message_has_a_replaced_phrase() -> None:
+    texts = {
+        f"{message.id}: {text}"
+        for message in catalogue().messages
+        for part in (message, *message.cases)
+        for text in (part.title, part.cause, part.fix)
+        if text is not None
+    }
+    texts |= {
+        f"{table}.{code.number}: {text}"
+        for table, rows in codes().items()
+        for code in rows.values()
+        for text in (code.cause, code.fix)
+    }
+    found = [f"{match[0]!r} in {text}" for text in sorted(texts) if (match := PHRASES.search(text))]
+    assert not found, "\n".join(found)
+
+
 # What gdrtop cannot know when it writes a fix, by the beginning of the text.
 CANNOT_KNOW = {
     "If it fails, read": "the step before has not run yet",
