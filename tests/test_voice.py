@@ -38,22 +38,6 @@ def test_no_string_or_docstring_has_a_replaced_phrase(package: str) -> None:
     assert not found, "\n".join(found)
 
 
-def test_no_message_has_a_replaced_phrase() -> None:
-    texts = [
-        (message.id, text)
-        for message in catalogue().messages
-        for row in (message, *message.cases)
-        for text in (row.title, row.cause, row.fix)
-    ]
-    texts += [
-        (code.name, text)
-        for rows in codes().values()
-        for code in rows.values()
-        for text in (code.cause, code.fix)
-    ]
-    assert not [(name, match[0]) for name, text in texts if text and (match := PHRASES.search(text))]
-
-
 def test_no_page_has_a_replaced_phrase() -> None:
     pages = [*ROOT.glob("*.md")]
     pages += sorted((ROOT / "tui" / "manual").glob("*.md"))
