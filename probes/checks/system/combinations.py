@@ -19,6 +19,7 @@ from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
 from probes.checks.system.site_combinations import devices_on_site, seen_on_site
+from probes.facts.gpu.generations import is_model
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
@@ -120,7 +121,7 @@ def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with NIXL 0.10.0 on B200."""
     gpus = examination.node.gpus
     names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
-    if not any("B200" in name and "GB200" not in name for name in names):
+    if not any(is_model(name, "B200") for name in names):
         return
     for _, _, _, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
         if version == (0, 10, 0):
