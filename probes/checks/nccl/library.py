@@ -125,7 +125,7 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
 
 @frozen
 class _Software:
-    """A library that needs code for the GPU: its name in the maps, and its first version for a generation."""
+    """A library with code for GPUs: its name in the maps, and its first version for a generation."""
 
     library: str
     product: str
@@ -139,10 +139,10 @@ _CUDA = _Software("libcudart", "CUDA", lambda row: row.first_cuda)
 def first_for_gpus(
     examination: Examination, first: Callable[[GpuGeneration], tuple[int, ...]]
 ) -> Maybe[tuple[tuple[int, ...], str]]:
-    """Return the first version with code for the oldest GPU of this node, and that GPU's generation.
+    """Return the first version that supports the oldest GPU of this node, and that GPU's generation.
 
-    (): every version that gdrtop meets. Code runs on GPUs of the same major compute capability, so of another
-    one nothing is known. A GPU that NVML does not show is left out: no job can use it.
+    (): every version that gdrtop meets. The table says nothing of other major compute capabilities. A GPU
+    that NVML does not show is left out: no job can use it.
     """
     gpus = examination.node.gpus
     if isinstance(gpus, Unknown):
@@ -153,7 +153,7 @@ def first_for_gpus(
         return next((capability for capability in found if isinstance(capability, Unknown)), ((), ""))
     row = generation_of(min(read))
     version = first(row) if row is not None else ()
-    if row is None or not any(version):
+    if row is None or not version:
         return (), ""
     if row.capability[0] != min(read)[0]:
         number = ".".join(map(str, min(read)))
@@ -161,19 +161,24 @@ def first_for_gpus(
     return version, row.name
 
 
+def is_older(version: tuple[int, ...], first: tuple[int, ...]) -> bool:
+    """Return whether a version is older; "2.32" stands for each of its releases."""
+    return version < first[: len(version)]
+
+
 def _older_than_gpus(examination: Examination, software: _Software) -> Outcome:
-    """Find jobs whose library is older than the first one with code for the GPUs of this node."""
+    """Find jobs whose library is older than the first one for the GPUs of this node."""
     jobs = jobs_of(examination)
     if not jobs.processes and not jobs.unseen:
         return no_fault(jobs)
     first, generation = need(first_for_gpus(examination, software.first), "the GPUs' generation")
     if not first:
-        return passed(Evidence("nvidia-smi --query-gpu=compute_cap", "every version has code for these GPUs"))
+        return passed(Evidence("nvidia-smi --query-gpu=compute_cap", "every version supports these GPUs"))
     evidence = [
         _mapped(process, library)
         for process in jobs.processes
         for library, version in versions_of(process, software.library)
-        if version < first
+        if is_older(version, first)
     ]
     if not evidence and software is _NCCL and (missing := _version_unknown(examination)):
         return unknown(missing)
@@ -181,8 +186,11 @@ def _older_than_gpus(examination: Examination, software: _Software) -> Outcome:
     return conclude(
         jobs,
         evidence,
-        f"{software.product} has code for {generation} GPUs from {number} on.",
-        job_plan(f"Use a newer {software.product}", f"Install {number} or later in the job's image"),
+        f"{software.product} supports {generation} GPUs from {number} on.",
+        job_plan(
+            f"Use a newer {software.product}",
+            f"Install {software.product} {number} or later in the job's image",
+        ),
     )
 
 
@@ -190,12 +198,12 @@ def _older_than_gpus(examination: Examination, software: _Software) -> Outcome:
     "nccl-older-than-gpu",
     "A job's NCCL is older than the GPU",
     "https://github.com/NVIDIA/nccl/releases; CUDA programming guide, binary compatibility",
-    ok="Every job's NCCL has code for this node's GPUs",
-    impact="NCCL runs code that was built for an older GPU, where the driver can use that. Otherwise jobs fail "
-    "at startup with a CUDA error. Its choices are not tuned for this GPU.",
+    ok="Every job's NCCL supports this node's GPUs",
+    impact="NVIDIA has not built or tuned this NCCL for the GPU. It uses code for older GPUs, if it has any "
+    "that fits. Otherwise jobs fail at startup with a CUDA error.",
 )
 def nccl_older_than_gpu(examination: Examination) -> Outcome:
-    """Compare the NCCL of jobs with the first one that has code for the GPUs."""
+    """Compare the NCCL of jobs with the first one that supports the GPUs."""
     return _older_than_gpus(examination, _NCCL)
 
 
@@ -209,7 +217,7 @@ def nccl_older_than_gpu(examination: Examination) -> Outcome:
     "compiles their code for this GPU.",
 )
 def cuda_older_than_gpu(examination: Examination) -> Outcome:
-    """Compare the CUDA runtime of jobs with the first one whose compiler knows the GPUs."""
+    """Compare the CUDA runtime of jobs with the first one that has code for the GPUs."""
     return _older_than_gpus(examination, _CUDA)
 
 

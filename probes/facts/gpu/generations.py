@@ -16,28 +16,27 @@ class GpuGeneration:
     capability: tuple[int, int]
     first_branch: int = 0  # of the open driver whose source knows the chip; 0: each that gdrtop meets
     nvlink_gbps: float = 200.0  # of a link, each way
-    first_nccl: tuple[int, ...] = ()  # whose release has code for it; (): each that gdrtop meets
-    first_cuda: tuple[int, int] = (0, 0)  # whose compiler has it as a target; (0, 0): each
+    first_nccl: tuple[int, ...] = ()  # whose release supports it; (): each that gdrtop meets
+    first_cuda: tuple[int, ...] = ()  # whose compiler writes code that it runs, not only PTX; (): each
 
 
 # GPUDirect RDMA: from Kepler on (its manual). DMA-BUF needs the open kernel modules, which support Turing and
 # newer (their README). NCCL sends from the memory of older GPUs than Ampere only with NVLink
 # (src/graph/paths.cc); NVLink SHARP needs the NVSwitch of Hopper. NVLink: NVIDIA's white papers. Branches:
 # gb100, gb110, gb202 and gb20b in src/common/inc/swref/published/blackwell; 595.45.04 does not know Rubin.
-# NCCL: the targets in makefiles/common.mk of 2.7.3 (sm_80), 2.15.1 (sm_90) and 2.25.1 (sm_100 and sm_120, which
-# run on 10.3 and 12.1, too); release notes of 2.25.1 and 2.32.3 (sm107). CUDA: NVIDIA's "CUDA Toolkit, Driver,
-# and Architecture Matrix"; features of 12.9 (sm_103, sm_121); 13.4: pytorch/pytorch pull request 190654 (Rubin).
+# NCCL: the targets in makefiles/common.mk of 2.7.3 (sm_80), 2.15.1 (sm_90) and 2.25.1 (sm_100, sm_120); its
+# release notes of 2.25.1 and 2.32.3 (sm107). CUDA: NVIDIA's "CUDA Toolkit, Driver, and Architecture Matrix";
+# code for 10.0 runs on 10.3 and 10.7, that for 12.0 on 12.1 ("Blackwell Compatibility Guide").
 GENERATIONS = (
     KEPLER := GpuGeneration("Kepler", (3, 0)),
     TURING := GpuGeneration("Turing", (7, 5)),
-    AMPERE := GpuGeneration("Ampere", (8, 0), first_nccl=(2, 7, 3), first_cuda=(11, 0)),
-    GpuGeneration("Ada", (8, 9), first_nccl=(2, 7, 3), first_cuda=(11, 8)),
-    HOPPER := GpuGeneration("Hopper", (9, 0), first_nccl=(2, 15, 1), first_cuda=(11, 8)),
+    AMPERE := GpuGeneration("Ampere", (8, 0), 0, 200.0, (2, 7, 3), (11, 0)),
+    HOPPER := GpuGeneration("Hopper", (9, 0), 0, 200.0, (2, 15, 1), (11, 8)),
     BLACKWELL := GpuGeneration("Blackwell", (10, 0), 560, 400.0, (2, 25, 1), (12, 8)),
-    GpuGeneration("Blackwell Ultra", (10, 3), 575, 400.0, (2, 25, 1), (12, 9)),
-    GpuGeneration("Rubin", (10, 7), 610, 400.0, (2, 32, 3), (13, 4)),
+    GpuGeneration("Blackwell Ultra", (10, 3), 575, 400.0, (2, 25, 1), (12, 8)),
+    GpuGeneration("Rubin", (10, 7), 610, 400.0, (2, 32, 3), (12, 8)),
     GpuGeneration("RTX Blackwell", (12, 0), 570, 200.0, (2, 25, 1), (12, 8)),
-    GpuGeneration("GB10", (12, 1), 575, 200.0, (2, 25, 1), (12, 9)),
+    GpuGeneration("GB10", (12, 1), 575, 200.0, (2, 25, 1), (12, 8)),
 )
 _BY_DESIGN = (
     (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),

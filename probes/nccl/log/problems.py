@@ -267,7 +267,8 @@ _TORCH_FORMS = (
     _form(r"dump(?:ing)? debug info|Finished writing|flight recorder (?:dump|trace)", "flight-recorder",
           "PyTorch: the flight recorder wrote a trace",
           "The trace shows the last collectives of each rank.",
-          "Compare the traces of all ranks with torchfrtrace (default: /tmp/nccl_trace_rank_RANK)."),
+          "Compare the traces of all ranks: gdrtop hang --dumps FILES (by default "
+          "~/.cache/torch/comm_lib_trace_rank_RANK, in older PyTorch /tmp/nccl_trace_rank_RANK)."),
     _form(r"NCCL error in: ?(?P<a>.{1,120})", "torch-error", "PyTorch: NCCL reported an error",
           "An NCCL call failed.", "Look for the NCCL WARN lines of the same rank before this line."),
 )  # fmt: skip
