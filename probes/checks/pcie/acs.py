@@ -67,7 +67,7 @@ _FIRST_WITH_LIST = (6, 15)
 _FOR_OLDER_KERNELS = (
     "Check that the kernel applied the whole list: rdma_topo check. A list of ports in pci=config_acs= needs "
     "Linux 6.15, or a kernel that has its fix, as NVIDIA's have.",
-    "If it did not, set the ports after each boot: rdma_topo setpci-acs. This needs ACS at boot, and "
+    "On a kernel without it, set the ports after each boot: rdma_topo setpci-acs. It needs ACS at boot, and "
     "NVreg_GrdmaPciTopoCheckOverride=1. Any program can then cause a fatal hardware error.",
 )
 
