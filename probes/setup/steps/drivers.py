@@ -23,7 +23,8 @@ from probes.setup.situation import Situation, state_of
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
-_FIRST_PEERMEM_DRIVER = 470  # nvidia-peermem's README: it is in the driver from 470 on
+# nvidia-peermem is in the driver from 470 on, whose CUDA is 11.4 (GPU Operator, GPUDirect RDMA).
+_FIRST_PEERMEM_DRIVER = 470
 _FIRST_OPEN_ONLY = 620  # no proprietary kernel modules any more
 _EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installer"
 _CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"
@@ -100,7 +101,9 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     evidence = (Evidence("NVIDIA driver", f"{version}, {modules}"),)
     if path is GdrPath.PEERMEM:
         if branch < _FIRST_PEERMEM_DRIVER:
-            reason = f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}"
+            reason = (
+                f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER} (CUDA 11.4) or newer; this is {version}"
+            )
             return _install_gpu_driver(definition, situation, reason)
         nic_driver = situation.nic_driver
         has_ofed = isinstance(nic_driver, NicDriver) and nic_driver.stack in _PEER_STACKS
