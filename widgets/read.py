@@ -19,9 +19,8 @@ def draw(reading: Reading, width: int) -> list[Line]:
     if not reading.kinds:
         known = "gdrtop knows no line of this text. gdrtop help read lists what it can read."
         return [*wrapped(f"? {known}", width), *_unread(reading, width)]
-    mark, tone = _MARKS.get(reading.proven.path, ("✗", Tone.BAD))
-    place = f" ({reading.proven.place})" if reading.proven.place is not None else ""
-    lines = wrapped(f"{mark} {reading.proven.text}{place}", width, tone)
+    starts = _first(reading, width)
+    lines = list(starts)
     for reason in () if reading.log_verdict is None else reading.log_verdict.reasons:
         places = ", ".join(map(str, reason.places))
         lines += _hanging(f"- {reason.text}{f' ({places})' if places else ''}", width)
@@ -42,8 +41,26 @@ def draw(reading: Reading, width: int) -> list[Line]:
     lines += section(
         "Follows from other lines", [row for each in follows[:_MOST] for row in _statement(each, width, True)]
     )
+    if not starts:
+        lines = [*lines[bool(lines) :], (), *wrapped(f"{reading.proven.text}.", width)]
     lines += [(), *wrapped(_kinds(reading), width)]
     return [*lines, *_unread(reading, width)]
+
+
+def _first(reading: Reading, width: int) -> list[Line]:
+    """Return what the text proves of the path; of tables, which prove nothing, what they show.
+
+    Nothing, if the faults that it shows say more.
+    """
+    if reading.proven.path == "unknown":
+        if reading.shown:
+            shown = [row for text in reading.shown[:_MOST] for row in wrapped(text, width)]
+            return [*shown, *wrapped(f"{reading.proven.text}.", width, Tone.DIM)]
+        if {Weight.CRITICAL, Weight.WARNING} & {statement.weight for statement in reading.statements}:
+            return []
+    mark, tone = _MARKS.get(reading.proven.path, ("✗", Tone.BAD))
+    place = f" ({reading.proven.place})" if reading.proven.place is not None else ""
+    return wrapped(f"{mark} {reading.proven.text}{place}", width, tone)
 
 
 _TITLES = {

@@ -36,6 +36,7 @@ from probes.host.protocol import DMABUF_SUPPORTED, RDMA_SUPPORTED, CudaGpu, Host
 
 # cass_nvidia_gpu.c: exists only in a driver that was built with NVIDIA's headers.
 CXI_GPU_PARAMETER = "/sys/module/cxi_ss1/parameters/nv_p2p_persistent"
+FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
 FIRST_DMABUF_DRIVER = (515, 43, 4)  # the first with nv-dmabuf.c
 FIRST_DMABUF_KERNEL = (5, 12)
 PEER_MODULES = ("nvidia_peermem", "nv_peer_mem")

@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("nccl",)
+FILES = ("launchers", "nccl", "ofi", "pytorch", "rccl")
 """The files, by the programs that write the messages."""
 _WORD = re.compile(r"\w+")
 

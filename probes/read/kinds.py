@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
-from probes.read import ports
+from probes.read import kernel_modules, nvidia_smi, pci_functions, ports, topology_matrix
 from probes.read.reading import Parsed, Section
 
 
@@ -23,6 +23,7 @@ class Kind:
     sign: str  # a regular expression, at the beginning of a line
     read: Callable[[Section], Parsed] | None = None  # None: its lines are explained one by one
     is_sure: bool = True
+    silent: str = ""  # commands, by their beginning, that print nothing where there is nothing
 
 
 KINDS: tuple[Kind, ...] = (
@@ -36,8 +37,17 @@ KINDS: tuple[Kind, ...] = (
         r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
+    Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
+    Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
+    Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query),
+    Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml),
+    Kind("nvidia-smi nvlink", nvidia_smi.LINKS_SIGN, nvidia_smi.read_links),
+    Kind("lspci", pci_functions.SIGN, pci_functions.read_functions),
+    Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
+    Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
+    Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),
 )
-"""In the order in which their signs are tried."""
+"""In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 
 # Words by which a line of a log belongs to a program, wherever they stand.
 LOGS = {
@@ -70,6 +80,12 @@ class Signs:
         self._kinds = {f"k{number}": kind for number, kind in enumerate(kinds)}
         signs = "|".join(f"(?P<{group}>{kind.sign})" for group, kind in self._kinds.items())
         self._pattern = re.compile(signs) if kinds else None
+
+        self._silent = [(re.compile(kind.silent), kind) for kind in kinds if kind.silent]
+
+    def silent(self, command: str) -> Kind | None:
+        """Return the kind of a command that may print nothing; None: it tells nothing by that."""
+        return next((kind for pattern, kind in self._silent if pattern.match(command)), None)
 
     def kind_of(self, line: str) -> Kind | None:
         """Return the kind whose sign a line has; None: it has none."""

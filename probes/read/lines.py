@@ -61,6 +61,10 @@ _FENCE = re.compile(r"\s{0,3}(?:```|~~~)\w{0,20}\s*$|</?(?:details|summary|pre|c
 _MARKDOWN = re.compile(r"\\([_*\[\]<>#`])|<br */?>")
 
 
+FENCE = "\f"
+"""A line that only begins or ends a block of Markdown."""
+
+
 class Lines:
     """Splits pieces of a text into lines, and takes off what is around them."""
 
@@ -134,7 +138,7 @@ def peel(line: str) -> tuple[str, bool]:
         line = html.unescape(line)
     if "\\" in line or "<br" in line:
         line = _MARKDOWN.sub(lambda match: match[1] or " ", line)
-    return ("" if _FENCE.match(line) else line), is_part
+    return (FENCE if _FENCE.match(line) else line), is_part
 
 
 def _from_json(line: str) -> tuple[str, bool]:

@@ -12,6 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
+from probes.checks.nic import port_rates, port_state, roce_gids, roce_mtu
 from probes.host.values import RDMA_CLASS
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section
@@ -65,6 +66,11 @@ _TO_NETDEV = re.compile(
     r"port (\d{1,3}) (?:\(\w{1,20}\)\s*)?==> (\S{1,20}) \((\w{1,20})\)"
 )
 Answers = dict[tuple[str, ...], object]
+_CHECKS = frozenset(("nic-firmware-mismatch",)) | frozenset(
+    check.id
+    for area in (port_state.AREA, port_rates.AREA, roce_gids.AREA, roce_mtu.AREA)
+    for check in area.checks
+)
 
 
 class _Files:
@@ -139,7 +145,7 @@ def _blocks(section: Section, head: re.Pattern[str], keys: dict[str, str]) -> Pa
         else:
             continue
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def _port_file(files: _Files, device: str, number: str, key: str, value: str) -> None:
@@ -171,7 +177,7 @@ def read_ibstatus(section: Section) -> Parsed:
         else:
             continue
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_rdma_link(section: Section) -> Parsed:
@@ -188,7 +194,7 @@ def read_rdma_link(section: Section) -> Parsed:
         elif "subnet_prefix" in match[0] or " lid " in match.string:
             files.port(match[1], match[2], link_layer="InfiniBand")
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_gids(section: Section) -> Parsed:
@@ -206,7 +212,7 @@ def read_gids(section: Section) -> Parsed:
         files.put(f"{path}/gid_attrs/ndevs/{index}", netdev or "")
         files.put(f"{path}/link_layer", "Ethernet")
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_netdevs(section: Section) -> Parsed:
@@ -218,7 +224,7 @@ def read_netdevs(section: Section) -> Parsed:
         if match[5] == "Down":
             files.port(match[2], match[3], state="1: DOWN")
         read += 1
-    return Parsed(read, answers=files.answers)
+    return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def _matches(section: Section, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

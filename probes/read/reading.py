@@ -45,6 +45,7 @@ class Section:
     kind: str
     lines: tuple[str, ...]
     place: Place  # of the first one
+    command: str = ""  # that printed them, if its prompt is in the text
 
 
 @frozen
@@ -54,7 +55,9 @@ class Parsed:
     lines: int = 0  # that were read
     statements: tuple[Statement, ...] = ()
     answers: Mapping[tuple[str, ...], Any] = field(default_factory=dict)  # of a PastedHost
-    proves: Proof = Proof.NOTHING
+    # That these answers suffice for, also if the node has devices that the text does not show.
+    checks: frozenset[str] = frozenset()
+    shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
 
 
 @frozen
@@ -77,6 +80,7 @@ class Reading:
     lines: int
     unread: int  # lines that say something, of no known kind
     unread_lines: tuple[str, ...] = ()  # the first of them
+    shown: tuple[str, ...] = ()  # by tables, a sentence each
     log: LogFacts | None = None  # of NCCL
     log_verdict: LogVerdict | None = None
 

@@ -6,33 +6,33 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
-from probes.base.evidence import Severity
-from probes.base.plan import Plan
 from probes.base.text import printable
-from probes.checks.judgment import judge
 from probes.messages.catalogue import catalogue, explain
 from probes.messages.message import Context, Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.grammar import version_numbers
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
-from probes.queries.finding import Finding
+from probes.read.findings import judged
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
-from probes.read.lines import Lines
-from probes.read.pasted_host import PLACEHOLDER, PastedHost
+from probes.read.lines import FENCE, Lines
+from probes.read.node import words_about
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
-from probes.snapshot.examination import examine
+from probes.read.specifications import NAMES, Block, Specifications, shown, statements_of
+from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
+_MOST_SHOWN = 32  # sentences about tables
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _UNEXPLAINED = frozenset(("warning", "notice", "diagnostics"))
+_LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -49,11 +49,13 @@ class _Seen:
 class TextReader:
     """Reads files one after another: `begin`, `feed` with pieces of any size, `end`; then `reading`.
 
-    `node`: words about the node on which the text was written (NODE_WORDS), as far as they are known.
+    `node`: the node on which the text was written, if it is known.
     """
 
-    def __init__(self, node: frozenset[str] = frozenset()) -> None:
+    def __init__(self, node: Examination | None = None) -> None:
         self._node = node
+        self._specifications = Specifications()
+        self._block = Block("")
         self._catalogue = catalogue()
         self._interesting = self._catalogue.words | LOGS.keys()
         self._signs = Signs(KINDS)
@@ -61,19 +63,22 @@ class TextReader:
         self._files: list[LogFile] = []
         self._name, self._size = "", 0
         self._lines = Lines()
-        self._section: tuple[Kind, list[str], Place] | None = None
+        self._section: tuple[Kind, list[str], Place, str] | None = None
+        self._command = ""  # of the last prompt, until its output ends
+        self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
         self._section_lines = 0
         self._kinds: Counter[str] = Counter()
         self._seen: dict[object, _Seen] = {}
         self._left_out = 0
         self._all = self._blank = self._read = 0
-        self._unread: list[str] = []
+        self._unread: dict[tuple[str, int], str] = {}
 
     def begin(self, name: str) -> None:
         """Begin a file; `name` is shown with line numbers."""
         self._name, self._size = printable(name, 1024), 0
         self._lines = Lines()
+        self._block = Block(self._name)
         self._log.begin(name)
 
     def feed(self, piece: bytes) -> None:
@@ -86,16 +91,21 @@ class TextReader:
         self._take(self._lines.end())
         self._log.end(error)
         self._close_section()
+        self._end_block()
         self._files.append(LogFile(self._name, self._size, self._lines.number, error))
 
     def _take(self, lines: Iterable[str]) -> None:
         of_nccl: list[str] = []
         for line in lines:
             self._all += 1
-            if not line or line.isspace():
+            if _WORD.search(line) is None:  # also rulers and the frames of tables
                 self._blank += 1
                 of_nccl.append("")
-                self._in_section(line)
+                if line == FENCE:
+                    self._close_section()
+                    self._end_block()
+                elif not self._in_section(line):
+                    self._block.add(line, self._lines.number, False)
                 continue
             is_nccl = "NCCL " in line
             # The reader of NCCL's logs counts lines: empty ones stand for those of others.
@@ -111,10 +121,19 @@ class TextReader:
         words = self._interesting.intersection(_WORD.findall(line[:2000]))
         kind = self._signs.kind_of(line)
         if kind is not None:
+            self._has_printed = True
             self._begin_section(kind, line)
-        elif PROMPT.match(line):
+        elif prompt := PROMPT.match(line):
             self._close_section()
+            self._note_silence()
+            self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
+            self._has_printed = False
+            self._read += 1
+            is_comment = prompt[0] == "# "
+            self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
+            return
         elif not self._in_section(line):
+            self._has_printed = True
             self._explain_line(line, words)
             return
         if words:
@@ -131,10 +150,13 @@ class TextReader:
                 self._count(f"{found.message.program} output")
         elif not kinds and not is_section:
             if len(self._unread) < _MOST_UNREAD:
-                self._unread.append(printable(line.strip(), 200))
+                self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
+            self._block.add(line, self._lines.number, True)
             return
         if not is_section:
             self._read += 1
+            if not _LOG_LINE.search(line):
+                self._block.add(line, self._lines.number, False)
 
     def _count(self, kind: str) -> None:
         self._kinds[kind] += 1
@@ -150,12 +172,17 @@ class TextReader:
         else:
             self._left_out += 1
 
+    def _end_block(self) -> None:
+        self._specifications.end(self._block)
+        self._block = Block(self._name)
+
     # Sections
 
     def _begin_section(self, kind: Kind, line: str) -> None:
         if self._section is None or self._section[0] is not kind:
             self._close_section()
-            self._section = kind, [], Place(self._name, self._lines.number)
+            self._end_block()
+            self._section = kind, [], Place(self._name, self._lines.number), self._command
         self._in_section(line)
 
     def _in_section(self, line: str) -> bool:
@@ -167,9 +194,17 @@ class TextReader:
 
     def _close_section(self) -> None:
         if self._section is not None:
-            kind, lines, place = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place))
+            kind, lines, place, command = self._section
+            self._sections.append(Section(kind.name, tuple(lines), place, command))
             self._section = None
+            self._command = ""
+
+    def _note_silence(self) -> None:
+        """Note that a command has printed nothing, where that says something."""
+        kind = None if self._has_printed else self._signs.silent(self._command)
+        if kind is not None and len(self._sections) < _MOST_SILENT:
+            place = Place(self._name, self._lines.number - 1)
+            self._sections.append(Section(kind.name, (), place, self._command))
 
     # What follows
 
@@ -179,18 +214,28 @@ class TextReader:
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
         statements = [*self._problems(facts), *self._explained(facts)]
-        answers: dict[tuple[str, ...], Any] = {}
-        proofs: list[Parsed] = []
+        tables: list[tuple[str, Parsed]] = []
         kinds = {kind.name: kind for kind in KINDS}
         for section in self._sections:
             read = kinds[section.kind].read
             parsed = Parsed() if read is None else read(section)
-            self._kinds[section.kind] += parsed.lines
+            self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
-            answers.update(parsed.answers)
-            proofs.append(parsed)
-        statements += _of_node(answers)
-        read_lines = self._read + facts.nccl_lines + sum(parsed.lines for parsed in proofs)
+            tables.append((section.kind, parsed))
+        tables_read = [parsed for _, parsed in tables]
+        by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
+        statements += judged([parsed for _, parsed in by_rank])
+        tables_shown = [parsed.shows for parsed in tables_read]
+        unread = dict(self._unread)
+        from_blocks = 0
+        for block, report in self._specifications.judged(self._node):
+            statements += statements_of(block, report)
+            tables_shown.append(shown(report))
+            self._kinds[NAMES[report.kind]] += len(block.lines)
+            from_blocks += block.unread
+            for number in block.numbers:
+                unread.pop((block.name, number), None)
+        read_lines = from_blocks + self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables_read)
         return Reading(
             files=tuple(self._files),
             kinds=tuple(
@@ -202,7 +247,8 @@ class TextReader:
             statements=tuple(_distinct(statements)),
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
-            unread_lines=tuple(self._unread),
+            unread_lines=tuple(unread.values()),
+            shown=_shown(tables_shown),
             log=log,
             log_verdict=verdict,
         )
@@ -212,7 +258,7 @@ class TextReader:
         of_nccl = Context(
             version=min(versions, default=None),
             settings={setting.name: setting.value for setting in facts.settings},
-            node=self._node,
+            node=frozenset() if self._node is None else words_about(self._node),
             beside=frozenset(seen.found.message.id for seen in self._seen.values()),
         )
         of_others = replace(of_nccl, version=None)
@@ -240,6 +286,16 @@ class TextReader:
             for problem in facts.problems
             if problem.kind not in _UNEXPLAINED
         ]
+
+
+def _shown(sentences: Iterable[str]) -> tuple[str, ...]:
+    """Return the sentences, without those that another one holds."""
+    distinct = tuple(dict.fromkeys(filter(None, sentences)))
+    return tuple(
+        text
+        for text in distinct
+        if not any(text is not other and text.rstrip(".") in other for other in distinct[:_MOST_SHOWN])
+    )[:_MOST_SHOWN]
 
 
 def _distinct(statements: Iterable[Statement]) -> list[Statement]:
@@ -288,37 +344,3 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
     if any(network.text in TCP_NETWORKS for network in facts.networks) and len(facts.networks) == 1:
         return Proven(Proof.HOST.value, "NCCL chose TCP, without GPUDirect RDMA", facts.networks[0].first)
     return Proven("unknown", "This text does not show whether GPUDirect RDMA is used")
-
-
-_WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}
-
-
-def _of_node(answers: dict[tuple[str, ...], Any]) -> list[Statement]:
-    """Return what the checks find in what the text says of the node."""
-    if not answers:
-        return []
-    examination = examine(PastedHost(answers))
-    return [_of_finding(finding) for finding in judge(examination).found]
-
-
-def _of_finding(finding: Finding) -> Statement:
-    evidence = finding.evidence[0] if finding.evidence else None
-    return Statement(
-        finding.id,
-        "node",
-        _WEIGHTS[finding.severity.value],
-        finding.title,
-        finding.cause,
-        "" if finding.fix is None else _fix_text(finding.fix),
-        text="" if evidence is None else f"{evidence.source}: {evidence.value}",
-        source=finding.reference,
-    )
-
-
-def _fix_text(plan: Plan) -> str:
-    """Return what to do; a command that names what only stands for a device is said in words."""
-    steps = (
-        step.why if step.is_instruction or PLACEHOLDER in step.command else step.command
-        for step in plan.steps
-    )
-    return f"{plan.title}: {'; '.join(steps)}."

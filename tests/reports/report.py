@@ -65,7 +65,7 @@ def read(report: Report) -> Reading:
 def answer_of(reading: Reading) -> str:
     """Return what gdrtop says in its own words, without the lines that it quotes."""
     reasons = () if reading.log_verdict is None else reading.log_verdict.reasons
-    words = [reading.proven.text, *(reason.text for reason in reasons)]
+    words = [reading.proven.text, *reading.shown, *(reason.text for reason in reasons)]
     for statement in reading.statements:
         words += [statement.title, *statement.more, statement.cause, statement.fix]
     return "\n".join(words).casefold()

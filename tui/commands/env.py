@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.base.text import did_you_mean, printable
+from probes.base.text import did_you_mean, plural, printable
 from probes.base.unknown import known
 from probes.facts.node import derivation, host_name
 from probes.facts.system import platform as cloud_facts
@@ -19,7 +19,8 @@ from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.advice import FORMATS, Advice, lines_of
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.env.explain import Explanation, explain
-from probes.setup.env.lint import File, FileReport, lint, named_file, worst_status
+from probes.setup.env.file_kind import File, named_file
+from probes.setup.env.lint import FileReport, lint, worst_status
 from probes.setup.env.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, named_text
@@ -119,13 +120,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(form="shell")
     what = {
         "--explain NAME[=VALUE]": "explain a variable, or one of its values",
-        "--lint FILE ...": "check what files set; - reads standard input",
+        "--lint FILE ...": "check scripts, pods, Compose, operators' objects; - reads standard input",
     }
     add_arguments(parser.add_mutually_exclusive_group(), what)
     add_arguments(
         parser,
         {
-            "--kind": "the type of FILE (default: detected from its name and first lines)",
+            "--kind": "the type of FILE (default: detected from its name and content)",
             "--nccl VERSION": "the jobs' NCCL version, such as 2.20 (default: the oldest in a running job, "
             "else the newest)",
         },
@@ -248,7 +249,7 @@ def write_lint(host: Host, out: TextIO, files: Sequence[File], options: EnvOptio
         return status
     print_lines([heading(examination.node)], out, options.ascii)
     for report, file in zip(reports, files, strict=True):
-        _print(_report(report, file.name), out, options.ascii)
+        _print(report_lines(report, file.name), out, options.ascii)
     reason = next((report.not_compared for report in reports if report.not_compared), "")
     if reason:
         _print([f"NICs and distances were not compared: {reason}."], out, options.ascii)
@@ -296,7 +297,8 @@ def _explanation(found: Explanation) -> Iterator[str]:
     yield f"More: {variable.reference}"
 
 
-def _report(report: FileReport, name: str) -> Iterator[str]:
+def report_lines(report: FileReport, name: str) -> Iterator[str]:
+    """Yield what is wrong in a file, line by line, and a summary."""
     for problem in report.problems:
         yield from _problem(problem, name)
     if report.problems:
@@ -312,7 +314,11 @@ def _report(report: FileReport, name: str) -> Iterator[str]:
         found += f", {report.dynamic} known only when the job runs"
     elif not report.count:
         found = "no variable found"
-    result = ", ".join(counts) or ("ok" if report.count or report.containers else "nothing was checked")
+    if report.containers:
+        found += f", {plural(report.containers, 'container')} with GPUs"
+    if report.objects:
+        found += f", {plural(report.objects, 'object')} of operators"
+    result = ", ".join(counts) or ("ok" if report.has_content else "nothing was checked")
     yield f"{name} ({kind}, {found}): {result}"
 
 

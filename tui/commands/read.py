@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TextIO, TypedDict
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Unknown
 from probes.base.unknown import Reason as Why
-from probes.read.node import words_about
 from probes.read.reading import Proven, Reading, SeenKind, Statement
 from probes.read.text import TextReader
 from probes.snapshot.examination import Examination, examine
@@ -43,6 +42,7 @@ class ReadDocument(TypedDict):
     node: Maybe[str]  # against which the text was judged; null: by itself
     exit_status: ExitStatus  # as of gdrtop check
     proven: Annotated[Proven, Changed(path=Literal["gdr", "no-gdr", "host", "nvlink", "mixed", "unknown"])]
+    shown: tuple[str, ...]  # by tables, which prove nothing, a sentence each
     kinds: tuple[SeenKind, ...]
     statements: tuple[Statement, ...]
     lines: int  # that are not empty
@@ -79,7 +79,7 @@ def write_reading(
     Ctrl-C ends the reading, not the printing.
     """
     errors = sys.stderr if errors is None else errors
-    reader = TextReader(frozenset() if node is None else words_about(node))
+    reader = TextReader(node)
     for note in read_files(reader, names, errors, with_paths=options.json):
         print(f"gdrtop: {note}", file=errors)
     reading = reader.reading()
@@ -95,7 +95,7 @@ def write_reading(
 
 def read_json(reading: Reading, at: float, node: Examination | None = None) -> dict[str, Any]:
     """Return the JSON document."""
-    names = ("proven", "kinds", "statements", "lines", "unread", "unread_lines")
+    names = ("proven", "shown", "kinds", "statements", "lines", "unread", "unread_lines")
     content = object_of(
         {"exit_status": reading.exit_status, **{name: getattr(reading, name) for name in names}}
     )

@@ -37,7 +37,7 @@ _LEVELS = (
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 )
 _SMALL_BAR_BYTES = 256 << 20
-_GPUS_A_NIC = 2
+GPUS_A_NIC = 2
 
 
 def _distance_exemption(examination: Examination) -> Outcome | None:
@@ -114,7 +114,7 @@ def _far(examination: Examination, word: Nccl, good: str) -> Outcome:
     return found(
         cause,
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=None if lost else _nearer(word),
+        fix=None if lost else nearer_plan(word),
         severity=Severity.NOTE if len(tally.faults) == len(nearest) else None,
         devices=tuple(tally.devices),
         part_of=_LOSSES if lost else (),
@@ -129,7 +129,8 @@ _LOSSES = (
 )
 
 
-def _nearer(word: Nccl) -> Plan:
+def nearer_plan(word: Nccl) -> Plan:
+    """Return how GPUs get a near NIC, and the setting until then."""
     return reboot_plan(
         "Give these GPUs a NIC of their own",
         "Move or add a NIC to a slot below the same PCIe switch as these GPUs.",
@@ -189,7 +190,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
             groups.setdefault(frozenset(near[gpu.id]), []).append(gpu)
     tally = Tally()
     for nics, gpus in groups.items():
-        if len(gpus) > _GPUS_A_NIC * len(nics):
+        if len(gpus) > GPUS_A_NIC * len(nics):
             gpu_names, nic_names = join_limited(gpu.label for gpu in gpus), join_limited(sorted(nics), 4)
             text = f"{len(gpus)} GPUs, {plural(len(nics), 'NIC')}: {gpu_names} share {nic_names}"
             devices = (*(gpu.id for gpu in gpus), *sorted(nics))

@@ -37,7 +37,7 @@ class DriverPackage:
 _PROGRAM = "/usr/bin/nvidia-smi"
 _UNINSTALLER = "/usr/bin/nvidia-uninstall"  # only the .run installer installs it (driver README, chapter 8)
 _AKMODS = "/var/cache/akmods/nvidia"  # RPM Fusion: packages that are built on the node
-_CLOSED_LICENSE = "NVIDIA"  # the open modules have "Dual MIT/GPL" (kernel-open/nvidia/nv.c)
+CLOSED_LICENSE = "NVIDIA"  # the open modules have "Dual MIT/GPL" (kernel-open/nvidia/nv.c)
 
 
 @frozen
@@ -68,7 +68,7 @@ def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
     package = owner_of_module(host, map_known(file, lambda found: found.path), _PROGRAM)
     flavor = map_known(traces.loaded, lambda driver: driver.flavor)
     license_text = map_known(file, lambda found: found.license)
-    by_license = map_known(license_text, lambda text: text != _CLOSED_LICENSE)
+    by_license = map_known(license_text, lambda text: text != CLOSED_LICENSE)
     origin = _origin(host, in_container, package)
     by_dkms = installed_for(traces.dkms, DRIVER_PACKAGES, traces.release)
     return DriverPackage(

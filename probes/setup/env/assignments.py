@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import Enum
 
 from probes.base.evidence import Severity
@@ -10,6 +11,8 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
 from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.setup.env.container import Container
+from probes.setup.env.yaml_tree import Mapping
 
 LIMIT_BYTES = 1 << 20
 MAX_ASSIGNMENTS = 512
@@ -17,6 +20,8 @@ MAX_ENVIRONMENTS = 32  # different ones in one file; the checks run once for eac
 VALUE_LIMIT = 256
 _OTHER = re.compile(r"\s*(?:export\s+)?((?:UCX|FI|NVSHMEM)_[A-Z0-9_]{1,60})\s*=")
 _MAX_LINES = 20_000
+_DEFAULT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]{0,127}|[0-9@*])(:?[-=])([^${}`]*)\}")
+_MOST_DEFAULTS = 8  # one inside the other
 
 
 class FileKind(Enum):
@@ -36,6 +41,7 @@ class Assignment:
     value: str | None  # None: known only when the job runs ("$NICS", valueFrom)
     line: int
     is_exported: bool = True  # programs get it
+    unless_set: str = ""  # the variable of the caller that replaces this default: ${NAME:-default}
 
 
 @frozen
@@ -48,6 +54,30 @@ class Problem:
     detail: str = ""
     fix: str = ""
     variable: str = ""
+
+
+def read_value(text: str, given: Callable[[str], str | None] | None = None) -> tuple[str | None, str]:
+    """Return the value of a text with `$`, and the variables that replace its defaults.
+
+    `given`: what the file sets a variable to, as far as it is known. The value is None where only the job
+    knows it.
+    """
+    names: list[str] = []
+
+    def default(match: re.Match[str]) -> str:
+        name, value = match[1], match[3]
+        if given and (known := given(name)) is not None:
+            return known
+        names.append(name if name.isidentifier() else f"${name}")
+        return value.strip("\"'")
+
+    for _ in range(_MOST_DEFAULTS if "${" in text else 0):
+        text, count = _DEFAULT.subn(default, text)
+        if not count:
+            break
+    if "$" in text or "`" in text or "{{" in text or (names and not text):
+        return None, ""
+    return printable(text, VALUE_LIMIT), " or ".join(dict.fromkeys(reversed(names[-4:])))
 
 
 TOO_MANY = Problem(
@@ -72,33 +102,24 @@ class Group:
 
 
 @frozen
-class GpuContainer:
-    """A container of a pod that requests GPUs, and what it has for RDMA."""
-
-    name: str
-    line: int
-    gpus: int | None  # None: the number is a template
-    has_rdma: bool  # a device of a plugin or of a claim, all devices, or a mount of /dev/infiniband
-    locks_memory: bool  # privileged, or with the capability IPC_LOCK
-    has_own_network: bool  # neither the host's network nor one that is attached to the pod
-
-
-@frozen
 class ParsedFile:
     """A file as its reader sees it."""
 
     kind: FileKind
     groups: tuple[Group, ...]
     problems: tuple[Problem, ...] = ()
-    containers: tuple[GpuContainer, ...] = ()
+    containers: tuple[Container, ...] = ()
+    objects: tuple[Mapping, ...] = ()  # of operators
+    is_template: bool = False  # parts of its texts may be missing
+    is_by_line: bool = False  # no YAML: only lines that set variables were read
 
 
-def parse_conf(text: str) -> ParsedFile:
+def parse_conf(text: str, first_line: int = 1) -> ParsedFile:
     """Parse the file; a line counts only if NCCL itself would use it."""
     assignments: list[Assignment] = []
     problems: list[Problem] = []
     first: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n")[:_MAX_LINES], 1):
+    for number, line in enumerate(text.split("\n")[:_MAX_LINES], first_line):
         if len(assignments) + len(problems) >= MAX_ASSIGNMENTS:
             break
         parsed = parse_nccl_conf(line)

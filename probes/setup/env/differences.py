@@ -8,7 +8,7 @@ from probes.base.frozen import frozen
 from probes.nccl.variables.catalogue import is_known, similar_name
 from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import Assignment, FileKind
-from probes.setup.env.lint import parse_file
+from probes.setup.env.file_kind import parse_file
 
 MOST = 64
 _PREFIX = "NCCL_"

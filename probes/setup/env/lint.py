@@ -9,14 +9,16 @@ from dataclasses import replace
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, join_limited
-from probes.base.unknown import Maybe
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
+from probes.host.no_host import NoHost
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
+    LIMIT_BYTES,
     MAX_ASSIGNMENTS,
     TOO_MANY,
     Assignment,
@@ -24,18 +26,22 @@ from probes.setup.env.assignments import (
     Group,
     ParsedFile,
     Problem,
-    parse_conf,
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
+from probes.setup.env.cluster_objects import problems_of_objects
+from probes.setup.env.container import Network
+from probes.setup.env.container_needs import problems_of
+from probes.setup.env.file_kind import parse_file, recognize
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.env.pod_file import missing_devices, parse_pod
+from probes.setup.env.nic_names import of_names
 from probes.setup.env.recommend import recommend
-from probes.setup.env.shell_file import parse_shell
-from probes.snapshot.examination import Examination
+from probes.snapshot.examination import Examination, examine
 
 _WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
 _MAPPINGS = ("NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING")
 _DEBUG = ("NCCL_DEBUG", "NCCL_TOPO_DUMP")
+_NO_NODE = "no node was read"
+_NO_CLOUD = Unknown(Reason.NOT_RECORDED, "cloud", _NO_NODE)
 _MAX_UNKNOWN = 64  # names that are compared with the catalogue; comparing is slow
 _ORDER = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
 _SOURCES_GIB = re.compile(r"^[^#\n]{0,400}set_nccl_env\.sh", re.MULTILINE)
@@ -55,20 +61,6 @@ class _Software:
 
 
 @frozen
-class File:
-    """One file to check."""
-
-    name: str  # as shown
-    text: str
-    kind: FileKind
-
-
-def named_file(name: str, text: str, kind: str | None = None) -> File:
-    """Return a file of this kind, or of the one that its name and its text show."""
-    return File(name, text, FileKind(kind) if kind else kind_of(name, text))
-
-
-@frozen
 class FileReport:
     """Everything to say about one file, in the order of its lines."""
 
@@ -78,6 +70,7 @@ class FileReport:
     dynamic: int  # variables whose values are known only when the job runs
     not_compared: str  # why names of NICs and distances were not compared with this node
     containers: int = 0  # with GPUs, whose devices were checked
+    objects: int = 0  # of operators, which were checked
 
     def number_of(self, severity: Severity) -> int:
         """Return how many problems have this severity."""
@@ -90,27 +83,18 @@ class FileReport:
             return 2
         if self.number_of(Severity.WARNING):
             return 1
-        return 0 if self.count or self.containers else 3
+        return 0 if self.has_content else 3
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there was something to judge."""
+        return bool(self.count or self.containers or self.objects)
 
 
 def worst_status(reports: Sequence[FileReport]) -> int:
     """Return the exit status of several files; files that set nothing count only if all do."""
     statuses = {report.exit_status for report in reports}
     return next((status for status in (2, 1, 0) if status in statuses), 3)
-
-
-def kind_of(name: str, text: str) -> FileKind:
-    """Guess what a file is from its name, else from its first lines."""
-    if name.endswith(".conf"):
-        return FileKind.NCCL_CONF
-    if name.endswith((".yaml", ".yml", ".json")):
-        return FileKind.POD
-    lines = [line for line in text.split("\n", 200)[:200] if line.strip()]
-    if any(line.startswith("#SBATCH") for line in lines):
-        return FileKind.SBATCH
-    if any(line.startswith(("apiVersion:", "kind:", "---")) for line in lines):
-        return FileKind.POD
-    return FileKind.SHELL
 
 
 def lint(
@@ -127,11 +111,13 @@ def lint(
         problems.append(Problem(1, Severity.CRITICAL, title, fix="Convert it with dos2unix"))
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
         problems.append(TOO_MANY)
-    problems.extend(missing_devices(parsed.containers, examination, stack))
+    problems.extend(problems_of(parsed.containers, examination, stack))
+    problems.extend(problems_of_objects(parsed, examination))
     problems.extend(_unknown_names(parsed, stack))
     used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))
     for group in parsed.groups:
-        problems.extend(_named(group, _of_group(group, parsed, examination, advice, used)))
+        found = _of_defaults(group, _of_group(group, parsed, examination, advice, used))
+        problems.extend(_named(group, found))
     for name in dict.fromkeys(group.name for group in parsed.groups):
         same = (group.assignments for group in parsed.groups if group.name == name)
         in_group = {assignment.name for assignments in same for assignment in assignments}
@@ -144,21 +130,37 @@ def lint(
     judged = {(name, assignment.name) for name, assignment in chosen if assignment.value is not None}
     dynamic = {(name, assignment.name) for name, assignment in chosen} - judged
     compared = "" if has_gpus_and_nics(examination) else advice.nothing
-    counts = (len(judged), len(dynamic), compared, len(parsed.containers))
+    counts = (len(judged), len(dynamic), compared, len(parsed.containers), len(parsed.objects))
     return FileReport(parsed.kind, tuple(problems), *counts)
 
 
-def parse_file(text: str, kind: FileKind) -> ParsedFile:
-    """Parse a file for the variables that it sets."""
-    if kind is FileKind.NCCL_CONF:
-        return parse_conf(text)
-    return parse_pod(text) if kind is FileKind.POD else parse_shell(text)
+def judge_text(
+    text: str, examination: Examination | None = None, cloud: Maybe[Cloud] = _NO_CLOUD, nccl: str = ""
+) -> FileReport | None:
+    """Judge a text as the file that it is; None: it is none. Without a node, nothing is compared with one."""
+    kind = recognize(text)
+    if kind is None:
+        return None
+    if examination is not None:
+        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl)
+    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl)
+    return replace(report, not_compared=_NO_NODE)
 
 
 def _named(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
     """Name the container where a file has several."""
     for problem in problems:
         yield replace(problem, title=f"{problem.title} ({group.name})") if group.name else problem
+
+
+def _of_defaults(group: Group, problems: Iterator[Problem]) -> Iterator[Problem]:
+    """Say that a value is only a default: ${NAME:-value}."""
+    unless = {(each.name, each.line): each.unless_set for each in group.assignments if each.unless_set}
+    for problem in problems:
+        if caller := unless.get((problem.variable, problem.line)):
+            text = f"This is the default, unless the caller sets {caller}."
+            problem = replace(problem, detail=f"{problem.detail} {text}".strip())
+        yield problem
 
 
 def _of_group(
@@ -195,6 +197,11 @@ def _of_group(
                 text = f"{name} overrides {conf[name]} from /etc/nccl.conf"
                 yield Problem(assignment.line, Severity.NOTE, text, variable=name)
     yield from _of_pairs(chosen, values)
+    if used.stack is not Stack.EFA:
+        own = [container.network is not Network.HOST for container in parsed.containers]
+        # gIB is in images of containers, whose interfaces are their own.
+        is_of_host = not used.sources_gib and (not any(own) if own else parsed.kind is not FileKind.POD)
+        yield from of_names(chosen, examination, is_of_host)
 
 
 def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]:

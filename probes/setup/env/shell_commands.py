@@ -34,6 +34,7 @@ class Command:
     words: list[Word]
     operator: str  # before the command: "&&", ";", "\n"; "=(" before the elements of an array
     heredoc: Word | None = None  # what the command reads from standard input
+    array: str = ""  # the name before "=("
 
 
 def split_commands(text: str, line: int = 1) -> list[Command]:
@@ -66,6 +67,7 @@ class _Splitter:
             character = text[self._place]
             if character == "\n":
                 self._place += 1
+                skips_word = False  # <NAME>, a placeholder, is no redirection
                 command = self._next(command, "\n")
                 self._read_heredocs()
             elif character.isspace():
@@ -97,7 +99,7 @@ class _Splitter:
                 word = self._word(depth)
                 if word.text.endswith("=") and text.startswith("(", self._place):
                     self._place += 1
-                    self.commands.append(Command(self._array(depth), "=("))
+                    self.commands.append(Command(self._array(depth), "=(", array=word.text[:-1]))
                 elif not skips_word:
                     command.words.append(word)
                 skips_word = False

@@ -1,9 +1,9 @@
 """Parse shell scripts and sbatch scripts for variables, without running anything.
 
 It knows `export`, `declare -x`, `set -a`, `unset`, `setenv`, variables before a command, and the options
-with which launchers pass variables: mpirun -x, -genv, --env, docker -e, srun --export. It reads quoted text
-as commands only where a shell does: sh -c, ssh, eval. Values with `$` or a backtick are known only when the
-script runs.
+with which launchers pass variables: mpirun -x, -genv, --env, docker -e, srun --export, and ENV of a
+Dockerfile. It reads quoted text as commands only where a shell does: sh -c, ssh, eval. Of ${NAME:-default} it
+takes the default; other values with `$` or a backtick are known only when the script runs.
 """
 
 from __future__ import annotations
@@ -14,21 +14,25 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from probes.base.evidence import Severity
-from probes.base.text import printable
 from probes.nccl.variables.catalogue import is_known
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     MAX_ENVIRONMENTS,
     TOO_MANY,
-    VALUE_LIMIT,
     Assignment,
     FileKind,
     Group,
     ParsedFile,
     Problem,
+    read_value,
 )
+from probes.setup.env.cluster_objects import objects_of
+from probes.setup.env.container import Container
+from probes.setup.env.helm_commands import values_of
+from probes.setup.env.run_commands import STARTS, Run, run_of
 from probes.setup.env.shell_commands import Command, Word, split_commands
+from probes.setup.env.yaml_tree import Mapping
 
 Environment = dict[str, Assignment]
 _DEEPEST = 3  # bash -c "bash -c '…'"
@@ -51,13 +55,16 @@ _REMOTE = frozenset(("ssh", "eval", "pdsh", "clush", "pssh", "parallel"))
 _COMMAND_OPTION = re.compile(r"-[A-Za-z]{0,8}c|--command|--wrap")
 _PASSES = frozenset(("-x", "-e", "-E", "--env", "-env", "-genvlist"))
 _PASSES_PAIR = frozenset(("-genv", "-env"))
+_ASSIGNS_DEFAULT = re.compile(rf"\$\{{({VARIABLE_NAME.pattern}):?=")
+_IN_EVERY_DUMP, _DUMPED = re.compile(r"(?:PATH|HOME|PWD)="), re.compile(r"[A-Za-z_][^\s=]{0,127}=")
+_MOST_TEXTS, _LONGEST_TEXT = 512, 8192
 _NONE = re.compile(r"#SBATCH\s.*--export[=\s]\s*(?:NONE|NIL)\b")
 
 
 def parse_shell(text: str) -> ParsedFile:
     """Parse a script; one with #SBATCH lines is an sbatch script."""
     lines = text.split("\n")
-    script = Script()
+    script = Script(exports_all=_is_dump(lines))
     for number, line in enumerate(lines, 1):
         if line.startswith("#SBATCH"):
             script.pass_to_all([Word(word, number) for word in line.split()[1:]])
@@ -65,7 +72,20 @@ def parse_shell(text: str) -> ParsedFile:
     is_sbatch = any(line.startswith("#SBATCH") for line in lines)
     groups = tuple(Group("", tuple(found.values())) for found in script.environments())
     problems = [*script.problems, *script.not_exported(), *(_export_none(lines) if is_sbatch else ())]
-    return ParsedFile(FileKind.SBATCH if is_sbatch else FileKind.SHELL, groups, tuple(problems))
+    kind = FileKind.SBATCH if is_sbatch else FileKind.SHELL
+    objects = objects_of(script.objects)
+    return ParsedFile(kind, groups, tuple(problems), tuple(script.containers), objects)
+
+
+def _is_dump(lines: list[str]) -> bool:
+    """Return whether this is what env(1) prints, where every variable is exported."""
+    used = [line for line in lines if line.strip()]
+    return any(map(_IN_EVERY_DUMP.match, used)) and all(map(_DUMPED.match, used))
+
+
+def is_read(text: str) -> bool:
+    """Return whether a text may set a variable or start a container."""
+    return bool(VARIABLE_NAME.search(text) or STARTS.search(text))
 
 
 def _export_none(lines: list[str]) -> Iterator[Problem]:
@@ -86,6 +106,9 @@ class Script:
     def __init__(self, inherited: Environment | None = None, exports_all: bool = False) -> None:
         """Begin with the variables that a container sets; `exports_all`: as after set -a."""
         self.problems: list[Problem] = []
+        self.containers: list[Container] = []
+        self.objects: list[Mapping] = []  # values of charts
+        self._texts: dict[str, str | None] = {}  # of other variables: all that they may hold; None: too much
         self._in_force: Environment = dict(inherited or {})
         self._used: Environment = {}  # in force when a command last ran
         self._environments: list[Environment] = []
@@ -123,7 +146,7 @@ class Script:
 
     def read(self, text: str, line: int) -> None:
         """Read commands; `line` is the number of the first line."""
-        if self._depth >= _DEEPEST or not VARIABLE_NAME.search(text):
+        if self._depth >= _DEEPEST or not is_read(text):
             return
         self._depth += 1
         for command in split_commands(text, line):
@@ -134,6 +157,7 @@ class Script:
         """Read one command."""
         words = command.words[:_MAX_WORDS]
         if command.operator == "=(":  # ARGS=(-x NAME=VALUE), an array of options
+            self._hold(command.array, " ".join(word.text for word in words))
             self._record(self._passed(words))
             return
         if command.operator in _BRANCHES or words[0].text in _BRANCHES:
@@ -148,7 +172,9 @@ class Script:
             for name, word, value in leading:
                 if VARIABLE_NAME.fullmatch(name):
                     self._set(name, value, word.line, self._exports_all)
-                elif value.lstrip().startswith("-"):  # FLAGS="-x NAME=VALUE"
+                    continue
+                self._hold(name, value)
+                if value.lstrip().startswith("-"):  # FLAGS="-x NAME=VALUE"
                     parts = value.split()[:_MAX_WORDS]
                     self._record(self._passed([Word(part, word.line) for part in parts]))
             return
@@ -156,8 +182,12 @@ class Script:
         name = posixpath.basename(first.text)
         if VARIABLE_NAME.fullmatch(first.text) and rest and rest[0].text == "=":
             self._blanks(first)
-        elif name in _EXPORTS:
-            self._export(name, rest)
+        elif name in _EXPORTS or first.text == "ENV":  # ENV: of a Dockerfile
+            self._export("export" if first.text == "ENV" else name, rest)
+        elif name == ":":
+            for word in rest:
+                if match := _ASSIGNS_DEFAULT.match(word.text):
+                    self._set(match[1], word.text, word.line, self._exports_all)
         elif name == "unset":
             for word in rest:
                 self._replace(word.text, None)
@@ -170,12 +200,21 @@ class Script:
             elif "+a" in options:
                 self._exports_all = False
         elif name not in _USE_NOTHING:
-            before = [self._assignment(name, value, word.line, True) for name, word, value in leading]
-            self._launch(command, words, [assignment for assignment in before if assignment is not None])
+            for before, _, value in leading:
+                if not VARIABLE_NAME.fullmatch(before):
+                    self._hold(before, value)
+            set_here = [self._assignment(name, value, word.line, True) for name, word, value in leading]
+            self._launch(command, words, [assignment for assignment in set_here if assignment is not None])
 
     def _launch(self, command: Command, words: list[Word], leading: list[Assignment]) -> None:
         """Read a command that gets the variables in force, those before it and those of its options."""
-        self._record([*leading, *self._passed(words)])
+        passed = [*leading, *self._passed(words)]
+        run = run_of(words, self._texts.get)
+        if run is not None and len(self.containers) < MAX_ENVIRONMENTS:
+            self._start(run, words[0].line, {assignment.name for assignment in passed})
+        if (values := values_of(words)) is not None and len(self.objects) < MAX_ENVIRONMENTS:
+            self.objects.append(values)
+        self._record(passed)
         code = [*_code_in(words)]
         names = {posixpath.basename(word.text) for word in words}
         if command.heredoc is not None and not code and names & {*_SHELLS, *_REMOTE, "sbatch"}:
@@ -191,12 +230,43 @@ class Script:
                 self._in_force = outside
             self._used = dict(self._in_force)
 
+    def _hold(self, name: str, text: str) -> None:
+        """Remember a text that may hold options; a branch may not run, so earlier texts count too."""
+        name, old = name.rstrip("+"), self._texts.get(name.rstrip("+"), "")
+        if len(self._texts) >= _MOST_TEXTS and name not in self._texts:
+            return
+        own = re.compile(rf"\$(?:{re.escape(name)}\b|\{{{re.escape(name)}(?:\[[@*]\])?\}})")
+        new = own.sub("", text)
+        whole = f"{old or ''} {new}".strip()
+        is_known = old is not None and len(whole) <= _LONGEST_TEXT
+        self._texts[name] = whole if is_known else None
+
+    def _start(self, run: Run, line: int, passed: set[str]) -> None:
+        """Keep the container that a command starts, and name variables that it does not get."""
+        if run.container is not None:
+            self.containers.append(run.container)
+        if run.reads_file:
+            title = "--env-file sets more variables, which are not in this file"
+            self.problems.append(Problem(line, Severity.NOTE, title))
+        is_whole = not (run.reads_file or run.is_partial)
+        if not is_whole or not run.has_own_environment or run.container is None:
+            return
+        for name, assignment in self._in_force.items():
+            exported = assignment.is_exported or name in self._exported
+            if exported and is_known(name) and name not in passed and name not in run.passes:
+                title = f"{run.engine} does not pass {name} to the container"
+                detail = f"Line {assignment.line} exports it to programs on the host only."
+                fix = f"Add {run.option} {name}"
+                self.problems.append(Problem(line, Severity.WARNING, title, detail, fix, name))
+
     def _export(self, command: str, words: list[Word]) -> None:
         exports = command == "export" or any(word.text.startswith("-") and "x" in word.text for word in words)
         for place, word in enumerate(words):
             name, equals, value = word.text.partition("=")
             after = words[place + 1].text if place + 1 < len(words) else ""
             if not VARIABLE_NAME.fullmatch(name):
+                if equals and _LEADING.fullmatch(word.text):
+                    self._hold(name, value)
                 continue
             if equals and not value and after and not after.startswith("-") and "=" not in after:
                 self._blanks(word)
@@ -241,10 +311,17 @@ class Script:
             if TOO_MANY not in self.problems:
                 self.problems.append(TOO_MANY)
             return None
-        shown = None if "$" in value or "`" in value else printable(value, VALUE_LIMIT)
-        assignment = Assignment(name, shown, line, is_exported)
+        shown, unless = read_value(value, self._given)
+        assignment = Assignment(name, shown, line, is_exported, unless)
         self._found.append(assignment)
         return assignment
+
+    def _given(self, name: str) -> str | None:
+        """Return what the script itself sets a variable to, as far as that is certain."""
+        if (assignment := self._in_force.get(name)) is not None:
+            return assignment.value
+        text = self._texts.get(name) or ""
+        return text if text and not re.search(r"[\s$`]", text) else None
 
     def _set(self, name: str, value: str, line: int, is_exported: bool) -> None:
         if (assignment := self._assignment(name, value, line, is_exported)) is not None:

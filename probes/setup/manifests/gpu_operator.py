@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
+from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, FIRST_OPEN_ONLY
 from probes.facts.pci.functions import PciFunction
 from probes.facts.pci.nic_families import CONNECTX, OTHER_VERBS_MODULES, VERBS_MODULES
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -38,7 +38,6 @@ from probes.setup.manifests.manifest_text import (
 
 CHART_VERSION = "v26.7.0"
 _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
-_FIRST_OPEN_ONLY = (620, 0, 0)  # from here on there are no proprietary kernel modules
 _RESTARTS = "driver pods restart and GPU jobs on the nodes are terminated when driver settings change"
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
 
@@ -139,7 +138,7 @@ def _module_type(request: ManifestRequest) -> Commented | None:
         return Commented("proprietary", f"The open kernel modules do not support these GPUs. {needs}")
     numbers = parse_driver_version(driver_version(request.situation))
     flavor = gpus.driver.flavor if isinstance(gpus, GpuFacts) else gpus
-    if numbers is not None and numbers >= _FIRST_OPEN_ONLY:
+    if numbers is not None and numbers >= FIRST_OPEN_ONLY:
         return Commented("open", f"Driver 620 and newer have no other kernel modules. {needs}")
     if isinstance(flavor, Unknown):
         return None

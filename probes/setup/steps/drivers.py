@@ -10,6 +10,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none, 
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpudirect import GdrPath
+from probes.facts.gpudirect_requirements import FIRST_OPEN_ONLY
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX_3
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
@@ -25,7 +26,6 @@ from probes.snapshot.examination import Examination
 
 # nvidia-peermem is in the driver from 470 on, whose CUDA is 11.4 (GPU Operator, GPUDirect RDMA).
 _FIRST_PEERMEM_DRIVER = 470
-_FIRST_OPEN_ONLY = 620  # no proprietary kernel modules any more
 _EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installer"
 _CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"
 _OFFLINE = "This node has no default route: install from a local mirror, or copy the packages to it."
@@ -96,7 +96,7 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         return definition.step(StepState.UNKNOWN, f"the driver's version is unknown: {version}")
     assert isinstance(driver, DriverPackage)
     branch = int(version.partition(".")[0]) if version.partition(".")[0].isdigit() else 0
-    is_open: Maybe[bool] = True if branch >= _FIRST_OPEN_ONLY else driver.is_open
+    is_open: Maybe[bool] = True if branch >= FIRST_OPEN_ONLY[0] else driver.is_open
     modules = module_flavor(is_open)
     evidence = (Evidence("NVIDIA driver", f"{version}, {modules}"),)
     if path is GdrPath.PEERMEM:

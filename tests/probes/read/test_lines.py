@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.read.lines import MOST_OF_A_LINE, Lines, peel
+from probes.read.lines import FENCE, MOST_OF_A_LINE, Lines, peel
 
 NCCL = "h100:4711:4720 [0] NCCL INFO Using network IB"
 
@@ -87,8 +87,8 @@ def test_a_progress_bar_is_its_last_state() -> None:
     assert lines_of("10%\r20%\rdone\n") == ["done"]
 
 
-def test_fences_are_empty() -> None:
-    assert lines_of("```text\nx y\n```\n") == ["", "x y", ""]
+def test_fences_are_known() -> None:
+    assert lines_of("```text\nx y\n```\n") == [FENCE, "x y", FENCE]
 
 
 @given(st.text(max_size=2000), st.integers(1, 50))

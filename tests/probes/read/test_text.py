@@ -72,6 +72,36 @@ def test_several_kinds_stand_in_one_text() -> None:
     assert reading.proven.path == "gdr"
 
 
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2
+# NCCL settings
+export NCCL_IB_DISABLE=1
+srun python train.py
+"""
+
+
+def test_a_script_is_judged_as_the_linter_does() -> None:
+    reading = read(SCRIPT)
+    assert [kind.name for kind in reading.kinds] == ["sbatch script"]
+    assert "NCCL_IB_DISABLE" in {statement.id for statement in reading.statements}
+    assert reading.unread == 0
+
+
+def test_a_script_in_a_mail_is_found_between_its_fences() -> None:
+    reading = read(f"Hello,\nmy job is slow.\n```bash\n{SCRIPT}```\nThis is its log:\n```\n{GDR}```\n")
+    assert {"sbatch script", "NCCL log"} <= {kind.name for kind in reading.kinds}
+    (statement,) = [found for found in reading.statements if found.id == "NCCL_IB_DISABLE"]
+    assert str(statement.place) == "text:7"
+    assert reading.proven.path == "gdr"
+
+
+def test_a_script_without_fault_is_said_to_be_checked() -> None:
+    reading = read("#!/bin/bash\nexport NCCL_DEBUG=INFO\nsrun python train.py\n")
+    assert reading.exit_status == 0
+    assert any("checked" in text for text in reading.shown)
+
+
 def test_what_is_not_known_is_said() -> None:
     reading = read("Dear all,\nnothing of it is known.\n")
     assert reading.unread == 2

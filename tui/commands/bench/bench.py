@@ -158,7 +158,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     make_run: Callable[..., BenchCommand] = bench.BenchCommand
     if options.bisect is not None:
         from probes.setup.env.assignments import LIMIT_BYTES
-        from probes.setup.env.lint import named_file
+        from probes.setup.env.file_kind import named_file
         from tui.commands.bench.bisect import BisectCommand
 
         file = named_file(*named_text(options.bisect, LIMIT_BYTES))

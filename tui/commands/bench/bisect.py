@@ -20,7 +20,7 @@ from probes.facts.node import host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.setup.env.differences import Difference, Differences, NotCompared, differences
-from probes.setup.env.lint import File
+from probes.setup.env.file_kind import File
 from probes.setup.env.recommend import recommend
 from tui.bandwidth.bisection_runs import BisectionRun, BisectionRuns, gbps_of
 from tui.bandwidth.results_store import StoreError

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from probes.setup.env import pod_file
+from probes.setup.env import yaml_tree
 from probes.setup.env.assignments import MAX_ASSIGNMENTS, FileKind, ParsedFile, parse_conf
-from probes.setup.env.pod_file import YamlError, mappings_of, parse_pod, read_yaml
+from probes.setup.env.pod_file import parse_pod
 from probes.setup.env.shell_file import parse_shell
+from probes.setup.env.yaml_tree import YamlError, mappings_of, read_yaml
 
 WORDS = st.sampled_from(
     (
@@ -73,7 +74,7 @@ def refused(text: str) -> str:
 def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nested more than" in refused("[" * 10_000)
     assert "aliases" in refused("a: &a x\nb: [" + "*a," * 300 + "]")
-    monkeypatch.setattr(pod_file, "_MAX_EVENTS", 500)
+    monkeypatch.setattr(yaml_tree, "_MAX_EVENTS", 500)
     assert "elements" in refused("- a\n" * 1000)
 
 

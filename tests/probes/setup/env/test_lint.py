@@ -10,7 +10,8 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud, Provider
 from probes.setup.env.assignments import FileKind
-from probes.setup.env.lint import FileReport, kind_of, lint
+from probes.setup.env.file_kind import kind_of
+from probes.setup.env.lint import FileReport, lint
 from probes.snapshot.examination import Examination
 from tests.probes.setup.env.test_clouds import with_efa
 from tests.support.doctor import examination_of
@@ -461,6 +462,8 @@ spec:
     securityContext: {capabilities: {add: [%(capabilities)s]}}
     resources:
       limits: {nvidia.com/gpu: %(gpus)s, cpu: 8%(devices)s}
+    volumeMounts: [{name: shm, mountPath: /dev/shm}]
+  volumes: [{name: shm, emptyDir: {medium: Memory}}]
 """
 BARE = {"annotations": "", "host": "false", "capabilities": "", "gpus": "8", "devices": ""}
 

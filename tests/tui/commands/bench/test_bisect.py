@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probes.setup.env.assignments import FileKind
-from probes.setup.env.lint import File
+from probes.setup.env.file_kind import File
 from tests.support.documents import valid
 from tests.tui.commands.bench.scene import Out, Scene, Signals, words
 from tui.cli import command_parser

@@ -1,0 +1,93 @@
+"""What the node's own checks find in a text, or would find on the node that it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields, replace
+from functools import reduce
+from typing import Any
+
+from probes.base.evidence import Severity
+from probes.base.plan import Plan
+from probes.base.unknown import Maybe, Unknown
+from probes.checks.judgment import judge
+from probes.checks.registry import CHECKS
+from probes.host.nvml import NvmlFacts, NvmlGpu
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.queries.finding import Finding
+from probes.read.pasted_host import PLACEHOLDER, PastedHost
+from probes.read.reading import Parsed, Statement
+from probes.snapshot.examination import examine
+
+_WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}
+_NVML = ("nvml",)
+_CHECKS = {check.id: check for check in CHECKS}
+
+
+def judged(tables: Iterable[Parsed]) -> list[Statement]:
+    """Return what the checks find for which these tables suffice; of equal answers the last one counts."""
+    answers: dict[tuple[str, ...], Any] = {}
+    checks: frozenset[str] = frozenset()
+    for parsed in tables:
+        both = [facts for facts in (answers.get(_NVML), parsed.answers.get(_NVML)) if facts is not None]
+        answers.update(parsed.answers)
+        if both:
+            answers[_NVML] = reduce(_joined, both)
+        checks |= parsed.checks
+    if not checks:
+        return []
+    examination = examine(PastedHost(answers))
+    return [_of_finding(finding) for finding in judge(examination, only=checks).found]
+
+
+def _joined(known: NvmlFacts, more: NvmlFacts) -> NvmlFacts:
+    """Return the facts of two outputs of one node: each GPU with what either of them shows."""
+    gpus: dict[str, Maybe[NvmlGpu]] = {}
+    for gpu in (*known.gpus, *more.gpus):
+        bdf = gpu.source if isinstance(gpu, Unknown) else gpu.bdf
+        before = gpus.get(bdf)
+        if before is None or isinstance(gpu, Unknown):
+            gpus[bdf] = gpu
+        elif not isinstance(before, Unknown):
+            new = {each.name: getattr(gpu, each.name) for each in fields(gpu)}
+            gpus[bdf] = replace(
+                before, **{name: value for name, value in new.items() if not isinstance(value, Unknown)}
+            )
+    driver = known.driver_version if isinstance(more.driver_version, Unknown) else more.driver_version
+    cuda = known.cuda_version if isinstance(more.cuda_version, Unknown) else more.cuda_version
+    return NvmlFacts(driver, cuda, tuple(gpus.values()))
+
+
+def _of_finding(finding: Finding) -> Statement:
+    evidence = finding.evidence[0] if finding.evidence else None
+    return Statement(
+        finding.id,
+        "node",
+        _WEIGHTS[finding.severity.value],
+        finding.title,
+        finding.cause,
+        "" if finding.fix is None else fix_text(finding.fix),
+        text="" if evidence is None else f"{evidence.source}: {evidence.value}",
+        source=finding.reference,
+    )
+
+
+def as_check(
+    name: str, cause: str, place: Place, *, fix: Plan | None = None, weight: Weight | None = None
+) -> Statement:
+    """Return what this check says of a node, where a table shows the fault and not the facts behind it."""
+    check = _CHECKS[name]
+    weight = weight or _WEIGHTS[check.severity.value]
+    cause = f"{cause} {check.impact}".strip()
+    fix_of_it = "" if fix is None else fix_text(fix)
+    return Statement(name, "node", weight, check.title, cause, fix_of_it, place=place, source=check.reference)
+
+
+def fix_text(plan: Plan) -> str:
+    """Return what to do; a command that names what only stands for a device is said in words."""
+    steps = (
+        step.why if step.is_instruction or PLACEHOLDER in step.command else step.command
+        for step in plan.steps
+    )
+    return f"{plan.title}: {'; '.join(step.rstrip('.') for step in steps)}."

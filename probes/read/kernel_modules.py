@@ -1,0 +1,178 @@
+"""Kernel modules as lsmod and modinfo print them. Sources: kmod tools/lsmod.c, tools/modinfo.c.
+
+A list that grep cut shows what is loaded, and only of the word that grep looked for what is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from probes.base.frozen import frozen
+from probes.base.plan import user_plan
+from probes.base.text import join_limited
+from probes.base.unknown import Unknown, known
+from probes.facts.gpu.driver_package import CLOSED_LICENSE
+from probes.facts.gpudirect_requirements import IB_EXPORTERS
+from probes.facts.kernel.depmod import origin_of
+from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
+from probes.facts.kernel.modules import LADDER, PEERMEM
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.read.findings import as_check
+from probes.read.reading import Parsed, Section, Statement
+
+_OF_INTEREST = r"(?:nvidia|nv_peer_mem|gdrdrv|nouveau|mlx|ib_|rdma_|iw_cm|efa|irdma|bnxt_|cxi_)"
+SIGN = rf"\s*(?:Module\s+Size\s+Used by|{_OF_INTEREST}\w*\s+\d{{4,9}}\s+-?\d{{1,6}}(?:\s+[\w,\[\]-]+)?\s*$)"
+CUT = r"(?:sudo )?lsmod\s*\|\s*(?:sudo )?[ef]?grep\s"
+INFO_SIGN = r"\s*filename:\s+(?:/|\(builtin\))"
+_ROW = re.compile(r"\s*(\w{2,60})\s+(\d{1,9})\s+(-?\d{1,6})(?:\s+([\w,\[\]-]+))?\s*$")
+_HEADER = re.compile(r"\s*Module\s+Size\s+Used by")
+_WORDS = re.compile(r"grep\s+(?:-\w+\s+)*[\"']?([\w|\\-]{2,60})[\"']?\s*$")
+_WHOLE_LIST = 25  # rows; fewer may be a part of a list
+OLD_PEERMEM = "nv_peer_mem"
+_LOAD = user_plan(
+    "Load nvidia_peermem if this node needs it",
+    "modprobe nvidia-peermem; at boot, write nvidia-peermem to a file in /etc/modules-load.d",
+)
+
+
+@frozen
+class _Module:
+    """A row of lsmod."""
+
+    name: str
+    uses: int
+    place: Place
+
+
+def read_loaded(section: Section) -> Parsed:
+    """Read lsmod, or what grep left of it."""
+    modules: dict[str, _Module] = {}
+    has_header = False
+    read = 0
+    for number, line in enumerate(section.lines):
+        place = Place(section.place.file, section.place.line + number)
+        if _HEADER.match(line):
+            has_header = True
+        elif match := _ROW.match(line):
+            modules[match[1]] = _Module(match[1], int(match[3]), place)
+            for user in (match[4] or "").split(","):  # which are loaded, too
+                if user not in ("", "-", "[permanent]"):
+                    modules.setdefault(user, _Module(user, 0, place))
+        else:
+            continue
+        read += 1
+    is_cut = "|" in section.command
+    words = _searched(section.command) if is_cut else ()
+    is_whole = not is_cut and has_header and len(modules) >= _WHOLE_LIST
+    absent = _absent(modules, words, is_whole)
+    statements = tuple(_faults(modules, absent, section.place))
+    return Parsed(read, statements, shows=_shows(modules, absent))
+
+
+def _searched(command: str) -> tuple[str, ...]:
+    """Return the words that grep looked for."""
+    match = _WORDS.search(command)
+    return tuple(re.split(r"\\?\|", match[1].replace("-", "_"))) if match else ()
+
+
+def _absent(modules: Mapping[str, _Module], words: tuple[str, ...], is_whole: bool) -> tuple[str, ...]:
+    """Return the modules of GPUDirect RDMA that are known not to be loaded (or are built in)."""
+    asked = [name for name in LADDER if is_whole or any(word and word in name for word in words)]
+    return tuple(name for name in asked if name not in modules)
+
+
+def _shows(modules: Mapping[str, _Module], absent: tuple[str, ...]) -> str:
+    loaded = [
+        f"{name} (in use)" if name in (PEERMEM, OLD_PEERMEM) and modules[name].uses > 0 else name
+        for name in (*LADDER, "nouveau")
+        if name in modules
+    ]
+    sentences = [f"Loaded: {join_limited(loaded, 16)}." if loaded else ""]
+    if PEERMEM in absent:
+        sentences.append(f"{PEERMEM} is not loaded.")
+    if "mlx_compat" in modules:
+        sentences.append("The RDMA modules are those of OFED (mlx_compat).")
+    return " ".join(filter(None, sentences))
+
+
+def _faults(modules: Mapping[str, _Module], absent: tuple[str, ...], place: Place) -> Iterator[Statement]:
+    if "nouveau" in modules and "nvidia" not in modules:
+        cause = "nouveau is loaded. The NVIDIA driver cannot bind to a GPU that nouveau uses."
+        yield as_check("gpu-without-driver-nouveau", cause, modules["nouveau"].place, weight=Weight.WARNING)
+    if OLD_PEERMEM in modules and PEERMEM in modules:
+        cause = "Both are loaded. Only one of them can register GPU memory."
+        yield as_check("nv-peer-mem-conflict-twice", cause, modules[OLD_PEERMEM].place)
+    elif OLD_PEERMEM in modules and PEERMEM in absent:
+        yield as_check(
+            "nv-peer-mem-conflict",
+            "It does the same job, and nvidia_peermem cannot be loaded beside it.",
+            modules[OLD_PEERMEM].place,
+            weight=Weight.NOTE,
+        )
+    if "nvidia" in modules and PEERMEM in absent and OLD_PEERMEM not in modules:
+        cause = (
+            "Needed only where DMA-BUF does not work: with the proprietary driver modules, a kernel before"
+            " 5.12, or software without DMA-BUF."
+        )
+        yield as_check("peermem-not-loaded", cause, place, fix=_LOAD, weight=Weight.NOTE)
+    for user, needed, name in (
+        ("nvidia", "nvidia_uvm", "nvidia-uvm-not-loaded"),
+        ("mlx5_core", "mlx5_ib", "mlx5-ib-not-loaded"),
+        ("ib_core", "ib_uverbs", "ib-uverbs-not-loaded"),
+    ):
+        if user in modules and needed in absent:
+            yield as_check(name, f"{user} is loaded.", modules[user].place, weight=Weight.WARNING)
+
+
+# modinfo.
+
+_FIELD = re.compile(r"\s*[a-z_]{1,20}:\s|\s+[0-9A-F:]{20,}$")
+_FILE = re.compile(r"(?:/usr)?/lib/modules/([^/\s]{1,128})/(\S{1,400}\.ko(?:\.\w{2,4})?)")
+_MOST_FILES = 32  # that are named
+
+
+def read_info(section: Section) -> Parsed:
+    """Read modinfo of one or more modules."""
+    lines = [line.strip() for line in section.lines if _FIELD.match(line)]
+    files = parse_modinfo("\n".join(lines))
+    # What grep left may lack the field.
+    has_depends = sum(line.startswith("depends:") for line in lines) == len(files)
+    faults = [fault for file in files.values() for fault in _faults_of(file, section.place, has_depends)]
+    shown = list(filter(None, map(_shown, files.values())))[:_MOST_FILES]
+    return Parsed(len(lines), tuple(faults), shows=" ".join(shown))
+
+
+def _shown(file: ModuleFile) -> str:
+    match = _FILE.match(file.path)
+    if match is None:
+        return f"{file.name} is built into the kernel." if file.path == "(builtin)" else ""
+    version = "" if isinstance(file.version, Unknown) else f" {file.version}"
+    origin = origin_of(match[2])
+    words = [_ORIGINS.get(origin, origin)]
+    if file.name == "nvidia" and not isinstance(file.license, Unknown):
+        words.append("proprietary modules" if file.license == CLOSED_LICENSE else "open modules")
+    return f"{file.name}{version} is installed for kernel {match[1]} ({', '.join(words)})."
+
+
+def _faults_of(file: ModuleFile, place: Place, has_depends: bool) -> Iterator[Statement]:
+    match = _FILE.match(file.path)
+    built_for = known(file.kernel, "")
+    if match is not None and built_for and built_for != match[1]:
+        # Red Hat links modules of one kernel into the directories of compatible ones.
+        weight = Weight.NOTE if match[2].startswith("weak-updates/") else None
+        cause = f"{file.name} is built for {built_for} and stands in the directory of {match[1]}."
+        yield as_check("module-wrong-vermagic", cause, place, weight=weight)
+    if file.name == PEERMEM and has_depends and not IB_EXPORTERS.intersection(file.depends):
+        depends = ", ".join(file.depends) or "nothing"
+        cause = f"It depends on {depends} and not on ib_core, so modprobe fails with “Invalid argument”."
+        yield as_check("peermem-built-without-symbols", cause, place, fix=_REBUILD)
+
+
+_ORIGINS = {"kernel": "of the distribution's kernel", "DKMS": "by DKMS", "OFED": "of OFED"}
+_REBUILD = user_plan(
+    "Build nvidia-peermem against OFED, or use DMA-BUF",
+    "Install DOCA-OFED or MLNX_OFED first, then build the driver's modules again",
+    "With the open kernel modules, DMA-BUF works without nvidia_peermem",
+)

@@ -1,0 +1,316 @@
+"""The matrices of nvidia-smi topo: how far GPUs and NICs are apart, and which GPUs are peers.
+
+`topo -m` has the words of its legend, also in lines that a terminal wrapped and with blanks collapsed. Older
+drivers name the columns of NICs by their devices (mlx5_0). `topo -p2p` has states of pairs of GPUs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from probes.base.frozen import frozen
+from probes.base.text import join_limited, plural
+from probes.checks.pcie.placement import GPUS_A_NIC, nearer_plan
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.read.findings import as_check
+from probes.read.reading import Parsed, Section, Statement
+from probes.topology.hops import BELOW_SWITCH, Smi
+from probes.topology.nccl_paths import Nccl
+
+SIGN = r"\s*GPU\d{1,3}\s+(?:GPU\d|NIC\d|[a-z]\w*\d\s|CPU Affinity)"
+_GPU = re.compile(r"GPU\d{1,3}")
+_NVLINK = re.compile(r"NV(\d{1,3})")
+_PEER_STATES = {
+    "CNS": "the chipset does not support it",
+    "GNS": "a GPU does not support it",
+    "TNS": "the PCIe topology does not support it",
+    "DR": "a driver setting disables it",
+    "NS": "it is not supported",
+    "U": "nvidia-smi does not know",
+}
+_CELL = re.compile(r"X|NV\d{1,3}|OK|N/A|C2C|SOC|" + "|".join((*(word.value for word in Smi), *_PEER_STATES)))
+_LEGEND = re.compile(r"\s*(NIC\d{1,3}):\s*(\S{1,64})\s*$")
+_WORDS = re.compile(
+    r"\s*(?:X|SYS|NODE|PHB|PXB|PIX|NV#|OK|CNS|GNS|TNS|NS|U|DR|C2C)\s+=\s|\s*(?:NIC )?Legend:\s*$"
+)
+_SMI = {word.value: word for word in Smi}
+_RANK = {word: rank for rank, word in enumerate(Smi)}
+_TO_NCCL = {Smi.PHB: Nccl.PHB, Smi.NODE: Nccl.PHB, Smi.SYS: Nccl.SYS}
+_MOST_COLUMNS = 256
+
+
+@frozen
+class _Matrix:
+    """The cells of a table, by row and column."""
+
+    names: tuple[str, ...]
+    cells: Mapping[tuple[str, str], str]
+    legend: Mapping[str, str]  # NIC0 -> mlx5_0
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs, in order."""
+        return tuple(name for name in self.names if _GPU.fullmatch(name))
+
+    @property
+    def nics(self) -> tuple[str, ...]:
+        """The NICs, in order."""
+        return tuple(name for name in self.names if not _GPU.fullmatch(name))
+
+    def cell(self, a: str, b: str) -> str:
+        """Return the word between two devices; "" if the text does not have it."""
+        return self.cells.get((a, b)) or self.cells.get((b, a), "")
+
+    def shown(self, name: str) -> str:
+        """Return the name of a NIC's device, if the legend has it."""
+        return self.legend.get(name, name)
+
+
+def read_matrix(section: Section) -> Parsed:
+    """Read nvidia-smi topo -m, or -p2p."""
+    names: list[str] = []
+    rows: dict[str, list[str]] = {}
+    legend: dict[str, str] = {}
+    row: list[str] | None = None
+    read = 0
+    is_header = True
+    for line in section.lines:
+        words = line.split()
+        if not words or (not is_header and _WORDS.match(line)):
+            row = None if not words else row
+            read += bool(words)
+        elif match := _LEGEND.match(line):
+            legend[match[1]] = match[2]
+            row = None
+        elif len(words) > 1 and _CELL.fullmatch(words[1]) and (words[0] in names or _GPU.fullmatch(words[0])):
+            is_header = False
+            row = rows.setdefault(words[0], [])
+            row += words[1:]
+        elif is_header and len(names) < _MOST_COLUMNS:
+            names += words
+        elif row is not None:  # wrapped by a terminal
+            row += words
+        else:
+            continue
+        read += bool(words) and not _WORDS.match(line)
+    names = list(_columns(names))
+    cells = {
+        (name, column): word
+        for name, words in rows.items()
+        for column, word in zip(names, _leading_cells(words), strict=False)
+    }
+    if not _fits(names, cells, rows):
+        return Parsed(shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read")
+    matrix = _Matrix(tuple(names), cells, legend)
+    if any(word == "OK" or word in _PEER_STATES for word in cells.values()):
+        return _peers(matrix, section, read)
+    return _distances(matrix, section.place, read)
+
+
+def _columns(words: Iterable[str]) -> Iterable[str]:
+    """Yield the devices of a header, which end where the columns about CPUs begin."""
+    for word in words:
+        if not word[-1:].isdigit() or not word[0].isalpha():
+            return
+        yield word
+
+
+def _leading_cells(words: Iterable[str]) -> Iterable[str]:
+    for word in words:
+        if not _CELL.fullmatch(word):
+            return
+        yield word
+
+
+def _fits(names: list[str], cells: Mapping[tuple[str, str], str], rows: Mapping[str, list[str]]) -> bool:
+    """Return whether each row has X in its own column, and nowhere else."""
+    return (
+        bool(rows)
+        and all((word == "X") == (row == column) for (row, column), word in cells.items())
+        and all(name in names for name in rows)
+    )
+
+
+def _distances(matrix: _Matrix, place: Place, read: int) -> Parsed:
+    statements = list(_nvlink(matrix, place))
+    gpus, nics = matrix.gpus, matrix.nics
+    if not nics:
+        return Parsed(read, tuple(statements), shows=f"{_links_of(matrix)} The table lists no NIC.")
+    nearest: dict[str, tuple[Smi, tuple[str, ...]]] = {}
+    for gpu in gpus:
+        words = {nic: _SMI[word] for nic in nics if (word := matrix.cell(gpu, nic)) in _SMI}
+        if words:
+            best = min(words.values(), key=_RANK.__getitem__)
+            nearest[gpu] = best, tuple(nic for nic, word in words.items() if word is best)
+    if not nearest:
+        return Parsed(read, tuple(statements), shows="The table has no word between a GPU and a NIC.")
+    near = {gpu: nics for gpu, (word, nics) in nearest.items() if word in BELOW_SWITCH}
+    statements += _far(matrix, nearest, near, place)
+    statements += _shared(matrix, near, place)
+    statements += _notes(matrix, nearest, near, place)
+    distances = sorted({word for word, _ in nearest.values()}, key=_RANK.__getitem__)
+    named = join_limited(word.value for word in distances if word in BELOW_SWITCH or not near)
+    if near:
+        shows = f"{len(near)} of {plural(len(nearest), 'GPU')} have a NIC below their PCIe switch ({named})."
+        if len(near) == len(nearest) == 1:
+            shows = f"The GPU has a NIC below its PCIe switch ({named})."
+    else:
+        shows = f"No GPU has a NIC below its PCIe switch: the nearest NICs are at {named}."
+    return Parsed(read, tuple(statements), shows=shows)
+
+
+def _far(
+    matrix: _Matrix,
+    nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
+    near: Mapping[str, object],
+    place: Place,
+) -> Iterable[Statement]:
+    """Say which GPUs have no near NIC, as the checks of the node do."""
+    for far in (Nccl.PHB, Nccl.SYS):
+        found = {gpu: word for gpu, (word, _) in nearest.items() if _TO_NCCL.get(word) is far}
+        if not found:
+            continue
+        words = join_limited(sorted({word.value for word in found.values()}))
+        place_of_them = f"{join_limited(found)}: the nearest NIC is at {words}"
+        if near:
+            cause = f"{place_of_them}. Other GPUs have one below their PCIe switch."
+        else:
+            cause = (
+                f"{place_of_them}. With C2C links to the CPU (Grace, Vera) this is how the machine is built;"
+                " in a virtual machine, the table is not the host's."
+            )
+        helpers = {
+            gpu: [other for other in near if _NVLINK.fullmatch(matrix.cell(gpu, other))] for gpu in found
+        }
+        if near and all(helpers.values()):
+            cause += " NCCL can reach a near NIC by NVLink to another GPU of the same job (PXN)."
+        name = "gpu-nic-cross-socket" if far is Nccl.SYS else "gpu-nic-through-cpu"
+        if near and far is Nccl.PHB:
+            name = "gpu-without-near-nic"
+        weight = None if near else Weight.NOTE
+        yield as_check(name, cause, place, fix=nearer_plan(far), weight=weight)
+
+
+def _shared(matrix: _Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for gpu, nics in near.items():
+        groups.setdefault(nics, []).append(gpu)
+    for nics, gpus in groups.items():
+        if len(gpus) > GPUS_A_NIC * len(nics):
+            names = join_limited(map(matrix.shown, nics))
+            yield as_check("gpu-nic-shared", f"{join_limited(gpus)} share {names}.", place)
+
+
+def _notes(
+    matrix: _Matrix,
+    nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
+    near: Mapping[str, tuple[str, ...]],
+    place: Place,
+) -> Iterable[Statement]:
+    groups: dict[tuple[Smi, tuple[str, ...]], list[str]] = {}
+    for gpu, found in nearest.items():
+        groups.setdefault(found, []).append(gpu)
+    texts = (
+        f"{join_limited(gpus)}: {join_limited(map(matrix.shown, nics))} ({word.value})"
+        for (word, nics), gpus in groups.items()
+    )
+    yield _note("nearest-nics", "Nearest NICs", f"{'; '.join(texts)}.", place)
+    alone = [nic for nic in matrix.nics if not any(nic in nics for nics in near.values())]
+    if near and alone:
+        names = join_limited(map(matrix.shown, alone))
+        verb, them = ("is", "it") if len(alone) == 1 else ("are", "them")
+        yield _note(
+            "nic-near-no-gpu",
+            f"{plural(len(alone), 'NIC')} {verb} below no GPU's PCIe switch",
+            f"{names}: GPU data reaches {them} only through a CPU. NICs for storage or"
+            " management are often placed so; list the others in NCCL_IB_HCA.",
+            place,
+        )
+    if any(nic.startswith("NIC") and nic not in matrix.legend for nic in matrix.nics):
+        yield _note(
+            "topo-without-legend",
+            "The names of the NICs are not in the text",
+            "The table's NIC legend is missing: it says which device (mlx5_…) NIC0 and the others are.",
+            place,
+        )
+
+
+def _note(name: str, title: str, cause: str, place: Place) -> Statement:
+    return Statement(name, "nvidia-smi", Weight.NOTE, title, cause, place=place)
+
+
+def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
+    """Return the NVLinks of each pair of GPUs whose cell is known."""
+    gpus = matrix.gpus
+    counts = {}
+    for place, a in enumerate(gpus):
+        for b in gpus[place + 1 :]:
+            if word := matrix.cell(a, b):
+                match = _NVLINK.fullmatch(word)
+                counts[a, b] = int(match[1]) if match else 0
+    return counts
+
+
+def _links_of(matrix: _Matrix) -> str:
+    counts = _counts(matrix)
+    if len(matrix.gpus) < 2 or not counts:
+        return "The table shows one GPU."
+    some = [count for count in counts.values() if count]
+    words = join_limited(f"NV{count}" for count in sorted(set(some), reverse=True))
+    if len(some) == len(counts):
+        return f"NVLink connects all {len(matrix.gpus)} GPUs ({words})."
+    if some:
+        return f"NVLink connects {len(some)} of {len(counts)} pairs of GPUs ({words})."
+    return f"NVLink connects none of the {len(matrix.gpus)} GPUs."
+
+
+def _nvlink(matrix: _Matrix, place: Place) -> Iterable[Statement]:
+    """Find GPUs with fewer NVLinks than all others have among each other.
+
+    Only where the others are all alike: on boards without NVSwitch pairs differ by design.
+    """
+    counts = _counts(matrix)
+    for gpu in matrix.gpus if len(matrix.gpus) > 3 else ():
+        own = {count for pair, count in counts.items() if gpu in pair}
+        others = {count for pair, count in counts.items() if gpu not in pair}
+        if len(own) == len(others) == 1 and (least := own.pop()) < (most := others.pop()):
+            has = "no NVLink to them" if not least else f"NV{least}"
+            cause = f"{gpu} has {has}; the other GPUs have NV{most} among each other."
+            yield as_check("nvlink-down", cause, place)
+
+
+def _peers(matrix: _Matrix, section: Section, read: int) -> Parsed:
+    """Read the states of pairs of GPUs."""
+    gpus = matrix.gpus
+    pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    states = {pair: word for pair in pairs if (word := matrix.cell(*pair))}
+    refused = {pair: word for pair, word in states.items() if word != "OK"}
+    is_nvlink = re.search(r"-p2p\s+n", section.command) is not None
+    what = "NVLink" if is_nvlink else "peer-to-peer access"
+    if not refused:
+        return Parsed(
+            read, shows=f"All {len(states)} pairs of GPUs support {what}. It says nothing about NICs."
+        )
+    words = set(refused.values())
+    why = "; ".join(f"{word}: {_PEER_STATES.get(word, 'unknown')}" for word in sorted(words))
+    shown = join_limited(f"{a} and {b}" for a, b in refused)
+    statement = Statement(
+        "gpu-peers-refused",
+        "nvidia-smi",
+        Weight.NOTE if is_nvlink else Weight.WARNING,
+        f"{plural(len(refused), 'pair')} of GPUs cannot use {what}",
+        f"{shown} ({why})."
+        + (
+            ""
+            if is_nvlink
+            else " NCCL copies between such GPUs through host memory, or uses NVLink if there is any."
+        ),
+        ""
+        if is_nvlink
+        else "Check IOMMU and ACS, and whether the GPU model supports peer-to-peer (GeForce does not).",
+        place=section.place,
+    )
+    good = len(states) - len(refused)
+    return Parsed(read, (statement,), shows=f"{good} of {len(states)} pairs of GPUs support {what}.")

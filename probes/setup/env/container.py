@@ -1,0 +1,82 @@
+"""What a container may use, whatever starts it, and how each kind of file says so."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from probes.base.frozen import frozen
+from probes.facts.system.device_nodes import INFINIBAND
+
+MANY = 9999  # all GPUs of a node
+
+
+class Network(Enum):
+    """The network namespace of a container."""
+
+    HOST = "host"
+    ATTACHED = "attached"  # its own, with an interface of a NIC
+    OWN = "own"
+    UNKNOWN = "unknown"
+
+
+@frozen
+class Syntax:
+    """How one kind of file says what a container may use."""
+
+    device: str  # fixes
+    mount: str
+    lock: str
+    network: str
+    shm: str
+    no_lock: str = "does not raise the limit of locked memory"  # ends of titles
+    no_network: str = "has its own network, without an interface of a NIC"
+    is_pod: bool = False
+
+
+KUBERNETES = Syntax(
+    device="Add %s: 1 to resources.limits, with the name that the node's device plugin uses",
+    mount="the hostPath volume",
+    lock="Add securityContext.capabilities.add: [IPC_LOCK]",
+    network="Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true",
+    shm="Mount an emptyDir with medium: Memory at /dev/shm",
+    no_lock="has no IPC_LOCK capability",
+    is_pod=True,
+)
+DOCKER = Syntax(
+    device=f"Add --device={INFINIBAND}",
+    mount="the mount",
+    lock="Add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
+    network="Add --network=host",
+    shm="Add --ipc=host, or --shm-size with some GiB",
+)
+COMPOSE = Syntax(
+    device=f"Add devices: [{INFINIBAND}:{INFINIBAND}]",
+    mount="the volume",
+    lock="Add ulimits: {memlock: -1} or cap_add: [IPC_LOCK]",
+    network="Add network_mode: host",
+    shm="Add ipc: host, or shm_size with some GiB",
+)
+OF_HOST = Syntax(device="", mount="", lock="", network="", shm="")
+"""Enroot and Apptainer use the host's devices, network and limits unless an option hides them."""
+
+
+@frozen
+class Container:
+    """A container with GPUs, and what it has for RDMA."""
+
+    subject: str  # "Container train", "Service vllm", "docker run": begins a title
+    line: int
+    syntax: Syntax
+    gpus: int | None  # None: the number is unknown; MANY: all
+    resources: tuple[str, ...] = ()  # what device plugins and drivers give it, without GPUs
+    has_devices: bool = False  # the runtime passes in files of /dev/infiniband
+    mounts_files: bool = False  # it sees them, which is no right to open them
+    is_privileged: bool = False
+    locks_memory: bool = False  # without a limit
+    network: Network = Network.UNKNOWN
+    has_shm: bool = False  # more than the 64 MiB that runtimes give
+    hidden_by: str = ""  # the option that hides the host's devices
+    elsewhere: str = ""  # the sentence that says which other container has the device files
+    expects_rdma: bool = True  # something in it makes sense with RDMA only
+    is_rootless: bool = False  # perhaps: then no device cgroup, only the modes of files count
+    is_partial: bool = False  # a template, or a variable of a shell, may add anything
