@@ -48,6 +48,25 @@ def test_no_page_has_a_replaced_phrase() -> None:
     assert not found
 
 
+# nvidia-smi(1), --display: there is none for MIG.
+DISPLAYS = {
+    *("MEMORY", "UTILIZATION", "ECC", "TEMPERATURE", "POWER", "CLOCK", "COMPUTE", "PIDS", "PERFORMANCE"),
+    *("SUPPORTED_CLOCKS", "PAGE_RETIREMENT", "ACCOUNTING", "ENCODER_STATS", "SUPPORTED_GPU_TARGET_TEMP"),
+    *("VOLTAGE", "FBC_STATS", "ROW_REMAPPER", "RESET_STATUS", "GSP_FIRMWARE_VERSION", "POWER_SMOOTHING"),
+    "POWER_PROFILES",
+}
+
+
+def test_nvidia_smi_is_asked_for_what_it_displays() -> None:
+    texts = [
+        *(text for path in (ROOT / "probes").rglob("*.py") for _, text in constants(path)),
+        *(path.read_text(encoding="utf-8") for path in (ROOT / "tui" / "manual").glob("*.md")),
+    ]
+    asked = {word for text in texts for word in re.findall(r"nvidia-smi\b[^\n`]{0,60} -d ([A-Z_]+)", text)}
+    assert asked
+    assert asked <= DISPLAYS
+
+
 # What gdrtop cannot know when it writes a fix, by the beginning of the text.
 CANNOT_KNOW = {
     "If it fails, read": "the step before has not run yet",
