@@ -50,13 +50,13 @@ def draw(reading: Reading, width: int) -> list[Line]:
 def _first(reading: Reading, width: int) -> list[Line]:
     """Return what the text proves of the path; of tables, which prove nothing, what they show.
 
-    Nothing, if the faults that it shows say more.
+    Nothing, if what follows says more.
     """
     if reading.proven.path == "unknown":
         if reading.shown:
             shown = [row for text in reading.shown[:_MOST] for row in wrapped(text, width)]
             return [*shown, *wrapped(f"{reading.proven.text}.", width, Tone.DIM)]
-        if {Weight.CRITICAL, Weight.WARNING} & {statement.weight for statement in reading.statements}:
+        if {Weight.CRITICAL, Weight.WARNING, Weight.NOTE} & {row.weight for row in reading.statements}:
             return []
     mark, tone = _MARKS.get(reading.proven.path, ("✗", Tone.BAD))
     place = f" ({reading.proven.place})" if reading.proven.place is not None else ""

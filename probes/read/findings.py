@@ -25,8 +25,11 @@ _NVML = ("nvml",)
 _CHECKS = {check.id: check for check in CHECKS}
 
 
-def judged(tables: Iterable[Parsed]) -> list[Statement]:
-    """Return what the checks find for which these tables suffice; of equal answers the last one counts."""
+def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
+    """Return what the checks find for which these tables suffice, with the lines that it is found by.
+
+    Of equal answers the last one counts.
+    """
     answers: dict[tuple[str, ...], Any] = {}
     checks: frozenset[str] = frozenset()
     for parsed in tables:
@@ -38,7 +41,10 @@ def judged(tables: Iterable[Parsed]) -> list[Statement]:
     if not checks:
         return []
     examination = examine(PastedHost(answers))
-    return [_of_finding(finding) for finding in judge(examination, only=checks).found]
+    return [
+        (_of_finding(finding), tuple(evidence.value for evidence in finding.evidence))
+        for finding in judge(examination, only=checks).found
+    ]
 
 
 def _joined(known: NvmlFacts, more: NvmlFacts) -> NvmlFacts:

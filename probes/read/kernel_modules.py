@@ -17,8 +17,10 @@ from probes.facts.gpudirect_requirements import IB_EXPORTERS
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import LADDER, PEERMEM
+from probes.facts.pci.nic_families import CONNECTX
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
+from probes.plans.peermem import OLDER
 from probes.read.findings import as_check
 from probes.read.reading import Parsed, Section, Statement
 
@@ -30,7 +32,6 @@ _ROW = re.compile(r"\s*(\w{2,60})\s+(\d{1,9})\s+(-?\d{1,6})(?:\s+([\w,\[\]-]+))?
 _HEADER = re.compile(r"\s*Module\s+Size\s+Used by")
 _WORDS = re.compile(r"grep\s+(?:-\w+\s+)*[\"']?([\w|\\-]{2,60})[\"']?\s*$")
 _WHOLE_LIST = 25  # rows; fewer may be a part of a list
-OLD_PEERMEM = "nv_peer_mem"
 _LOAD = user_plan(
     "Load nvidia_peermem if this node needs it",
     "modprobe nvidia-peermem; at boot, write nvidia-peermem to a file in /etc/modules-load.d",
@@ -85,7 +86,7 @@ def _absent(modules: Mapping[str, _Module], words: tuple[str, ...], is_whole: bo
 
 def _shows(modules: Mapping[str, _Module], absent: tuple[str, ...]) -> str:
     loaded = [
-        f"{name} (in use)" if name in (PEERMEM, OLD_PEERMEM) and modules[name].uses > 0 else name
+        f"{name} (in use)" if name in (PEERMEM, OLDER) and modules[name].uses > 0 else name
         for name in (*LADDER, "nouveau")
         if name in modules
     ]
@@ -101,17 +102,17 @@ def _faults(modules: Mapping[str, _Module], absent: tuple[str, ...], place: Plac
     if "nouveau" in modules and "nvidia" not in modules:
         cause = "nouveau is loaded. The NVIDIA driver cannot bind to a GPU that nouveau uses."
         yield as_check("gpu-without-driver-nouveau", cause, modules["nouveau"].place, weight=Weight.WARNING)
-    if OLD_PEERMEM in modules and PEERMEM in modules:
+    if OLDER in modules and PEERMEM in modules:
         cause = "Both are loaded. Only one of them can register GPU memory."
-        yield as_check("nv-peer-mem-conflict-twice", cause, modules[OLD_PEERMEM].place)
-    elif OLD_PEERMEM in modules and PEERMEM in absent:
+        yield as_check("nv-peer-mem-conflict-twice", cause, modules[OLDER].place)
+    elif OLDER in modules and PEERMEM in absent:
         yield as_check(
             "nv-peer-mem-conflict",
             "It does the same job, and nvidia_peermem cannot be loaded beside it.",
-            modules[OLD_PEERMEM].place,
+            modules[OLDER].place,
             weight=Weight.NOTE,
         )
-    if "nvidia" in modules and PEERMEM in absent and OLD_PEERMEM not in modules:
+    if "nvidia" in modules and PEERMEM in absent and OLDER not in modules:
         cause = (
             "Needed only where DMA-BUF does not work: with the proprietary driver modules, a kernel before"
             " 5.12, or software without DMA-BUF."
@@ -119,7 +120,7 @@ def _faults(modules: Mapping[str, _Module], absent: tuple[str, ...], place: Plac
         yield as_check("peermem-not-loaded", cause, place, fix=_LOAD, weight=Weight.NOTE)
     for user, needed, name in (
         ("nvidia", "nvidia_uvm", "nvidia-uvm-not-loaded"),
-        ("mlx5_core", "mlx5_ib", "mlx5-ib-not-loaded"),
+        (*CONNECTX.modules, "mlx5-ib-not-loaded"),
         ("ib_core", "ib_uverbs", "ib-uverbs-not-loaded"),
     ):
         if user in modules and needed in absent:

@@ -11,7 +11,19 @@ from collections.abc import Callable
 
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
-from probes.read import kernel_modules, nvidia_smi, pci_functions, ports, topology_matrix
+from probes.read import (
+    gpu_copies,
+    kernel_modules,
+    nccl_tests,
+    nvidia_smi,
+    nvlink_fabric,
+    pci_functions,
+    perftest,
+    ports,
+    rdma_tools,
+    system_settings,
+    topology_matrix,
+)
 from probes.read.reading import Parsed, Section
 
 
@@ -23,6 +35,7 @@ class Kind:
     sign: str  # a regular expression, at the beginning of a line
     read: Callable[[Section], Parsed] | None = None  # None: its lines are explained one by one
     is_sure: bool = True
+    is_document: bool = False  # no messages of programs stand between its lines
     silent: str = ""  # commands, by their beginning, that print nothing where there is nothing
 
 
@@ -30,22 +43,35 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibstat", r"\s*CA '[\w.-]+'", ports.read_ibstat),
     Kind("ibstatus", r"\s*Infiniband device '", ports.read_ibstatus),
     Kind("ibv_devinfo", r"\s*hca_id:\s", ports.read_devinfo),
+    Kind("rdma resource", rdma_tools.RESOURCES_SIGN, rdma_tools.read_resources, is_sure=False),
     Kind("rdma link", r"\s*(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate [A-Z]", ports.read_rdma_link),
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
         "ibdev2netdev",
-        r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
+        r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port +\d+ +(?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
     Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
-    Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query),
-    Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml),
+    Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query, is_document=True),
+    Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml, is_document=True),
     Kind("nvidia-smi nvlink", nvidia_smi.LINKS_SIGN, nvidia_smi.read_links),
-    Kind("lspci", pci_functions.SIGN, pci_functions.read_functions),
+    Kind("lspci", pci_functions.SIGN, pci_functions.read_functions, is_document=True),
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
     Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),
+    Kind("perftest", perftest.SIGN, perftest.read_perftest),
+    Kind("nccl-tests", nccl_tests.SIGN, nccl_tests.read_nccl_tests),
+    Kind("nvbandwidth", gpu_copies.NVBANDWIDTH_SIGN, gpu_copies.read_nvbandwidth),
+    Kind("gdrcopy", gpu_copies.GDRCOPY_SIGN, gpu_copies.read_gdrcopy),
+    Kind("limits", system_settings.LIMITS_SIGN, system_settings.read_limits),
+    Kind("kernel command line", system_settings.CMDLINE_SIGN, system_settings.read_cmdline),
+    Kind("rdma system", rdma_tools.SYSTEM_SIGN, rdma_tools.read_system, is_sure=False),
+    Kind("ibv_devices", rdma_tools.DEVICES_SIGN, rdma_tools.read_devices, is_sure=False),
+    Kind("ethtool", rdma_tools.SETTINGS_SIGN, rdma_tools.read_settings, is_sure=False),
+    Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
+    Kind("Fabric Manager log", nvlink_fabric.LOG_SIGN, nvlink_fabric.read_log),
+    Kind("nvidia-imex-ctl", nvlink_fabric.DOMAIN_SIGN, nvlink_fabric.read_domain, is_sure=False),
 )
 """In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 

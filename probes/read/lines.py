@@ -44,6 +44,7 @@ _WRAPPERS = re.compile(
             r"[\w.-]{1,255} (?:kernel|systemd\[\d{1,10}\]): ",  # the same, after its time
             r"[a-z0-9][\w.-]{0,62}-\d{1,4} +\| ",  # docker compose
             r"<\d{1,3}>(?:\[|(?=\w))",
+            r"\d{1,3},\d{1,15},\d{1,18},[-c+](?:,[^;]{0,200})?;",  # /dev/kmsg
             r"(?:kern|user|daemon|syslog) {0,2}:[a-z]{2,6} {0,3}: ",  # dmesg -x
             rf"\[ *\d{{1,10}}\.\d{{6}}\] |\[\w{{3}} {_MONTH} [ \d]\d \d\d:\d\d:\d\d \d{{4}}\] ",  # dmesg
             r"\[ *[TC]\d{1,9}\] ",  # the caller
@@ -53,8 +54,9 @@ _WRAPPERS = re.compile(
 # A piece without any of these has plain lines, but for what stands at their beginnings.
 _UNUSUAL = re.compile(
     r"[\x1b\r\\&]|[b3e^]\[|\[[\d;]{0,12}m|<br|```|~~~| kernel: | \| | systemd\[|</?(?:de|su|pr|co)"
+    r"|(?:kern|user|daemon|syslog) {0,2}:[a-z]"
 )
-_LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) ")
+_LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) {0,2}:[a-z]")
 _MESSAGE_KEYS = ("message", "msg", "log", "MESSAGE", "body", "textPayload", "_line", "line", "text")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#39|#34|#x27);")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)\w{0,20}\s*$|</?(?:details|summary|pre|code)>")

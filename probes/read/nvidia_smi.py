@@ -16,12 +16,11 @@ from probes.base.plan import user_plan
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.fabric import UNFINISHED
-from probes.facts.pci.functions import DEVICES
 from probes.host.nvml import FABRIC_STATES, LOST, NvmlFacts, NvmlGpu, bdf_of
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.findings import as_check
-from probes.read.pasted_host import PLACEHOLDER
+from probes.read.pci_address import gpu_answers
 from probes.read.reading import Parsed, Section, Statement
 
 QUERY_SIGN = r"={5,}NVSMI LOG={5,}|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\s*$"
@@ -233,10 +232,7 @@ def _answers(
         bdf = gpu.source if isinstance(gpu, Unknown) else gpu.bdf
         device = re.match(r"0x([0-9A-Fa-f]{4})10DE|([0-9A-Fa-f]{4})10DE", ids.get(bdf, ""))
         number = (device[1] or device[2]) if device else ""
-        path = f"/sys/devices/pci{PLACEHOLDER}00/{bdf}"
-        answers["link", f"{DEVICES}/{bdf}"] = f"../../..{path.removeprefix('/sys')}"
-        event = f"DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:{number}\n"
-        answers["file", f"{path}/uevent"] = event.encode()
+        answers |= gpu_answers(bdf, number)
     return answers
 
 
@@ -475,8 +471,8 @@ def _link_faults(gpus: Mapping[str, _Links]) -> Iterator[Statement]:
         same = [other for other in gpus.values() if other.name == links.name]
         most = max(len(other.active) for other in same)
         missing = most - len(links.active)
-        if len(same) == 1 and links.active and links.inactive:
-            missing = len(links.inactive)
+        if len(same) == 1 and (links.active or "SXM" in links.name):
+            missing = len(links.inactive) or not links.active
         if not missing:
             continue
         which = join_limited(str(link) for link in sorted(links.inactive))

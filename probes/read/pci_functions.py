@@ -14,7 +14,15 @@ from typing import Any
 
 from probes.base.plan import instruction, make_plan
 from probes.base.text import join_limited, plural
-from probes.facts.pci.config_space import ASPM_STATES, CONVENTIONAL_BYTES, ERRORS, HEADER_BYTES, WHOLE_BYTES
+from probes.facts.kernel.log import SHORT_BDF
+from probes.facts.pci.config_space import (
+    ACS_WORDS,
+    ASPM_STATES,
+    CONVENTIONAL_BYTES,
+    ERRORS,
+    HEADER_BYTES,
+    WHOLE_BYTES,
+)
 from probes.facts.pci.functions import DEVICES
 from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import DMI
@@ -24,9 +32,8 @@ from probes.read.findings import as_check
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section, Statement
 
-_ADDRESS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 SIGN = (
-    rf"\s*{_ADDRESS} (?:[A-Z3][\w ,/().-]{{2,50}}(?: \[[0-9a-f]{{4}}\])?: "
+    rf"\s*{SHORT_BDF} (?:[A-Z3][\w ,/().-]{{2,50}}(?: \[[0-9a-f]{{4}}\])?: "
     r"|[0-9a-f]{4}: [0-9a-f]{4}:[0-9a-f]{4})"
     r"|\s*ACSCtl:\s+SrcValid[+-]|\s*Lnk(?:Cap|Sta):\s+(?:Port #|Speed )"
 )
@@ -47,10 +54,10 @@ _DRIVER_CHECKS = frozenset(
     )
 )
 _HEAD = re.compile(
-    rf"({_ADDRESS}) \"?([A-Z3][^:\[\"]{{2,60}}?)\"?(?: \[([0-9a-f]{{4}})\])?(?:: | \")(.{{1,300}})$"
+    rf"({SHORT_BDF}) \"?([A-Z3][^:\[\"]{{2,60}}?)\"?(?: \[([0-9a-f]{{4}})\])?(?:: | \")(.{{1,300}})$"
 )
 _NUMERIC = re.compile(
-    rf"({_ADDRESS}) (?:Class )?([0-9a-f]{{4}}): ([0-9a-f]{{4}}):([0-9a-f]{{4}})(?: \(rev .*)?$"
+    rf"({SHORT_BDF}) (?:Class )?([0-9a-f]{{4}}): ([0-9a-f]{{4}}):([0-9a-f]{{4}})(?: \(rev .*)?$"
 )
 _IDS = re.compile(r"\[([0-9a-f]{4}):([0-9a-f]{4})\]")
 _CLASSES = {
@@ -85,7 +92,6 @@ _TYPES = {
     "Root Complex Integrated Endpoint": 9,
     "Root Complex Event Collector": 10,
 }
-_ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 _REDIRECTS = ("ReqRedir+", "CmpltRedir+", "UpstreamFwd+")
 _SIZE = re.compile(r"(\d{1,6})([KMGT]?)B?")
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
@@ -272,7 +278,7 @@ def _bytes(text: str) -> int:
 
 def _acs(text: str) -> int:
     flags = dict(_FLAG.findall(text))
-    return sum(1 << bit for bit, name in enumerate(_ACS_BITS) if flags.get(name) == "+")
+    return sum(1 << bit for bit, name in enumerate(ACS_WORDS) if flags.get(name) == "+")
 
 
 class _Tree:

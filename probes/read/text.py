@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from probes.base.text import printable
 from probes.messages.catalogue import catalogue, explain
-from probes.messages.message import Context, Found, Proof, Weight
+from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
-from probes.nccl.log.grammar import version_numbers
+from probes.nccl.log.problems import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.findings import judged
+from probes.read.kernel_log import KernelLogLines, Subject, subject_of
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
 from probes.read.node import words_about
@@ -31,7 +32,6 @@ _MOST_SHOWN = 32  # sentences about tables
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
-_UNEXPLAINED = frozenset(("warning", "notice", "diagnostics"))
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
@@ -59,6 +59,7 @@ class TextReader:
         self._catalogue = catalogue()
         self._interesting = self._catalogue.words | LOGS.keys()
         self._signs = Signs(KINDS)
+        self._kernel_log = KernelLogLines()
         self._log = LogReader()
         self._files: list[LogFile] = []
         self._name, self._size = "", 0
@@ -131,32 +132,33 @@ class TextReader:
             self._read += 1
             is_comment = prompt[0] == "# "
             self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
-            return
         elif not self._in_section(line):
             self._has_printed = True
             self._explain_line(line, words)
             return
-        if words:
+        is_document = self._section is not None and self._section[0].is_document
+        if words and not is_document:
             self._explain_line(line, words, is_section=True)
 
     def _explain_line(self, line: str, words: frozenset[str] | set[str], is_section: bool = False) -> None:
         found = self._catalogue.find(line) if words else None
-        kinds = {LOGS[word] for word in words & LOGS.keys()} if not is_section else ()
-        for kind in kinds:
-            self._count(kind)
         if found is not None:
             self._message(found, line)
-            if not kinds and not is_section:
-                self._count(f"{found.message.program} output")
-        elif not kinds and not is_section:
-            if len(self._unread) < _MOST_UNREAD:
-                self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
-            self._block.add(line, self._lines.number, True)
+        if is_section:
             return
-        if not is_section:
+        kinds = {LOGS[word] for word in words & LOGS.keys()}
+        if self._kernel_log.take(line, Place(self._name, self._lines.number)):
+            kinds.add("kernel log")
+        if found is not None and not kinds:
+            kinds.add(f"{found.message.program} output")
+        for kind in kinds:
+            self._count(kind)
+        if kinds:
             self._read += 1
-            if not _LOG_LINE.search(line):
-                self._block.add(line, self._lines.number, False)
+        elif len(self._unread) < _MOST_UNREAD:
+            self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
+        if not kinds or not _LOG_LINE.search(line):
+            self._block.add(line, self._lines.number, not kinds)
 
     def _count(self, kind: str) -> None:
         self._kinds[kind] += 1
@@ -195,7 +197,7 @@ class TextReader:
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command))
+            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node))
             self._section = None
             self._command = ""
 
@@ -224,7 +226,8 @@ class TextReader:
             tables.append((section.kind, parsed))
         tables_read = [parsed for _, parsed in tables]
         by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
-        statements += judged([parsed for _, parsed in by_rank])
+        found = judged([self._kernel_log.parsed(), *(parsed for _, parsed in by_rank)])
+        statements = self._with_findings(statements, found)
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)
         from_blocks = 0
@@ -253,14 +256,26 @@ class TextReader:
             log_verdict=verdict,
         )
 
+    def _with_findings(
+        self, statements: list[Statement], found: Iterable[tuple[Statement, tuple[str, ...]]]
+    ) -> list[Statement]:
+        """Add what the node's checks find; a line of the kernel's log that one explains is said once."""
+        explained: set[Subject] = set()
+        findings: list[Statement] = []
+        for statement, lines in found:
+            subjects = set(filter(None, map(subject_of, lines)))
+            explained |= subjects
+            place = self._kernel_log.first_of(subjects)
+            text = lines[0] if subjects else statement.text
+            findings.append(replace(statement, place=place, text=text))
+        others = (row for row in statements if not row.text or subject_of(row.text) not in explained)
+        return [*others, *findings]
+
     def _explained(self, facts: LogFacts) -> list[Statement]:
-        versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
-        of_nccl = Context(
-            version=min(versions, default=None),
-            settings={setting.name: setting.value for setting in facts.settings},
-            node=frozenset() if self._node is None else words_about(self._node),
-            beside=frozenset(seen.found.message.id for seen in self._seen.values()),
-        )
+        beside = frozenset(seen.found.message.id for seen in self._seen.values())
+        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        node = frozenset() if self._node is None else words_about(self._node)
+        of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
         statements = []
         for seen in self._seen.values():
@@ -275,7 +290,7 @@ class TextReader:
             Statement(
                 problem.kind,
                 "NCCL",
-                Weight.NOTE if problem.is_note else Weight.CRITICAL,
+                Weight(problem.severity),
                 problem.title,
                 problem.cause,
                 problem.fix,
@@ -284,7 +299,7 @@ class TextReader:
                 count=problem.seen.count,
             )
             for problem in facts.problems
-            if problem.kind not in _UNEXPLAINED
+            if problem.severity != UNKNOWN
         ]
 
 
@@ -343,4 +358,4 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         return Proven(proof.value, f"{_PROVEN[proof][0].upper()}{_PROVEN[proof][1:]}", statement.place)
     if any(network.text in TCP_NETWORKS for network in facts.networks) and len(facts.networks) == 1:
         return Proven(Proof.HOST.value, "NCCL chose TCP, without GPUDirect RDMA", facts.networks[0].first)
-    return Proven("unknown", "This text does not show whether GPUDirect RDMA is used")
+    return Proven("unknown", "This text does not show which path GPU memory takes")

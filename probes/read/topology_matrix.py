@@ -185,7 +185,7 @@ def _far(
             gpu: [other for other in near if _NVLINK.fullmatch(matrix.cell(gpu, other))] for gpu in found
         }
         if near and all(helpers.values()):
-            cause += " NCCL can reach a near NIC by NVLink to another GPU of the same job (PXN)."
+            cause += " NCCL can reach a near NIC over NVLink and another GPU of the same job (PXN)."
         name = "gpu-nic-cross-socket" if far is Nccl.SYS else "gpu-nic-through-cpu"
         if near and far is Nccl.PHB:
             name = "gpu-without-near-nic"
@@ -220,11 +220,11 @@ def _notes(
     alone = [nic for nic in matrix.nics if not any(nic in nics for nics in near.values())]
     if near and alone:
         names = join_limited(map(matrix.shown, alone))
-        verb, them = ("is", "it") if len(alone) == 1 else ("are", "them")
+        verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
         yield _note(
             "nic-near-no-gpu",
             f"{plural(len(alone), 'NIC')} {verb} below no GPU's PCIe switch",
-            f"{names}: GPU data reaches {them} only through a CPU. NICs for storage or"
+            f"{names}: GPU data reaches {pronoun} only through a CPU. NICs for storage or"
             " management are often placed so; list the others in NCCL_IB_HCA.",
             place,
         )

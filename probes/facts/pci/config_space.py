@@ -45,7 +45,7 @@ class AcsFlags:
 
     def __str__(self) -> str:
         signs = ("+" if getattr(self, field.name) else "-" for field in fields(self))
-        return " ".join(map("".join, zip(_ACS_WORDS, signs, strict=True)))
+        return " ".join(map("".join, zip(ACS_WORDS, signs, strict=True)))
 
 
 @frozen
@@ -93,7 +93,7 @@ class ConfigSpace:
     resizable_bars: Maybe[tuple[ResizableBar, ...]]
 
 
-_ACS_WORDS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+ACS_WORDS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
 _STATUS, _CAPABILITY_LIST_BIT = 0x06, 0x10
 _HEADER_TYPE, _CAPABILITY_POINTER = 0x0E, 0x34
 _EXPRESS, _ACS, _ATS, _REBAR = 0x10, 0x0D, 0x0F, 0x15

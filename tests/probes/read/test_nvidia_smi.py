@@ -36,15 +36,15 @@ def query(**values: str) -> str:
     """Return nvidia-smi -q of two GPUs; values of the second one by name."""
 
     def gpu(bus: str, values: dict[str, str]) -> str:
-        of = values.get
+        value = values.get
         return f"""\
 GPU 00000000:{bus}:00.0
-    Product Name                          : {of("name", "NVIDIA H100 80GB HBM3")}
+    Product Name                          : {value("name", "NVIDIA H100 80GB HBM3")}
     Persistence Mode                      : Enabled
     MIG Mode
         Current                           : Disabled
         Pending                           : Enabled
-    GPU Recovery Action                   : {of("action", "None")}
+    GPU Recovery Action                   : {value("action", "None")}
     PCI
         Device Id                         : 0x233010DE
         GPU Link Info
@@ -52,29 +52,29 @@ GPU 00000000:{bus}:00.0
                 Max                       : 4
                 Current                   : 1
                 Device Max                : 5
-                Host Max                  : {of("host", "N/A")}
+                Host Max                  : {value("host", "N/A")}
             Link Width
                 Max                       : 16x
-                Current                   : {of("width", "16x")}
+                Current                   : {value("width", "16x")}
     FB Memory Usage
-        Total                             : {of("memory", "81559 MiB")}
+        Total                             : {value("memory", "81559 MiB")}
         Used                              : 4 MiB
     BAR1 Memory Usage
-        Total                             : {of("bar1", "131072 MiB")}
+        Total                             : {value("bar1", "131072 MiB")}
     ECC Errors
         Volatile
-            DRAM Uncorrectable            : {of("ecc", "0")}
+            DRAM Uncorrectable            : {value("ecc", "0")}
     Remapped Rows
-        Pending                           : {of("pending", "No")}
+        Pending                           : {value("pending", "No")}
         Remapping Failure Occurred        : No
     Fabric
-        State                             : {of("state", "Completed")}
-        Status                            : {of("status", "Success")}
-        CliqueId                          : {of("clique", "0")}
+        State                             : {value("state", "Completed")}
+        Status                            : {value("status", "Success")}
+        CliqueId                          : {value("clique", "0")}
         ClusterUUID                       : 00000000-0000-0000-0000-000000000000
         Health
-            Bandwidth                     : {of("bandwidth", "N/A")}
-            Incorrect Configuration       : {of("configuration", "N/A")}
+            Bandwidth                     : {value("bandwidth", "N/A")}
+            Incorrect Configuration       : {value("configuration", "N/A")}
 """
 
     head = "==============NVSMI LOG==============\n\nDriver Version : 580.105.08\nCUDA Version : 13.0\n\n"

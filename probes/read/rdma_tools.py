@@ -1,0 +1,150 @@
+"""What rdma(8), ibv_devices and ethtool print besides ports.
+
+Sources: iproute2 rdma/{sys,res,res-qp}.c; rdma-core libibverbs/examples/device_list.c; ethtool.c.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from probes.base.text import join_limited, plural
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.read.reading import Parsed, Section, Statement
+
+SYSTEM_SIGN = r"\s*netns (?:shared|exclusive)\b"
+RESOURCES_SIGN = (
+    r"\s*(?:link [\w.-]+/\d+ lqpn \d|dev [\w.-]+ (?:mrn|cqn|pdn|ctxn) \d"
+    r"|\d+: [\w.-]+: (?:pd|qp|cq|cm_id|mr|ctx) \d)"
+)
+DEVICES_SIGN = r"\s*device\s+node GUID\s*$"
+SETTINGS_SIGN = r"\s*Settings for [\w.@-]{1,20}:\s*$"
+DRIVER_SIGN = r"driver: [\w-]{2,40}\s*$"
+
+_QUEUE = re.compile(r"\s*link ([\w.-]{1,64})/\d{1,3} lqpn (\d{1,9}).{0,200}?\bstate (\w{2,8})\b(.{0,400})")
+_OWNER = re.compile(r"\bcomm \[?([\w.:/-]{1,40})\]?")
+_BROKEN = ("ERR", "SQE", "SQD")
+
+
+def read_system(section: Section) -> Parsed:
+    """Read rdma system."""
+    line = " ".join(section.lines[:1])
+    if "exclusive" in line:
+        shows = "Each RDMA device is in one network namespace (exclusive): a pod sees only its own."
+    else:
+        shows = "All network namespaces share the RDMA devices."
+    return Parsed(1, shows=shows)
+
+
+def read_resources(section: Section) -> Parsed:
+    """Read rdma resource, also show qp."""
+    states: Counter[str] = Counter()
+    broken: dict[str, list[str]] = {}
+    first: Place | None = None
+    read = 0
+    for number, line in enumerate(section.lines):
+        read += bool(line.strip())
+        match = _QUEUE.match(line)
+        if match is None:
+            continue
+        states[match[3]] += 1
+        if match[3] in _BROKEN:
+            first = first or Place(section.place.file, section.place.line + number)
+            owner = _OWNER.search(match[4])
+            broken.setdefault(match[3], []).append(
+                f"{match[1]} QP {match[2]}{f' of {owner[1]}' if owner else ''}"
+            )
+    shows = ""
+    if states:
+        total = sum(states.values())
+        each = join_limited(f"{count} {state}" for state, count in states.most_common())
+        shows = f"{plural(total, 'queue pair')}: {each}."
+    statements = tuple(
+        Statement(
+            "queue-pair-broken",
+            "rdma",
+            Weight.WARNING,
+            f"{plural(len(names), 'queue pair')} in state {state}",
+            f"{join_limited(names)}. A queue pair gets there after an error, such as a peer that no longer"
+            " answers,"
+            " and carries nothing any more.",
+            "Look for the first completion error in the log of the program, on both ends. The program must"
+            " connect again.",
+            place=first,
+        )
+        for state, names in broken.items()
+    )
+    return Parsed(read, statements, shows=shows)
+
+
+def read_devices(section: Section) -> Parsed:
+    """Read ibv_devices."""
+    names = [
+        match[1]
+        for line in section.lines
+        if (match := re.match(r"\s*([\w.-]{2,64})\s+[0-9a-f]{16}\s*$", line))
+    ]
+    if names:
+        return Parsed(1 + len(names), shows=f"{plural(len(names), 'RDMA device')}: {join_limited(names)}.")
+    none = Statement(
+        "no-verbs-device",
+        "ibv_devices",
+        Weight.WARNING,
+        "libibverbs finds no RDMA device",
+        "There is no RDMA NIC, its driver is not loaded, /dev/infiniband is not in the container, or the"
+        " image has"
+        " no provider library for the NIC.",
+        "Compare with ls /sys/class/infiniband. If devices are there, install ibverbs-providers (rdma-core)"
+        " in the"
+        " image and pass /dev/infiniband into the container.",
+        place=section.place,
+    )
+    return Parsed(1, (none,))
+
+
+def read_settings(section: Section) -> Parsed:
+    """Read ethtool DEVICE."""
+    statements = []
+    shown = []
+    name, speed = "", ""
+    for number, line in enumerate(section.lines):
+        text = line.strip()
+        if match := re.match(r"Settings for ([\w.@-]{1,20}):", text):
+            name, speed = match[1], ""
+        elif match := re.match(r"Speed: (\d{1,7})Mb/s", text):
+            speed = f" of {int(match[1]) / 1000:g} Gb/s"
+        elif match := re.match(r"Link detected: (yes|no)\b", text):
+            has_link = match[1] == "yes"
+            shown.append(f"{name} has {f'a link{speed}' if has_link else 'no link'}.")
+            if not has_link:
+                place = Place(section.place.file, section.place.line + number)
+                statements.append(_no_link(name, text, place))
+    read = sum(bool(line.strip()) for line in section.lines)
+    return Parsed(read, tuple(statements), shows=" ".join(shown[:8]))
+
+
+def _no_link(name: str, text: str, place: Place) -> Statement:
+    why = re.search(r"\((.{3,80})\)", text)
+    return Statement(
+        "netdev-without-link",
+        "ethtool",
+        Weight.WARNING,
+        f"{name} has no link",
+        f"{why[1]}." if why else "The cable, the transceiver or the switch port, or the interface is down.",
+        f"ip link set {name} up, then check the cable and the switch port (mlxlink shows the reason).",
+        place=place,
+    )
+
+
+def read_driver(section: Section) -> Parsed:
+    """Read ethtool -i."""
+    values: dict[str, str] = {}
+    for line in section.lines:
+        key, _, value = line.strip().partition(":")
+        values.setdefault(key, value.strip()[:80])
+    read = sum(":" in line for line in section.lines)
+    firmware = f", firmware {values['firmware-version']}" if values.get("firmware-version") else ""
+    where = f" at {values['bus-info']}" if values.get("bus-info") else ""
+    driver = f"{values.get('driver', '')} {values.get('version', '')}"
+    return Parsed(read, shows=f"Driver {driver.strip()}{firmware}{where}.")

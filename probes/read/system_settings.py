@@ -1,0 +1,90 @@
+"""Limits of processes and options of the kernel, as shells and /proc show them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from probes.base.plan import user_plan
+from probes.base.text import join_limited, printable
+from probes.facts.kernel.modprobe_config import CMDLINE
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.read.findings import as_check
+from probes.read.reading import Parsed, Section, Statement
+
+LIMITS_SIGN = (
+    r"\s*(?:(?:core file size|real-time non-blocking time|max locked memory)\s+\([\w, -]{2,30}\)\s"
+    r"|Limit\s+Soft Limit\s+Hard Limit|Max locked memory\s+(?:\d|unlimited))"
+)
+CMDLINE_SIGN = r"\s*BOOT_IMAGE=\S+ |\s*root=(?:UUID|LABEL|PARTUUID|/dev/)\S+ r[ow]\b"
+_LOCKED = re.compile(
+    r"\s*(?:max locked memory\s+\(kbytes, -l\)|Max locked memory)\s+(\d{1,20}|unlimited)\b", re.I
+)
+_OPTION = re.compile(
+    r"(?:(?:intel_|amd_)?iommu|iommu\.\w+|intel_iommu|pci|pcie_\w+|module_blacklist|modprobe\.blacklist|nvidia\S*"
+    r"|mlx5\S*|default_hugepagesz|hugepages\w*|mitigations|efi|vfio\S*|pcie_acs_override)(?:=|$)"
+)
+_LITTLE_KIB = 1 << 20  # a GiB, as the check of jobs has it
+_CMDLINE_CHECKS = frozenset(("acs-option-ignored", "module-blacklisted-cmdline"))
+_RAISE = user_plan(
+    "Raise the limit",
+    "In a shell: ulimit -l unlimited. For logins: memlock unlimited in /etc/security/limits.conf",
+    "For Slurm: LimitMEMLOCK=infinity in the unit of slurmd. For containers: --ulimit memlock=-1",
+)
+
+
+def read_limits(section: Section) -> Parsed:
+    """Read ulimit -a, or /proc/PID/limits."""
+    read = 0
+    statements: list[Statement] = []
+    shows = ""
+    for number, line in enumerate(section.lines):
+        read += bool(line.strip())
+        match = _LOCKED.match(line)
+        if match is None:
+            continue
+        place = Place(section.place.file, section.place.line + number)
+        if match[1] == "unlimited":
+            shows = "Locked memory is not limited."
+            continue
+        kib = int(match[1]) if "-l" in line else int(match[1]) >> 10
+        shows = f"Locked memory is limited to {_amount(kib)}."
+        cause = f"The limit is {_amount(kib)}. Registering memory counts against it, except for root."
+        weight = Weight.WARNING if kib < _LITTLE_KIB else Weight.NOTE
+        statements.append(as_check("memlock-shell", cause, place, fix=_RAISE, weight=weight))
+    return Parsed(read, tuple(statements), shows=shows)
+
+
+def _amount(kib: int) -> str:
+    for size, unit in ((1 << 20, "GiB"), (1 << 10, "MiB")):
+        if kib >= size:
+            return f"{kib / size:.4g} {unit}"
+    return f"{kib} KiB"
+
+
+def read_cmdline(section: Section) -> Parsed:
+    """Read /proc/cmdline."""
+    line = section.lines[0].strip() if section.lines else ""
+    words = line.split()
+    options = [printable(word, 80) for word in words if _OPTION.match(word)]
+    statements = []
+    is_on = any(word.startswith(("intel_iommu=on", "amd_iommu=on", "iommu=force")) for word in words)
+    passes = any(word.startswith(("iommu=pt", "iommu.passthrough=1", "iommu=off")) for word in words)
+    if is_on and not passes:
+        statements.append(
+            as_check(
+                "iommu-translated",
+                "The command line enables the IOMMU without iommu=pt, so it may translate DMA.",
+                section.place,
+                fix=user_plan(
+                    "Let devices bypass the translation",
+                    "Add iommu=pt to the kernel's command line and reboot, unless virtual machines need it",
+                ),
+                weight=Weight.NOTE,
+            )
+        )
+    shows = f"Kernel options for PCIe and IOMMU: {join_limited(options)}." if options else ""
+    answers: dict[tuple[str, ...], Any] = {("file", CMDLINE): line.encode("utf-8", "replace")}
+    shows = shows or "The kernel has no option for PCIe or IOMMU."
+    return Parsed(bool(line), tuple(statements), answers, _CMDLINE_CHECKS, shows)

@@ -1,0 +1,107 @@
+"""Limits, kernel options, rdma(8), ethtool, Fabric Manager and IMEX, as people paste them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.messages.message import Weight
+from tests.support.machines import machine_file
+from tests.support.read_texts import found_in, kinds_of, read, serious_in
+
+QUEUE = "link mlx5_0/1 lqpn 18 rqpn 19 type RC state {} rq-psn 1 sq-psn 2 pid 77 comm ib_write_bw\n"
+HEAD = "[Feb 25 2025 13:59:45]"
+
+
+@pytest.mark.parametrize(
+    ("text", "amount", "weight"),
+    [
+        ("max locked memory           (kbytes, -l) 8192\n", "8 MiB", Weight.WARNING),
+        ("max locked memory           (kbytes, -l) 64\n", "64 KiB", Weight.WARNING),
+        ("max locked memory           (kbytes, -l) 33554432\n", "32 GiB", Weight.NOTE),
+        (
+            "Max locked memory         65536                65536                bytes\n",
+            "64 KiB",
+            Weight.WARNING,
+        ),
+    ],
+)
+def test_a_limit_of_locked_memory_is_found(text: str, amount: str, weight: Weight) -> None:
+    statement = found_in(text)["memlock-shell"]
+    assert f"The limit is {amount}." in statement.cause
+    assert statement.weight is weight
+
+
+def test_without_a_limit_the_text_says_so() -> None:
+    text = "core file size              (blocks, -c) 0\nmax locked memory           (kbytes, -l) unlimited\n"
+    assert read(text).shown == ("Locked memory is not limited.",)
+    assert found_in(text) == {}
+
+
+def test_options_of_the_kernel_are_judged_by_the_checks() -> None:
+    text = (
+        "BOOT_IMAGE=/vmlinuz root=UUID=1 ro intel_iommu=on pci=noacs module_blacklist=nvidia_peermem quiet\n"
+    )
+    assert {"acs-option-ignored", "module-blacklisted-cmdline", "iommu-translated"} <= found_in(text).keys()
+    assert found_in("BOOT_IMAGE=/vmlinuz root=UUID=1 ro intel_iommu=on iommu=pt quiet\n") == {}
+    assert "iommu=pt" in read("BOOT_IMAGE=/vmlinuz root=UUID=1 ro iommu=pt\n").shown[0]
+
+
+def test_a_broken_queue_pair_is_found_with_its_program() -> None:
+    text = QUEUE.format("RTS") * 3 + QUEUE.format("ERR")
+    assert "mlx5_0/1 lqpn" not in read(text).shown[0]
+    assert read(text).shown == ("4 queue pairs: 3 RTS, 1 ERR.",)
+    assert found_in(text)["queue-pair-broken"].cause.startswith("mlx5_0 QP 18 of ib_write_bw")
+    assert found_in(QUEUE.format("RTS")) == {}
+
+
+def test_namespaces_are_shown() -> None:
+    assert "exclusive" in read("netns exclusive copy-on-fork on\n").shown[0]
+    assert "share" in read("netns shared copy-on-fork on\n").shown[0]
+
+
+def test_an_empty_list_of_devices_is_a_warning() -> None:
+    head = "    device          \t   node GUID\n    ------          \t----------------\n"
+    assert "no-verbs-device" in serious_in(head)
+    assert read(f"{head}    mlx5_0          \t506b4b0300c33f6e\n").shown == ("1 RDMA device: mlx5_0.",)
+
+
+def test_an_interface_without_link_is_a_warning() -> None:
+    text = "Settings for ens1np0:\n\tSpeed: Unknown!\n\tLink detected: no (No cable)\n"
+    assert found_in(text)["netdev-without-link"].cause == "No cable."
+    good = "Settings for ens1np0:\n\tSpeed: 400000Mb/s\n\tLink detected: yes\n"
+    assert read(good).shown == ("ens1np0 has a link of 400 Gb/s.",)
+    driver = "driver: mlx5_core\nversion: 24.10-1.1.4\nfirmware-version: 28.43.1014 (MT_0000000838)\n"
+    assert "firmware 28.43.1014" in read(driver).shown[0]
+
+
+def test_errors_of_fabric_manager_are_found() -> None:
+    good = f"{HEAD} [INFO] [tid 1803] multicast group 0 is freed.\nMessage payload details: Flags:0\n"
+    assert read(good).shown == ("2 lines of Fabric Manager or IMEX without an error.",)
+    bad = (
+        f"{good}{HEAD} [ERROR] [tid 1] fabric manager version 535.1 doesn't match with driver version 535.2\n"
+    )
+    assert "fabric-manager-down-version" in serious_in(bad)
+    assert "fabric-manager-error" in serious_in(
+        f"{good}{HEAD} [ERROR] [tid 1] failed to initialize NVSwitch\n"
+    )
+
+
+def test_the_state_of_an_imex_domain_is_found() -> None:
+    assert read("Connectivity Table Legend:\nDomain State: UP\n").shown == ("The IMEX domain is up.",)
+    assert "imex-domain-not-up" in serious_in("Connectivity Table Legend:\nDomain State: DEGRADED\n")
+
+
+def test_a_real_log_of_fabric_manager() -> None:
+    text = machine_file("dmesg/fabricmanager.log").read_text()
+    assert kinds_of(text) == {"Fabric Manager log"}
+    assert found_in(text)["fabric-manager-error"].weight is Weight.NOTE
+
+
+@given(st.text(alphabet="abcdelnqprstuvw 0123456789():=,-_[]/.\n\t", max_size=400))
+def test_any_lines_are_read_without_a_crash(text: str) -> None:
+    for start in ("max locked memory (kbytes, -l) ", "BOOT_IMAGE=/x ", "netns shared ", "Settings for a:\n"):
+        read(start + text)
+    read(QUEUE.format("ERR") + text)
+    read(f"{HEAD} [ERROR] [tid 1] {text}\n")
