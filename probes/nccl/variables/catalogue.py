@@ -131,7 +131,7 @@ VARIABLES: tuple[Variable, ...] = (
                   defaults=(("2.6", "8192"),), since="2.6", for_debugging=True,
                   notes=("From 2.30.3 on, NCCL ignores it if NCCL_IB_OOO_RQ=1.",)),
     nccl_variable("NCCL_IB_PCI_RELAXED_ORDERING",
-                  "0: no relaxed ordering, which is slow in virtual machines; 1: always", Kind.NUMBER,
+                  "whether NICs may reorder writes; 0 (no) is slow in virtual machines", Kind.NUMBER,
                   defaults=(("2.12", "2"),), limits=(0, 2),
                   values=(("0", "disabled"),
                           ("1", "as 2: NCCL's source treats both alike, up to 2.30.7. NVIDIA's guide says "
@@ -325,8 +325,8 @@ VARIABLES: tuple[Variable, ...] = (
              notes=("auto is on for the CPUs that UCX knows: AMD Naples to Milan since 1.13, Genoa since "
                     "1.16, Turin since 1.18, Intel Emerald Rapids since 1.21, there from 1.22 on for GPU "
                     "memory only.",
-                    "“try” asks for it where possible, since 1.15; up to 1.14, it means auto. “yes” is the "
-                    "same with a warning, and works in every version.")),
+                    "From 1.15 on, “try” asks for it where possible; before, it means auto. Up to 1.22, “yes” "
+                    "asks for it, too; later it requires it for every registration.")),
     Variable("UCX_MODULE_DIR", "the directory of UCX's modules, such as libuct_cuda.so", Kind.PATH,
              reference=_UCX,
              notes=("If unset, UCX looks in the directory ucx beside its library. Without libuct_cuda.so it "
