@@ -325,8 +325,8 @@ VARIABLES: tuple[Variable, ...] = (
              notes=("auto is on for the CPUs that UCX knows: AMD Naples to Milan since 1.13, Genoa since "
                     "1.16, Turin since 1.18, Intel Emerald Rapids since 1.21, there from 1.22 on for GPU "
                     "memory only.",
-                    "From 1.15 on, “try” asks for it where possible; before, it means auto. Up to 1.22, “yes” "
-                    "asks for it, too; later it requires it for every registration.")),
+                    "From 1.15 on, “try” asks for it where possible; before, it means auto. Up to 1.22, "
+                    "“yes” asks for it, too; later it requires it for every registration.")),
     Variable("UCX_MODULE_DIR", "the directory of UCX's modules, such as libuct_cuda.so", Kind.PATH,
              reference=_UCX,
              notes=("If unset, UCX looks in the directory ucx beside its library. Without libuct_cuda.so it "

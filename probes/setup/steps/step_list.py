@@ -271,7 +271,7 @@ STEPS: tuple[StepDefinition, ...] = (
     CheckedStep("nccl", "Check NCCL and its settings",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         done="no NCCL setting prevents GPUDirect RDMA", checks=(
-            *("nccl-*", "ucx-*", "nvshmem-*"),
+            *("nccl-*", "cuda-older-than-gpu", "ucx-*", "nvshmem-*"),
             *("rdma-core-without-dmabuf", "old-userspace-abi", "libibverbs-missing"),
         )),
     BuiltStep("environment", "Set the NCCL environment",
