@@ -9,6 +9,7 @@ from probes.base.evidence import Evidence
 from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
+from probes.facts.gpu.generations import generation_named
 from probes.facts.gpudirect import GdrPath
 from probes.facts.gpudirect_requirements import FIRST_OPEN_ONLY
 from probes.facts.kernel.modules import PEERMEM
@@ -99,6 +100,8 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     is_open: Maybe[bool] = True if branch >= FIRST_OPEN_ONLY[0] else driver.is_open
     modules = module_flavor(is_open)
     evidence = (Evidence("NVIDIA driver", f"{version}, {modules}"),)
+    if reason := _too_old(situation.examination, version, branch):
+        return _install_gpu_driver(definition, situation, reason)
     if path is GdrPath.PEERMEM:
         if branch < _FIRST_PEERMEM_DRIVER:
             reason = (
@@ -118,6 +121,15 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
             StepState.UNKNOWN, f"cannot tell open from proprietary modules: {is_open}", evidence
         )
     return definition.step(StepState.DONE, f"{version} with {modules} is installed", evidence)
+
+
+def _too_old(examination: Examination, version: str, branch: int) -> str:
+    """Return why this driver cannot know a GPU of this node; "": nothing says so."""
+    gpus = examination.node.gpus
+    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
+    rows = ((name, generation_named(name)) for name in names)
+    older = ((name, row.first_branch) for name, row in rows if row is not None and branch < row.first_branch)
+    return next((f"{name} needs driver {first} or newer; this is {version}" for name, first in older), "")
 
 
 def _without_module(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
