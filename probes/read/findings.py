@@ -18,7 +18,8 @@ from probes.nccl.log.facts import Place
 from probes.queries.finding import Finding
 from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Statement
-from probes.snapshot.examination import examine
+from probes.snapshot.examination import Examination, examine
+from probes.snapshot.verdict import Verdict
 
 _WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}
 _NVML = ("nvml",)
@@ -45,6 +46,12 @@ def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
         (_of_finding(finding), tuple(evidence.value for evidence in finding.evidence))
         for finding in judge(examination, only=checks).found
     ]
+
+
+def judged_node(examination: Examination) -> tuple[Verdict, list[Statement]]:
+    """Return the verdict of a node that is known as a whole, and what all checks find."""
+    judgment = judge(examination)
+    return judgment.verdict, [_of_finding(finding) for finding in judgment.found]
 
 
 def _joined(known: NvmlFacts, more: NvmlFacts) -> NvmlFacts:

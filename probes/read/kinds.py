@@ -20,6 +20,7 @@ from probes.read import (
     rdma_tools,
     system_settings,
     topology_matrix,
+    topology_xml,
 )
 from probes.read.reading import Parsed, Section
 
@@ -49,6 +50,8 @@ KINDS: tuple[Kind, ...] = (
         ports.read_netdevs,
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
+    Kind("NCCL topology XML", topology_xml.SYSTEM_SIGN, topology_xml.read_system, is_document=True),
+    Kind("NCCL graph XML", topology_xml.GRAPHS_SIGN, topology_xml.read_graphs, is_document=True),
     Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
     Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query, is_document=True),
     Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml, is_document=True),

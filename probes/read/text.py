@@ -14,6 +14,7 @@ from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.grammar import version_numbers
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
+from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
 from probes.read.findings import judged
 from probes.read.kernel_log import KernelLogLines, Subject, subject_of
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
@@ -61,6 +62,7 @@ class TextReader:
         self._interesting = self._catalogue.words | LOGS.keys()
         self._signs = Signs(KINDS)
         self._kernel_log = KernelLogLines()
+        self._documents = Documents()
         self._log = LogReader()
         self._files: list[LogFile] = []
         self._name, self._size = "", 0
@@ -81,15 +83,37 @@ class TextReader:
         self._name, self._size = printable(name, 1024), 0
         self._lines = Lines()
         self._block = Block(self._name)
+        self._head: bytes | None = b""
+        self._document: Document | None = None
         self._log.begin(name)
 
     def feed(self, piece: bytes) -> None:
         """Read the next piece of the file; a character may be cut in two."""
         self._size += len(piece)
-        self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+        if self._head is not None:  # it may be no lines
+            self._head += piece
+            if len(self._head) >= HEAD_BYTES:
+                self._begin_content()
+        elif self._document is not None:
+            self._document.feed(piece)
+        else:
+            self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+
+    def _begin_content(self) -> None:
+        head, self._head = self._head or b"", None
+        self._document = document_of(self._name, head)
+        if self._document is not None:
+            self._document.feed(head)
+        else:
+            self._take(self._lines.feed(head.decode("utf-8", "replace")))
 
     def end(self, error: str = "") -> None:
         """End the file."""
+        if self._head is not None:
+            self._begin_content()
+        if self._document is not None:
+            self._documents.add(self._document)
+            self._document = None
         self._take(self._lines.end())
         self._log.end(error)
         self._close_section()
@@ -225,8 +249,13 @@ class TextReader:
             self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
             tables.append((section.kind, parsed))
+        for kind, parsed in self._documents.parsed():
+            self._kinds[kind] += parsed.lines
+            statements += parsed.statements
+            tables.append((kind, parsed))
         tables_read = [parsed for _, parsed in tables]
-        by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
+        ranks = {name: rank for rank, name in enumerate(kinds)}
+        by_rank = sorted(tables, key=lambda table: ranks.get(table[0], 0))
         found = judged([self._kernel_log.parsed(), *(parsed for _, parsed in by_rank)])
         statements = self._with_findings(statements, found)
         tables_shown = [parsed.shows for parsed in tables_read]

@@ -42,7 +42,7 @@ _MOST_COLUMNS = 256
 
 
 @frozen
-class _Matrix:
+class Matrix:
     """The cells of a table, by row and column."""
 
     names: tuple[str, ...]
@@ -103,10 +103,10 @@ def read_matrix(section: Section) -> Parsed:
     }
     if not _fits(names, cells, rows):
         return Parsed(shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read")
-    matrix = _Matrix(tuple(names), cells, legend)
+    matrix = Matrix(tuple(names), cells, legend)
     if any(word == "OK" or word in _PEER_STATES for word in cells.values()):
         return _peers(matrix, section, read)
-    return _distances(matrix, section.place, read)
+    return distances(matrix, section.place, read)
 
 
 def _columns(words: Iterable[str]) -> Iterable[str]:
@@ -133,7 +133,8 @@ def _fits(names: list[str], cells: Mapping[tuple[str, str], str], rows: Mapping[
     )
 
 
-def _distances(matrix: _Matrix, place: Place, read: int) -> Parsed:
+def distances(matrix: Matrix, place: Place, read: int) -> Parsed:
+    """Say which NICs each GPU has near, and what that means; `read`: lines of the table."""
     statements = list(_nvlink(matrix, place))
     gpus, nics = matrix.gpus, matrix.nics
     if not nics:
@@ -162,7 +163,7 @@ def _distances(matrix: _Matrix, place: Place, read: int) -> Parsed:
 
 
 def _far(
-    matrix: _Matrix,
+    matrix: Matrix,
     nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
     near: Mapping[str, object],
     place: Place,
@@ -193,7 +194,7 @@ def _far(
         yield as_check(name, cause, place, fix=nearer_plan(far), weight=weight)
 
 
-def _shared(matrix: _Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
+def _shared(matrix: Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for gpu, nics in near.items():
         groups.setdefault(nics, []).append(gpu)
@@ -204,7 +205,7 @@ def _shared(matrix: _Matrix, near: Mapping[str, tuple[str, ...]], place: Place) 
 
 
 def _notes(
-    matrix: _Matrix,
+    matrix: Matrix,
     nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
     near: Mapping[str, tuple[str, ...]],
     place: Place,
@@ -241,7 +242,7 @@ def _note(name: str, title: str, cause: str, place: Place) -> Statement:
     return Statement(name, "nvidia-smi", Weight.NOTE, title, cause, place=place)
 
 
-def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
+def _counts(matrix: Matrix) -> dict[tuple[str, str], int]:
     """Return the NVLinks of each pair of GPUs whose cell is known."""
     gpus = matrix.gpus
     counts = {}
@@ -253,7 +254,7 @@ def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _links_of(matrix: _Matrix) -> str:
+def _links_of(matrix: Matrix) -> str:
     counts = _counts(matrix)
     if len(matrix.gpus) < 2 or not counts:
         return "The table shows one GPU."
@@ -266,7 +267,7 @@ def _links_of(matrix: _Matrix) -> str:
     return f"NVLink connects none of the {len(matrix.gpus)} GPUs."
 
 
-def _nvlink(matrix: _Matrix, place: Place) -> Iterable[Statement]:
+def _nvlink(matrix: Matrix, place: Place) -> Iterable[Statement]:
     """Find GPUs with fewer NVLinks than all others have among each other.
 
     Only where the others are all alike: on boards without NVSwitch pairs differ by design.
@@ -281,7 +282,7 @@ def _nvlink(matrix: _Matrix, place: Place) -> Iterable[Statement]:
             yield as_check("nvlink-down", cause, place)
 
 
-def _peers(matrix: _Matrix, section: Section, read: int) -> Parsed:
+def _peers(matrix: Matrix, section: Section, read: int) -> Parsed:
     """Read the states of pairs of GPUs."""
     gpus = matrix.gpus
     pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
