@@ -377,19 +377,22 @@ def test_sample_a_client_in_the_kernel_is_an_event() -> None:
     written=("tests/tui/commands/published/live-2.txt", "tests/tui/commands/published/watch-2.txt"),
     others=("tui/runtime/node_monitor.py",),
 )
-WARNING = Recipe(
+MESSAGE = Recipe(
     (
         Change(
-            "probes/nccl/log/problems.py",
-            """    _form(
-        r"Sample plugin (?P<a>[\\w-]{1,40}) gave up",
-        "sample-plugin",
-        "The plugin {a} gave up",
-        "The plugin does not know this NIC.",
-        "Remove NCCL_NET_PLUGIN.",
-    ),
+            "probes/messages/nccl.toml",
+            """
+[[message]]
+id = "sample-plugin"
+forms = ['Sample plugin {plugin} gave up']
+samples = ['Sample plugin abc gave up']
+weight = "critical"
+title = "The plugin {plugin} gave up"
+cause = "The plugin does not know this NIC."
+fix = "Remove NCCL_NET_PLUGIN."
+source = "sample/plugin main.c"
 """,
-            after="_FORMS = (\n",
+            after='program = "NCCL"\n',
         ),
         Change(
             "tests/probes/nccl/log/test_versions.py",
@@ -399,14 +402,21 @@ WARNING = Recipe(
 """,
         ),
     ),
-    ("tests/probes/nccl/log/test_versions.py", "tests/probes/nccl/log/test_hostile.py"),
+    ("tests/probes/messages/test_catalogue.py", "tests/probes/nccl/log/test_versions.py"),
     {
-        "probes/nccl/log/problems.py": (
+        "probes/messages/nccl.toml": (
             "tests/probes/nccl/log/test_versions.py::test_a_warning_has_a_title",
             "The plugin abc gave up",
         )
     },
-    others=("probes/nccl/log/grammar.py",),
+    others=(
+        "probes/messages/",
+        "probes/messages/form.py",
+        "probes/messages/message.py",
+        "probes/messages/codes.toml",
+        "probes/messages/catalogue.py",
+        "probes/nccl/log/grammar.py",
+    ),
 )
 COUNTER = Recipe(
     (
@@ -985,7 +995,7 @@ class SampleOutput:
         figure = parse_number(line.removeprefix("BW: "))
         if line.startswith("BW: ") and figure is not None:
             return (Sample(what="sample", raw=clean_line(line), gbps=figure),)
-        return failures_in(line, TOOL.patterns)
+        return failures_in(line, TOOL.messages)
 
 
 class SampleTool(LocalTool):
@@ -1342,7 +1352,7 @@ KERNEL_MESSAGE = Recipe(
     ),
     ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
     {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
-    others=("probes/live/model/explanations.py", "probes/queries/kernel_log.py"),
+    others=("probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
 )
 RECIPES = {
     "a check": CHECK,
@@ -1352,7 +1362,7 @@ RECIPES = {
     "a question to the host": QUESTION,
     "a live event": EVENT,
     "a counter": COUNTER,
-    "an NCCL warning": WARNING,
+    "a message": MESSAGE,
     "an NCCL variable": VARIABLE,
     "a setup step": SETUP_STEP,
     "a manifest": MANIFEST,

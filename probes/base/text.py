@@ -75,6 +75,14 @@ def spans(numbers: Iterable[int]) -> list[str]:
     return [str(first) if first == last else f"{first}-{last}" for first, last in found]
 
 
+def binary_size(size_bytes: int) -> str:
+    """Format the size of a message: "64 KiB"; in bytes if it is not a whole number of KiB."""
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << shift and size_bytes % (1 << shift) == 0:
+            return f"{size_bytes >> shift} {unit}"
+    return f"{size_bytes} B"
+
+
 def minutes(seconds: float) -> str:
     """Format a duration: "13 s", "2 min 5 s", "1 h 4 min"."""
     whole = max(0, round(seconds))

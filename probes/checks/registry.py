@@ -10,7 +10,7 @@ from typing import TypeAlias
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
-from probes.checks.gpu import driver, fabric, modes, nvlink
+from probes.checks.gpu import driver, fabric, modes, nvlink, smmu
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
@@ -46,7 +46,7 @@ _ORDER: tuple[ModuleType | Area, ...] = (
     *(errors, acs, iommu, placement.PASSTHROUGH, placement, acs.HOST_BRIDGES, links, device_control),
     *(nic_devices, port_state, port_rates, roce_gids, roce_mtu, roce_gids.RAILS),
     *(counters, nic_devices.KERNEL_LOG),
-    *(gpu_devices, driver, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
+    *(gpu_devices, driver, smmu, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
     *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, device_files, kubernetes, combinations),
     *_OF_VARIABLES,
     *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, log_contents, log_path),

@@ -23,6 +23,7 @@ BUFINFO = "/sys/kernel/debug/dma_buf/bufinfo"
 _BUFINFO_LIMIT = 4 << 20
 _NO_DATA_DIRECT = DataDirectFacts(())
 CUDA_START_ERRORS = {
+    "3": "the driver cannot use the GPUs on this kernel",
     "802": "the NVSwitch fabric is not set up; check Fabric Manager",
     "803": "the driver's kernel modules and libraries have different versions",
 }

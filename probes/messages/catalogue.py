@@ -18,8 +18,34 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-FILES = ("launchers", "nccl", "ofi", "pytorch", "rccl")
+FILES = (
+    "benchmarks",
+    "cuda",
+    "kernel-mlx",
+    "kernel-nics",
+    "kernel-nvidia",
+    "kernel-pci",
+    "launchers",
+    "modules",
+    "mooncake",
+    "mpi",
+    "nccl",
+    "nccl-diagnostics",
+    "nixl",
+    "nvshmem",
+    "ofi",
+    "perftest",
+    "pytorch",
+    "rccl",
+    "rdma-core",
+    "sharp",
+    "system",
+    "ucx",
+)
 """The files, by the programs that write the messages."""
+KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
+KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
+MODULES = "modules"  # what modprobe and the like print
 _WORD = re.compile(r"\w+")
 
 
@@ -74,7 +100,7 @@ class Catalogue:
         best = max(self.matches(line), key=lambda match: match[0].rank, default=None)
         if best is None:
             return None
-        values = {name: value.strip() for name, value in best[1].groupdict("").items()}
+        values = {name: value.strip().rstrip(".,;") for name, value in best[1].groupdict("").items()}
         return Found(best[0].message, values)
 
 

@@ -4,7 +4,7 @@ r"""The forms of messages: their own words, with placeholders for what differs.
     {name:text}      any text, also blanks
     {name:number}    a decimal number, also negative
     {name:hex}       a hexadecimal number, with or without 0x
-    {name:a|b|c}     one of these words
+    {name:a|b|c}     one of these words; of a single one, the line is found by it
     *                any text, of no interest
     \{ \* \\         the character itself
 
@@ -59,9 +59,11 @@ def placeholders_of(form: str) -> set[str]:
 def words_of(form: str) -> list[str]:
     """Return the words that a line must hold to have this form; parts of words that differ are none."""
     literal = []
-    for escaped, name, _, anything, blank, words in _TOKEN.findall(form):
+    for escaped, name, kind, anything, blank, words in _TOKEN.findall(form):
+        is_given = kind not in _KINDS and "|" not in kind
         # A letter in place of what differs joins it to the word that it touches.
-        literal.append("\0" if name or anything else " " if blank else escaped or words)
+        differs = anything or (name and not is_given)
+        literal.append("\0" if differs else " " if blank else escaped or words or kind)
     text = "".join(literal)
     return [word[0] for word in _WORD.finditer(text) if not _touches(text, word.start(), word.end())]
 

@@ -50,7 +50,7 @@ class Case:
     """What a message means where all of these conditions hold; an empty one asks nothing."""
 
     version: str = ""  # of the program that wrote the line: "<2.21", ">=2.29.2 <2.30.7"
-    values: Mapping[str, str] = field(default_factory=dict)  # placeholder -> "12|13"
+    values: Mapping[str, str] = field(default_factory=dict)  # placeholder -> "12|13", or ">other"
     settings: Mapping[str, str] = field(default_factory=dict)  # variable -> "0|1"; "*": any value
     node: str = ""  # a word of NODE_WORDS, or several: "roce|efa"
     beside: str = ""  # ids of messages of which the same text holds one: "ib-open|no-verbs"
@@ -130,6 +130,7 @@ class Meaning:
 
 
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
+_OPTIONAL = re.compile(r"\[([^\[\]{}]*\{(\w+)\}[^\[\]{}]*)\]")
 _CONDITION = re.compile(r"(<=|>=|<|>|==)(\d[\d.]*)")
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq}
 _MOST_OF_A_VALUE = 100
@@ -204,18 +205,36 @@ def _holds(case: Case, values: Mapping[str, str], context: Context) -> bool:
 
 
 def _agree(wanted: Mapping[str, str], given: Mapping[str, str]) -> bool:
-    """Return whether each name has one of its values; "*" is any, "" that it is not given."""
+    """Return whether each name has one of its values.
+
+    "*" is any, "" that it is not given, and ">name" a number greater than that of another name.
+    """
     for name, choices in wanted.items():
         value = given.get(name, "")
-        if not (value if choices == "*" else value in choices.split("|")):
+        if choices.startswith(">"):
+            is_one = _is_greater(value, given.get(choices[1:], ""))
+        else:
+            is_one = bool(value) if choices == "*" else value in choices.split("|")
+        if not is_one:
             return False
     return True
 
 
+def _is_greater(value: str, other: str) -> bool:
+    try:
+        return float(value) > float(other)
+    except ValueError:
+        return False
+
+
 def _filled(text: str, values: Mapping[str, str]) -> str:
-    """Return a text with what was read in the place of its placeholders; a form may lack some."""
+    """Return a text with what was read in the place of its placeholders; a form may lack some.
+
+    A part in brackets with a placeholder is only there if that was read: "It failed[ on {device}]".
+    """
 
     def word(match: re.Match[str]) -> str:
         return printable(values.get(match[1], ""), _MOST_OF_A_VALUE)
 
-    return " ".join(_PLACEHOLDER.sub(word, text).split())
+    said = _OPTIONAL.sub(lambda part: part[1] if values.get(part[2]) else "", text)
+    return " ".join(_PLACEHOLDER.sub(word, said).split())

@@ -65,6 +65,7 @@ def is_reboot(step: Step) -> bool:
 _READS = _patterns(
     r"(?:dcb|devlink|rdma)(?: .*)? show(?: .*)?",
     r"(?:ethtool|mlnx_qos -i) [\w.-]+",
+    r"ibportstate -C \w+ -P \d+ -D 0 \d+",
     r"journalctl(?: -b)? -[ku].*",
     r"kubectl get .*",
     r"mlxfwmanager --query",

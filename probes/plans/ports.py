@@ -44,12 +44,17 @@ def _is_virtual_function(examination: Examination, port: Port) -> bool:
     return bdf != port.device.bdf and owner is not None and owner.kind is PciKind.NIC
 
 
+def port_query(port: Port) -> tuple[str, ...]:
+    """Return the command that queries an InfiniBand port of this NIC, by the empty directed route."""
+    number = str(port.facts.number)
+    return ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
+
+
 def enable_steps(ports: Sequence[Port]) -> tuple[Step, ...]:
-    """Enable InfiniBand ports (ibportstate(8): the port of this NIC, by the empty directed route)."""
+    """Enable InfiniBand ports (ibportstate(8))."""
     steps = []
     for port in ports:
-        number = str(port.facts.number)
-        command = ("ibportstate", "-C", port.device.name, "-P", number, "-D", "0", number)
+        command = port_query(port)
         why, disable = f"Enable {port.name}, which starts link training", (*command, "disable")
         steps.append(Step(why, (*command, "enable"), undo=disable, group="InfiniBand ports"))
     return tuple(steps)

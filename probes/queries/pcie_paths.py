@@ -265,7 +265,7 @@ def may_lose_writes(examination: Examination) -> bool:
     """Return whether the kernel is one behind whose translating IOMMU writes to GPU memory may be lost.
 
     The driver (nv-dma.c, nv_dma_use_map_resource, of 535 to 595.45.04) hands out the raw bus address of GPU
-    memory, whichever the path, where get_dma_ops() is NULL and there is no dma_is_direct(). Linux 6.12
+    memory, whichever the path, where get_dma_ops() is NULL and there is no dmais_direct(). Linux 6.12
     ("dma-mapping: direct calls for dma-iommu") made it NULL behind an IOMMU. This was read, not tried. The
     one report is open-gpu-kernel-modules issue 1324 (595.84, Linux 7.0). A distribution may have the change
     in an older kernel.
@@ -283,12 +283,12 @@ def type_of_group(examination: Examination, function: PciFunction) -> Maybe[str]
         return kind
     kernel = examination.node.kernel
     cmdline = known(map_known(kernel, lambda kernel: kernel.cmdline), "")
-    if any(_is_direct(word, is_arm64(examination)) for word in cmdline.split()):
+    if any(is_direct(word, is_arm64(examination)) for word in cmdline.split()):
         return "identity"
     return Unknown(Reason.NOT_THERE, f"{GROUPS}/{group}/type", "needs Linux 5.11, which shows a group's type")
 
 
-def _is_direct(word: str, arm: bool) -> bool:
+def is_direct(word: str, arm: bool) -> bool:
     """Return whether a kernel option makes the IOMMU pass DMA through; iommu=pt exists on x86 only."""
     name, _, value = word.partition("=")
     if name == "iommu":

@@ -9,9 +9,10 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
+from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
@@ -21,7 +22,7 @@ NO_PORTS = Evidence("/sys/class/infiniband", "no NIC has an RDMA device")
 PORT_DOWN = (
     *("link-layer-wrong", "ib-port-not-active", "ib-port-not-active-disabled"),
     *("ib-port-not-active-netdev-down", "ib-port-not-active-no-subnet-manager"),
-    "ib-port-not-active-subnet-manager-stalled",
+    *("ib-port-not-active-subnet-manager-stalled", "ib-port-not-active-link-up"),
 )
 """The checks that find ports that are down. At least one of them finds each such port."""
 LINK_CAUSES = (FLAPPING, *PORT_DOWN)
@@ -50,6 +51,21 @@ class Port:
     def is_active(self) -> bool:
         """Whether the port is known to carry traffic."""
         return self.facts.is_active
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is a port of a virtual function, of this node's NIC or of a host's."""
+        return self.device.is_virtual_function or is_virtual_hca(self.device.hca_type)
+
+    @property
+    def unset_guids(self) -> tuple[Evidence, ...]:
+        """The GUIDs that are known to be 0: that of the device, and that of the port in its GID 0."""
+        if self.facts.link_layer != "InfiniBand":
+            return ()
+        node = Evidence(f"{self.device.sysfs_path}/node_guid", known(self.device.node_guid, ""))
+        gids = (gid.gid for gid in known(self.facts.gids, ()) if gid.index == 0)
+        guids = (node, *(Evidence(f"{self.path}/gids/0", gid) for gid in gids))
+        return tuple(guid for guid in guids if guid.value and not guid.value[-19:].strip("0x:"))
 
     @property
     def name(self) -> str:
@@ -106,7 +122,9 @@ def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
 
 
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:
-    """Return how severe it is that these ports carry no traffic."""
+    """Return how severe it is that these ports carry no traffic; a warning where their use is unknown."""
+    if not all(is_placed(examination, port) for port in lost):
+        return Severity.WARNING
     devices = {port.device.name for port in lost}
     if gpus_without_nic(examination, devices):
         return Severity.CRITICAL
@@ -118,6 +136,11 @@ def same_cause_as_down(examination: Examination, devices: Collection[str]) -> tu
     ports = ports_of(examination)
     lost = () if isinstance(ports, Unknown) else [port for port in ports if port.device.name in devices]
     return () if cost_of_loss(examination, lost) is Severity.NOTE else PORT_DOWN
+
+
+def is_placed(examination: Examination, port: Port) -> bool:
+    """Return whether the port's NIC is on the PCI bus; a text may show a port without its place."""
+    return port.device.bdf in functions_of(examination)
 
 
 def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[str, ...]:
@@ -151,41 +174,88 @@ def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bo
 
 
 class PortProblem(Enum):
-    """Why a port carries no traffic."""
+    """Why a port carries no traffic, or may soon carry none."""
 
     NONE = "carries traffic"
+    UNSTEADY = "active, but its link recovers from errors"
+    CONTRADICTORY = "active, but its link is not up"
     NO_SIGNAL = "no signal from the other end"
+    ASLEEP = "asleep"
+    TRAINING = "link training does not finish"
+    RECOVERING = "its link recovers from errors"
+    TESTED = "in a test of its link"
+    NO_LINK = "down, in a physical state without a name"
+    LINK_LOST = "active, but without its link"
+    NO_CARRIER = "netdev without a carrier"
     DISABLED = "disabled"
+    HELD_DOWN = "down although its link is up"
     NETDEV_DOWN = "netdev set down"
+    NETDEV_UP = "down although its netdev has a link"
+    NETDEV_UNSEEN = "down, as its netdev is"
     NO_SUBNET_MANAGER = "no subnet manager"
     STALLED = "not fully configured by the subnet manager"
 
 
-def problem_of(port: Port) -> Maybe[PortProblem]:
-    """Return why a port carries no traffic.
+_OF_LINK = {
+    "Sleep": PortProblem.ASLEEP,
+    "Polling": PortProblem.NO_SIGNAL,
+    "Disabled": PortProblem.DISABLED,
+    "PortConfigurationTraining": PortProblem.TRAINING,
+    "LinkUp": PortProblem.HELD_DOWN,
+    "LinkErrorRecovery": PortProblem.RECOVERING,
+    "Phy Test": PortProblem.TESTED,
+}
+_RECOVERS = {"LinkErrorRecovery": PortProblem.RECOVERING}
+_INFINIBAND: dict[str, tuple[dict[str, PortProblem], PortProblem]] = {
+    "DOWN": (_OF_LINK, PortProblem.NO_LINK),
+    "INIT": (_RECOVERS, PortProblem.NO_SUBNET_MANAGER),  # STALLED, if the port knows a subnet manager
+    "ARMED": (_RECOVERS, PortProblem.STALLED),
+    "ACTIVE": (
+        dict.fromkeys(_OF_LINK, PortProblem.CONTRADICTORY)
+        | {"LinkUp": PortProblem.NONE, "LinkErrorRecovery": PortProblem.UNSTEADY},
+        PortProblem.NONE,  # some drivers report no physical state
+    ),
+    "ACTIVE_DEFER": ({}, PortProblem.LINK_LOST),
+}
+"""State → physical state → problem, and the problem in any other physical state.
 
-    Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband, state and phys_state.
-    """
+Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband, state and phys_state; the link state machine
+of the InfiniBand specification.
+"""
+
+
+def problem_of(port: Port) -> Maybe[PortProblem]:
+    """Return why a port carries no traffic, or why its link may fail."""
     state, layer = port.facts.state, port.facts.link_layer
     if isinstance(state, Unknown):
         return state
-    if port.is_active:
+    if port.is_active and layer != "InfiniBand":
         return PortProblem.NONE
     if isinstance(layer, Unknown):
         return layer
     if layer == "Ethernet":
         # The physical state of a RoCE port is Disabled even if only the cable is missing (mlx5, main.c).
-        is_up = map_known(port.health, lambda health: health.netdev_is_up)
-        return map_known(is_up, _ETHERNET.__getitem__)
-    if state == "ARMED":
-        return PortProblem.STALLED
-    if state == "INIT":
-        sm_lid = map_known(port.health, lambda health: health.sm_lid)
-        return map_known(sm_lid, lambda lid: PortProblem.STALLED if lid else PortProblem.NO_SUBNET_MANAGER)
+        return _of_netdev(port)
+    by_link, otherwise = _INFINIBAND.get(state, _INFINIBAND["DOWN"])
     physical = port.facts.physical_state
-    return map_known(
-        physical, lambda text: PortProblem.DISABLED if text == "Disabled" else PortProblem.NO_SIGNAL
-    )
+    if isinstance(physical, Unknown):
+        if by_link is _OF_LINK:
+            return physical
+        physical = ""
+    problem = by_link.get(physical, otherwise)
+    if problem is PortProblem.NO_SUBNET_MANAGER:
+        sm_lid = map_known(port.health, lambda health: health.sm_lid)
+        return map_known(sm_lid, lambda lid: PortProblem.STALLED if lid else problem)
+    return problem
 
 
-_ETHERNET = {True: PortProblem.NO_SIGNAL, False: PortProblem.NETDEV_DOWN}
+def _of_netdev(port: Port) -> Maybe[PortProblem]:
+    """Return why a RoCE port is down, which follows its netdev."""
+    is_up = map_known(port.health, lambda health: health.netdev_is_up)
+    if isinstance(is_up, Unknown):
+        # A text, or a part of a recording, shows the port alone.
+        return PortProblem.NETDEV_UNSEEN if is_up.reason is Reason.NOT_RECORDED else is_up
+    if not is_up:
+        return PortProblem.NETDEV_DOWN
+    state = map_known(port.health, lambda health: health.netdev_state)
+    return PortProblem.NETDEV_UP if state == "up" else PortProblem.NO_CARRIER

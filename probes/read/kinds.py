@@ -12,10 +12,13 @@ from collections.abc import Callable
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
 from probes.read import (
+    gpu_copies,
     kernel_modules,
+    nccl_tests,
     nvidia_smi,
     nvlink_fabric,
     pci_functions,
+    perftest,
     ports,
     rdma_tools,
     system_settings,
@@ -46,7 +49,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
         "ibdev2netdev",
-        r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port \d+ (?:\(\w+\)\s*)?==> ",
+        r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port +\d+ +(?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
@@ -60,6 +63,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
     Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),
+    Kind("perftest", perftest.SIGN, perftest.read_perftest),
+    Kind("nccl-tests", nccl_tests.SIGN, nccl_tests.read_nccl_tests),
+    Kind("nvbandwidth", gpu_copies.NVBANDWIDTH_SIGN, gpu_copies.read_nvbandwidth),
+    Kind("gdrcopy", gpu_copies.GDRCOPY_SIGN, gpu_copies.read_gdrcopy),
     Kind("limits", system_settings.LIMITS_SIGN, system_settings.read_limits),
     Kind("kernel command line", system_settings.CMDLINE_SIGN, system_settings.read_cmdline),
     Kind("rdma system", rdma_tools.SYSTEM_SIGN, rdma_tools.read_system, is_sure=False),

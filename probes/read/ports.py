@@ -12,10 +12,14 @@ import re
 import zlib
 from collections.abc import Iterator
 
+from probes.base.text import join_limited, printable
 from probes.checks.nic import port_rates, port_state, roce_gids, roce_mtu
+from probes.facts.rdma.devices import EMPTY_GID, EMPTY_GIDS_IN_A_ROW, MAX_GIDS
 from probes.host.values import RDMA_CLASS
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
 from probes.read.pasted_host import PLACEHOLDER
-from probes.read.reading import Parsed, Section
+from probes.read.reading import Parsed, Section, Statement
 
 _STATES = {
     "down": "1: DOWN",
@@ -49,6 +53,8 @@ _DEVINFO = {
     "sys_image_guid": "sys_image_guid",
     "board_id": "board_id",
 }
+_DEFAULT_GID = re.compile(r"\s*default gid:\s*[0-9a-fA-F:]{19}:([0-9a-fA-F:]{19})\s*$")
+_LIDS = re.compile(r"\b(lid|sm_lid) (\d{1,5})\b")
 _KEY = re.compile(r"\s*([A-Za-z][\w ]{0,40}?)\s*:\s*(.*)$")
 _CA = re.compile(r"CA '([\w.-]{1,64})'")
 _STATUS = re.compile(r"Infiniband device '([\w.-]{1,64})' port (\d{1,3}) status")
@@ -63,7 +69,7 @@ _GID = re.compile(
 )
 _TO_NETDEV = re.compile(
     r"\s*(?:([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) )?([\w.-]{1,64}) (?:\(.{0,200}\) )?(?:.{0,200} )?"
-    r"port (\d{1,3}) (?:\(\w{1,20}\)\s*)?==> (\S{1,20}) \((\w{1,20})\)"
+    r"port {1,20}(\d{1,3}) {1,20}(?:\(\w{1,20}\)\s{0,20})?==> {1,20}(\S{1,20}) {1,40}\((\w{1,20})\)"
 )
 Answers = dict[tuple[str, ...], object]
 _CHECKS = frozenset(("nic-firmware-mismatch",)) | frozenset(
@@ -92,6 +98,16 @@ class _Files:
         """Write a file."""
         if text:
             self.answers[("file", path)] = text.encode()
+
+    def gids(self, device: str, number: str, gids: dict[int, str]) -> None:
+        """Write the table of a port, of which a text shows the entries in use."""
+        path = f"{self.device(device)}/ports/{int(number)}/gids"
+        for index in range(max(gids) + 1 + EMPTY_GIDS_IN_A_ROW):
+            self.put(f"{path}/{index}", gids.get(index, EMPTY_GID))
+
+    def unset_guid(self, device: str, number: str) -> None:
+        """Write that the GUID of an InfiniBand port is 0: its GID has nothing but the subnet prefix."""
+        self.gids(device, number, {0: f"fe80{EMPTY_GID[4:]}"})
 
     def port(self, device: str, number: str, **files: str) -> None:
         """Write files of a port."""
@@ -157,6 +173,8 @@ def _port_file(files: _Files, device: str, number: str, key: str, value: str) ->
         files.port(device, number, rate=_rate(value))
     elif key in ("link layer", "link_layer"):
         files.port(device, number, link_layer=_LAYERS.get(value.lower(), ""))
+    elif key == "port guid" and not value.removeprefix("0x").strip("0"):  # of a virtual function, never set
+        files.unset_guid(device, number)
     elif key in ("base lid", "port_lid", "sm lid", "sm_lid"):
         name = "sm_lid" if key.startswith("sm") else "lid"
         files.port(
@@ -168,10 +186,16 @@ def read_ibstatus(section: Section) -> Parsed:
     """Read ibstatus."""
     files, read = _Files(), 0
     device = number = ""
-    names = {"state": "state", "phys state": "phys_state", "rate": "rate", "link_layer": "link_layer"}
+    names = {
+        **{"state": "state", "phys state": "phys_state", "rate": "rate", "link_layer": "link_layer"},
+        **{"base lid": "lid", "sm lid": "sm_lid"},
+    }
     for line in section.lines:
         if match := _STATUS.match(line.strip()):
             device, number = match[1], match[2]
+        elif device and (match := _DEFAULT_GID.match(line)):
+            if not match[1].strip("0:"):
+                files.unset_guid(device, number)
         elif device and (match := _KEY.match(line)) and match[1].lower() in names:
             files.port(device, number, **{names[match[1].lower()]: match[2].strip().strip('"')})
         else:
@@ -185,7 +209,8 @@ def read_rdma_link(section: Section) -> Parsed:
     files, read = _Files(), 0
     for match in _matches(section, _LINK):
         physical = _number((match[4] or "").replace("_", ""), _PHYSICAL)
-        files.port(match[1], match[2], state=_state(match[3]), phys_state=physical)
+        lids = {name: hex(int(lid)) for name, lid in _LIDS.findall(match.string)}
+        files.port(match[1], match[2], state=_state(match[3]), phys_state=physical, **lids)
         if match[5]:
             files.port(match[1], match[2], link_layer="Ethernet")
             files.answers[("file", f"{RDMA_CLASS}/{match[1]}/ports/{match[2]}/gid_attrs/ndevs/0")] = match[
@@ -200,31 +225,58 @@ def read_rdma_link(section: Section) -> Parsed:
 def read_gids(section: Section) -> Parsed:
     """Read show_gids."""
     files, read = _Files(), 0
+    tables: dict[tuple[str, str], dict[int, str]] = {}
     for match in _matches(section, _GID):
         device, port, index, gid, _, version, netdev = match.groups()
         try:
             full = ipaddress.IPv6Address(gid).exploded
         except ValueError:
             continue
+        if int(index) >= MAX_GIDS:
+            continue
+        tables.setdefault((device, port), {})[int(index)] = full
         path = f"{files.device(device)}/ports/{int(port)}"
-        files.put(f"{path}/gids/{index}", full)
-        files.put(f"{path}/gid_attrs/types/{index}", "IB/RoCE v1" if version == "1" else "RoCE v2")
-        files.put(f"{path}/gid_attrs/ndevs/{index}", netdev or "")
-        files.put(f"{path}/link_layer", "Ethernet")
+        files.put(f"{path}/gid_attrs/types/{int(index)}", "IB/RoCE v1" if version == "1" else "RoCE v2")
+        files.put(f"{path}/gid_attrs/ndevs/{int(index)}", netdev or "")
+        if netdev or version == "2":  # InfiniBand ports are listed, too
+            files.put(f"{path}/link_layer", "Ethernet")
         read += 1
+    for (device, port), gids in tables.items():
+        files.gids(device, port, gids)
     return Parsed(read, answers=files.answers, checks=_CHECKS)
 
 
 def read_netdevs(section: Section) -> Parsed:
-    """Read ibdev2netdev: (Up) is the interface, so nothing is said of the port itself."""
+    """Read ibdev2netdev: (Up) and (Down) are the netdev, which only a RoCE port follows, and only down."""
     files, read = _Files(), 0
+    without_ip: list[re.Match[str]] = []
     for match in _matches(section, _TO_NETDEV):
         layer = "InfiniBand" if match[4].startswith("ib") else "Ethernet"
         files.port(match[2], match[3], link_layer=layer)
-        if match[5] == "Down":
+        if match[5] == "Down" and layer == "Ethernet":
             files.port(match[2], match[3], state="1: DOWN")
+        elif match[5] == "Down":
+            without_ip.append(match)
         read += 1
-    return Parsed(read, answers=files.answers, checks=_CHECKS)
+    notes = (_without_ip(without_ip, section),) if without_ip else ()
+    return Parsed(read, statements=notes, answers=files.answers, checks=_CHECKS)
+
+
+def _without_ip(matches: list[re.Match[str]], section: Section) -> Statement:
+    """Return what (Down) means for InfiniBand ports."""
+    first = matches[0].string
+    return Statement(
+        "ibdev2netdev-down",
+        "ibdev2netdev",
+        Weight.NOTE,
+        "An IP interface of InfiniBand is down",
+        f"{join_limited(match[4] for match in matches)}: (Down) is the netdev (IPoIB), not the port. RDMA "
+        "does not need it.",
+        "Run ibstat for the state of the ports.",
+        text=printable(first.strip(), 200),
+        place=Place(section.place.file, section.place.line + section.lines.index(first)),
+        source="mlnx-tools, ofed_scripts/ibdev2netdev",
+    )
 
 
 def _matches(section: Section, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 from probes.base.frozen import frozen
 from probes.messages.message import Meaning, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place
+from probes.snapshot.examination import Examination
 
 
 @frozen
@@ -46,6 +47,7 @@ class Section:
     lines: tuple[str, ...]
     place: Place  # of the first one
     command: str = ""  # that printed them, if its prompt is in the text
+    node: Examination | None = None  # on which the text was written, if it is known
 
 
 @frozen

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from probes.base.text import printable
 from probes.messages.catalogue import catalogue, explain
-from probes.messages.message import Context, Found, Proof, Weight
+from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
-from probes.nccl.log.grammar import version_numbers
+from probes.nccl.log.problems import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
@@ -33,7 +33,6 @@ _MOST_SHOWN = 32  # sentences about tables
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
-_UNEXPLAINED = frozenset(("warning", "notice", "diagnostics"))
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
@@ -222,7 +221,7 @@ class TextReader:
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command))
+            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node))
             self._section = None
             self._command = ""
 
@@ -302,13 +301,10 @@ class TextReader:
         return [*others, *findings]
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
-        versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
-        of_nccl = Context(
-            version=min(versions, default=None),
-            settings={setting.name: setting.value for setting in facts.settings},
-            node=frozenset() if self._node is None else words_about(self._node),
-            beside=frozenset(seen.found.message.id for seen in self._seen.values()),
-        )
+        beside = frozenset(seen.found.message.id for seen in self._seen.values())
+        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        node = frozenset() if self._node is None else words_about(self._node)
+        of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
         statements = []
         for seen in self._seen.values():
@@ -323,7 +319,7 @@ class TextReader:
             Statement(
                 problem.kind,
                 "NCCL",
-                Weight.NOTE if problem.is_note else Weight.CRITICAL,
+                Weight(problem.severity),
                 problem.title,
                 problem.cause,
                 problem.fix,
@@ -332,7 +328,7 @@ class TextReader:
                 count=problem.seen.count,
             )
             for problem in facts.problems
-            if problem.kind not in _UNEXPLAINED
+            if problem.severity != UNKNOWN
         ]
 
 
@@ -391,4 +387,4 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         return Proven(proof.value, f"{_PROVEN[proof][0].upper()}{_PROVEN[proof][1:]}", statement.place)
     if any(network.text in TCP_NETWORKS for network in facts.networks) and len(facts.networks) == 1:
         return Proven(Proof.HOST.value, "NCCL chose TCP, without GPUDirect RDMA", facts.networks[0].first)
-    return Proven("unknown", "This text does not show whether GPUDirect RDMA is used")
+    return Proven("unknown", "This text does not show which path GPU memory takes")

@@ -186,7 +186,7 @@ def _far(
             gpu: [other for other in near if _NVLINK.fullmatch(matrix.cell(gpu, other))] for gpu in found
         }
         if near and all(helpers.values()):
-            cause += " NCCL can reach a near NIC by NVLink to another GPU of the same job (PXN)."
+            cause += " NCCL can reach a near NIC over NVLink and another GPU of the same job (PXN)."
         name = "gpu-nic-cross-socket" if far is Nccl.SYS else "gpu-nic-through-cpu"
         if near and far is Nccl.PHB:
             name = "gpu-without-near-nic"

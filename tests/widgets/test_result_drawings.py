@@ -20,12 +20,12 @@ from probes.bandwidth.model.samples import (
     Sample,
 )
 from probes.bandwidth.planning.inventory import inventory
+from probes.base.text import binary_size
 from tests.support.bandwidth_nodes import lacking, node
 from tests.support.sample_results import failed, judged, latency, result
 from widgets.bandwidth.result import draw_result, mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
 from widgets.bandwidth.table import RowTable, draw_matrix, draw_rows
-from widgets.base.figures import binary_size
 from widgets.base.lines import Line, Tone, plain, width_of
 
 

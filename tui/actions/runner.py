@@ -14,7 +14,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import FileChange, Plan, Step, sentences
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.log import newest_lines
-from probes.facts.kernel.modprobe_config import explain
+from probes.facts.kernel.modprobe_errors import explain
 from probes.host.protocol import Host
 from tui.actions.audit_log import Audit, AuditError
 from tui.actions.events import Printed, RunBegan, RunEnded, RunEvent, RunOutcome, StepBegan, StepEnded

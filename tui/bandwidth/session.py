@@ -121,7 +121,7 @@ class SeriesRunner:
         figure = headline(runner.samples, settings)
         host = _host_memory_figure(test, earlier)
         judgment = self._judge(test, figure, host)
-        uneven = stalls(runner.samples, settings)
+        uneven = stalls(runner.samples, settings.is_endless)
         ending, failure = runner.outcome()
         least = test.limit.least
         return Result(

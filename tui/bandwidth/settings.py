@@ -10,13 +10,14 @@ from probes.bandwidth.model.request import DEFAULT_BYTES, MemoryPath, Mode, Requ
 from probes.bandwidth.planning.inventory import inventory
 from probes.bandwidth.planning.node_settings import active_port, nearest_nic
 from probes.base.frozen import frozen
+from probes.base.text import binary_size
 from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, PROGRAMS
 from probes.snapshot.examination import Examination
 from widgets.bandwidth.series import SettingRow
-from widgets.base.figures import binary_size, gbps
+from widgets.base.figures import gbps
 from widgets.node.matrix import BEST_MARK, smi_word
 
 _ONE_ENDED = (Mode.SERVER, Mode.CLIENT)  # gdrtop starts one end only

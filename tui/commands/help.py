@@ -88,16 +88,14 @@ def search(words: str, width: int) -> list[Line]:
 
 def _messages(words: str, width: int) -> list[Line]:
     """Return what a program means by these words, if gdrtop knows the message."""
-    from probes.bandwidth.tools.failures import PATTERNS, failure_in
-    from probes.nccl.log.problems import explain_torch, explain_warning
+    from probes.messages.catalogue import catalogue, explain
 
-    explained = explain_torch(words) or explain_warning(words)
+    found = catalogue().find(words)
     lines: list[Line] = []
-    if explained.cause:
-        lines += [_heading(f"Message: {explained.title}")]
-        lines += wrapped(f"{explained.cause} {explained.fix}".strip(), width, indent="  ")
-    elif failure := failure_in(words, PATTERNS):
-        lines += [_heading("Message of perftest"), *wrapped(failure.text, width, indent="  ")]
+    if found is not None:
+        meaning = explain(found)
+        lines += [_heading(f"Message of {meaning.program}: {meaning.title}")]
+        lines += wrapped(f"{meaning.cause} {meaning.fix}".strip(), width, indent="  ")
     return [*lines, ()] if lines else []
 
 

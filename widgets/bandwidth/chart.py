@@ -17,8 +17,9 @@ from probes.bandwidth.model.limits import Bound, Limit
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
 from probes.base.frozen import frozen
+from probes.base.text import binary_size
 from probes.base.unknown import Unknown
-from widgets.base.figures import BLOCKS, binary_size, short
+from widgets.base.figures import BLOCKS, short
 from widgets.base.lines import Line, Run, Tone, fit, wrapped
 
 LETTERS = "ABCDEFGH"

@@ -20,10 +20,10 @@ from probes.bandwidth.model.result import (
 )
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
-from probes.base.text import join_limited
+from probes.base.text import binary_size, join_limited
 from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
 from widgets.bandwidth.series import draw_purpose
-from widgets.base.figures import ago, binary_size, short
+from widgets.base.figures import ago, short
 from widgets.base.lines import Line, Run, Tone, width_of, wrapped
 
 _MARKS = {
@@ -104,7 +104,8 @@ def draw_result(
         lines.extend(wrapped(text, width, tone, "  ") if text else ())
 
     if result.ending is Ending.FAILED:
-        add(result.failure or "the tool gave no reason", Tone.BAD)
+        add(result.what_failed or "the tool gave no reason", Tone.BAD)
+        add(result.failure[len(result.what_failed) :].removeprefix(". "))
         add(f"its output: {result.failure_line}" if result.failure_line else "", Tone.DIM)
     else:
         add(result.failure, Tone.BAD)

@@ -51,14 +51,6 @@ def gibibytes(value: Maybe[int]) -> str:
     return f"{short(value / (1 << 30))} GiB"
 
 
-def binary_size(size_bytes: int) -> str:
-    """Format the size of a message: "64 KiB"; in bytes if it is not a whole number of KiB."""
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 1 << shift and size_bytes % (1 << shift) == 0:
-            return f"{size_bytes >> shift} {unit}"
-    return f"{size_bytes} B"
-
-
 def local_time(seconds: float, form: str = "%H:%M:%S %Z") -> str:
     """Format seconds since 1970 as local time with its zone: "14:03:11 EST"."""
     return time.strftime(form, time.localtime(seconds))

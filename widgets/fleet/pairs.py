@@ -86,7 +86,7 @@ def culprit_words(culprit: Culprit) -> str:
         who = f"with {culprit.slow} of {culprit.partners} partners"
     where = " on most rails" if culprit.place is Place.NODE else ""
     memory = ", only with GPU memory" if culprit.only_gpu_memory else ""
-    failure = f" ({printable(culprit.failure, 200)})" if culprit.failure else ""
+    failure = f" ({printable(culprit.failure.partition('. ')[0], 200)})" if culprit.failure else ""
     return f"{subject} {does}{where} {who}{memory}{failure}"
 
 

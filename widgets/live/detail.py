@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from probes.base.evidence import Evidence
-from probes.base.text import capitalized, plural, printable
+from probes.base.text import binary_size, capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.statements import rank_health
 from probes.facts.jobs.processes import name_of
@@ -24,7 +24,7 @@ from probes.live.model.sample import (
     Role,
 )
 from probes.queries.modules import PEERMEM_REFCNT
-from widgets.base.figures import binary_size, gibibytes, in_gbps, local_time, share, short
+from widgets.base.figures import gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
 from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
 from widgets.live import changes, gpus, nics, ranks

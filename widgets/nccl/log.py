@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from probes.base.text import join_limited, plural
 from probes.nccl.log.diagnostics import is_recommended
@@ -17,7 +17,7 @@ from probes.nccl.log.facts import (
     Rank,
     State,
 )
-from probes.nccl.log.verdict import staged_first
+from probes.nccl.log.verdict import TCP_NETWORKS, staged_first
 from widgets.base.lines import Line, Run, Tone, line, section, wrapped
 
 _MOST_RANKS = 32
@@ -43,8 +43,7 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
     lines = wrapped(f"{mark} GPUDirect RDMA: {verdict.text}", width, tone)
     for reason in verdict.reasons:
         lines.extend(_indented(f"- {reason.text}{_at(reason.places)}", width))
-    for title, noun, is_note in (("Errors", "problem", False), ("Notes", "note", True)):
-        problems = [problem for problem in facts.problems if problem.is_note is is_note]
+    for title, noun, problems in _sections(facts.problems):
         below = [row for problem in problems[:_MOST_ROWS] for row in _problem(problem, width)]
         lines += section(title, [*below, *_more(problems, noun)])
     if is_recommended(facts):
@@ -54,6 +53,14 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
     lines += section("GPU–NIC distance and limit", _distances(facts.distances, width))
     lines += section("Settings from the environment", _settings(facts, width))
     return [*lines, (), *_input(facts, width)]
+
+
+def _sections(problems: Sequence[Problem]) -> Iterator[tuple[str, str, list[Problem]]]:
+    errors = [problem for problem in problems if not problem.is_note]
+    for follows in (False, True):
+        title = "Follows from an error" if follows else "Errors"
+        yield title, "problem", [problem for problem in errors if (problem.severity == "follows") is follows]
+    yield "Notes", "note", [problem for problem in problems if problem.is_note]
 
 
 def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Line]:
@@ -137,7 +144,7 @@ def unused_nics(facts: LogFacts) -> list[str]:
     if not used or facts.more_ranks or facts.cut_lines or not used <= set(names):
         return []
     ports = {part for device in used for part in names[device].split("+")}
-    found = [nic.text.partition(" ")[2].partition(":")[0] for nic in facts.nics]
+    found = [port.partition(":")[0] for nic in facts.nics for port in nic.text.partition(" ")[2].split("+")]
     return [name for name in dict.fromkeys(found) if name not in ports]
 
 
@@ -151,10 +158,11 @@ def _device_names(facts: LogFacts) -> dict[str, str]:
 
 def _capabilities(facts: LogFacts) -> str:
     parts = []
+    nics = [capability for capability in facts.capabilities if capability.network not in TCP_NETWORKS]
     for is_enabled, word in ((True, "possible"), (False, "not possible")):
-        same = [capability for capability in facts.capabilities if capability.is_enabled is is_enabled]
+        same = [capability for capability in nics if capability.is_enabled is is_enabled]
         if same:
-            names = ", ".join(list(dict.fromkeys(capability.name for capability in same))[:16])
+            names = join_limited(dict.fromkeys(capability.name for capability in same), 16)
             parts.append(f"{word} with {names} ({same[0].seen.first})")
     return "; ".join(parts)
 
@@ -179,8 +187,13 @@ def _channel_kinds(facts: LogFacts) -> str:
     ):
         if count:
             parts.append(f"{count} of them {noun}")
-    if facts.local_channels:
-        parts.append(f"{facts.local_channels} inside nodes")
+    spans = "between and inside" if facts.communicators.nodes != 1 else "inside"
+    for count, where in (
+        (facts.local_channels, "inside nodes"),
+        (facts.nvlink_channels, f"{spans} nodes over NVLink"),
+    ):
+        if count:
+            parts.append(f"{count} {where}")
     return ", ".join(parts)
 
 

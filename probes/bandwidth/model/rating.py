@@ -148,20 +148,30 @@ def headline(samples: Sequence[Sample], settings: Settings) -> Sample | None:
     direction.
     """
     if settings.is_endless:
-        return _mean(_counted(samples))
+        return steady(samples)
     if settings.required_tests:
         best = [
             best_of(sample for sample in samples if sample.what == test) for test in settings.required_tests
         ]
         return min(filter(None, best), key=lambda sample: sample.gbps or 0.0, default=None)
+    return best_row(samples)
+
+
+def best_row(samples: Sequence[Sample]) -> Sample | None:
+    """Return the row that stands for a run over all sizes; None if there is none."""
     if collectives := [sample for sample in samples if sample.bus_gbps is not None]:
         return max(collectives, key=lambda sample: sample.bus_gbps or 0.0)
     return best_of(samples) or min(samples, key=lambda sample: sample.size_bytes or 0, default=None)
 
 
-def stalls(samples: Sequence[Sample], settings: Settings) -> str:
+def steady(samples: Sequence[Sample]) -> Sample | None:
+    """Return the mean of a test that prints a row a second, without its beginning."""
+    return _mean(_counted(samples))
+
+
+def stalls(samples: Sequence[Sample], is_endless: bool) -> str:
     """Return "in 4 of 9 seconds less than half …"; "" if data flowed steadily."""
-    rows = [sample.gbps or 0.0 for sample in _counted(samples)] if settings.is_endless else []
+    rows = [sample.gbps or 0.0 for sample in _counted(samples)] if is_endless else []
     flowing = [gbps for gbps in rows if gbps > 0.0]
     stalled = sum(gbps < _STALLED * median(flowing) for gbps in rows) if flowing else 0
     if not stalled:

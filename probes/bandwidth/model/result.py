@@ -61,7 +61,7 @@ class Result:
     limit_by: str  # "port 1 of mlx5_0"
     expected_gbps: float | None = None  # what this machine type should reach; None: not known
     expected_machine: str = ""  # "Azure ND H100 v5"
-    failure: str = ""  # why it failed, a sentence
+    failure: str = ""  # sentences: what failed, why, and what to do
     failure_line: str = ""  # the line it was read from
     facts: tuple[Fact, ...]
     samples: tuple[Sample, ...]  # in the order measured; the newest MOST_SAMPLES
@@ -73,6 +73,11 @@ class Result:
         if self.figure is None:
             return None
         return self.figure.gbps if self.figure.bus_gbps is None else self.figure.bus_gbps
+
+    @property
+    def what_failed(self) -> str:
+        """What failed, without the causes and the cure."""
+        return self.failure.partition(". ")[0]
 
     @property
     def cpu_cores(self) -> float | None:
@@ -133,6 +138,7 @@ _CODEC = Codec(
         "wrong": _COUNT,
         "queue_pairs": Bounds(least=1, most=_MOST_BYTES),
         "why": Bounds(text=4096),
+        "failure": Bounds(text=1024),
         "commands": Bounds(text=4096, items=8),
         "samples": Bounds(items=-MOST_SAMPLES),
         "facts": Bounds(items=100),

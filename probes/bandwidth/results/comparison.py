@@ -67,7 +67,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
     if staged.ending is Ending.FAILED:
         has_both = direct is not None and direct.ending is Ending.FAILED
         both = ", as with GPUDirect RDMA: the cause is not the path to the GPU" if has_both else ""
-        return [f"the staged path was not measured: {staged.tool} failed ({staged.failure}){both}"]
+        return [f"the staged path was not measured: {staged.tool} failed ({staged.what_failed}){both}"]
     if not is_as_requested(staged):
         return [f"the staged path was not measured: {mismatch_evidence(staged)}"]
     if direct is None or direct.ending is Ending.CANCELED:
@@ -76,7 +76,7 @@ def _with_direct(staged: Result, direct: Result | None) -> list[str]:
         ]
     if direct.ending is Ending.FAILED:
         return [
-            f"with GPUDirect RDMA {direct.tool} failed ({direct.failure}); staged, it works"
+            f"with GPUDirect RDMA {direct.tool} failed ({direct.what_failed}); staged, it works"
             f" ({headline_text(staged)}): the fault is on the path between NIC and GPU. {CHECK_FOR_CAUSES}"
         ]
     if not is_as_requested(direct):
@@ -244,7 +244,7 @@ def _against_host(pair: _Pair) -> list[str]:
     host = pair.host
     if host is not None and host.ending is Ending.FAILED:
         sentences.append(
-            f"the test with host memory failed on {host.pair.nic} too ({host.failure})."
+            f"the test with host memory failed on {host.pair.nic} too ({host.what_failed})."
             " Fix that first; the GPU is not involved"
         )
     for result in pair.paths:
@@ -334,27 +334,28 @@ def _between_paths(pair: _Pair) -> list[str]:
     dmabuf, peermem = paths.get(BY_DMABUF), paths.get(BY_PEERMEM)
     if dmabuf is None or peermem is None:
         failed = [result for result in pair.paths if result.ending is Ending.FAILED]
-        return [f"{result.memory} failed: {result.failure}" for result in failed]
+        return [f"{result.memory} failed: {result.what_failed}" for result in failed]
     endings = (dmabuf.ending, peermem.ending)
     if endings == (Ending.FAILED, Ending.DONE) and _UNSUPPORTED.search(dmabuf.failure_line):
         return [
-            f"this pair does not support DMA-BUF ({dmabuf.failure}). NCCL detects that as well and uses"
+            f"this pair does not support DMA-BUF ({dmabuf.what_failed}). NCCL detects that as well and uses"
             " nvidia-peermem, which works"
         ]
     if endings == (Ending.FAILED, Ending.DONE):
         return [
-            f"DMA-BUF failed ({dmabuf.failure}) and nvidia-peermem works. NCCL uses DMA-BUF if the driver and"
-            " the NIC offer it, and would fail as well; NCCL_DMABUF_ENABLE=0 makes it use nvidia-peermem"
+            f"DMA-BUF failed ({dmabuf.what_failed}) and nvidia-peermem works. NCCL uses DMA-BUF if the"
+            " driver and the NIC offer it, and would fail as well; NCCL_DMABUF_ENABLE=0 makes it use"
+            " nvidia-peermem"
         ]
     if endings == (Ending.DONE, Ending.FAILED):
         return [
-            f"nvidia-peermem failed ({peermem.failure}) and DMA-BUF works. NCCL 2.13.4 and newer use DMA-BUF"
-            " and do not need nvidia-peermem; only software without DMA-BUF support needs it"
+            f"nvidia-peermem failed ({peermem.what_failed}) and DMA-BUF works. NCCL 2.13.4 and newer use"
+            " DMA-BUF and do not need nvidia-peermem; only software without DMA-BUF support needs it"
         ]
     if endings == (Ending.FAILED, Ending.FAILED):
         return [
-            f"neither path works (DMA-BUF: {dmabuf.failure}; nvidia-peermem: {peermem.failure}). NCCL copies"
-            " through host memory, or fails. gdrtop check shows what is missing"
+            f"neither path works (DMA-BUF: {dmabuf.what_failed}; nvidia-peermem: {peermem.what_failed})."
+            " NCCL copies through host memory, or fails. gdrtop check shows what is missing"
         ]
     if not dmabuf.gbps or not peermem.gbps:
         return []

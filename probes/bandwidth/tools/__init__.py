@@ -1,1 +1,1 @@
-"""The benchmark tools: argv, parsers of their output, failure patterns."""
+"""The benchmark tools: argv, parsers of their output, why a test failed."""

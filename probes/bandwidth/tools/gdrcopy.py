@@ -2,7 +2,7 @@
 
 NVIDIA/gdrcopy README.md: "a CPU driven copy". tests/copybw.cpp: "MB/s" is MiB/s (/1024/1024), and the whole
 buffer is copied unless -c is given; tests/testsuites/testsuite.cpp: counts, then the names of what failed
-and what was waived. Errors: src/gdrapi.c, tests/common.hpp. The parser reads old names and forms as well.
+and what was waived. The parser reads old names and forms as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_patterns, failures_in
+from probes.bandwidth.tools.failures import Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
@@ -80,17 +80,6 @@ class GdrcopySettings(LocalSettings):
         return command(tools, tuple(argv), self.numa_node, (PCI_ORDER,))
 
 
-_PATTERNS = failure_patterns(
-    (r"gdr_open error|unable to open GDR driver|error opening driver",
-     "gdrdrv is not loaded, or /dev/gdrdrv is missing or not accessible to you (modprobe gdrdrv; pass the"
-     " device into a container); GPUDirect RDMA does not need it"),
-    (r"This GPU does not support GPUDirect RDMA",
-     "this GPU or its driver does not let other devices map its memory (the case for GeForce and some"
-     " vGPUs)"),
-    (r"Assertion \"[^\"]{1,120}\" failed", "a step of the test failed", SYMPTOM),
-)  # fmt: skip
-
-
 _GPU = re.compile(r"^GPU id:(?P<number>\d{1,6})[; ] ?name: ?(?P<rest>.{1,200})$")
 _SELECTS = re.compile(r"^selecting device (?P<number>\d{1,6})\s*$")
 _BUFFER = re.compile(r"^testing size: (?P<size>\d{1,18})\s*$")
@@ -125,7 +114,7 @@ class GdrcopyOutput(Parser):
                 return () if self._list is About.PASSED else fact(self._list, name["name"], line)
             self._list = self._list if not line else None
         found = self._of_suite(line) or self._of_copies(line) or self._of_gpu(line)
-        return found or failures_in(line, TOOL.patterns)
+        return found or failures_in(line, TOOL.messages)
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         gpu = _GPU.match(line)
@@ -160,8 +149,7 @@ class GdrcopyOutput(Parser):
         if total := _TOTAL.match(line):
             counts = (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
             found = tuple(each for about in counts for each in fact(about, total[about.value], line))
-            failed = f"{total['failed']} of {total['total']} tests of CPU access to GPU memory failed"
-            return (*found, Failure(failed, clean_line(line), SYMPTOM)) if int(total["failed"]) else found
+            return (*found, *failures_in(line, TOOL.messages))
         if listed := _LIST.match(line):
             self._list = About(listed["of"])
         verbose = _VERBOSE.match(line)
@@ -173,7 +161,6 @@ class GdrcopyOutput(Parser):
 class Gdrcopy(LocalTool):
     """gdrcopy_copybw and gdrcopy_sanity."""
 
-    failure_patterns = _PATTERNS
     binds_to_gpu = True
     source = "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"
 

@@ -6,7 +6,7 @@ groups of time, algbw, busbw and #wrong ("error" in old versions, a difference a
 with -I). With -C the first column is cputime, and with -S a row ends with date and time. GB are 10^9 bytes.
 algbw is the size over the time; busbw is what each GPU's link carries, whatever their number
 (doc/PERFORMANCE.md). That a node uses the network between its own GPUs when P2P and shared memory are
-disabled is shown by NVIDIA/nccl-tests issue #206. Errors: src/common.h.
+disabled is shown by NVIDIA/nccl-tests issue #206.
 
 Staged: with NCCL_NET_GDR_LEVEL=LOC no NIC is near enough for GPUDirect RDMA (NCCL src/graph/paths.cc), and
 NCCL copies through host memory. NCCL_DMABUF_ENABLE=0 alone would only make it use nvidia-peermem. Versions
@@ -42,15 +42,7 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import (
-    CAUSE,
-    FOLLOWS,
-    SYMPTOM,
-    Failure,
-    Output,
-    failure_patterns,
-    failures_in,
-)
+from probes.bandwidth.tools.failures import CAUSE, Failure, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
@@ -161,17 +153,6 @@ class NcclSettings(LocalSettings):
         return command(tools, (self.tool, *sizes, *counts), None, variables)
 
 
-_PATTERNS = failure_patterns(
-    (r"Test NCCL failure [^']{0,200}'(?P<a>[^'/]{1,80})",
-     "NCCL failed ({a}): run it again with NCCL_DEBUG=WARN; the first WARN line shows why", SYMPTOM),
-    (r"Test CUDA failure [^']{0,200}'(?P<a>[^']{1,80})", "CUDA failed: {a}"),
-    (r"Out of bounds values : (?P<a>[1-9]\d{0,18}) FAILED", "{a} values were wrong: data was corrupted"),
-    (r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)",
-     "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and NCCL_IB_HCA"),
-    (r"NCCL WARN (?P<a>.{1,160})", "NCCL warns: {a}", SYMPTOM),
-    (r": Test failure ", "the test stopped", FOLLOWS),
-)  # fmt: skip
-
 _STARTS = re.compile(r"^# Collective test (?P<what>starting|concluded): (?P<name>\w{1,60}?)(?:_perf)?\s*$")
 _VERSION = re.compile(r"^# nccl-tests version (?P<version>.{1,100})$")
 _LIBRARY = re.compile(r"^NCCL version (?P<version>\S{1,60})")
@@ -201,6 +182,7 @@ class NcclTestsOutput(Parser):
         self._group: tuple[str, ...] = ()  # the columns of one group
         self._groups = 0
         self._has_timestamps = False
+        self._more_columns = 0  # behind the groups: #iters
         self._routes: set[str] = set()
 
     def read(self, line: str) -> tuple[Output, ...]:
@@ -216,7 +198,7 @@ class NcclTestsOutput(Parser):
                 return ()
             self._routes.add(route["route"])
             return fact(About.ROUTE, route["route"], line)
-        return failures_in(line, TOOL.patterns)
+        return failures_in(line, TOOL.messages)
 
     def _comment(self, line: str) -> tuple[Output, ...]:
         names = line[1:].split()
@@ -237,7 +219,7 @@ class NcclTestsOutput(Parser):
         if number is not None:
             gbps = in_gbps(number, "GB/s")
             return (Sample(what=self._what, raw=clean_line(line), variant="average", bus_gbps=gbps),)
-        return failures_in(line, TOOL.patterns)
+        return failures_in(line, TOOL.messages)
 
     def _header(self, names: list[str], line: str) -> tuple[Output, ...]:
         time = "cputime" if "cputime" in names else "time"
@@ -248,7 +230,8 @@ class NcclTestsOutput(Parser):
             return ()
         first = names.index(time)
         rest = names[first : len(names) - self._has_timestamps]
-        group = tuple(rest[: len(rest) // names.count(time)])
+        length, self._more_columns = divmod(len(rest), names.count(time))
+        group = tuple(rest[:length])
         self._group = group if "algbw" in group and "busbw" in group else ()
         return fact(About.PHASE, MEASURING, line)
 
@@ -259,6 +242,7 @@ class NcclTestsOutput(Parser):
             return ()
         if self._has_timestamps and _TIMESTAMP.fullmatch(" ".join(fields[-2:])):
             fields = fields[:-2]
+        fields = fields[: len(fields) - self._more_columns]
         groups = self._groups
         while groups and not 3 <= len(fields) - groups * length <= 5:
             groups -= 1
@@ -301,7 +285,7 @@ class NcclTestsOutput(Parser):
 class NcclTests(LocalTool):
     """all_reduce_perf and its siblings."""
 
-    failure_patterns = _PATTERNS
+    messages = ("benchmarks", "nccl", "system")
     is_per_gpu = False
     source = (
         "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"

@@ -26,7 +26,7 @@ from probes.bandwidth.model.samples import (
     in_gbps,
     parse_number,
 )
-from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failure_in
+from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.facts.gpu.gpus import Gpu
@@ -122,11 +122,11 @@ class NvbandwidthOutput(Parser):
         status = _STATUS.match(line)
         if status and status["status"] == "Waived":
             return fact(About.WAIVED, status["why"] or "a test", line)
-        failure = failure_in(line, TOOL.patterns)
-        if failure is None and status:
+        found = failures_in(line, TOOL.messages)
+        if status and not found:
             text = clean_line(f"nvbandwidth: {status['why'] or status['status']}")
-            failure = Failure(text, clean_line(line), SYMPTOM)
-        return () if failure is None else (failure,)
+            return (Failure(text, clean_line(line), SYMPTOM),)
+        return found
 
     def _of_matrix(self, line: str, fields: list[str]) -> tuple[Output, ...]:
         """The row of column numbers, which alone holds whole numbers only, or a row of the matrix."""

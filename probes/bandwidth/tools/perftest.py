@@ -1,6 +1,6 @@
 """perftest: RDMA bandwidth and latency of host and GPU memory over a NIC, between two ends.
 
-Its commands are in perftest_command.py, its errors in failures.py.
+Its commands are in perftest_command.py, its errors in probes/messages/perftest.toml.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from probes.bandwidth.model.samples import (
     parse_int,
     parse_number,
 )
-from probes.bandwidth.tools.failures import FIRST_PATTERNS, LAST_PATTERNS, PATTERNS, Output, failures_in
+from probes.bandwidth.tools.failures import Output, failures_in
 from probes.bandwidth.tools.perftest_command import measured_speed
 from probes.bandwidth.tools.tool import BandwidthTool, Parser
 from probes.facts.system.tools import PERFTEST_BUILD
@@ -65,8 +65,9 @@ _GPU_NAME = re.compile(r"^\[pid = \d{1,10}, dev = \d{1,6}\] device name = \[(?P<
 _ENDS_OF_CUDA = re.compile(r"^(?:initializing CUDA|destroying current CUDA Ctx)")
 _DMABUF = re.compile(r"^Calling ibv_reg_(?:dmabuf_mr\(|mr_ex with dmabuf)")
 _EXPORTS_DMABUF = re.compile(r"^using DMA-BUF for GPU buffer")
-_ALLOCATED = re.compile(r"^allocated GPU buffer")
-_FAILURES = (*FIRST_PATTERNS, *PATTERNS, *LAST_PATTERNS)
+# Managed memory stays on the host, where the NIC reaches it (linux-rdma/perftest#283).
+_ALLOCATED = re.compile(r"^allocated GPU buffer(?!.{0,200} for type CUDA_MEM_(?:MANAGED|MALLOC))")
+_ROCM = re.compile(r"^allocated \d{1,20} bytes of GPU buffer at")  # of AMD: src/rocm_memory.c
 _INTEGRATED = re.compile(r"^CUDA device integrated: 1\b")
 
 
@@ -78,11 +79,11 @@ class PerftestOutput(Parser):
         self._is_bidirectional = False
         self._columns: tuple[re.Match[str], ...] = ()
         self._memory_reported = self._connection_reported = False
-        self._no_peak = False
+        self._no_peak = self._has_rows = False
         self._forget_gpu()
 
     def _forget_gpu(self) -> None:
-        self._gpu = self._dmabuf = self._registered = self._integrated = False
+        self._gpu = self._dmabuf = self._registered = self._integrated = self._is_amd = False
 
     def read(self, line: str) -> tuple[Output, ...]:
         stripped = line.strip()
@@ -95,6 +96,8 @@ class PerftestOutput(Parser):
             self._is_bidirectional = "Bidirectional" in title["rest"]
             self._columns = ()
             self._memory_reported = self._connection_reported = False
+            if self._has_rows:  # what is known of the GPU is of the run before
+                self._forget_gpu()
             return fact(About.TEST, line, line)
         if stripped.startswith("#bytes"):
             self._columns = tuple(_COLUMN.finditer(line))
@@ -125,18 +128,23 @@ class PerftestOutput(Parser):
             return fact(About.MEMORY, INTEGRATED_MEMORY, line)
         if not self._gpu:
             return fact(About.MEMORY, HOST_MEMORY, line)
-        by = BY_DMABUF if self._registered or self._dmabuf else BY_PEERMEM
-        return (*fact(About.MEMORY, GPU_MEMORY, line), *fact(About.REGISTERED, by, line))
+        memory = fact(About.MEMORY, GPU_MEMORY, line)
+        if self._registered or self._dmabuf:
+            return (*memory, *fact(About.REGISTERED, BY_DMABUF, line))
+        return memory if self._is_amd else (*memory, *fact(About.REGISTERED, BY_PEERMEM, line))
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
         if _ENDS_OF_CUDA.match(line):
             self._forget_gpu()
+            self._has_rows = False
         if name := _GPU_NAME.match(line):
             return fact(About.GPU, name["name"], line)
         if _INTEGRATED.match(line):
             self._integrated = True
         elif _ALLOCATED.match(line):
             self._gpu = True
+        elif _ROCM.match(line):
+            self._gpu = self._is_amd = True
         elif _EXPORTS_DMABUF.match(line):
             self._gpu = self._dmabuf = True
         elif _DMABUF.match(line):
@@ -145,7 +153,7 @@ class PerftestOutput(Parser):
 
     def _failure(self, line: str) -> tuple[Output, ...]:
         memory = BY_DMABUF if self._dmabuf else BY_PEERMEM if self._gpu else ""
-        return failures_in(line, _FAILURES, memory)
+        return failures_in(line, TOOL.messages, memory)
 
     def _row(self, line: str) -> tuple[Output, ...]:
         fields = line.split()
@@ -170,6 +178,7 @@ class PerftestOutput(Parser):
             return ()
         if iterations and rate == 0 and average == 0:
             return ()  # in the first second of an endless test messages flow, but no clock is set yet
+        self._has_rows = True
         # With -D and --run_infinitely perftest does not measure the peak, and prints 0.00 in its place.
         has_peak = not self._no_peak and (bool(peak) or not average)
         return (
@@ -202,7 +211,7 @@ GPU_BUILD_HINT = (
 class Perftest(BandwidthTool):
     """ib_write_bw and its siblings."""
 
-    failure_patterns = PATTERNS
+    messages = ("perftest", "system")
 
     def parser(self, program: str) -> PerftestOutput:
         return PerftestOutput()

@@ -1,14 +1,15 @@
 """What the planner, the runner and the results ask of every bandwidth tool.
 
 A tool is one object: its programs (probes/facts/system/tool_names.py), the settings of a run with the command
-line and the limit they imply, the parser of its output, its failure patterns and how to install it.
+line and the limit they imply, the parser of its output, the files of probes/messages that explain what it
+prints, and how to install it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 
 from probes.bandwidth.model.command import Command, Refused
@@ -16,14 +17,7 @@ from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.planned_series import Purpose, Settings
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import LINE_LIMIT
-from probes.bandwidth.tools.failures import (
-    FIRST_PATTERNS,
-    LAST_PATTERNS,
-    Failure,
-    FailurePattern,
-    Output,
-    most_telling,
-)
+from probes.bandwidth.tools.failures import Failure, Output, most_telling
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import TOOL_OF
 from probes.facts.system.tools import ToolFacts
@@ -72,13 +66,8 @@ class Parser(ABC):
 class BandwidthTool(ABC):
     """One bandwidth tool."""
 
-    failure_patterns: tuple[FailurePattern, ...] = ()
+    messages: tuple[str, ...] = ("benchmarks", "system")  # files of probes/messages that explain its output
     source = ""  # where it is from: "from source: …"
-
-    @cached_property
-    def patterns(self) -> tuple[FailurePattern, ...]:
-        """Its failure patterns and those that any tool can have, in the order in which they are tried."""
-        return (*FIRST_PATTERNS, *self.failure_patterns, *LAST_PATTERNS)
 
     @abstractmethod
     def parser(self, program: str) -> Parser:
@@ -121,4 +110,4 @@ def explain(program: str, lines: Iterable[str], status: int | None, memory: str 
     `status` is the exit status, negative for a signal as in subprocess; None while the test runs. `memory`
     is the memory that was requested, HOST_MEMORY, BY_PEERMEM or BY_DMABUF, if known.
     """
-    return most_telling(list(lines), status, tool_of(program).patterns, memory)
+    return most_telling(list(lines), status, tool_of(program).messages, memory)

@@ -33,13 +33,14 @@ from probes.queries.kernel_log import (
     LOST,
     MEMORY,
     NVLINK,
-    OTHERS,
     PROGRAM,
     RECOVERY,
     Filter,
     bdfs_in,
+    explanation_of,
     found_in_log,
     log_messages,
+    meaning_of,
 )
 from probes.queries.modules import DRIVER_README, FILES, file_of
 from probes.snapshot.examination import Examination
@@ -408,10 +409,12 @@ def xid_other(examination: Examination) -> Outcome:
     """Find every other Xid."""
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
-    numbers = sorted({message.number for message in messages if message.number is not None})
+    lines = {message.number: message.text for message in messages if message.number is not None}
+    numbers = sorted(lines)
     fix = user_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number")
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
-    meanings = [f"Xid {number}: {OTHERS[number]}" for number in numbers[:SHOWN] if number in OTHERS]
+    said = [(number, explanation_of(meaning_of(lines[number]))) for number in numbers[:SHOWN]]
+    meanings = [f"Xid {number}: {text}" for number, text in said if text]
     cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:2]))
     return found_in_log(examination, messages, cause, fix)
 

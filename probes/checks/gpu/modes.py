@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from probes.base.evidence import Evidence, first_n
 from probes.base.plan import instruction, user_plan
 from probes.base.text import join_limited, version_numbers
@@ -11,7 +9,7 @@ from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.checks.nccl.library import versions_of
 from probes.checks.path.dmabuf import GDR_MANUAL
-from probes.facts.gpu.generations import AMPERE, KEPLER, is_before
+from probes.facts.gpu.generations import AMPERE, GB10, KEPLER, is_before
 from probes.facts.gpu.gpus import (
     DRIVER_PARAMETERS,
     MEMORY_MODE_PARAMETER,
@@ -283,7 +281,7 @@ def _nccl_versions(examination: Examination) -> list[Evidence]:
 def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     """Find GPUs named GB10."""
     gpus = need_gpus(examination)
-    named = [gpu for gpu in gpus if re.search(r"\bGB10\b", gpu.name)]
+    named = [gpu for gpu in gpus if GB10.search(gpu.name)]
     chosen = [gpu for gpu in named if not _has_support(examination, gpu)]
     if chosen:
         return found(

@@ -6,9 +6,10 @@ import posixpath
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
+from probes.facts.gpudirect import MEMORY_PEERS
 from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
@@ -159,6 +160,10 @@ def _lacks_cuda(process: Process, now: float) -> bool:
 _IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
 _HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
 _NEWEST_NVSHMEM = (3, 4, 5)
+_NVSHMEM_SEES_PEERMEM = (
+    3,
+    3,
+)  # DeepEP patched 3.2.5, and uses 3.3.9 as it is (its pull requests 151 and 295)
 
 
 @NVSHMEM_CHECKS.note(
@@ -195,6 +200,40 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     otherwise = instruction("If that is not possible, use the older path: `modprobe nvidia-peermem`")
     steps = (instruction(update, needs_root=False), otherwise)
     return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
+
+
+@NVSHMEM_CHECKS.note(
+    "nvshmem-memory-peers-missing",
+    "A job's NVSHMEM is too old to see nvidia_peermem on this kernel",
+    "https://github.com/deepseek-ai/DeepEP/pull/151",
+    ok="No job uses NVSHMEM, or it can see nvidia_peermem",
+    impact="NVSHMEM skips the InfiniBand transport, and DeepEP fails at startup.",
+)
+def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
+    """Find NVSHMEM before 3.3 where nvidia_peermem is loaded without memory_peers."""
+    jobs = jobs_of(examination)
+    old = [
+        Evidence(f"/proc/{process.pid}/maps", library.path)
+        for process in jobs.processes
+        if has_initialized_nvshmem(process.libraries)
+        for library, version in versions_of(process, _HOST)
+        if () < version < _NVSHMEM_SEES_PEERMEM
+    ]
+    if not old:
+        return conclude(jobs, (), "")
+    if not need(_is_live(examination, "nvidia_peermem"), MODULES):
+        return passed(Evidence("/proc/modules", "nvidia_peermem is not loaded (see nvshmem-needs-peermem)"))
+    peers = map_known(examination.node.modules, lambda modules: modules.memory_peers)
+    if need(is_there(peers), MEMORY_PEERS):
+        return passed(Evidence(MEMORY_PEERS, "found"))
+    return conclude(
+        jobs,
+        [*old, Evidence(MEMORY_PEERS, "not found, as on all newer kernels")],
+        "NVSHMEM before 3.3 looks for memory_peers only. It prints “neither nv_peer_mem, or nvidia_peermem "
+        "detected. Skipping transport.”",
+        fix=job_plan("Update NVSHMEM", "Put NVSHMEM 3.3 or newer into the job's image"),
+        devices=("nvidia_peermem",),
+    )
 
 
 @NVSHMEM_CHECKS.warning(

@@ -272,19 +272,6 @@ def _is_same(setting: Setting, value: str) -> bool:
     return setting.value.rstrip(".") == value.strip().rstrip(".")[:200]
 
 
-# Kinds that stop a job or break a connection; others are only shown on the NCCL screen.
-_SERIOUS = frozenset(
-    (
-        *("async-event", "proxy-failed", "cuda-failure", "shared-memory", "duplicate-gpu"),
-        *("version-mismatch", "register-dmabuf", "register-memory-limit", "register-memory"),
-        *("create-queue", "connect-queue", "no-interface", "mixed-nics", "gid-table", "mnnvl", "nvls"),
-        *("cumem-host-differs", "efa-security-group", "efa-unreachable", "efa-unresponsive", "efa-gdr"),
-        *("diagnostics-p2p-data", "diagnostics-p2p", "diagnostics-pair-failed"),
-        *("watchdog-timeout", "watchdog-failure", "watchdog-ended", "torch-error"),
-    )
-)
-
-
 @AREA.warning(
     "job-log-errors",
     "A job's NCCL log has errors",
@@ -298,11 +285,10 @@ def job_log_errors(examination: Examination) -> Outcome:
     evidence: list[Evidence] = []
     first: Problem | None = None
     for reading in readings_of(examination):
-        problems = [
-            problem
-            for problem in reading.facts.problems
-            if not problem.is_note and (problem.kind in _SERIOUS or problem.kind.startswith("completion-"))
-        ]
+        # What follows from an error shows that there was one, if the log has no line of it.
+        severities = [problem.severity for problem in reading.facts.problems]
+        serious = "critical" if "critical" in severities else "follows"
+        problems = [problem for problem in reading.facts.problems if problem.severity == serious]
         if not problems:
             continue
         affected.append(reading)

@@ -7,13 +7,13 @@ from probes.base.plan import Step, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, is_there, known
 from probes.checks.nic.port_rates import is_bond
-from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.facts.kernel.log import KernelMessage, LogKind, may_be_unused_port
 from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, RDMA_MODULE_OF
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
 from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
-from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages
+from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of
 from probes.queries.modules import nics_of
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, gpus_without_nic, need_devices
 from probes.snapshot.examination import Examination
@@ -208,6 +208,13 @@ _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.r
 _BOOT_SECONDS = 300.0
 _REFUSED_REGISTER = "ACCESS_REG"
 _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
+_OF_NVIDIA = ("mlx", "infiniband mlx")
+
+
+def _said(messages: list[KernelMessage], cause: str) -> str:
+    """Return what the latest message means if another maker's NIC logged it, else this cause."""
+    meaning = None if messages[-1].text.startswith(_OF_NVIDIA) else meaning_of(messages[-1].text)
+    return cause if meaning is None else meaning.cause or cause
 
 
 @KERNEL_LOG.warning(
@@ -218,7 +225,7 @@ _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EF
     impact="Jobs lost the NIC while its firmware recovered.",
 )
 def nic_health_errors(examination: Examination) -> Outcome:
-    """Find mlx5's health reports: firmware asserts, fatal errors, recoveries."""
+    """Find health reports of firmware: asserts, stalls, fatal errors, resets, recoveries."""
     messages = log_messages(examination, LogKind.NIC_HEALTH)
     steps = [
         Step(f"Show the health reports of {bdf}", ("devlink", "health", "show", f"pci/{bdf}"))
@@ -229,7 +236,7 @@ def nic_health_errors(examination: Examination) -> Outcome:
         *steps,
         "Update the firmware. Replace the NIC if the errors come back.",
     )
-    return found_in_log(examination, messages, "the firmware reported a fault.", fix)
+    return found_in_log(examination, messages, _said(messages, "the firmware reported a fault."), fix)
 
 
 @KERNEL_LOG.warning(
@@ -240,7 +247,7 @@ def nic_health_errors(examination: Examination) -> Outcome:
     impact="The NIC slows down, or its optics shut down.",
 )
 def nic_power_or_heat(examination: Examination) -> Outcome:
-    """Find mlx5's alarms about the slot's power and the card's temperature."""
+    """Find alarms about the slot's power and the card's temperature."""
     fix = make_plan(
         "Check power and cooling",
         "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature",
@@ -258,8 +265,8 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     part_of=(*LINK_CAUSES, "link-flaps", "link-flaps-carrier"),
 )
 def link_flaps_log(examination: Examination) -> Outcome:
-    """Find messages of ports that went down, and mlx5's of failed optics."""
-    messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_empty_cage(message))
+    """Find messages of ports that went down, and of failed optics."""
+    messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_unused_port(message))
     fix = make_plan(
         "Check cable and optics",
         "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace the cable and optics.",
@@ -268,10 +275,10 @@ def link_flaps_log(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
 
 
-def _is_empty_cage(message: KernelMessage) -> bool:
-    """Say whether a port without an optical module logged this when its driver started."""
+def _is_unused_port(message: KernelMessage) -> bool:
+    """Say whether a port without a cable or module may have logged this when its driver started."""
     at = message.seconds
-    return "unplugged" in message.text and (isinstance(at, Unknown) or at < _BOOT_SECONDS)
+    return may_be_unused_port(message) and (isinstance(at, Unknown) or at < _BOOT_SECONDS)
 
 
 def _is_about(*phrases: str) -> Filter:
@@ -326,11 +333,12 @@ def nic_firmware_command_failed(examination: Examination) -> Outcome:
     """Find all other commands that the firmware failed."""
     reported = _is_about(_REFUSED_REGISTER, *_REFUSED_REGION)
     messages = log_messages(examination, LogKind.NIC_COMMAND, lambda message: not reported(message))
+    of_nvidia = any(message.text.startswith(_OF_NVIDIA) for message in messages)
     fix = make_plan(
         "Update the firmware",
-        Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),
+        *((Step("Show the firmware of all NICs", ("mlxfwmanager", "--query")),) if of_nvidia else ()),
         "Update the firmware. Power-cycle the node if commands keep timing out.",
         disturbs="every job that uses the NIC",
     )
-    cause = "driver and firmware do not match, or the firmware is hung."
+    cause = _said(messages, "driver and firmware do not match, or the firmware is hung.")
     return found_in_log(examination, messages, cause, fix)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Plan, Step, sentences, user_plan
+from probes.base.frozen import frozen
+from probes.base.plan import Step, instruction, sentences, user_plan
 from probes.base.text import SHOWN
-from probes.base.unknown import Unknown, known
-from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps
+from probes.base.unknown import Unknown, known, map_known
+from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps, port_query
 from probes.queries.finding import Area, Outcome, PairGain, end_with, found, need, passed
 from probes.queries.ports import (
     NO_PORTS,
@@ -18,6 +21,7 @@ from probes.queries.ports import (
     by_board,
     cost_of_loss,
     devices_of,
+    is_placed,
     need_ports,
     port_names,
     problem_of,
@@ -51,20 +55,28 @@ _LOST_BESIDE = (
     "The port carries no traffic. No GPU is near it: storage or management may be affected, no rail is."
 )
 
-# Linux ib_verbs.h, IB_PORT_ACTIVE_DEFER; InfiniBand specification, link state machine.
-_LINK_LOST = (
-    "active, but without its link, and the port waits for the link to come back. If it does not, the cable, "
-    "optics or switch port is faulty."
-)
+_LOST_UNPLACED = "The port carries no traffic. gdrtop does not see which GPUs need it."
 
 
-def _ports_in(examination: Examination, wanted: PortProblem) -> list[Port]:
-    """Return the ports with a problem; without any, end the check."""
+@frozen
+class _Words:
+    """What a check says of ports with one problem."""
+
+    cause: str  # after the names of the ports
+    evidence: Callable[[Port], tuple[Evidence, ...]]
+    steps: Callable[[list[Port]], Iterable[Step | str]]
+
+
+def _ports_with(examination: Examination, wanted: Collection[PortProblem]) -> dict[_Words, list[Port]]:
+    """Return the ports with these problems by what is said of them; without any, end the check."""
     ports = need_ports(examination)
     if not ports:
         end_with(passed(NO_PORTS))
     problems = [(port, problem_of(port)) for port in ports]
-    chosen = [port for port, problem in problems if problem is wanted]
+    chosen: dict[_Words, list[Port]] = {}
+    for port, problem in problems:
+        if not isinstance(problem, Unknown) and problem in wanted:
+            chosen.setdefault(_words_of(port, problem), []).append(port)
     if not chosen:
         for _, problem in problems:
             need(problem, "the port states")
@@ -78,25 +90,23 @@ def _add_check(
     reference: str,
     *,
     ok: str,
-    problem: PortProblem,
-    cause: str,
-    evidence: Callable[[Port], Evidence],
-    fix: Callable[[list[Port]], Plan],
+    problems: tuple[PortProblem, ...],
+    fix: str,
+    note: str = "",
+    part_of: tuple[str, ...] = (FLAPPING,),
 ) -> None:
-    """Add a check that finds ports with a problem; its severity depends on the GPUs that need them."""
-    part_of = ("link-layer-wrong", FLAPPING) if problem is PortProblem.NO_SIGNAL else (FLAPPING,)
+    """Add a check that finds ports with these problems; its severity depends on the GPUs that need them."""
 
     @AREA.critical(name, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of)
     def judge(examination: Examination) -> Outcome:
-        ports = _ports_in(examination, problem)
+        chosen = _ports_with(examination, problems)
+        ports = [port for of_words in chosen.values() for port in of_words]
         severity = cost_of_loss(examination, ports)
-        is_deferred = all(port.facts.state == "ACTIVE_DEFER" for port in ports)
-        shows_state = is_deferred or problem is PortProblem.NO_SUBNET_MANAGER
+        steps = (step for words, of_words in chosen.items() for step in words.steps(of_words))
         return found(
-            f"{port_names(ports)}: {_LINK_LOST if is_deferred else cause}",
-            *first_n(evidence(port) for port in ports),
-            *((_state(ports[0]),) if shows_state else ()),
-            fix=fix(ports),
+            _causes(chosen),
+            *_evidence(chosen),
+            fix=user_plan(fix, *steps, note=note),
             severity=severity,
             devices=devices_of(ports),
             impact=_impact(examination, ports),
@@ -104,8 +114,22 @@ def _add_check(
         )
 
 
-def _impact(examination: Examination, ports: Iterable[Port]) -> str:
+def _causes(chosen: dict[_Words, list[Port]]) -> str:
+    return " ".join(f"{port_names(ports)}: {words.cause}" for words, ports in chosen.items())
+
+
+def _evidence(chosen: dict[_Words, list[Port]]) -> tuple[Evidence, ...]:
+    """Return what shows the problem of each port, and all of it for the first port of each problem."""
+    of_ports = [(words.evidence(port), port) for words, ports in chosen.items() for port in ports]
+    firsts = [ports[0] for ports in chosen.values()]
+    more = (fact for facts, port in of_ports if port in firsts for fact in facts[1:])
+    return (*first_n(facts[0] for facts, _ in of_ports), *first_n(more))
+
+
+def _impact(examination: Examination, ports: Collection[Port]) -> str:
     """Return what is lost with ports that no GPU is near; "": the check's own text."""
+    if not all(is_placed(examination, port) for port in ports):
+        return _LOST_UNPLACED
     near = set(examination.topology.nics_near_gpus)
     return "" if near.intersection(port.device.name for port in ports) else _LOST_BESIDE
 
@@ -118,26 +142,226 @@ def _gains(examination: Examination, down: Iterable[Port], loss: Severity) -> tu
     return gains_of_ports(examination, (as_fast_as_its_board(port, ports) for port in down))
 
 
-def _check_cable(ports: list[Port]) -> Plan:
-    steps = [
+# What is said of ports with each problem. Sources: the physical states of the InfiniBand specification;
+# mlx5/main.c, mlx5_query_port_roce.
+
+
+def _show_link(ports: list[Port]) -> Iterable[Step]:
+    """Show cable, optics and signal, which a virtual function does not see."""
+    return [
         Step(f"Show cable, optics and signal of {port.name}", ("mlxlink", "-d", port.device.bdf, "-m"))
         for port in ports
-        if not isinstance(port.device.bdf, Unknown)
-    ]
-    return user_plan(
-        "Bring the link up",
-        *steps[:2],
-        "Reseat or replace the cable, and check the switch port",
-        note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
+        if not isinstance(port.device.bdf, Unknown) and not port.is_virtual
+    ][:2]
+
+
+def _check_cable(ports: list[Port]) -> Iterable[Step | str]:
+    return *_show_link(ports), "Reseat or replace the cable, and check the switch port"
+
+
+def _check_signal(ports: list[Port]) -> Iterable[Step | str]:
+    return (
+        *_show_link(ports),
+        "Clean or replace cable and optics, and compare the speeds that NIC and switch port allow",
     )
 
 
-def _check_subnet_manager(ports: list[Port]) -> Plan:
+def _check_subnet_manager(ports: list[Port]) -> Iterable[Step | str]:
     port = ports[0]
     query = ("sminfo", "-C", port.device.name, "-P", str(port.facts.number))
-    ask = Step("Query the fabric's subnet manager", query)
-    start = "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node"
-    return user_plan("Have the subnet manager configure the port", ask, start)
+    yield Step("Query the fabric's subnet manager", query)
+    yield "Start or repair the subnet manager: on the switch, in UFM, or opensm on one node"
+
+
+def _release_port(ports: list[Port]) -> Iterable[Step | str]:
+    yield from (Step(f"Query the state of {port.name}", port_query(port)) for port in ports[:2])
+    yield (
+        "Read what the subnet manager logs about this port. A NIC with several hosts (multi-host, DPU) needs "
+        "one that supports virtual ports"
+    )
+    reset = shlex.join((*port_query(ports[0]), "reset"))
+    yield f"Restart the link where the log shows no reason: `{reset}`"
+
+
+def _end_test(ports: list[Port]) -> Iterable[Step | str]:
+    yield instruction(f"End the test: `mlxlink -d {ports[0].device.name} --test_mode DS`")
+    yield from enable_steps(ports)
+
+
+def _follow_netdev(ports: list[Port]) -> Iterable[Step | str]:
+    for port in ports[:2]:
+        name = f"{port.device.name}/{port.facts.number}"
+        yield Step(
+            f"Show the netdev that {port.name} follows", ("rdma", "link", "show", name), needs_root=False
+        )
+    yield "Bring up the bond, or the netdev in the other network namespace, that the port follows"
+    yield "Read what the driver logs about this NIC in the kernel log"
+
+
+_OF_HOST = "On the host of the virtual function"
+# NVIDIA DOCA-OFED manual, SR-IOV; ip-link(8); OpenSM manual, virt_enabled.
+_SUPPORT_VIRTUAL = (
+    "Enable virtual ports in the subnet manager (virt_enabled 2 in opensm.conf, or virtualization in UFM), "
+    "and restart it"
+)
+
+
+def _set_up_virtual(ports: list[Port]) -> Iterable[Step | str]:
+    """Give a virtual port what it waits for: GUIDs, the state of the physical port and a subnet manager."""
+    if any(port.unset_guids for port in ports):
+        yield f"{_OF_HOST}, set its GUIDs: `ip link set dev PF vf N node_guid GUID`, the same with port_guid"
+        yield "Then bind the driver of the virtual function again"
+    yield f"{_OF_HOST}, let the port follow the physical port: `ip link set dev PF vf N state auto`"
+    yield _SUPPORT_VIRTUAL
+    yield "On a rented machine, report the port to the provider: all of this is set there"
+
+
+def _enable_virtual(ports: list[Port]) -> Iterable[Step | str]:
+    yield f"{_OF_HOST}, enable it: `ip link set dev PF vf N state auto`, and enable the physical port"
+
+
+def _virtual_states(port: Port) -> tuple[Evidence, ...]:
+    return _state(port), _physical_state(port), *port.unset_guids
+
+
+def _operstate(port: Port) -> tuple[Evidence, ...]:
+    state = map_known(port.health, lambda health: health.netdev_state)
+    if isinstance(state, Unknown):
+        return (_physical_state(port),)
+    return (Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/operstate", state), _state(port))
+
+
+_FAULTY = "The cable, optics or switch port is faulty"
+_WORDS = {
+    PortProblem.UNSTEADY: _Words(
+        f"active, but its link recovers from errors right now. {_FAULTY}, or dirty.",
+        lambda port: (_physical_state(port), _state(port)),
+        _check_signal,
+    ),
+    PortProblem.CONTRADICTORY: _Words(
+        "active, but the driver reports a physical state without a link. The link may be changing right now.",
+        lambda port: (_physical_state(port), _state(port)),
+        lambda ports: ("Check again. If both states stay, update the NIC's firmware and driver",),
+    ),
+    PortProblem.NO_SIGNAL: _Words(
+        f"no signal from the other end. {_FAULTY}, or nothing is plugged in.",
+        lambda port: (_physical_state(port),),
+        _check_cable,
+    ),
+    PortProblem.ASLEEP: _Words(
+        "asleep, so it does not look for a link. An admin or the subnet manager has set it so.",
+        lambda port: (_physical_state(port),),
+        enable_steps,
+    ),
+    PortProblem.TRAINING: _Words(
+        "there is a signal, but link training does not finish. Cable or optics are faulty, or do not support "
+        "the speed.",
+        lambda port: (_physical_state(port), _state(port)),
+        _check_signal,
+    ),
+    PortProblem.RECOVERING: _Words(
+        f"its link recovers from errors, and carries nothing meanwhile. {_FAULTY}, or dirty.",
+        lambda port: (_physical_state(port), _state(port)),
+        _check_signal,
+    ),
+    PortProblem.TESTED: _Words(
+        "its link is in a test mode (Phy Test), which was not ended.",
+        lambda port: (_physical_state(port),),
+        _end_test,
+    ),
+    PortProblem.NO_LINK: _Words(
+        "down, and the driver does not say why.",
+        lambda port: (_physical_state(port), _state(port)),
+        _check_cable,
+    ),
+    # Linux ib_verbs.h, IB_PORT_ACTIVE_DEFER; InfiniBand specification, link state machine.
+    PortProblem.LINK_LOST: _Words(
+        "active, but without its link, and the port waits for the link to come back. If it does not, the "
+        "cable, optics or switch port is faulty.",
+        lambda port: (_physical_state(port), _state(port)),
+        _check_cable,
+    ),
+    PortProblem.NO_CARRIER: _Words(
+        f"no carrier. {_FAULTY} or disabled, nothing is plugged in, or NIC and switch differ in speed or "
+        "FEC.",
+        _operstate,
+        _check_cable,
+    ),
+    PortProblem.DISABLED: _Words(
+        "disabled by an admin, on this node or at the switch.",
+        lambda port: (_physical_state(port),),
+        enable_steps,
+    ),
+    PortProblem.HELD_DOWN: _Words(
+        "its link is up, so the cable works. An admin (ibportstate), the subnet manager, or the firmware of "
+        "a NIC that several hosts share keeps the port down.",
+        lambda port: (_state(port), _physical_state(port)),
+        _release_port,
+    ),
+    PortProblem.NETDEV_DOWN: _Words(
+        "a RoCE port follows its netdev, and the netdev is set down.",
+        lambda port: (
+            Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set"),
+        ),
+        netdev_steps,
+    ),
+    PortProblem.NETDEV_UP: _Words(
+        "its netdev has a link, but the RDMA device reports none. It follows another netdev, such as a bond "
+        "or one in another network namespace, or its driver missed the change.",
+        _operstate,
+        _follow_netdev,
+    ),
+    PortProblem.NETDEV_UNSEEN: _Words(
+        "down, because its netdev is set down or has no carrier.",
+        lambda port: (_state(port),),
+        lambda ports: (
+            "Run `ip link`. Set the netdev up if UP is missing; check cable and switch port if it shows "
+            "NO-CARRIER",
+        ),
+    ),
+    PortProblem.NO_SUBNET_MANAGER: _Words(
+        "the link is up, but no subnet manager has configured the port.",
+        lambda port: (Evidence(f"{port.path}/sm_lid", "0x0"), _state(port)),
+        _check_subnet_manager,
+    ),
+    PortProblem.STALLED: _Words(
+        "the subnet manager stopped halfway, is overloaded or refuses this port.",
+        lambda port: (_state(port),),
+        _check_subnet_manager,
+    ),
+}
+_OF_VIRTUAL = {
+    PortProblem.HELD_DOWN: _Words(
+        "a virtual function, whose link is up. Its port waits until the host has set its GUIDs and its link "
+        "state, and until a subnet manager that supports virtual ports activates it.",
+        _virtual_states,
+        _set_up_virtual,
+    ),
+    PortProblem.NO_SUBNET_MANAGER: _Words(
+        "a virtual function, whose port no subnet manager has configured. There is none, or it does not "
+        "support virtual ports.",
+        _virtual_states,
+        _set_up_virtual,
+    ),
+    PortProblem.STALLED: _Words(
+        "a virtual function, whose port the subnet manager has not activated. It refuses the port, or does "
+        "not support virtual ports.",
+        _virtual_states,
+        _set_up_virtual,
+    ),
+    PortProblem.DISABLED: _Words(
+        "a virtual function, whose port is disabled: by its link state on the host, or with the NIC's port.",
+        _virtual_states,
+        _enable_virtual,
+    ),
+}
+
+
+def _words_of(port: Port, problem: PortProblem) -> _Words:
+    """Return what is said of a port; a GUID of 0 is that of a virtual function, for NICs have their own."""
+    virtual = _OF_VIRTUAL.get(problem) if port.is_virtual or port.unset_guids else None
+    words = virtual or _WORDS[problem]
+    return replace(words, cause=f"{words.cause} Its GUID was never set.") if port.unset_guids else words
 
 
 _add_check(
@@ -145,54 +369,80 @@ _add_check(
     "An RDMA port has no link",
     _ABI,
     ok="Every enabled RDMA port has a link",
-    problem=PortProblem.NO_SIGNAL,
-    cause="no signal from the other end. The cable, optics or switch port is faulty, or nothing is "
-    "plugged in.",
-    evidence=_physical_state,
-    fix=_check_cable,
+    problems=(
+        *(PortProblem.NO_SIGNAL, PortProblem.NO_CARRIER, PortProblem.ASLEEP, PortProblem.TRAINING),
+        *(PortProblem.RECOVERING, PortProblem.TESTED, PortProblem.NO_LINK, PortProblem.LINK_LOST),
+        PortProblem.NETDEV_UNSEEN,
+    ),
+    fix="Bring the link up",
+    note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
+    part_of=("link-layer-wrong", FLAPPING),
 )
 _add_check(
     "ib-port-not-active-disabled",
     "An InfiniBand port is disabled",
     "ibportstate(8) of infiniband-diags",
     ok="No InfiniBand port is disabled",
-    problem=PortProblem.DISABLED,
-    cause="disabled by an admin, on this node or at the switch.",
-    evidence=_physical_state,
-    fix=lambda ports: Plan("Enable the port", enable_steps(ports)),
+    problems=(PortProblem.DISABLED,),
+    fix="Enable the port",
 )
 _add_check(
     "ib-port-not-active-netdev-down",
     "A RoCE port is down because its netdev is down",
     "ip-link(8) of iproute2",
     ok="The netdev of every RoCE port is up",
-    problem=PortProblem.NETDEV_DOWN,
-    cause="a RoCE port follows its netdev, and the netdev is set down.",
-    evidence=lambda port: Evidence(
-        f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set"
-    ),
-    fix=lambda ports: Plan("Set the netdev up", netdev_steps(ports), note=sentences(KEEP)),
+    problems=(PortProblem.NETDEV_DOWN,),
+    fix="Set the netdev up",
+    note=sentences(KEEP),
+)
+_add_check(
+    "ib-port-not-active-link-up",
+    "An RDMA port is down although its link is up",
+    "NVIDIA DOCA-OFED manual, Single Root IO Virtualization, https://docs.nvidia.com/networking/; "
+    "k8snetworkplumbingwg/sriov-network-device-plugin issue 269",
+    ok="No RDMA port is down while its link is up",
+    problems=(PortProblem.HELD_DOWN, PortProblem.NETDEV_UP),
+    fix="Have the port activated",
+    part_of=("link-layer-wrong", FLAPPING),
 )
 _add_check(
     "ib-port-not-active-no-subnet-manager",
     "An InfiniBand port has no subnet manager",
     "opensm(8)",
     ok="Every InfiniBand port has a subnet manager",
-    problem=PortProblem.NO_SUBNET_MANAGER,
-    cause="the link is up, but no subnet manager has configured the port.",
-    evidence=lambda port: Evidence(f"{port.path}/sm_lid", "0x0"),
-    fix=_check_subnet_manager,
+    problems=(PortProblem.NO_SUBNET_MANAGER,),
+    fix="Have the subnet manager configure the port",
 )
 _add_check(
     "ib-port-not-active-subnet-manager-stalled",
     "The subnet manager has not finished configuring an InfiniBand port",
     "opensm(8)",
     ok="Every InfiniBand port is fully configured",
-    problem=PortProblem.STALLED,
-    cause="the subnet manager stopped halfway, is overloaded or refuses this port.",
-    evidence=_state,
-    fix=_check_subnet_manager,
+    problems=(PortProblem.STALLED,),
+    fix="Have the subnet manager configure the port",
 )
+
+
+@AREA.warning(
+    "ib-port-active-without-link",
+    "An InfiniBand port is active, but its link is not up",
+    _ABI,
+    ok="The link of every active InfiniBand port is up",
+    impact="Transfers stall while a link recovers from errors. If it does not recover, the port goes down.",
+    data_path=True,
+    part_of=(FLAPPING,),
+)
+def ib_port_active_without_link(examination: Examination) -> Outcome:
+    """Find ports that are ACTIVE in another physical state than LinkUp."""
+    chosen = _ports_with(examination, (PortProblem.UNSTEADY, PortProblem.CONTRADICTORY))
+    steps = (step for words, ports in chosen.items() for step in words.steps(ports))
+    return found(
+        _causes(chosen),
+        *_evidence(chosen),
+        fix=user_plan("Keep the link up", *steps),
+        severity=None if _WORDS[PortProblem.UNSTEADY] in chosen else Severity.NOTE,
+        devices=devices_of(port for ports in chosen.values() for port in ports),
+    )
 
 
 @AREA.critical(

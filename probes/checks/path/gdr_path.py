@@ -117,7 +117,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
 @AREA.critical(
     "cuda-fails-to-start",
     "CUDA programs fail to start",
-    "CUDA driver API, cuInit, errors 802 and 803",
+    "CUDA driver API, cuInit, errors 3, 802 and 803",
     ok="CUDA programs can start",
     impact="No new program can use this node's GPUs. Programs that are already running are not affected.",
     data_path=True,
@@ -125,6 +125,7 @@ def no_gdr_path(examination: Examination) -> Outcome:
         *("nvidia-not-loaded", "driver-library-mismatch", "gpu-fabric-not-registered"),
         *("fabric-manager-down", "fabric-manager-down-absent", "fabric-manager-down-version"),
         *("nvlsm-down", "nvlsm-missing", "ib-umad-missing", "gpu-driver-start-failed"),
+        *("smmu-sva-missing", "smmu-sva-refused"),
     ),
 )
 def cuda_fails_to_start(examination: Examination) -> Outcome:

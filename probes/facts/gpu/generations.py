@@ -33,9 +33,11 @@ GENERATIONS = (
     GpuGeneration("RTX Blackwell", (12, 0), 570),
     GpuGeneration("GB10", (12, 1), 575),
 )
+GB10 = re.compile(r"\bGB10\b")
+"""In the names of GPUs that use the CPU's memory (DGX Spark)."""
 _BY_DESIGN = (
     (re.compile(r"geforce", re.IGNORECASE), "GeForce GPUs do not support GPUDirect RDMA"),
-    (re.compile(r"\bGB10\b"), "GB10 (DGX Spark) does not support GPUDirect RDMA"),
+    (GB10, "GB10 (DGX Spark) does not support GPUDirect RDMA"),
 )
 
 

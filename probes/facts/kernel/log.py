@@ -17,6 +17,7 @@ from functools import cache
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.pci.nic_families import FAMILIES, MELLANOX
 from probes.host.protocol import CommandOutput, Host
 
 
@@ -46,6 +47,7 @@ class LogKind(Enum):
     PCIE_BANDWIDTH = "PCIe bandwidth limited"
     AER = "PCIe error"
     IOMMU_FAULT = "IOMMU fault"
+    SMMU_SVA = "page tables not shared with a GPU"
     HUNG_TASK = "task blocked"
 
 
@@ -189,8 +191,26 @@ _FORMS = (
     (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
     (LogKind.IOMMU_FAULT, rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})"),
     (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
+    # OGK kernel-open/nvidia/nv-pci.c; arm_smmu_write_ctx_desc() warns if a device has no context descriptors.
+    (LogKind.SMMU_SVA, rf"NVRM: GPU (?P<bdf>{_BDF}): Enabling SMMU SVA feature failed"),
+    (LogKind.SMMU_SVA, r"WARNING: CPU: \d{1,5} PID: \d{1,10} at \S{1,80} arm_smmu_write_ctx_desc\+"),
     (LogKind.HUNG_TASK, r"INFO: task .{1,40}:(?P<number>\d{1,7}) blocked for more than \d{1,6} seconds"),
 )
+
+# Of NICs that are not NVIDIA's, the catalogue of messages says what a line is: its messages by kind.
+_NAMES = "|".join(name for family in FAMILIES if family not in MELLANOX for name in family.modules)
+OTHER_NICS = rf"(?:{_NAMES}) (?P<bdf>{_BDF})(?: [^:]{{1,48}})?"
+_OTHER_NIC = re.compile(rf"(?:{OTHER_NICS}|infiniband (?!mlx[45]_)\S{{1,32}}|irdma): ")
+OTHER_NIC_KINDS = {
+    **dict.fromkeys(("bnxt-stall", "bnxt-reset", "bnxt-storm", "bnxt-doorbells"), LogKind.NIC_HEALTH),
+    **dict.fromkeys(("irdma-critical", "irdma-reset", "irdma-event-queue"), LogKind.NIC_HEALTH),
+    **dict.fromkeys(("ice-reset-failed", "idpf-reset", "efa-dead", "ionic-heartbeat"), LogKind.NIC_HEALTH),
+    **dict.fromkeys(("cxi-disabled", "cxi-pause", "mana-timeout"), LogKind.NIC_HEALTH),
+    **dict.fromkeys(("bnxt-command", "bnxt-command-timeout", "bnxt-verbs", "bnxt-hwrm"), LogKind.NIC_COMMAND),
+    **dict.fromkeys(("irdma-command", "ionic-command", "efa-command"), LogKind.NIC_COMMAND),
+    **dict.fromkeys(("nic-link-down", "cxi-cable", "bnxt-module", "ice-module"), LogKind.NIC_LINK),
+    "bnxt-heat": LogKind.NIC_POWER,
+}
 
 
 @cache
@@ -351,7 +371,7 @@ def recognize(line: str, seconds: Maybe[float]) -> KernelMessage | None:
     """Return the message in a line (without its time) if it is relevant, else None."""
     line = line[:_LINE_LIMIT]
     if _RELEVANT.search(line) is None:
-        return None
+        return _of_other_nic(line, seconds)
     for kind, pattern in _patterns():
         match = pattern.match(line)
         if match is None:
@@ -367,7 +387,33 @@ def recognize(line: str, seconds: Maybe[float]) -> KernelMessage | None:
             module=module.replace("-", "_") if module else None,
             symbol=named.get("symbol"),
         )
-    return None
+    return _of_other_nic(line, seconds)
+
+
+def _of_other_nic(line: str, seconds: Maybe[float]) -> KernelMessage | None:
+    if (match := _OTHER_NIC.match(line)) is None:
+        return None
+    # Most nodes have no such NIC, and no need of the catalogue.
+    from probes.messages.catalogue import KERNEL_OTHER_NICS, catalogue
+    from probes.messages.message import NOTHING_KNOWN, Weight, meaning_of
+
+    said = catalogue(KERNEL_OTHER_NICS).find(line)
+    kind = None if said is None else OTHER_NIC_KINDS.get(said.message.id)
+    if said is None or kind is None:
+        return None
+    if meaning_of(said, {}, NOTHING_KNOWN).weight not in (Weight.CRITICAL, Weight.WARNING):
+        return None
+    return KernelMessage(
+        kind, seconds, printable(line, TEXT_LIMIT), full_bdf(match["bdf"]) if match["bdf"] else None
+    )
+
+
+_NO_CABLE = ("unplugged", "NIC Link is Down")
+
+
+def may_be_unused_port(message: KernelMessage) -> bool:
+    """Return whether the driver of a port without a cable or module logs this when it starts."""
+    return message.kind is LogKind.NIC_LINK and any(words in message.text for words in _NO_CABLE)
 
 
 def is_corrected(message: KernelMessage) -> bool:

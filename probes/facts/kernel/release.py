@@ -24,6 +24,8 @@ DMABUF_OPTION = "CONFIG_DMA_SHARED_BUFFER"
 # mlx5 needs both for DMA-BUF (mlx5/mr.c).
 MLX5_DMABUF_OPTIONS = ("CONFIG_INFINIBAND_USER_MEM", "CONFIG_INFINIBAND_ON_DEMAND_PAGING")
 
+SMMU_SVA_OPTION = "CONFIG_ARM_SMMU_V3_SVA"
+
 
 @frozen
 class KernelFacts:
@@ -39,6 +41,7 @@ class KernelFacts:
     dma_shared_buffer: Maybe[bool]  # CONFIG_DMA_SHARED_BUFFER
     mlx5_dmabuf: Maybe[bool] = _NOT_READ
     """Of MLX5_DMABUF_OPTIONS."""
+    smmu_sva: Maybe[bool] = _NOT_READ  # SMMU_SVA_OPTION, which exists on arm64 alone
 
 
 def probe(host: Host) -> KernelFacts:
@@ -55,6 +58,7 @@ def probe(host: Host) -> KernelFacts:
         modules_disabled=read_modules_disabled(host),
         dma_shared_buffer=all_set(config, DMABUF_OPTION),
         mlx5_dmabuf=all_set(config, *MLX5_DMABUF_OPTIONS),
+        smmu_sva=all_set(config, SMMU_SVA_OPTION),
     )
 
 

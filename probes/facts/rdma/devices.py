@@ -122,8 +122,8 @@ _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 # rxe has 1024 entries per port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
 # (drivers/infiniband/core/cache.c, __ib_cache_gid_add), so a table fills from its start and has holes only
 # where addresses were removed. After this many empty entries in a row, the rest counts as empty.
-_EMPTY_GIDS_IN_A_ROW = 8
-_MAX_GIDS = 256
+EMPTY_GIDS_IN_A_ROW = 8
+MAX_GIDS = 256
 _RATE = re.compile(r"(\d{1,5}(?:\.\d{1,3})?) Gb/sec(?: \((.{1,40}?)\))?")
 
 
@@ -178,11 +178,23 @@ _BLUEFIELDS = range(41682, 41700)
 
 def shows_unknown_speed(rate_text: Maybe[str], hca_type: Maybe[str]) -> bool:
     """Return whether a port shows SDR though its card ("MT4129"), from ConnectX-6 on, has no such speed."""
-    if known(rate_text, "") != "4X SDR":
-        return False
+    number = _device_id(hca_type)
+    return known(rate_text, "") == "4X SDR" and (number in _SINCE_CONNECTX6 or number in _BLUEFIELDS)
+
+
+# drivers/net/ethernet/mellanox/mlx4/main.c and mlx5/core/main.c, MLX4_PCI_DEV_IS_VF and MLX5_PCI_DEV_IS_VF.
+_VIRTUAL = frozenset((0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x101C, 0x101E, 0xA2D3))
+
+
+def is_virtual_hca(hca_type: Maybe[str]) -> bool:
+    """Return whether a device of NVIDIA is a virtual function, which a guest sees without its NIC."""
+    return _device_id(hca_type) in _VIRTUAL
+
+
+def _device_id(hca_type: Maybe[str]) -> int:
+    """Return the PCI device ID that "MT4129" shows; 0 for other text."""
     number = known(hca_type, "").removeprefix("MT")
-    is_number = number.isascii() and number.isdecimal() and len(number) < 6
-    return is_number and (int(number) in _SINCE_CONNECTX6 or int(number) in _BLUEFIELDS)
+    return int(number) if number.isascii() and number.isdecimal() and len(number) < 6 else 0
 
 
 def _word(host: Host, path: str) -> Maybe[str]:
@@ -208,7 +220,7 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
     gids: list[Gid] = []
     failure: Unknown | None = None
     missing = empty = 0
-    for index in range(_MAX_GIDS):
+    for index in range(MAX_GIDS):
         path = f"{port}/gids/{index}"
         gid = _word(host, path)
         if isinstance(gid, Unknown):
@@ -222,7 +234,7 @@ def _gids(host: Host, port: str) -> Maybe[tuple[Gid, ...]]:
             gids.append(Gid(index, gid, kind, _gid_netdev(host, f"{port}/gid_attrs/ndevs/{index}")))
             continue
         empty += 1
-        if empty == _EMPTY_GIDS_IN_A_ROW:
+        if empty == EMPTY_GIDS_IN_A_ROW:
             break
     # An entry may be missing in the table; for other reasons it is empty: old kernels answer EINVAL.
     if failure is not None and (not gids or failure.reason in UNREAD):

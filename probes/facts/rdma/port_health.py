@@ -13,6 +13,7 @@ from enum import Enum
 from functools import cache, partial
 
 from probes.base.frozen import frozen
+from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.protocol import Host
@@ -233,6 +234,7 @@ class PortHealth:
     netdev_mtu_bytes: Maybe[int]
     roce_mtu_bytes: Maybe[int]  # the RDMA MTU that results from the netdev's; NOT_THERE: InfiniBand
     netdev_is_up: Maybe[bool]  # administratively up (IFF_UP)
+    netdev_state: Maybe[str]  # operstate: "up", "down", "dormant", "unknown" (the driver does not say)
     carrier_changes: Maybe[int]  # link-up and link-down events since the netdev was created
     ecn_priorities: Maybe[tuple[int, ...]]  # those that react to congestion; NOT_THERE: not OFED's driver
     traffic_class: Maybe[int]  # of new connections; NOT_THERE: not set, or not OFED's driver
@@ -322,6 +324,7 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         netdev_mtu_bytes=mtu,
         roce_mtu_bytes=_roce_mtu(port, mtu),
         netdev_is_up=map_known(number("flags"), lambda flags: bool(flags & _IFF_UP)),
+        netdev_state=map_known(below, lambda directory: _operstate(host, f"{directory}/operstate")),
         carrier_changes=number("carrier_changes"),
         ecn_priorities=map_known(queues, lambda directory: _ecn(host, f"{directory}/ecn/roce_rp/enable")),
         traffic_class=_traffic_class(host, f"{device.sysfs_path}/tc/{port.number}/traffic_class"),
@@ -359,6 +362,10 @@ def _errors(host: Host, directory: str, names: tuple[str, ...]) -> dict[str, May
         if isinstance(text, Unknown) and text.reason is Reason.IO_ERROR:
             refused = Unknown(text.reason, text.source, text.detail or "not read again after an error")
     return found
+
+
+def _operstate(host: Host, path: str) -> Maybe[str]:
+    return map_known(host.read(path, 64), lambda text: printable(text, 20))
 
 
 def _hw_errors(host: Host, directories: tuple[str, str], names: tuple[str, ...]) -> dict[str, Maybe[int]]:

@@ -21,9 +21,10 @@ from probes.live.events.gpus import GpuEvents
 from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
-from probes.live.model.explanations import CANNOT_EXPLAIN, MESSAGES, explain_xid, explained
+from probes.live.model.explanations import CANNOT_EXPLAIN, XID_UNKNOWN, explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, part
 from probes.live.model.settled import Settled
+from probes.messages.message import Weight
 from probes.queries import kernel_log
 from probes.snapshot.condition import Condition
 
@@ -37,13 +38,14 @@ _BOOT_SECONDS = 300.0  # what drivers log while they start
 _AT_BOOT = (LogKind.NVLINK, LogKind.PCIE_BANDWIDTH)
 _WARNING = 4  # the kernel's priority
 _RELEVANT = re.compile(
-    "NVRM:|nvidia|nv_peer_mem|peer_?mem|mlx[45]_(?:core|ib)|infiniband|\bib_(?:core|uverbs|umad|cm)\b|\brdma_rxe\b|\bAER:|pcieport|DMAR|AMD-Vi|arm-smmu|iommu",
+    r"NVRM:|nvidia|nv_peer_mem|peer_?mem|mlx[45]_(?:core|ib)|infiniband|\bib_(?:core|uverbs|umad|cm)\b"
+    rf"|\brdma_rxe\b|\bAER:|pcieport|DMAR|AMD-Vi|arm-smmu|iommu|\b{log.OTHER_NICS}",
     re.IGNORECASE,
 )
-_TAINT = re.compile("inheriting taint|taints kernel")  # at each load of the proprietary or unpackaged driver
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+")
-_LINK_DOWN = re.compile(r": (Port: \d{1,3} )?Link (?:down|DOWN)$")
+_LINK_DOWN = re.compile(r": (Port: \d{1,3} )?(?:NIC )?Link (?:is )?(?:down|DOWN|Down)$")
 _ONE_CHANGE_SECONDS = 5.0
+_NO_EVENT = (Weight.HARMLESS, Weight.FOLLOWS)
 _FINE = (LogKind.UNSIGNED, LogKind.LOCKDOWN, LogKind.HUNG_TASK)
 _CRITICAL_XIDS = (*kernel_log.LOST, *kernel_log.GSP)
 
@@ -144,16 +146,20 @@ class KernelEvents:
 
 def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> LiveEvent | None:
     known = log.recognize(message.text, message.at)
-    text = printable(message.text, _TEXT)
-    if known is None:
-        is_harmless = message.priority > _WARNING or _TAINT.search(message.text)
-        if is_harmless or not _RELEVANT.search(message.text):
-            return None
-        return LiveEvent(at, EventKind.KERNEL_MESSAGE, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN)
-    kind = known.kind
-    is_boot = message.at < _BOOT_SECONDS
-    if is_boot and (kind in _AT_BOOT or (kind is LogKind.NIC_LINK and "unplugged" in message.text)):
+    if known is None and (message.priority > _WARNING or not _RELEVANT.search(message.text)):
         return None
+    is_boot = message.at < _BOOT_SECONDS
+    if is_boot and known and (known.kind in _AT_BOOT or log.may_be_unused_port(known)):
+        return None
+    text, meaning = printable(message.text, _TEXT), kernel_log.meaning_of(message.text)
+    explanation = kernel_log.explanation_of(meaning) or CANNOT_EXPLAIN
+    if known is None:
+        weight = Weight.NOTE if meaning is None else meaning.weight
+        if weight in _NO_EVENT:
+            return None
+        severity = Severity.NOTE if weight is Weight.NOTE else Severity.WARNING
+        return LiveEvent(at, EventKind.KERNEL_MESSAGE, severity, "kernel log", text, explanation)
+    kind = known.kind
     subject = known.bdf or known.module or "kernel log"
     if kind is LogKind.HUNG_TASK and known.number:
         subject = f"pid {known.number}"
@@ -169,8 +175,8 @@ def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> Li
         said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")
         where = f"{name} ({subject})" if name else subject
         text = f"Xid {number} on {where}: {said.rstrip('.')}"
-        return LiveEvent(at, EventKind.XID, severity, subject, text, explain_xid(number))
-    explanation = MESSAGES.get(kind, CANNOT_EXPLAIN)
+        explanation = kernel_log.explanation_of(meaning) or XID_UNKNOWN
+        return LiveEvent(at, EventKind.XID, severity, subject, text, explanation)
     text = f"{name}: {text}" if name else text
     if kind is LogKind.GPU_LOST:
         return LiveEvent(at, EventKind.GPU_LOST, Severity.CRITICAL, subject, text, explanation)

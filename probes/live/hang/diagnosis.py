@@ -310,7 +310,7 @@ def node_clues(facts: HangFacts, motion: Motion) -> Iterator[Clue]:
     yield from _queue_pairs(facts.ranks)
     yield from (_thread(thread, facts.ranks) for thread in facts.threads if not thread.is_driver)
     if facts.log is not None:
-        for problem in [found for found in facts.log.facts.problems if not found.is_note][:_PROBLEMS]:
+        for problem in [found for found in facts.log.facts.problems if found.is_cause][:_PROBLEMS]:
             text = f"{problem.title} ({plural(problem.seen.count, 'line')}, last in {problem.seen.last})"
             yield Clue("NCCL log", text, next_step=f"gdrtop nccl-log {problem.seen.last.file}")
 

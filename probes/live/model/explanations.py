@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from probes.base.evidence import Severity
-from probes.facts.kernel.log import LogKind
 from probes.facts.rdma.port_health import Harm
 from probes.live.model.sample import EventKind, LiveEvent, PathWord
-from probes.queries import kernel_log
 
 EXPLANATIONS = {
     EventKind.PROCESS_STARTED: "The process has created queue pairs, so it can use RDMA from now on.",
@@ -53,8 +51,8 @@ def explained(at: float, kind: EventKind, severity: Severity, subject: str, text
 
 
 PORT_DOWN = (
-    "The link is down: cable, optic, switch port, or it was disabled. Jobs on the port fail with completion "
-    "error 12 after about a minute."
+    "The port is down. The doctor shows why: no signal, disabled, or kept down while its link is up. Jobs on "
+    "the port fail with completion error 12 after about a minute."
 )
 PORT_UP = "The port works again. A job that failed in the meantime has to be restarted."
 PORT_WAITS = (
@@ -70,6 +68,7 @@ NIC_PCIE_LINK = (
     "The NIC's PCIe link was retrained. Look for PCIe errors (AER) in the kernel log, then reseat "
     "the card or its riser. A NIC does not slow its link down while it is idle."
 )
+XID_UNKNOWN = "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"
 CANNOT_EXPLAIN = "A kernel message about GPUs, NICs or what connects them."
 
 PATHS = {
@@ -103,62 +102,3 @@ ERRORS = {
     "this much costs bandwidth. Look for several senders to one receiver.",
     Harm.FLAP: PORT_FLAPPING,
 }
-
-_XIDS = {
-    kernel_log.LOST: EXPLANATIONS[EventKind.GPU_LOST],
-    kernel_log.GSP: "The GPU's system processor (GSP) timed out. Jobs and nvidia-smi hang. Drain the node, "
-    "then reset the GPU or reboot.",
-    kernel_log.MEMORY: "A GPU memory error. Jobs may have died. Run nvidia-smi -q -d ROW_REMAPPER,ECC, and "
-    "reset the GPU when it is idle. Replace it if remapping failed (Xid 64).",
-    kernel_log.NVLINK: "An NVLink error. Run nvidia-smi nvlink -e. Reset the GPUs, and replace the part if "
-    "it returns.",
-    kernel_log.PROGRAM: "Usually a bug in the program, or its peers died. If it hits many programs, suspect "
-    "the hardware.",
-    (kernel_log.RECOVERY,): "The GPU needs a reset or a reboot after another Xid: the message says which. "
-    "New jobs on it fail until then.",
-}
-
-MESSAGES = {
-    LogKind.SXID: "An NVSwitch reported an error. After a fatal SXid, CUDA returns error 802 until the GPUs "
-    "are reset.",
-    LogKind.GPU_LOST: EXPLANATIONS[EventKind.GPU_LOST],
-    LogKind.NVLINK: "The driver did not find all NVLinks. Run nvidia-smi nvlink -s.",
-    LogKind.GPU_DRIVER: "The GPU driver did not start. Compare the versions of the module and its "
-    "libraries, then reload the module.",
-    LogKind.PEERMEM: "The peer memory module logged a message. Without the module, jobs need DMA-BUF for "
-    "GPUDirect RDMA.",
-    LogKind.P2P_REFUSED: "The GPU driver refused a NIC access to GPU memory. Registering that memory failed "
-    "(errno 524).",
-    LogKind.SYMBOL_VERSION: "The module was built against different kernel or OFED headers. Rebuild it with "
-    "DKMS.",
-    LogKind.UNKNOWN_SYMBOL: "The module needs another module that is missing or too old. Run the doctor "
-    "for details.",
-    LogKind.OTHER_KERNEL: "The module was built for another kernel. Rebuild it with DKMS.",
-    LogKind.UNSIGNED: "An unsigned module was loaded. It works unless the kernel enforces signatures.",
-    LogKind.SIGNATURE_REJECTED: "The kernel rejects the module's signature. Sign the module and enroll "
-    "the key with mokutil.",
-    LogKind.LOCKDOWN: "Kernel lockdown (Secure Boot) blocked an operation.",
-    LogKind.NIC_HEALTH: "The NIC's firmware reported a fault. Jobs lose the NIC while it recovers. Run "
-    "devlink health show, and update the firmware.",
-    LogKind.NIC_COMMAND: "A firmware command failed, such as a memory registration or a queue pair setup. "
-    "Update the firmware if it happens again.",
-    LogKind.NIC_POWER: "The NIC has too little power or is too hot, and slows down. Check power and cooling.",
-    LogKind.NIC_LINK: PORT_DOWN,
-    LogKind.PCIE_BANDWIDTH: "The PCIe link has less bandwidth than the device supports. Check the slot and "
-    "the riser.",
-    LogKind.AER: "A PCIe error. Corrected errors cost little bandwidth; many of them mean a bad riser, slot "
-    "or card.",
-    LogKind.IOMMU_FAULT: "The IOMMU blocked a DMA, so a peer-to-peer transfer failed. Check the IOMMU mode "
-    "(iommu=pt) and ACS with the doctor.",
-    LogKind.HUNG_TASK: "A process has waited in the kernel for more than two minutes. It often waits for a "
-    "device or storage that does not respond.",
-}
-
-
-def explain_xid(number: int | None) -> str:
-    """Return what an Xid means, by its group in NVIDIA's catalog."""
-    for numbers, text in _XIDS.items():
-        if number in numbers:
-            return text
-    look_up = "Look up the number in NVIDIA's Xid catalog: https://docs.nvidia.com/deploy/xid-errors/"
-    return kernel_log.OTHERS.get(number or 0, look_up)

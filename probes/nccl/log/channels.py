@@ -14,6 +14,9 @@ MOST_RANKS = 4096
 _MOST_DEVICES = 16
 _MOST_FLUSHES = 8  # NCCL has three kinds
 _CHANNEL_START = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d[^\r\n]{0,80}\[(send|receive)\]")
+_PATH_ENDS = re.compile(r"$|[\s\"'`,;|\\<>(){}\[\]]")
+"""What ends a path, as in JSON, CSV and HTML; RCCL goes on after a blank. A torn line goes on with a word."""
+_ACROSS_NODES = "P2P/MNNVL"
 _RankKey = tuple[str, int, int]
 
 
@@ -79,6 +82,7 @@ class ChannelTable:
     def __init__(self) -> None:
         self.totals = RankCounts()
         self.local = 0  # inside nodes
+        self.nvlink = 0  # of an NVLink domain that may span nodes
         self.flushes: dict[str, int] = {}  # after a receive, by kind
         self.cut = 0  # lines
         self.repeated = 0  # network channels whose lines Ray left out
@@ -106,11 +110,14 @@ class ChannelTable:
     ) -> None:
         """Count a line with a channel."""
         sender, receiver, direction, path = match.groups()
-        if direction is None:
-            self.local += line.lines * line.repeats
+        if direction is None and not path.startswith("NET/"):
+            if path.startswith(_ACROSS_NODES):
+                self.nvlink += line.lines * line.repeats
+            else:
+                self.local += line.lines * line.repeats
             return
-        rank = int(sender if direction == "send" else receiver)
-        self._network_path(path, rank, direction, place, header, is_whole, line)
+        rank = int(receiver if direction == "receive" else sender)
+        self._network_path(path, rank, direction or "send", place, header, is_whole, line)
 
     def collnet(
         self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool, line: Count
@@ -141,7 +148,7 @@ class ChannelTable:
             self._count(counted, direction, "unknown", place, lines)
             return
         network, number, proxy, gdr, pci, shared, flush, rest = match.groups()
-        is_clean = is_whole and not rest.strip()
+        is_clean = (is_whole and not rest.strip()) or bool(rest and _PATH_ENDS.match(rest))
         if not is_clean:
             self.cut += lines
         # Without its end, a line shows nothing, unless what follows the number has begun.

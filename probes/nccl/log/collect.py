@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from probes.base.text import printable
+from probes.messages.catalogue import catalogue, explain
+from probes.messages.message import Context, Weight, version_numbers
 from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
-from probes.nccl.log.diagnostics import DIAGNOSTICS_KIND, read_diagnostic
+from probes.nccl.log.diagnostics import read_diagnostic
 from probes.nccl.log.facts import (
     Capability,
     Communicators,
@@ -31,9 +33,8 @@ from probes.nccl.log.grammar import (
     devices_in,
     distance_word,
     parse,
-    version_numbers,
 )
-from probes.nccl.log.problems import Explanation, explain_notice, explain_torch, explain_warning
+from probes.nccl.log.problems import ProblemLine, context_of, problem_of, unequal_mtu
 from probes.nccl.variables.catalogue import meaning_of
 
 
@@ -76,12 +77,14 @@ ALIKE_BYTES = 130  # of a warning, which decide that it is like another one
 _MOST_KINDS = 4096  # of warnings
 _MOST_CHANNEL_LINES = 1 << 15  # that differ in more than the channel: 8 of each of MOST_RANKS
 _MOST_REPORTERS = 8
+_OTHER_PROGRAMS = frozenset(("libfabric", "rdma-core", "SHARP", "UCC", "UCX"))
+_MESSAGES_OF_TABLES = ("nccl-no-ib-device", "no-verbs")
+_AT_INFO = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE)  # what NCCL calls INFO and is worth a line
 _NUMBERS = b"0123456789abcdef"  # decimal and hexadecimal
 _CHANNELS = ("NCCL INFO Channel", "NCCL INFO CollNet", "NCCL INFO Ring")
-_UNEXPLAINED = ("warning", "notice", DIAGNOSTICS_KIND)
 _DIGITS = re.compile(r"\d+")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
-_COMPLETED = re.compile(r"last completed work: (-?\d{1,20})")
+_COMPLETED = re.compile(r"last completed (?:NCCL )?work: (-?\d{1,20})")
 
 
 class Collector:
@@ -100,6 +103,8 @@ class Collector:
         self._left_out = 0
         self._alike: dict[bytes, Alike] = {}
         self._newest_alike: Alike | None = None
+        self._messages: set[str] = set()  # ids of those that were read
+        self._nothing: set[bytes] = set()  # lines that are no message, but for their numbers
         self._slowest: tuple[int, str, Place] | None = None  # last completed work
         self._tables: dict[str, dict[object, Tally]] = {}
         self._reporters: dict[object, dict[str, None]] = {}
@@ -118,12 +123,14 @@ class Collector:
             Kind.COMMUNICATOR: self._communicator,
             Kind.INIT: self._init,
             Kind.USING: self._using,
-            Kind.NO_DEVICE: partial(self._mention, "no-device"),
+            Kind.NO_DEVICE: partial(self._mention, "nccl-no-ib-device"),
             Kind.NO_VERBS: partial(self._mention, "no-verbs"),
-            Kind.PLUGIN: partial(self._numbered, "plugin"),
+            Kind.QUEUE_PAIR: self._queue_pair,
+            Kind.PLUGIN: self._plugin,
             Kind.NVLS: partial(self._numbered, "nvls"),
             Kind.VERSION: self._version,
             Kind.WARNING: self._warning,
+            Kind.MESSAGE: self._message,
             Kind.NOTICE: self._notice,
             Kind.DIAGNOSTIC: self._diagnostic,
             Kind.TORCH: self._torch,
@@ -198,16 +205,19 @@ class Collector:
     def facts(self, files: tuple[LogFile, ...]) -> LogFacts:
         """Return all that was read."""
         self._take_counted()
-        versions = self._mentions("version")
+        versions, settings = self._mentions("version"), self._settings()
+        networks, nics = self._mentions("network"), self._mentions("nic")
+        beside = self._messages | {name for name in _MESSAGES_OF_TABLES if name in self._tables}
+        problems = self._problems(context_of(versions, settings, networks, nics, frozenset(beside)))
         return LogFacts(
             files=files,
             nccl_lines=self.nccl_lines,
             cut_lines=self._cut + self._channels.cut,
             versions=versions,
-            networks=self._mentions("network"),
+            networks=networks,
             plugins=self._mentions("plugin"),
-            nics=self._mentions("nic"),
-            no_device=next(iter(self._mentions("no-device")), None),
+            nics=nics,
+            no_device=next(iter(self._mentions("nccl-no-ib-device")), None),
             no_verbs=next(iter(self._mentions("no-verbs")), None),
             capabilities=self._capabilities(),
             distances=self._distances(versions),
@@ -216,14 +226,15 @@ class Collector:
             diagnostics=self._mentions("diagnostics"),
             rings=self._rings,
             communicators=self._comms,
-            settings=self._settings(),
-            problems=self._problems(),
+            settings=settings,
+            problems=problems,
             ranks=self._channels.all_ranks(),
             more_ranks=self._channels.more_ranks,
             send=self._channels.totals.channels("send"),
             receive=self._channels.totals.channels("receive"),
             flushes=dict(self._channels.flushes),
             local_channels=self._channels.local,
+            nvlink_channels=self._channels.nvlink,
             repeated_channels=self._channels.repeated,
             first_unknown=self._channels.totals.first_unknown,
             left_out=self._left_out,
@@ -274,7 +285,7 @@ class Collector:
 
     def _distances(self, versions: tuple[Mention, ...]) -> tuple[Distance, ...]:
         numbers = {version_numbers(version.text) for version in versions}
-        version = numbers.pop() if len(numbers) == 1 else None
+        version = numbers.pop() if len(numbers) == 1 and () not in numbers else None
         found = []
         for _, (state, gpu, nic, distance, limit, read), seen in self._rows("distance"):
             words = None
@@ -317,7 +328,7 @@ class Collector:
 
     def _settings(self) -> tuple[Setting, ...]:
         rows = self._rows("setting")
-        return tuple(Setting(name, value, meaning_of(name), seen) for _, (name, value), seen in rows)
+        return tuple(Setting(name, value, meaning_of(name, value), seen) for _, (name, value), seen in rows)
 
     def _communicator(
         self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
@@ -354,15 +365,61 @@ class Collector:
         if is_whole or version_numbers(match[1]):
             self._tally("version", match[1], match[1], place)
 
-    # Errors
+    def _queue_pair(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        if header is not None:
+            self._tally("mtu", (header.host, match[1]), match[0], place, (header.host, match[1]))
+
+    # Messages
 
     def _warning(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         source = "" if header is None else header.source
-        explain = partial(explain_warning, source=source)
-        self._problem(explain, match.string.removeprefix("NCCL WARN "), place, header)
+        text = match.string.removeprefix("NCCL WARN ")
+        self._problem(ProblemLine(catalogue().find(f"{source} NCCL WARN {text}")), text, place, header)
 
     def _notice(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._problem(explain_notice, match.string.removeprefix("NCCL ATTN "), place, header)
+        text = match.string.removeprefix("NCCL ATTN ")
+        self._problem(ProblemLine(catalogue().find(text), "notice", is_notice=True), text, place, header)
+
+    def _plugin(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        self._numbered("plugin", match, place, header, is_whole)
+        self._asked(match[0], place, header, _AT_INFO[:2])
+
+    def _message(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+        self._asked(match[0], place, header, _AT_INFO)
+
+    def other(self, text: str, place: Place, version: str | None = None) -> None:
+        """Read a line of another library, or RCCL's version."""
+        if not self._has_begun:
+            return
+        if version is not None:
+            self._tally("version", version, version, place)
+        else:
+            self._asked(text, place, None, _AT_INFO, _OTHER_PROGRAMS)
+
+    def _asked(
+        self,
+        text: str,
+        place: Place,
+        header: Header | None,
+        weights: tuple[Weight, ...],
+        programs: frozenset[str] = frozenset(),
+    ) -> None:
+        """Ask what a line means that need not mean anything."""
+        begin = text[:ALIKE_BYTES].encode("utf-8", "replace")
+        alike = begin.translate(None, _NUMBERS)
+        if alike in self._nothing:
+            return
+        found = catalogue().find(text)
+        if found is not None and found.message.is_general:
+            found = None
+        if found is None or (programs and found.message.program not in programs):
+            is_said = False
+        else:
+            is_said = explain(found).weight in weights
+        if is_said and not self._is_flood(begin, place.file, place.line):
+            self._problem(ProblemLine(found), text, place, header)
+        elif not is_said and len(self._nothing) < _MOST_KINDS:
+            self._nothing.add(alike)
 
     def _diagnostic(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         result = read_diagnostic(match[1])
@@ -371,7 +428,7 @@ class Collector:
         if result.problem is None:
             self._tally("diagnostics", _DIGITS.sub("#", result.text), result.text, place)
         else:
-            self._problem(lambda _: result.problem, result.text, place, header, result.rank)
+            self._problem(result.problem, result.text, place, header, result.rank)
 
     def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
         said = _TORCH_RANK.search(match.string)
@@ -382,8 +439,9 @@ class Collector:
             if self._slowest is None or work < self._slowest[0]:
                 self._slowest = (work, rank, place)
         begin = match.string[:ALIKE_BYTES].encode("utf-8", "replace")
-        if explain_torch(match.string) is not None and not self._is_flood(begin, place.file, place.line):
-            self._problem(explain_torch, match.string, place, header, rank)
+        found = catalogue().find(match.string)
+        if found is not None and not self._is_flood(begin, place.file, place.line):
+            self._problem(ProblemLine(found), match.string, place, header, rank)
 
     def _is_flood(self, text: bytes, file: str, line: int) -> bool:
         """Return whether too many lines like this one were read; they are only counted."""
@@ -404,21 +462,17 @@ class Collector:
         return True
 
     def _problem(
-        self,
-        explain: Callable[[str], Explanation | None],
-        text: str,
-        place: Place,
-        header: Header | None,
-        reporter: str = "",
+        self, line: ProblemLine, text: str, place: Place, header: Header | None, reporter: str = ""
     ) -> None:
-        explanation = explain(text)
-        if explanation is None:
-            return
-        what = text if explanation.kind in _UNEXPLAINED else explanation.title
-        key = (explanation.kind, _DIGITS.sub("#", what)[:120])
+        kind, what = line.kind, text
+        if line.found is not None:
+            self._messages.add(line.found.message.id)
+            meaning = explain(line.found)
+            kind, what = meaning.id, meaning.title
+        key = (kind, _DIGITS.sub("#", what)[:120])
         if header is not None:
             reporter = f"{header.host}:{header.pid}[{header.device}]"
-        is_listed = self._tally("problem", key, text, place, explanation)
+        is_listed = self._tally("problem", key, text, place, line)
         alike, self._newest_alike = self._newest_alike, None
         if alike is not None and is_listed:
             alike.problem = key
@@ -427,20 +481,27 @@ class Collector:
             if len(reporters) < _MOST_REPORTERS:
                 reporters[reporter] = None
 
-    def _problems(self) -> tuple[Problem, ...]:
-        found = []
+    def _problems(self, context: Context) -> tuple[Problem, ...]:
+        mtus: dict[str, dict[str, Mention]] = {}
+        for _, (host, mtu), seen in self._rows("mtu"):
+            mtus.setdefault(host, {})[mtu] = seen
+        unequal = unequal_mtu(mtus, context.version)
+        found: list[Problem] = []
         skipped: dict[object, list[Alike]] = {}
         for alike in self._alike.values():
             if alike.skipped:
                 skipped.setdefault(alike.problem, []).append(alike)
-        for key, detail, seen in self._rows("problem"):
-            assert isinstance(detail, Explanation)
+        for key, line, seen in self._rows("problem"):
             for alike in skipped.get(key, ()):
                 seen = with_skipped(seen, alike)
-            ranks = tuple(self._reporters.get(key, ()))
-            title, cause = printable(detail.title, 200), detail.cause
-            if detail.kind == "watchdog-failure" and self._slowest is not None:
+            problem = problem_of(line, context, seen, tuple(self._reporters.get(key, ())))
+            if self._slowest is not None and _COMPLETED.search(seen.text):
                 work, rank, place = self._slowest
-                cause = f"{cause} The lowest last completed work in the log is {work}, on {rank} ({place})."
-            found.append(Problem(detail.kind, title, cause, detail.fix, seen, ranks, detail.is_note))
-        return tuple(found)
+                lowest = f"The lowest last completed work in the log is {work}, on {rank} ({place})."
+                problem = replace(problem, cause=f"{problem.cause} {lowest}".strip())
+            found.append(problem)
+        files = {
+            name: number for number, name in enumerate(dict.fromkeys(each.seen.first.file for each in found))
+        }
+        found.sort(key=lambda each: (files[each.seen.first.file], each.seen.first.line))
+        return (*found,) if unequal is None else (unequal, *found)

@@ -116,6 +116,13 @@ class Problem:
     seen: Mention  # its text is the first line
     ranks: tuple[str, ...] = ()  # who reports it, the first of them
     is_note: bool = False  # no error: NCCL goes on
+    severity: str = "unknown"  # "critical", "warning", "note", "harmless"; "follows": from another error
+    proves: str = ""  # of the path: "gdr", "no-gdr", "host", "nvlink"; "": nothing
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether it may be why a job fails or is slow; what follows from another error is not."""
+        return self.severity in ("critical", "warning") and not self.is_note
 
 
 @frozen
@@ -176,6 +183,7 @@ class LogFacts:
     receive: Channels = Channels()
     flushes: dict[str, int] = field(default_factory=dict)  # "None", "C2c", "Always" (2.31) -> receives
     local_channels: int = 0  # inside nodes: P2P, shared memory
+    nvlink_channels: int = 0  # of an NVLink domain that spans nodes: P2P/MNNVL
     repeated_channels: int = 0  # of the unknown ones, whose lines Ray left out
     first_unknown: Place | None = None  # the first line of a channel whose path is unknown
     left_out: int = 0  # mentions beyond the limits of the tables
@@ -184,6 +192,11 @@ class LogFacts:
     def channels(self) -> Channels:
         """The network channels of all ranks."""
         return self.send + self.receive
+
+    @property
+    def first_fatal(self) -> Problem | None:
+        """The first error that ends a job."""
+        return next((problem for problem in self.problems if problem.severity == "critical"), None)
 
 
 class State(Enum):

@@ -19,13 +19,21 @@ INTEREST = re.compile(
     rb"|NET/|GPU Direct RDMA|Connected all"
     rb"|Using network|DMA-BUF is|NCCL_"
     rb"|comm 0x|nccl\w{1,40} comm 0x|\[Rank \d{1,9}\] \w{1,40} comm 0x|NVLS multicast|Call to |ibv_"
-    rb"|Failed to open libibv|Count not open |dlvsym failed|cuMem host )"
-    rb"|WARN |ATTN |DIAG |version \d|error in)|\.cpp|Utils\.)"
+    rb"|Failed to |Co(?:unt|uld) not |dlvsym failed|cuMem host |MNNVL |Plugin |P2P is |RAS decl|Unable to )"
+    rb"|WARN |ATTN |DIAG |version \d|error in)|\.cpp|Utils\.|\(SeqNum=)"
 )
 """What begins a line worth reading; a literal first, so that other lines cost next to nothing.
 
 The group is what a channel's line says after the number of the channel, up to its end.
 """
+
+
+OTHERS = (b"libibverbs: ", b"libfabric:", b"UCX  ", b"] ERROR ", b"RCCL version")
+"""What stands in lines of other libraries that say why a network does not start, and of RCCL."""
+OF_OTHERS = re.compile(
+    rb"(?:libibverbs: (?:Warning|Fatal)|libfabric:\d|UCX  (?:ERROR|WARN|FATAL)|\] ERROR "
+    rb"|RCCL version :? ?(?P<version>\d[\w.+-]{0,60}))[^\n]*"
+)
 
 
 class Kind(Enum):
@@ -47,7 +55,9 @@ class Kind(Enum):
     PLUGIN = "plugin"
     NVLS = "nvls"
     VERSION = "version"
-    WARNING = "warning"  # WARN, and INFO lines of failed calls
+    QUEUE_PAIR = "queue-pair"
+    WARNING = "warning"
+    MESSAGE = "message"  # INFO that may say why something failed
     NOTICE = "notice"  # ATTN of 2.32, which is never an error
     DIAGNOSTIC = "diagnostic"  # DIAG of 2.31: a result of NCCL's diagnostics
     TORCH = "torch"
@@ -58,14 +68,14 @@ _PEER = r"(\d{1,9})(?:\[[0-9a-fA-F]{1,16}\])?"
 _ARROW = r"(?:->|-&gt;|-\\u003e)"  # as in HTML and JSON
 # "Ring 00 : 1 -> 2" up to 2.6; %02d/%d since 2.12; bus ids in brackets up to 2.18.1, NVML numbers later.
 CHANNEL = re.compile(
-    rf"(?:Channel \d{{1,5}}(?:/\d{{1,5}})?|Ring \d\d) : {_PEER} {_ARROW} {_PEER} (?:\[(send|receive)\] )?"
-    r"via (.{0,400})"
+    rf"(?:Channel \d{{1,5}}(?:/\d{{1,5}})?|Ring \d\d) : {_PEER} {_ARROW} {_PEER} +(?:\[(send|receive)\] +)?"
+    r"via +(.{0,400})"
 )
 COLLNET = re.compile(rf"CollNet \d{{1,5}}/\d{{1,5}} : {_NUMBER} \[(send|receive)\] via COLL(.{{0,400}})")
 # Names of networks contain blanks. The number in parentheses is the rank whose NIC is used (PXN). Lines of
 # receiving channels end with the kind of flush from 2.31 on.
 NETWORK_PATH = re.compile(
-    r"NET/([^/]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(?:/flush=(\w{1,16}))?(.*)"
+    r"NET/([^/:\[]{1,64})/(\d{1,9})(?:\((\d{1,9})\))?(/GDRDMA)?(\(PCI\))?(/Shared)?(?:/flush=(\w{1,16}))?(.*)"
 )
 TORN_INIT = re.compile(
     r"NCCL INFO (?:\[Rank \d{1,9}\] )?(?:nccl\w{1,40} )?comm 0x(?!.*(?:START|COMPLETE|nRanks))"
@@ -97,15 +107,11 @@ _PLUGIN = re.compile(r"NET/Plugin ?: ?(.{1,300})")
 _OFI = re.compile(r"NET/(OFI .{1,200})")
 _NO_VERBS = re.compile(r"(?:Failed to open libibverbs\.so\[\.1\]|Co(?:unt|uld) not open libibverbs\.so\.1)")
 _NVLS = re.compile(r"(NVLS multicast .{1,200})")
-_COMPLETION = re.compile(r"NET/IB(?:/GIN)? ?: .{0,80}Got completion")
-_FAILED_CALL = re.compile(
-    r"(?:Call to \S{1,60}|ibv_\w{1,40}\(\)|NET/MLX5: Call to \S{1,60}) failed(?!.*retrying \d)"
-)
-_NOTE = re.compile(
-    r"dlvsym failed on mlx5dv_|cuMem host allocations do not|NET/IB : Failed to open mlx5dv symbols"
-    r"|NET/OFI GDR support reported to NCCL but"
-    r"|NET/IB: (?:rail policy was set to|Unrecognized NCCL_IB_RAIL_POLICY)"
-)
+_QUEUE_PAIR = re.compile(r"NET/IB ?: .{0,120}? q(?:pn|p_num) \d{1,10} mtu (\d)\b")
+_ASKED = (
+    *("NET/", "Call to ", "ibv_", "Failed to ", "dlvsym ", "cuMem host ", "MNNVL ", "Plugin "),
+    *("P2P is ", "RAS decl", "Unable to ", "Could not "),
+)  # begins of messages that the catalogue may know
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,60})")
 
 _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
@@ -115,11 +121,9 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("NET/", Kind.CAPABILITY, _CAPABILITY),
     ("NET/", Kind.USING, _USING),
     ("NET/", Kind.NO_DEVICE, _NO_DEVICE),
+    ("NET/", Kind.QUEUE_PAIR, _QUEUE_PAIR),
     ("NET/", Kind.PLUGIN, _PLUGIN),
-    ("NET/", Kind.WARNING, _NOTE),
     ("NET/", Kind.PLUGIN, _OFI),
-    ("NET/", Kind.WARNING, _COMPLETION),
-    ("NET/", Kind.WARNING, _FAILED_CALL),
     ("GPU Direct", Kind.DISTANCE, _DISTANCE),
     ("Connected all r", Kind.RINGS, _RINGS),
     ("Using", Kind.NETWORK, _NETWORK),
@@ -128,12 +132,8 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("comm", Kind.COMMUNICATOR, _COMMUNICATOR),
     ("", Kind.INIT, _INIT),
     ("NVLS", Kind.NVLS, _NVLS),
-    ("Call to", Kind.WARNING, _FAILED_CALL),
     ("Failed to open", Kind.NO_VERBS, _NO_VERBS),
     ("Count not open", Kind.NO_VERBS, _NO_VERBS),
-    ("dlvsym", Kind.WARNING, _NOTE),
-    ("cuMem", Kind.WARNING, _NOTE),
-    ("ibv_", Kind.WARNING, _FAILED_CALL),
 )
 _ANY = re.compile(r"(.{0,1500})")
 _WORDS = {"NCCL WARN ": Kind.WARNING, "NCCL ATTN ": Kind.NOTICE, "NCCL DIAG ": Kind.DIAGNOSTIC}
@@ -146,7 +146,8 @@ def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
         for start, kind, pattern in _INFO:
             if message.startswith(start) and (match := pattern.match(message)):
                 return kind, match
-        return None
+        asked = _ANY.match(message) if message.startswith(_ASKED) else None
+        return None if asked is None else (Kind.MESSAGE, asked)
     said = _WORDS.get(text[:10])
     if said is Kind.WARNING and (match := _NO_VERBS.match(text, 10)):
         return Kind.NO_VERBS, match
@@ -158,10 +159,17 @@ def parse(text: str) -> tuple[Kind, re.Match[str]] | None:
     return None if match is None else (Kind.TORCH, match)
 
 
+_DEVICE = re.compile(r"\[(\d{1,4})\](?:=\{([^{}]{1,400})\}|([^\s\[\]]{1,80}))")
+_MEMBER = re.compile(r"\[\d{1,4}\] ?([^\s\[\],]{1,80})")
+
+
 def devices_in(using: str) -> list[str]:
-    """Return the devices of `Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:…`."""
+    """Return the devices of `Using [0]mlx5_0:1/RoCE [1]={[1] mlx5_1:1/RoCE, [2] mlx5_2:1/RoCE}`."""
     listed = using.partition(";")[0]
-    return [f"[{number}] {name}" for number, name in re.findall(r"\[(\d{1,4})\]([^\s\[\]]{1,80})", listed)]
+    return [
+        f"[{number}] {name or '+'.join(_MEMBER.findall(merged))}"
+        for number, merged, name in _DEVICE.findall(listed)
+    ]
 
 
 # NCCL's words for distances, which were renumbered again and again: src/graph/topo.cc topoPathTypeStr and
@@ -174,16 +182,9 @@ _ORDERS: tuple[tuple[tuple[int, int, int], str], ...] = (
     ((2, 27, 0), "LOC NVL NVB C2C PIX PXB PXN P2C PHB SYS NET DIS"),
     ((2, 27, 5), "LOC NVL NVB C2C PIX PXB P2C PXN PHB SYS NET DIS"),
 )
-_VERSION_NUMBERS = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
 
 
-def version_numbers(text: str) -> tuple[int, int, int] | None:
-    """Return "2.26.2+cuda12.2" as numbers."""
-    match = _VERSION_NUMBERS.match(text)
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3] or 0))
-
-
-def distance_word(version: tuple[int, int, int], distance: int) -> str | None:
+def distance_word(version: tuple[int, ...], distance: int) -> str | None:
     """Return the word for a number in a line of this version; None if it has none."""
     words: list[str] = []
     for since, order in _ORDERS:

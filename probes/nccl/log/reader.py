@@ -8,7 +8,16 @@ from probes.base.text import printable
 from probes.nccl.log.channels import ChannelLine
 from probes.nccl.log.collect import ALIKE_BYTES, Collector
 from probes.nccl.log.facts import LogFacts, LogFile, Place
-from probes.nccl.log.grammar import CUT_MARK, INTEREST, MAX_LINE_BYTES, clean, header_before, writer_of
+from probes.nccl.log.grammar import (
+    CUT_MARK,
+    INTEREST,
+    MAX_LINE_BYTES,
+    OF_OTHERS,
+    OTHERS,
+    clean,
+    header_before,
+    writer_of,
+)
 
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096
@@ -62,19 +71,21 @@ class LogReader:
         return replace(self._collector.facts(()), files=tuple(self._files))
 
     def _read(self, block: bytes, is_whole: bool) -> None:
-        if b"NCCL" in block:
-            self._search(clean(block), is_whole)
-        self._lines += block.count(b"\n")
+        count = block.count(b"\n")
+        if b"NCCL" in block or any(mark in block for mark in OTHERS):
+            self._search(clean(block), is_whole, count)
+        self._lines += count
 
-    def _search(self, block: bytes, is_whole: bool) -> None:
+    def _search(self, block: bytes, is_whole: bool, count: int) -> None:
         # A carriage return ends a line for the search, as a progress bar does, but is not counted as a line.
         lines = block.replace(b"\r", b"\n") if b"\r" in block else block
-        number, counted = self._lines + 1, 0
+        number, counted, channels = self._lines + 1, 0, 0
         known = self._collector.channel_lines
         for match in INTEREST.finditer(lines):
             start = match.start()
             key = None
             if match.lastindex:  # a log may be full of channels, most of which differ only in their number
+                channels += 1
                 key = writer_of(lines[lines.rfind(b"\n", 0, start) + 1 : start]), match[1]
                 alike = known.get(key)
                 if alike is not None:
@@ -101,3 +112,19 @@ class LogReader:
             self._collector.take(text, place, header, has_end)
             if key is not None and has_end and header is not None and not header.is_glued:
                 self._collector.remember(key, ChannelLine(text, place, header))
+        if channels < count and any(mark in lines for mark in OTHERS):
+            self._search_others(lines, block)
+
+    def _search_others(self, lines: bytes, block: bytes) -> None:
+        """Read lines of other libraries."""
+        number, counted = self._lines + 1, 0
+        for match in OF_OTHERS.finditer(lines):
+            begin = lines.rfind(b"\n", 0, match.start()) + 1
+            number += block.count(b"\n", counted, begin)
+            counted = begin
+            line = lines[begin : min(match.end(), begin + _MOST_MESSAGE_BYTES)]
+            if b"NCCL " not in line:  # which INTEREST finds
+                version = match["version"]
+                text = line.decode("utf-8", "replace")
+                place = Place(self._name, number)
+                self._collector.other(text, place, None if version is None else version.decode("ascii"))

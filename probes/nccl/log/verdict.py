@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from probes.base.text import plural
-from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Rank, Reason, Setting, State
-from probes.nccl.log.grammar import version_numbers
+from probes.messages.message import version_numbers
+from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Problem, Rank, Reason, Setting, State
 
 _LAZY = (2, 22, 0)  # connects at the first collective
 FIRST_WITH_DMABUF = (2, 13, 4)  # reports DMA-BUF
 _MOST_PLACES = 3
+_READ_PER_UNKNOWN = 3  # channels, with which those that could not be read change nothing
 _OFF_WITH_ZERO = ("NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE", "NCCL_IB_CUDA_SUPPORT")
 TCP_NETWORKS = frozenset(("Socket", "FastSocket"))
 """FastSocket: Google's plugin, https://github.com/google/nccl-fastsocket."""
@@ -36,10 +37,10 @@ def verdict_of(facts: LogFacts) -> LogVerdict:
 
 
 def _state(channels: Channels) -> State:
-    """Decide by the channels that were read, if they are the most; a torn line changes nothing."""
+    """Decide by the channels that were read, if few were not; a torn line changes nothing."""
     if channels.staged and channels.gdr:
         return State.PARTLY
-    if channels.unknown >= channels.staged + channels.gdr:
+    if channels.unknown * _READ_PER_UNKNOWN > channels.staged + channels.gdr:
         return State.UNKNOWN
     return State.NONE if channels.staged else State.ALL
 
@@ -84,13 +85,19 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
     if not facts.nccl_lines:
         reasons.append(Reason(f"No NCCL lines found. For the next run, set {NEXT_RUN}"))
         return LogVerdict(State.UNKNOWN, "unknown: not an NCCL log", tuple(reasons))
-    if comms.nodes == 1 and (facts.local_channels or comms.largest == 1):
+    if facts.nvlink_channels and comms.nodes > 1:
+        nvlink = "Ranks of different nodes reach each other over NVLink (MNNVL), which needs no NIC"
+        return LogVerdict(State.UNKNOWN, "not used: channels between nodes use NVLink", (Reason(nvlink),))
+    inside = facts.local_channels + facts.nvlink_channels
+    if comms.nodes == 1 and (inside or comms.largest == 1):
         one_node = "All ranks are on one node; their channels do not use the network"
         reasons.append(
             Reason("The job has a single rank, which needs no network" if comms.largest == 1 else one_node)
         )
         return LogVerdict(State.UNKNOWN, "unknown: no channel uses the network", (*reasons, *_rings(facts)))
-    if facts.local_channels or facts.rings.connected:
+    fatal = facts.first_fatal
+    says_more = began or facts.settings or facts.no_device is not None
+    if inside or facts.rings.connected:
         reasons.append(Reason("Channels were set up, but none in the log uses the network"))
     elif began and versions and min(versions) >= _LAZY:
         reasons.append(
@@ -99,7 +106,11 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
                 "channel yet"
             )
         )
-    if not facts.networks and not facts.local_channels:
+    if fatal is not None and says_more and not _came_before_sockets(fatal, facts):
+        reasons.append(
+            Reason(f"The log has an error, but no network channel: {fatal.title}", (fatal.seen.first,))
+        )
+    elif not facts.networks and not inside:
         reasons.append(
             Reason(f"If the job has run collectives, the log is too terse: set {NEXT_RUN} for the next run")
         )
@@ -144,19 +155,30 @@ def _why_sockets(facts: LogFacts) -> list[Reason]:
     if facts.no_verbs is not None:
         text = "NCCL could not open libibverbs: rdma-core is missing in the job's image"
         return [Reason(text, (facts.no_verbs.first,))]
+    errors = {problem.kind: problem for problem in facts.problems if _came_before_sockets(problem, facts)}
+    if errors:
+        return [Reason(problem.title, (problem.seen.first,)) for problem in errors.values()][:_MOST_PLACES]
     if facts.no_device is not None:
         reasons.append(Reason("NCCL found no InfiniBand or RoCE device", (facts.no_device.first,)))
     for setting in facts.settings:
         if (setting.name == "NCCL_IB_DISABLE" and setting.value not in ("0", "")) or (
             setting.name == "NCCL_NET" and setting.value.lower() == "socket"
         ):
-            reasons.append(_setting(setting))
+            reasons.append(_setting(setting, "; unset it to use RDMA"))
     for plugin in facts.plugins:
         if "Could not find" in plugin.text or "No plugin found" in plugin.text:
             text = "No network plugin was loaded; networks such as EFA need one"
             reasons.append(Reason(text, (plugin.first,)))
             break
     return reasons
+
+
+def _came_before_sockets(problem: Problem, facts: LogFacts) -> bool:
+    """Return whether an error came before NCCL chose sockets, and so most likely is why."""
+    place = problem.seen.first
+    chosen = [network.first for network in facts.networks if network.text in TCP_NETWORKS]
+    is_before = any(place.file == first.file and place.line < first.line for first in chosen)
+    return problem.severity == "critical" and is_before
 
 
 def _incapable(facts: LogFacts) -> list[Reason]:
@@ -225,9 +247,9 @@ def _settings(facts: LogFacts) -> list[Reason]:
     return reasons
 
 
-def _setting(setting: Setting) -> Reason:
+def _setting(setting: Setting, advice: str = "") -> Reason:
     meaning = f" ({setting.meaning})" if setting.meaning else ""
-    return Reason(f"{setting.name}={setting.value}{meaning}", (setting.seen.first,))
+    return Reason(f"{setting.name}={setting.value}{meaning}{advice}", (setting.seen.first,))
 
 
 def staged_first(ranks: Iterable[Rank]) -> list[Rank]:

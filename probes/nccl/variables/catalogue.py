@@ -5,6 +5,7 @@ Source: NVIDIA/nccl, docs/userguide/source/env.rst (documents 2.0 to 2.32), and 
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from probes.base.frozen import frozen
@@ -390,9 +391,19 @@ def _parameter(name: str, span: str, *defaults: str) -> Parameter:
     return Parameter(f"NCCL_{name}", first, last, tuple((since, value) for since, _, value in pairs))
 
 
-def meaning_of(name: str) -> str:
-    """Return what a variable means; "" if it is not in the catalogue."""
-    return CATALOGUE[name].meaning if name in CATALOGUE else ""
+_OF_VALUE = re.compile(r"(?:^|; )(\w{1,20}): ")
+
+
+def meaning_of(name: str, value: str | None = None) -> str:
+    """Return what a variable means; "" if it is not in the catalogue, or says nothing of this value.
+
+    A meaning may be that of values, "1: NCCL …; 0: …".
+    """
+    meaning = CATALOGUE[name].meaning if name in CATALOGUE else ""
+    if value is None or not _OF_VALUE.match(meaning):
+        return meaning
+    _, *parts = _OF_VALUE.split(meaning)
+    return dict(zip(parts[::2], parts[1::2], strict=True)).get(value, "")
 
 
 def is_known(name: str) -> bool:

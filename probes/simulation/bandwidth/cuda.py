@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.frozen import frozen
+from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.services import fabric_state, has_switches
 from probes.simulation.node.system.software import library_mismatch
 
 ERRORS = {
+    3: ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
     100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
     101: ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
     802: ("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
@@ -21,7 +23,8 @@ ERRORS = {
     999: ("CUDA_ERROR_UNKNOWN", "unknown error"),
 }
 """CUresult → its name and its text (cuda.h; cuGetErrorString)."""
-_NO_DEVICE, _NOT_READY, _MISMATCH, _UNKNOWN = 100, 802, 803, 999
+_NOT_INITIALIZED, _NO_DEVICE, _NOT_READY, _MISMATCH, _UNKNOWN = 3, 100, 802, 803, 999
+WITHOUT_SVA = f"# {SMMU_SVA_OPTION} is not set"
 
 
 @frozen
@@ -42,6 +45,8 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
         return _MISMATCH
     if "nvidia_uvm" not in tree.live_modules:
         return _UNKNOWN
+    if WITHOUT_SVA in tree.text(f"/boot/config-{node.kernel}"):
+        return _NOT_INITIALIZED
     is_managed = tree.units.get(FABRIC_MANAGER) == "active" and fabric_state(tree) != "in progress"
     if has_switches(tree) and node.gpu.nvlinks and not is_managed:
         return _NOT_READY

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.facts.gpu.fabric import NVLSM
+from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.plans.packages import FABRIC_MANAGER
+from probes.simulation.bandwidth.cuda import WITHOUT_SVA
 from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,
@@ -15,6 +17,7 @@ from probes.simulation.faults.fault import (
     change_fields,
     fault,
     remove_path,
+    replace_content,
 )
 from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.jobs.processes import add_fabric_manager, library_directory
@@ -53,6 +56,18 @@ def _bound(tree: Tree, number: int, driver: str) -> None:
 @as_change
 def _xid(tree: Tree, gpu: int, text: str) -> None:
     log(tree, f"NVRM: Xid (PCI:{tree.gpus[gpu].bdf[:-2]}): {text}")
+
+
+def _without_sva(tree: Tree) -> None:
+    path = f"/boot/config-{tree.description.kernel}"
+    replace_content(tree, path, tree.text(path).replace(f"{SMMU_SVA_OPTION}=y", WITHOUT_SVA))
+
+
+def _refused_sva(tree: Tree) -> None:
+    """Log the driver's error, on nodes that can have it."""
+    if SMMU_SVA_OPTION not in tree.text(f"/boot/config-{tree.description.kernel}"):
+        raise LookupError
+    log(tree, f"NVRM: GPU {tree.gpus[0].bdf}: Enabling SMMU SVA feature failed! ret: -22", 20.0)
 
 
 _stopped = as_change(stop)
@@ -133,6 +148,10 @@ FAULTS += (
           lambda tree: install_library(tree, "libnccl.so.2", "libnccl.so.2.26.2"), on="gb200"),
     fault("c2c-grace-specifics-gb10", "GB10 GPUs (DGX Spark)",
           change_description=change_fields(gpu={"name": "NVIDIA GB10"}), on="gb200"),
+    fault("smmu-sva-missing", "A kernel built without SVA of the SMMU", _without_sva,
+          finds=("smmu-sva-missing", "cuda-fails-to-start"), on="dgx-spark"),
+    fault("smmu-sva-refused", "The SMMU passes DMA through, so it shares no page tables with GPU0",
+          _refused_sva, on="gb200"),
     fault("gpu-memory-in-kubernetes", "GPU memory is a NUMA node on a Kubernetes node with Grace",
           lambda tree: tree.directory("/sys/fs/cgroup/kubepods.slice"), change_description=_numa_mode,
           on="gb300"),

@@ -234,6 +234,8 @@ FAULTS += (
          files={f"{_UCX}/pkgconfig/ucx.pc": "Name: ucx\nVersion: 1.18.0\n"}),
     _job("ucx-far-nic", "A job with UCX on a GPU whose NUMA node has no NIC",
          {}, _processor(143), on="pcie-l40s", nccl=(), libraries=(f"{_UCX}/libucp.so.0.0.0",), gpu=-1),
+    _job("nvshmem-memory-peers-missing", "A job's NVSHMEM 3.2 does not see nvidia_peermem on this kernel",
+         {}, libraries=("/usr/lib64/libnvshmem_host.so.3.2.5", "/usr/lib64/nvshmem_bootstrap_uid.so.3.0.0")),
     fault("job-log-other-setting", "The job's log shows a setting that is not in its environment",
           _informs("NCCL_NET_GDR_LEVEL set by environment to SYS")),
     fault("job-log-errors", "The job's log has a completion error",

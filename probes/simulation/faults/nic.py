@@ -100,6 +100,16 @@ def _netdev(tree: Tree, file: str, value: str, *nics: str) -> None:
             replace_content(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
 
 
+def _lose_carrier(tree: Tree, nic: PlacedNic) -> None:
+    _netdev("operstate", "down", nic.name)(tree)
+
+
+def _zero_guid(tree: Tree, nic: PlacedNic) -> None:
+    """Set the GUIDs of a virtual function as they are before its host sets them."""
+    replace_content(tree, f"{nic.path}/infiniband/{nic.name}/node_guid", "0000:0000:0000:0000\n")
+    replace_content(tree, f"{port_of(nic)}/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000\n")
+
+
 @as_change
 def _gids(tree: Tree, name: str, keep: Callable[[int], bool]) -> None:
     """Clear entries of a GID table."""
@@ -212,7 +222,22 @@ def _needs_own_slots(tree: Tree) -> None:
 # fmt: off
 FAULTS += (
     fault("port-down", "A port (mlx5_1) has no link",
-          _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"), finds=("ib-port-not-active",)),
+          _port("mlx5_1", state="1: DOWN", phys_state="2: Polling"),
+          lambda tree: _lose_carrier(tree, _compute_nic(tree, "mlx5_1")), finds=("ib-port-not-active",)),
+    fault("port-link-training", "A port (mlx5_1) does not finish link training",
+          _port("mlx5_1", state="1: DOWN", phys_state="4: PortConfigurationTraining"),
+          lambda tree: _lose_carrier(tree, _compute_nic(tree, "mlx5_1")), finds=("ib-port-not-active",),
+          on="dgx-a100"),
+    fault("port-held-down", "A port (mlx5_2) stays down while its link is up",
+          _port("mlx5_2", state="1: DOWN", phys_state="5: LinkUp"), finds=("ib-port-not-active-link-up",),
+          on="dgx-a100"),
+    fault("virtual-port-without-guid", "The port of a virtual function (mlx5_0) has no GUID",
+          _port("mlx5_0", state="1: DOWN", phys_state="5: LinkUp", lid="0xffff", sm_lid="0x0"),
+          lambda tree: _zero_guid(tree, _compute_nic(tree, "mlx5_0")),
+          finds=("ib-port-not-active-link-up",), on="azure-nd-h100"),
+    fault("port-recovering", "The link of an active port (mlx5_3) recovers from errors",
+          _port("mlx5_3", phys_state="6: LinkErrorRecovery"), finds=("ib-port-active-without-link",),
+          on="dgx-a100"),
     fault("netdev-down", "The netdev of a RoCE port (mlx5_4) is down",
           _port("mlx5_4", state="1: DOWN", phys_state="3: Disabled"), _netdev("flags", "0x1002", "mlx5_4"),
           _netdev("operstate", "down", "mlx5_4"), finds=("ib-port-not-active-netdev-down",)),
@@ -234,7 +259,8 @@ FAULTS += (
           _port("mlx5_6", state="3: ARMED"), finds=("ib-port-not-active-subnet-manager-stalled",),
           excludes=("nic-without-driver",)),
     fault("link-layer-wrong", "A port (mlx5_8) is set to Ethernet on an InfiniBand network",
-          _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0")),
+          _port("mlx5_8", link_layer="Ethernet", state="1: DOWN", phys_state="3: Disabled", sm_lid="0x0"),
+          _netdev("operstate", "down", "mlx5_8")),
     fault("rate-shown-as-sdr", "The kernel shows the rate of a port (mlx5_0) as SDR",
           _port("mlx5_0", rate="10 Gb/sec (4X SDR)")),
     fault("one-lane", "A port (mlx5_7) runs on one lane of four",

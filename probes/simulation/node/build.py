@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
@@ -99,7 +100,8 @@ def _add_platform(tree: Tree) -> None:
     tree.add_values("/sys/class/dmi/id", firmware)
     tree.add("/sys/kernel/security/lockdown", "[none] integrity confidentiality\n")
     tree.add("/sys/module/module/parameters/sig_enforce", "N\n")
-    tree.add(f"/boot/config-{node.kernel}", _CONFIG)
+    of_arm = f"{SMMU_SVA_OPTION}=y\n" if node.architecture == "aarch64" else ""
+    tree.add(f"/boot/config-{node.kernel}", of_arm + _CONFIG)
     tree.directory("/sys/class/iommu")
     if node.iommu:
         for number in range(len(node.numa)):

@@ -159,6 +159,7 @@ def test_a_form_has_whole_words(form: str, line: str) -> None:
 def test_parts_of_words_that_differ_find_no_message() -> None:
     assert words_of("mlx5_{n} port * of {x:a|b}x end") == ["port", "of", "end"]
     assert words_of("is {state:up|down} now") == ["is", "now"]
+    assert words_of("{code:CUDA_ERROR_UNKNOWN}") == ["CUDA_ERROR_UNKNOWN"]
 
 
 @pytest.mark.parametrize(

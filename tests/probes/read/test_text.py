@@ -66,6 +66,90 @@ def test_ports_are_judged_by_the_checks_of_a_node() -> None:
     assert "ib-port-not-active-no-subnet-manager" in {statement.id for statement in reading.statements}
 
 
+VIRTUAL = IBSTAT.replace("Initializing", "Down").replace(
+    "		State", "		Port GUID: 0x0000000000000000\n		State"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        VIRTUAL,
+        IBSTAT.replace("Initializing", "Down").replace("MT4129", "MT4126"),
+        VIRTUAL.replace("Port GUID", "Other").replace(
+            "	Number", "	Node GUID: 0x0000000000000000\n	Number"
+        ),
+    ],
+)
+def test_a_virtual_function_in_ibstat_has_the_words_of_the_checks(text: str) -> None:
+    found = {statement.id: statement for statement in read(text).statements}
+    waits = found["ib-port-not-active-link-up"]
+    assert "a virtual function" in waits.cause
+    assert ("GUID was never set" in waits.cause) == ("GUID" in text)
+    assert "virt_enabled" in waits.fix
+    assert "ib-port-not-active" not in found
+
+
+IBSTATUS = """\
+Infiniband device 'mlx5_0' port 1 status:
+	default gid:	 fe80:0000:0000:0000:0000:0000:0000:0000
+	base lid:	 0xffff
+	sm lid:		 0x0
+	state:		 1: DOWN
+	phys state:	 5: LinkUp
+	rate:		 100 Gb/sec (4X EDR)
+	link_layer:	 InfiniBand
+"""
+DEVINFO = """\
+hca_id:	mlx5_0
+	transport:			InfiniBand (0)
+	fw_ver:				28.39.1002
+	node_guid:			0000:0000:0000:0000
+	vendor_part_id:			4126
+		port:	1
+			state:			PORT_DOWN (1)
+			sm_lid:			0
+			port_lid:		65535
+			phys_state:		LINK_UP (5)
+			link_layer:		InfiniBand
+"""
+
+
+@pytest.mark.parametrize("text", [IBSTATUS, DEVINFO])
+def test_other_tools_show_the_same_virtual_function(text: str) -> None:
+    found = {statement.id: statement for statement in read(text).statements}
+    assert "GUID was never set" in found["ib-port-not-active-link-up"].cause
+
+
+def test_rdma_link_shows_a_port_without_a_subnet_manager() -> None:
+    line = (
+        "link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 65535 sm_lid 0 lmc 0 state INIT "
+        "physical_state LINK_UP\n"
+    )
+    assert "ib-port-not-active-no-subnet-manager" in {found.id for found in read(line).statements}
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"), [("InfiniBand", "no signal"), ("Ethernet", "netdev is set down or has no carrier")]
+)
+def test_nothing_in_a_text_shows_that_a_port_is_spare(layer: str, words: str) -> None:
+    down = IBSTAT.replace("Initializing", "Down").replace("LinkUp", "Polling").replace("InfiniBand", layer)
+    (found,) = (found for found in read(down).statements if found.id.startswith("ib-port"))
+    assert (found.id, found.weight) == ("ib-port-not-active", Weight.WARNING)
+    assert words in found.cause
+
+
+@pytest.mark.parametrize("gap", [" ", "   "])  # column -t
+def test_a_netdev_that_is_down_says_nothing_of_an_infiniband_port(gap: str) -> None:
+    lines = "\nmlx5_0 port 1 ==> ib0 (Down)\nmlx5_1 port 1 ==> ens1np0 (Down)\n".replace(" ", gap)
+    found = {statement.id: statement for statement in read(lines, "text").statements}
+    assert found["ib-port-not-active"].cause.startswith("mlx5_1: ")
+    note = found["ibdev2netdev-down"]
+    assert note.weight is Weight.NOTE
+    assert note.cause.startswith("ib0: ")
+    assert str(note.place) == "text:2"
+
+
 def test_several_kinds_stand_in_one_text() -> None:
     reading = read(f"$ ibstat\n{IBSTAT}$ cat job.log\n{GDR}")
     assert {"ibstat", "NCCL log"} <= {kind.name for kind in reading.kinds}

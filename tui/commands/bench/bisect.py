@@ -266,7 +266,7 @@ class BisectCommand(BenchCommand):
         number = len(self._runs.runs) if self._runs else 0
         what = trial_words(run.trial, self._found.differing)
         figure = gbps_or_failed(gbps_of(run.result))
-        why = f": {run.result.failure}" if run.result.failure else ""
+        why = f": {run.result.what_failed}" if run.result.failure else ""
         when = f" (measured at {local_time(run.result.taken_at)})" if run.is_earlier else ""
         if not self._options.json:
             self._output.show(wrapped(f"{number}. {what}: {figure}{why}{when}", self._width, hanging="   "))

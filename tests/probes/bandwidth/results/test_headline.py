@@ -38,8 +38,8 @@ def test_seconds_in_which_nothing_went_count(figures: list[float], gbps: float, 
     assert figure is not None
     assert figure.gbps == pytest.approx(gbps, abs=0.1)
     assert figure.messages_per_second == pytest.approx(gbps, abs=0.1)
-    assert stalls(rows(figures), ENDLESS).startswith(told)
-    assert bool(stalls(rows(figures), ENDLESS)) == bool(told)
+    assert stalls(rows(figures), ENDLESS.is_endless).startswith(told)
+    assert bool(stalls(rows(figures), ENDLESS.is_endless)) == bool(told)
 
 
 def test_a_gpus_link_is_as_good_as_its_worse_direction() -> None:

@@ -11,6 +11,7 @@ from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.model.result import MOST_SAMPLES, SCHEMA, Ending, Result, from_json, to_json
 from probes.bandwidth.model.samples import About, Fact, Latency, Sample
+from probes.bandwidth.tools.failures import Failure, failures_in
 from tests.support.sample_results import failed, latency, result
 
 
@@ -53,6 +54,14 @@ def test_a_result_that_an_earlier_version_saved_is_read_with_all_its_fields(name
     assert read.figure.latencies == (Latency("min", 1.0), Latency("typical", 2.5))
     assert read.samples == (read.figure,)
     assert from_json(to_json(read)) == read
+
+
+def test_a_failure_keeps_what_to_do() -> None:
+    (told,) = failures_in("Failed to modify QP 59 to RTR", ("perftest",))
+    assert isinstance(told, Failure)
+    read = from_json(to_json(failed(failure=told.text)))
+    assert read is not None
+    assert (read.failure, read.what_failed) == (told.text, told.text.partition(". ")[0])
 
 
 def test_a_deep_file_of_an_earlier_version_does_no_harm() -> None:

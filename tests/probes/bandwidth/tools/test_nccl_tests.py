@@ -89,6 +89,15 @@ def test_more_columns() -> None:
     ]
 
 
+def test_a_column_behind_the_groups() -> None:
+    """The all_reduce_perf of DCGM's plugin adds #iters at the end."""
+    found = samples(f"{HEADER}  #iters\n{ROW.format(wrong='0')}      20")
+    assert [(sample.variant, sample.gbps, sample.wrong) for sample in found] == [
+        ("out-of-place", 100.0, 0),
+        ("in-place", 100.8, 0),
+    ]
+
+
 @pytest.mark.parametrize("time", ["time", "cputime"])
 @pytest.mark.parametrize("more", ["", "#wrong i_min i_max i_p99 i_cv%"])
 def test_cpu_times_and_timestamps(time: str, more: str) -> None:

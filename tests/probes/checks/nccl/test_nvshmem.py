@@ -36,6 +36,20 @@ def finding_of(
     return finding
 
 
+@pytest.mark.parametrize(
+    ("version", "node", "status"),
+    [
+        ("3.2.5", "hgx-h100", Status.FOUND),
+        ("3.3.9", "hgx-h100", Status.PASSED),
+        ("3.2.5", "dgx-a100", Status.PASSED),  # its kernel has memory_peers
+        ("3.2.5", "pcie-l40s", Status.PASSED),  # nvidia_peermem is not loaded
+    ],
+)
+def test_an_old_nvshmem_looks_for_memory_peers(version: str, node: str, status: Status) -> None:
+    host = f"/usr/lib64/libnvshmem_host.so.{version}"
+    assert finding_of("nvshmem-memory-peers-missing", host, _BOOTSTRAP, node=node).status is status
+
+
 def test_ibgda_without_options_and_without_gdrcopy_is_a_warning() -> None:
     finding = finding_of("nvshmem-ibgda-driver-options", _HOST, _IBGDA, gdrdrv=False)
     assert (finding.status, finding.severity) == (Status.FOUND, Severity.WARNING)

@@ -6,6 +6,7 @@ import pytest
 
 from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.kernel.log import parse_log
 from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.queries.finding import Status
 from tests.support.changed_facts import found_in, said, status, with_devices, with_log, without
@@ -160,3 +161,48 @@ def test_an_infiniband_port_that_went_down_is_found_in_the_log() -> None:
     finding = said("link-flaps-log", with_log(examination_of("hgx-h100"), line))
     assert finding.status is Status.FOUND
     assert line in [part.value for part in finding.evidence]
+
+
+@pytest.mark.parametrize(
+    ("node", "line", "name", "cause"),
+    [
+        (
+            "pcie-l40s+nic-bnxt",
+            "bnxt_en 0000:12:00.0 ens1f0np0: Fatal firmware reset event, data1: 0x2, data2: 0x8003, min wait "
+            "1000 ms, max wait 4200 ms",
+            "nic-health-errors",
+            "All queue pairs on the NIC are lost",
+        ),
+        (
+            "pcie-l40s+nic-bnxt",
+            "bnxt_en 0000:12:00.0: QPLIB: cmdq[0x3f1]=0x3 timedout (20000)msec",
+            "nic-firmware-command-failed",
+            "The firmware hangs",
+        ),
+        (
+            "pcie-l40s+nic-irdma",
+            "ice 0000:51:00.0 rocep81s0: critical PE Error, GLPE_CRITERR=0x00000010",
+            "nic-health-errors",
+            "protocol engine",
+        ),
+        (
+            "aws-p5",
+            "efa 0000:4f:00.0 rdmap79s0: Failed to process command CREATE_QP (opcode 1) err -12",
+            "nic-firmware-command-failed",
+            "quota",
+        ),
+    ],
+)
+def test_the_log_of_a_nic_of_another_maker_is_read(node: str, line: str, name: str, cause: str) -> None:
+    finding = said(name, with_log(examination_of(node), line))
+    assert finding.status is Status.FOUND
+    assert cause in finding.cause
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(42, Status.PASSED), (900, Status.FOUND)])
+def test_a_port_without_a_cable_that_its_driver_logs_at_its_start_is_no_flap(
+    seconds: int, expected: Status
+) -> None:
+    line = f"<3>[{seconds}.000000] ice 0000:51:00.0 ens2f0: NIC Link is Down\n"
+    node = replace(examination_of("pcie-l40s+nic-irdma"), kernel_log=parse_log(line, "dmesg"))
+    assert status("link-flaps-log", node) is expected

@@ -9,7 +9,8 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
-from probes.facts.rdma.devices import RdmaPort
+from probes.facts.pci.functions import PciKind
+from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.queries.finding import Status
 from probes.queries.ports import PORT_DOWN
 from probes.simulation.host import SimulatedHost
@@ -26,6 +27,7 @@ PORT_CHECKS = (
     "ib-port-not-active-netdev-down",
     "ib-port-not-active-no-subnet-manager",
     "ib-port-not-active-subnet-manager-stalled",
+    "ib-port-not-active-link-up",
 )
 # Linux, include/rdma/ib_verbs.h, enum ib_port_state.
 STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
@@ -89,6 +91,108 @@ def test_a_port_that_nccl_would_not_use_is_found_whatever_its_physical_state(sta
         assert len(found) == (state != "ACTIVE"), physical
 
 
+# What is said of an InfiniBand port in each state and physical state: the check and a few of its words.
+LINK = "ib-port-not-active"
+TABLE = {
+    ("DOWN", "Polling"): (LINK, "no signal"),
+    ("DOWN", "Sleep"): (LINK, "asleep"),
+    ("DOWN", "PortConfigurationTraining"): (LINK, "link training does not finish"),
+    ("DOWN", "LinkErrorRecovery"): (LINK, "recovers from errors"),
+    ("DOWN", "Phy Test"): (LINK, "test mode"),
+    ("DOWN", "<unknown>"): (LINK, "does not say why"),
+    ("DOWN", "Disabled"): ("ib-port-not-active-disabled", "disabled"),
+    ("DOWN", "LinkUp"): ("ib-port-not-active-link-up", "keeps the port down"),
+    ("INIT", "LinkUp"): ("ib-port-not-active-subnet-manager-stalled", "stopped halfway"),
+    ("INIT", "LinkErrorRecovery"): (LINK, "recovers from errors"),
+    ("ARMED", "LinkUp"): ("ib-port-not-active-subnet-manager-stalled", "stopped halfway"),
+    ("ARMED", "LinkErrorRecovery"): (LINK, "recovers from errors"),
+    ("ACTIVE", "LinkErrorRecovery"): ("ib-port-active-without-link", "recovers from errors"),
+    ("ACTIVE", "Polling"): ("ib-port-active-without-link", "may be changing"),
+    ("ACTIVE", "Disabled"): ("ib-port-active-without-link", "may be changing"),
+    ("ACTIVE_DEFER", "LinkErrorRecovery"): (LINK, "waits for the link"),
+}
+
+
+@pytest.mark.parametrize(("state", "physical"), TABLE)
+def test_each_state_of_a_port_has_its_own_words(state: str, physical: str) -> None:
+    check, words = TABLE[state, physical]
+    finding = said(check, with_ports(HGX, partial(replace, state=state, physical_state=physical), "mlx5_0"))
+    assert finding.status is Status.FOUND
+    assert words in finding.cause
+    assert {state, physical} & {evidence.value for evidence in finding.evidence}
+    assert ("no signal" in finding.cause) == ((state, physical) == ("DOWN", "Polling"))
+
+
+@pytest.mark.parametrize(("layer", "physical"), [("InfiniBand", "<unknown>"), ("Ethernet", "Polling")])
+def test_an_active_port_without_a_physical_state_is_fine(layer: str, physical: str) -> None:
+    """Some drivers report none, and that of a RoCE port says nothing."""
+    change = partial(replace, physical_state=physical, link_layer=layer)
+    assert status("ib-port-active-without-link", with_ports(HGX, change, "mlx5_0")) is Status.PASSED
+
+
+def test_ports_with_different_problems_are_told_apart_in_one_finding() -> None:
+    down = with_ports(HGX, partial(replace, state="DOWN", physical_state="Polling"), "mlx5_0")
+    down = with_ports(down, partial(replace, state="DOWN", physical_state="Phy Test"), "mlx5_2", "mlx5_3")
+    finding = said(LINK, down)
+    assert finding.cause.startswith("mlx5_0: no signal")
+    assert " mlx5_2, mlx5_3: its link is in a test mode" in finding.cause
+    assert finding.fix is not None
+    steps = " ".join(step.command or step.why for step in finding.fix.steps)
+    assert "Reseat" in steps
+    assert "--test_mode DS" in steps
+
+
+def test_a_roce_port_below_a_netdev_with_a_link_is_no_cable_fault() -> None:
+    down = with_ports(HGX, partial(replace, state="DOWN", physical_state="Disabled"), "mlx5_4")
+    finding = said("ib-port-not-active-link-up", down)
+    assert "its netdev has a link" in finding.cause
+    assert finding.evidence[0].source.endswith("/operstate")
+
+
+VF = examination_of("azure-nd-h100")
+WAITING = (("DOWN", "ib-port-not-active-link-up"), ("ARMED", "ib-port-not-active-subnet-manager-stalled"))
+
+
+@pytest.mark.parametrize(("state", "check"), WAITING)
+def test_a_virtual_function_waits_for_its_host_and_the_subnet_manager(state: str, check: str) -> None:
+    waiting = with_ports(VF, partial(replace, state=state), "mlx5_0")
+    finding = said(check, waiting)
+    assert "a virtual function" in finding.cause
+    assert "GUID was never set" not in finding.cause
+    assert finding.fix is not None
+    steps = " ".join(step.why for step in finding.fix.steps)
+    assert "state auto" in steps
+    assert "virt_enabled 2" in steps
+    assert "node_guid" not in steps
+    assert "cable" not in steps
+
+
+@pytest.mark.parametrize(("state", "check"), WAITING)
+def test_a_guid_that_was_never_set_is_named(state: str, check: str) -> None:
+    zero = "0000:0000:0000:0000"
+    waiting = with_ports(VF, partial(replace, state=state), "mlx5_0")
+    waiting = with_devices(waiting, partial(replace, node_guid=zero), "mlx5_0")
+    finding = said(check, waiting)
+    assert "Its GUID was never set" in finding.cause
+    assert zero in {evidence.value for evidence in finding.evidence}
+    assert finding.fix is not None
+    assert "node_guid GUID" in finding.fix.steps[0].why
+
+
+def test_a_port_guid_of_zero_shows_a_virtual_function_of_any_model() -> None:
+    gid = Gid(0, "fe80:0000:0000:0000:0000:0000:0000:0000", "IB/RoCE v1", Unknown(Reason.NOT_THERE))
+    waiting = with_ports(HGX, partial(replace, state="DOWN", gids=(gid,)), "mlx5_0")
+    cause = said("ib-port-not-active-link-up", waiting).cause
+    assert "a virtual function" in cause
+    assert "Its GUID was never set" in cause
+
+
+def test_a_device_guid_of_a_roce_nic_may_be_zero() -> None:
+    zero = with_devices(HGX, partial(replace, node_guid="0000:0000:0000:0000"), "mlx5_4")
+    down = with_ports(zero, partial(replace, state="DOWN", physical_state="Disabled"), "mlx5_4")
+    assert "GUID" not in said("ib-port-not-active-link-up", down).cause
+
+
 @pytest.mark.parametrize("name", PORT_CHECKS)
 def test_a_state_that_cannot_be_read_is_unknown(name: str) -> None:
     denied = with_ports(HGX, lambda port: replace(port, state=Unknown(Reason.IO_ERROR)), "mlx5_0")
@@ -109,20 +213,35 @@ def test_a_spare_port_is_a_note() -> None:
     spare = with_ports(
         HGX, lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_4", "mlx5_9"
     )
+    spare = with_health(spare, lambda port: replace(port, netdev_state="down"), "mlx5_4", "mlx5_9")
     assert said("ib-port-not-active", spare).severity is Severity.NOTE
 
 
+def with_card(examination: Examination, *bdfs: str) -> Examination:
+    """Add functions of a card to the PCI bus, like any NIC."""
+    pci = examination.node.pci
+    assert not isinstance(pci, Unknown)
+    nic = next(function for function in pci.functions.values() if function.kind is PciKind.NIC)
+    functions = {**pci.functions, **{bdf: replace(nic, bdf=bdf) for bdf in bdfs}}
+    return replace(examination, node=replace(examination.node, pci=replace(pci, functions=functions)))
+
+
 def test_the_second_port_of_a_card_is_a_spare() -> None:
-    moved = with_devices(HGX, lambda device: replace(device, bdf="0000:59:00.1"), "mlx5_9")
+    moved = with_card(HGX, "0000:59:00.0", "0000:59:00.1")
+    moved = with_devices(moved, lambda device: replace(device, bdf="0000:59:00.1"), "mlx5_9")
     moved = with_ports(moved, lambda port: replace(port, state="DOWN"), "mlx5_9")
     moved = with_devices(moved, lambda device: replace(device, bdf="0000:59:00.0"), "mlx5_4")
+    moved = with_health(moved, lambda port: replace(port, netdev_state="down"), "mlx5_9")
     assert said("ib-port-not-active", moved).severity is Severity.NOTE
 
 
 def test_roce_without_a_cable_is_not_disabled() -> None:
     """RoCE shows Disabled for a missing cable too. The netdev shows which of the two it is."""
     unplugged = with_ports(HGX, lambda port: replace(port, state="DOWN", physical_state="Disabled"), "mlx5_4")
-    assert status("ib-port-not-active", unplugged) is Status.FOUND
+    unplugged = with_health(unplugged, lambda port: replace(port, netdev_state="down"), "mlx5_4")
+    finding = said("ib-port-not-active", unplugged)
+    assert finding.status is Status.FOUND
+    assert "no carrier" in finding.cause
     assert status("ib-port-not-active-disabled", unplugged) is Status.PASSED
     assert status("ib-port-not-active-netdev-down", unplugged) is Status.PASSED
     denied = with_health(unplugged, lambda port: replace(port, netdev_is_up=Unknown(Reason.IO_ERROR)))
@@ -246,7 +365,8 @@ def test_a_rate_that_cannot_be_read_is_unknown() -> None:
 
 
 def test_evidence_is_bounded() -> None:
-    down = with_ports(HGX, lambda port: replace(port, state="DOWN", physical_state="Polling"))
+    polling = {"state": "DOWN", "physical_state": "Polling", "link_layer": "InfiniBand"}
+    down = with_ports(HGX, lambda port: replace(port, **polling))
     evidence = said("ib-port-not-active", down).evidence
     assert len(evidence) == 9
     assert evidence[-1].value == "and 2 more"

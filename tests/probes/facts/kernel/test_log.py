@@ -13,6 +13,7 @@ from probes.base.text import printable_lines
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.log import (
     KEPT_OF_EACH_KIND,
+    OTHER_NIC_KINDS,
     KernelLogFacts,
     KernelMessage,
     LogKind,
@@ -23,6 +24,7 @@ from probes.facts.kernel.log import (
 )
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import CommandOutput
+from probes.messages.catalogue import KERNEL_OTHER_NICS, catalogue
 from tests.support.machines import machine_file
 
 NOT_INSTALLED = Unknown(Reason.NOT_THERE, "", "not installed")
@@ -134,6 +136,18 @@ def test_module_messages_name_module_and_symbol(
             LogKind.GPU_DRIVER,
             "0000:29:00.0",
         ),
+        (
+            "NVRM: GPU 0009:01:00.0: Enabling SMMU SVA feature failed due to lack of necessary kernel "
+            "configs.",
+            LogKind.SMMU_SVA,
+            "0009:01:00.0",
+        ),
+        (
+            "WARNING: CPU: 61 PID: 8130 at drivers/iommu/arm/arm-smmu-v3/arm-smmu-v3.c:1237 "
+            "arm_smmu_write_ctx_desc+0x1a8/0x1d0",
+            LogKind.SMMU_SVA,
+            None,
+        ),
         ("NVRM: dma-buf attach failed: PCI topology not supported for dma-buf", LogKind.P2P_REFUSED, None),
         ("Loading of unsigned module is rejected", LogKind.SIGNATURE_REJECTED, None),
         ("Loading of module with unavailable key is rejected", LogKind.SIGNATURE_REJECTED, None),
@@ -226,6 +240,39 @@ def test_module_messages_name_module_and_symbol(
             None,
         ),
         ("nv_mem nv_mem_client_init:390 nv_mem_client_init failed", LogKind.PEERMEM, None),
+        (
+            "bnxt_en 0000:12:00.0: QPLIB: bnxt_re_is_fw_stalled: FW STALL Detected. cmdq[0xe]=0x3 waited "
+            "(103641 > 100000) msec active 1",
+            LogKind.NIC_HEALTH,
+            "0000:12:00.0",
+        ),
+        (
+            "bnxt_en 0000:12:00.0 ens1f0np0: Firmware fatal reset event received",
+            LogKind.NIC_HEALTH,
+            "0000:12:00.0",
+        ),
+        ("bnxt_en 0000:12:00.0 ens1f0np0: NIC Link is Down", LogKind.NIC_LINK, "0000:12:00.0"),
+        (
+            "bnxt_en 0000:12:00.0 ens1f0np0: Chip temperature has gone above the fatal thermal threshold!",
+            LogKind.NIC_POWER,
+            "0000:12:00.0",
+        ),
+        ("bnxt_en 0000:12:00.0: QPLIB: cmdq[0x1b]=0xb status 0x5", LogKind.NIC_COMMAND, "0000:12:00.0"),
+        (
+            "ice 0000:51:00.0 rocep81s0: critical PE Error, GLPE_CRITERR=0x00000010",
+            LogKind.NIC_HEALTH,
+            "0000:51:00.0",
+        ),
+        ("infiniband rocep81s0: Requesting a reset", LogKind.NIC_HEALTH, None),
+        ("ice 0000:51:00.0 ens2f0: NIC Link is Down", LogKind.NIC_LINK, "0000:51:00.0"),
+        (
+            "efa 0000:4f:00.0 rdmap79s0: Failed to process command CREATE_QP (opcode 1) err -12",
+            LogKind.NIC_COMMAND,
+            "0000:4f:00.0",
+        ),
+        ("ionic 0000:24:00.0: FW heartbeat stalled at 1042", LogKind.NIC_HEALTH, "0000:24:00.0"),
+        ("mana 39d4:00:02.0: HWC: Request timed out!", LogKind.NIC_HEALTH, "39d4:00:02.0"),
+        ("cxi_ss1 0000:21:00.0: cxi0[hsn0] HSN cable is not plugged", LogKind.NIC_LINK, "0000:21:00.0"),
         ("INFO: task nvidia-smi:4242 blocked for more than 120 seconds.", LogKind.HUNG_TASK, None),
         ("nvidia-nvswitch0: SXid (PCI:0000:a9:00.0): 20034, Fatal, Link 30", LogKind.SXID, "0000:a9:00.0"),
     ],
@@ -286,6 +333,11 @@ def test_a_message_of_several_lines_that_ends_early_swallows_nothing() -> None:
         "taint.",
         "pcieport 0000:40:01.0: AER: enabled with IRQ 27",
         "mlx5_core 0000:41:00.0: firmware version: 22.36.1010",
+        "bnxt_en 0000:12:00.0 ens1f0np0: NIC Link is Up, 100000 Mbps full duplex, Flow control: none",
+        "bnxt_en 0000:12:00.0 ens1f0np0: Chip temperature has gone below the warning thermal threshold!",
+        "ice 0000:51:00.0: The DDP package was successfully loaded: ICE OS Default Package version 1.3.30.0",
+        "infiniband rdmap79s0: Feature 5 isn't supported",
+        "usb 1-1: bnxt_en 0000:12:00.0 ens1f0np0: NIC Link is Down",
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.124.06",
         "INFO: task said NVRM: Xid (PCI:0000:9b:00): 79, fell",
         "",
@@ -408,6 +460,10 @@ def test_real_lines_of_a_fleet_are_recognised() -> None:
                 assert only_message(line).kind is kind
                 seen.add(kind)
     assert seen == set(beginnings.values())
+
+
+def test_each_message_of_other_nics_is_in_the_catalogue() -> None:
+    assert OTHER_NIC_KINDS.keys() <= {message.id for message in catalogue(KERNEL_OTHER_NICS).messages}
 
 
 def test_a_hostile_line_does_not_reach_the_terminal() -> None:

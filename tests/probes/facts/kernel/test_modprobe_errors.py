@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
-from probes.facts.kernel.modprobe_config import explain
+from probes.facts.kernel.modprobe_errors import explain
 
 LOAD = ("modprobe", "nvidia_peermem")
 INVALID = "modprobe: ERROR: could not insert 'nvidia_peermem': Invalid argument"

@@ -198,6 +198,16 @@ def test_a_rewound_recording_is_no_event() -> None:
             Severity.WARNING,
         ),
         ("infiniband mlx5_3: something new went wrong", EventKind.KERNEL_MESSAGE, Severity.NOTE),
+        ("ib_uverbs: something new went wrong", EventKind.KERNEL_MESSAGE, Severity.NOTE),
+        ("rdma_rxe: something new went wrong", EventKind.KERNEL_MESSAGE, Severity.NOTE),
+        ("ice 0000:9b:00.0: something new went wrong", EventKind.KERNEL_MESSAGE, Severity.NOTE),
+        ("bnxt_en 0000:9b:00.0 eth0: NIC Link is Down", EventKind.KERNEL_MESSAGE, Severity.WARNING),
+        (
+            "NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:9b:00 (printing 1 of every 30).  "
+            "The GPU likely needs to be reset.",
+            EventKind.KERNEL_MESSAGE,
+            Severity.WARNING,
+        ),
     ],
 )
 def test_kernel_messages_that_matter_are_explained(text: str, kind: EventKind, severity: Severity) -> None:
@@ -218,6 +228,22 @@ def test_kernel_messages_that_matter_are_explained(text: str, kind: EventKind, s
 )
 def test_other_kernel_messages_are_ignored(text: str) -> None:
     assert not Following().see(a_sample(), 1, (message(text, priority=6),))
+
+
+def test_harmless_lines_and_details_of_others_are_no_event() -> None:
+    lines = (
+        "NVRM: GPU Board Serial Number: 1650000000000",
+        "NVRM: Resizable BAR is not supported on this kernel version.",
+        "mlx5_core 0000:9b:00.0:   device [15b3:1021] error status/mask=00000001/00002000",
+    )
+    assert not Following().see(a_sample(), 1, tuple(message(line) for line in lines))
+
+
+def test_an_event_of_the_kernel_says_the_cause_and_what_to_do() -> None:
+    line = "mlx5_core 0000:9b:00.0: poll_health:781:(pid 0): device's health compromised - reached miss count"
+    (event,) = Following().see(a_sample(), 1, (message(line),))
+    assert "firmware hangs" in event.explanation
+    assert "mlxfwreset" in event.explanation
 
 
 def test_loading_a_proprietary_module_is_no_event() -> None:

@@ -1,5 +1,7 @@
 """Launchers, terminals and cuts: what is read is the same, and what is cut is unknown."""
 
+# ruff: noqa: E501 - long lines are quoted whole
+
 import json
 from dataclasses import replace
 
@@ -156,3 +158,62 @@ def test_progress_bars_without_newlines_hide_nothing() -> None:
     assert facts.send == Channels(gdr=1)
     assert facts.ranks[0].first_gdr is not None
     assert facts.ranks[0].first_gdr.line == 1
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        '","stream":"stdout"}',
+        "',",
+        ",n1",
+        "<br>",
+        "`",
+        "\t",
+        ' {pod="a"}',
+        " comm 0x6d7aa0e0 nRanks 16",  # RCCL's src/transport/net.cc
+    ],
+)
+def test_what_follows_the_path_does_not_hide_that_gpudirect_rdma_is_missing(end: str) -> None:
+    log = "".join(f"{HEADER}{channel(gdr=gdr)}{end}\n" for gdr in (True, True, False))
+    assert read(log).send == Channels(gdr=2, staged=1)
+    assert verdict(log).state is State.PARTLY
+
+
+def test_many_unknown_channels_leave_the_answer_open() -> None:
+    torn = channel().partition("via ")[0] + "via NET/IB"
+    assert verdict(info(*[channel()] * 6, *[torn] * 2)).state is State.ALL
+    assert verdict(info(*[channel()] * 6, *[torn] * 3)).state is State.UNKNOWN
+
+
+def test_lines_that_were_edited_by_hand_are_read() -> None:
+    aligned = channel(gdr=False).replace("[send] via ", "[send]     via   ")
+    no_direction = channel(gdr=False).replace("[send] ", "")
+    facts = read(info(aligned, no_direction))
+    assert (facts.send, facts.local_channels, facts.cut_lines) == (Channels(staged=2), 0, 0)
+
+
+def test_nvlink_between_nodes_needs_no_network() -> None:
+    """Lines of a GB300 rack: NCCL's transport/p2p.cc writes MNNVL for each P2P channel."""
+    size = "comm 0x1 rank 0 nRanks 8 nNodes {} localRanks 4 localRank 0 MNNVL 1"
+    channels = ("Channel 00/0 : 3[3] -> 4[0] via P2P/MNNVL", "Channel 00/0 : 0[0] -> 1[1] via P2P/MNNVL")
+    facts = read(info(size.format(2), *channels))
+    assert (facts.nvlink_channels, facts.local_channels) == (2, 0)
+    answer = verdict_of(facts)
+    assert (answer.state, answer.text) == (State.UNKNOWN, "not used: channels between nodes use NVLink")
+    shown = "\n".join(plain(each) for each in draw(facts, answer, 100))
+    assert "2 between and inside nodes over NVLink" in shown
+    inside = verdict(info(size.format(1), *channels))
+    assert inside.text == "unknown: no channel uses the network"
+
+
+def test_merged_nics_are_named() -> None:
+    using = "NET/IB : Using [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [1]={[2] mlx5_2:1/RoCE} [RO]; OOB eth0:10.0.0.1<0>"
+    assert [nic.text for nic in read(info(using)).nics] == [
+        "[0] mlx5_0:1/RoCE+mlx5_1:1/RoCE",
+        "[1] mlx5_2:1/RoCE",
+    ]
+
+
+def test_the_version_of_rccl_is_read() -> None:
+    for line in ("RCCL version 2.18.6+hip6.2 HEAD:8388b0b", "RCCL version : 2.22.3-HEAD:7a84c5d"):
+        assert read(f"{line}\n").versions[0].text.startswith("2.")

@@ -14,7 +14,7 @@ from probes.facts.system.tools import ToolFacts
 from probes.simulation.bandwidth.playback import SimulatedTest
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
-from tests.support.failure_patterns import explain
+from tests.support.failures import explain
 
 LONGEST_SECONDS = 300.0
 

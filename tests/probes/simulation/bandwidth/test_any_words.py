@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from probes.facts.system.tool_names import TEST_TOOLS
 from tests.probes.simulation.bandwidth.node import Node
-from tests.support.failure_patterns import explain
+from tests.support.failures import explain
 
 KNOWN = [
     *("-d", "mlx5_0", "-a", "-s", "-n", "-q", "-D", "-b", "-x", "-p", "18515", "--run_infinitely"),

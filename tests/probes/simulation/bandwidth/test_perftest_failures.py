@@ -188,7 +188,8 @@ def test_a_host_that_nobody_knows() -> None:
     node = Node("hgx-h100")
     run = node.begin("ib_write_bw -d mlx5_0 nowhere.example")
     node.finish(run)
-    assert failure_of(run).text == "the host name cannot be resolved"
+    cure = "Check the name, DNS and /etc/hosts, or give the address"
+    assert failure_of(run).text == f"the host name cannot be resolved. {cure}"
 
 
 def test_what_an_action_mends_is_mended_for_the_next_test() -> None:

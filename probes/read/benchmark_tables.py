@@ -1,0 +1,94 @@
+"""Tables of benchmarks: the tests in a section, each with its rows and what the program said before them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from probes.bandwidth.model.rating import best_row, steady
+from probes.bandwidth.model.samples import About, Fact, Sample
+from probes.bandwidth.tools.failures import Output
+from probes.bandwidth.tools.tool import Parser
+from probes.read.reading import Parsed, Section, Statement
+
+NO_NIC = "No NIC takes part, so it says nothing about GPUDirect RDMA."
+_MOST_TESTS = 50  # of one section
+_MOST_ROWS = 100_000
+_WORD = re.compile(r"\w")
+
+
+@dataclass
+class Test:
+    """One table, with what the program said before it."""
+
+    facts: dict[About, str] = field(default_factory=dict)
+    ranks: list[str] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+    line: int = 0  # the first row, in the section
+
+    @property
+    def figure(self) -> Sample | None:
+        """The row that stands for the test."""
+        return steady(self.samples) if self.is_endless else best_row(self.samples)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it printed a row of the same size every few seconds."""
+        return len(self.samples) > 1 and len({sample.size_bytes for sample in self.samples}) == 1
+
+
+class TableReader:
+    """Gathers what a parser reads in a section, test by test."""
+
+    def __init__(self, parser: Parser) -> None:
+        self._parser = parser
+        self.tests = [Test()]
+        self.last = -1  # line that was understood
+        self._rows = 0
+
+    def feed(self, number: int, line: str) -> None:
+        """Read a line of the section, counted from 0."""
+        for output in self._parser.feed(line):
+            self.last = number
+            self._take(number, output)
+
+    def _take(self, number: int, output: Output) -> None:
+        test = self.tests[-1]
+        if isinstance(output, Sample) and self._rows < _MOST_ROWS:
+            self._rows += 1
+            test.line = test.line if test.samples else number
+            test.samples.append(output)
+        elif isinstance(output, Fact):
+            # Old versions of nccl-tests print no title.
+            begins = test.samples and output.about in (About.TEST, About.RANK)
+            if begins or (output.about is About.TEST and About.TEST in test.facts):
+                test = Test()
+                if len(self.tests) < _MOST_TESTS:
+                    self.tests.append(test)
+            if output.about is About.RANK:
+                test.ranks.append(output.value)
+            test.facts[output.about] = output.value
+
+
+def read_tables(section: Section, parser: Parser) -> TableReader:
+    """Return what a parser reads in a section."""
+    reader = TableReader(parser)
+    for number, line in enumerate(section.lines):
+        reader.feed(number, line)
+    return reader
+
+
+def parsed(section: Section, reader: TableReader, statements: Iterator[Statement]) -> Parsed:
+    """Return the statements with the number of lines that were understood."""
+    lines = sum(bool(_WORD.search(line)) for line in section.lines[: reader.last + 1])
+    return Parsed(lines, tuple(statements))
+
+
+def result_statement(section: Section, test: Test, name: str, title: str, **texts: object) -> Statement:
+    """Return a statement about a test of a program, with its first row."""
+    # Channels of NCCL are left out of a section, so lines behind them have other numbers.
+    number = 0 if any("NCCL " in line for line in section.lines[: test.line]) else test.line
+    place = replace(section.place, line=section.place.line + number)
+    text = section.lines[number].strip()
+    return Statement(f"{name}-result", name, title=title, text=text, place=place, **texts)  # type: ignore[arg-type]
