@@ -16,7 +16,7 @@ from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
 from probes.read.findings import judged
-from probes.read.kernel_log import KernelLogLines, Subject, subject_of
+from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
 from probes.read.node import words_about
@@ -26,6 +26,7 @@ from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_ASKED = 32  # lines of the kernel's log that a finding may be about
 _MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
@@ -297,7 +298,19 @@ class TextReader:
             place = self._kernel_log.first_of(subjects)
             text = lines[0] if subjects else statement.text
             findings.append(replace(statement, place=place, text=text))
-        others = (row for row in statements if not row.text or subject_of(row.text) not in explained)
+        ids = {finding.id for finding in findings}
+        asked = 0
+        others: list[Statement] = []
+        for row in statements:
+            subject = subject_of(row.text) if row.text else None
+            if subject in explained:
+                continue
+            if subject is not None and ids and asked < _MOST_ASKED:
+                # A finding names only some of its lines.
+                asked += 1
+                if any(finding.id in ids for finding, _ in judged([answer_of(row.text)])):
+                    continue
+            others.append(row)
         return [*others, *findings]
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
