@@ -97,7 +97,8 @@ LOGS = {
     "DMAR": "kernel log",
 }
 PROMPT = re.compile(
-    r"(?:\(\w[\w.-]{0,40}\) )?(?:[\w.-]{1,64}@[\w.-]{1,255}[: ]\S{0,200}? ?[$#]|[$#]|PS .{1,80}>) (?=\S)"
+    r"(?:\(\w[\w.-]{0,40}\) )?"
+    r"(?:[\w.-]{1,64}@(?P<host>[\w.-]{1,255})[: ]\S{0,200}? ?[$#]|[$#]|PS .{1,80}>) (?=\S)"
 )
 """A shell that waits for the next command: the output before has ended."""
 

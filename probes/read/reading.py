@@ -48,6 +48,7 @@ class Section:
     place: Place  # of the first one
     command: str = ""  # that printed them, if its prompt is in the text
     node: Examination | None = None  # on which the text was written, if it is known
+    host: str = ""  # by the prompt before
 
 
 @frozen

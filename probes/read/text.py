@@ -26,6 +26,7 @@ from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_NODES = 64  # whose tables are judged
 _MOST_ASKED = 32  # lines of the kernel's log that a finding may be about
 _MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
@@ -69,6 +70,7 @@ class TextReader:
         self._lines = Lines()
         self._section: tuple[Kind, list[str], Place, str] | None = None
         self._command = ""  # of the last prompt, until its output ends
+        self._host = ""  # of the last prompt that names one
         self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
         self._section_lines = 0
@@ -153,6 +155,7 @@ class TextReader:
             self._close_section()
             self._note_silence()
             self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
+            self._host = prompt["host"] or self._host
             self._has_printed = False
             self._read += 1
             is_comment = prompt[0] == "# "
@@ -222,7 +225,7 @@ class TextReader:
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node))
+            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node, self._host))
             self._section = None
             self._command = ""
 
@@ -241,22 +244,25 @@ class TextReader:
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
         statements = [*self._problems(facts), *self._explained(facts)]
-        tables: list[tuple[str, Parsed]] = []
+        tables_read: list[Parsed] = []
+        nodes: dict[tuple[str, str], list[tuple[int, Parsed]]] = {}
         kinds = {kind.name: kind for kind in KINDS}
+        ranks = {name: rank for rank, name in enumerate(kinds)}
         for section in self._sections:
             read = kinds[section.kind].read
             parsed = Parsed() if read is None else read(section)
             self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
-            tables.append((section.kind, parsed))
+            tables_read.append(parsed)
+            # Of one node, as far as the text tells.
+            nodes.setdefault((section.place.file, section.host), []).append((ranks[section.kind], parsed))
         for kind, parsed in self._documents.parsed():
             self._kinds[kind] += parsed.lines
             statements += parsed.statements
-            tables.append((kind, parsed))
-        tables_read = [parsed for _, parsed in tables]
-        ranks = {name: rank for rank, name in enumerate(kinds)}
-        by_rank = sorted(tables, key=lambda table: ranks.get(table[0], 0))
-        found = judged([self._kernel_log.parsed(), *(parsed for _, parsed in by_rank)])
+            tables_read.append(parsed)
+        found = judged([self._kernel_log.parsed()])
+        for tables in list(nodes.values())[:_MOST_NODES]:
+            found += judged([parsed for _, parsed in sorted(tables, key=lambda table: table[0])])
         statements = self._with_findings(statements, found)
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
@@ -20,6 +21,7 @@ from probes.topology.hops import BELOW_SWITCH, Smi
 from probes.topology.nccl_paths import Nccl
 
 SIGN = r"\s*GPU\d{1,3}\s+(?:GPU\d|NIC\d|[a-z]\w*\d\s|CPU Affinity)"
+_HEADER = re.compile(SIGN)
 _GPU = re.compile(r"GPU\d{1,3}")
 _NVLINK = re.compile(r"NV(\d{1,3})")
 _PEER_STATES = {
@@ -39,6 +41,7 @@ _SMI = {word.value: word for word in Smi}
 _RANK = {word: rank for rank, word in enumerate(Smi)}
 _TO_NCCL = {Smi.PHB: Nccl.PHB, Smi.NODE: Nccl.PHB, Smi.SYS: Nccl.SYS}
 _MOST_COLUMNS = 256
+_MOST_TABLES = 256
 
 
 @frozen
@@ -69,32 +72,57 @@ class Matrix:
 
 
 def read_matrix(section: Section) -> Parsed:
-    """Read nvidia-smi topo -m, or -p2p."""
+    """Read nvidia-smi topo -m, or -p2p; one table after another, as of several nodes."""
+    tables: list[tuple[int, list[str]]] = []
+    has_rows = True
+    for number, line in enumerate(section.lines):
+        if has_rows and _HEADER.match(line) and not _is_row(line.split()):
+            tables.append((number, []))
+            has_rows = False
+        has_rows = has_rows or _is_row(line.split())
+        if tables:
+            tables[-1][1].append(line)
+    read = [
+        _table(lines, replace(section, place=replace(section.place, line=section.place.line + number)))
+        for number, lines in tables[:_MOST_TABLES]
+    ]
+    return Parsed(
+        sum(parsed.lines for parsed in read),
+        tuple(statement for parsed in read for statement in parsed.statements),
+        shows=" ".join(dict.fromkeys(parsed.shows for parsed in read)),
+    )
+
+
+def _is_row(words: list[str]) -> bool:
+    return len(words) > 1 and _CELL.fullmatch(words[1]) is not None
+
+
+def _table(lines: Iterable[str], section: Section) -> Parsed:
     names: list[str] = []
     rows: dict[str, list[str]] = {}
     legend: dict[str, str] = {}
     row: list[str] | None = None
     read = 0
-    is_header = True
-    for line in section.lines:
+    for line in lines:
         words = line.split()
-        if not words or (not is_header and _WORDS.match(line)):
-            row = None if not words else row
-            read += bool(words)
+        if not words:
+            row = None
+            continue
+        if rows and _WORDS.match(line):
+            pass
         elif match := _LEGEND.match(line):
             legend[match[1]] = match[2]
             row = None
-        elif len(words) > 1 and _CELL.fullmatch(words[1]) and (words[0] in names or _GPU.fullmatch(words[0])):
-            is_header = False
+        elif _is_row(words) and (words[0] in names or _GPU.fullmatch(words[0])):
             row = rows.setdefault(words[0], [])
             row += words[1:]
-        elif is_header and len(names) < _MOST_COLUMNS:
+        elif not rows and len(names) < _MOST_COLUMNS:
             names += words
         elif row is not None:  # wrapped by a terminal
             row += words
         else:
             continue
-        read += bool(words) and not _WORDS.match(line)
+        read += 1
     names = list(_columns(names))
     cells = {
         (name, column): word
@@ -102,7 +130,9 @@ def read_matrix(section: Section) -> Parsed:
         for column, word in zip(names, _leading_cells(words), strict=False)
     }
     if not _fits(names, cells, rows):
-        return Parsed(shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read")
+        return Parsed(
+            shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read."
+        )
     matrix = Matrix(tuple(names), cells, legend)
     if any(word == "OK" or word in _PEER_STATES for word in cells.values()):
         return _peers(matrix, section, read)

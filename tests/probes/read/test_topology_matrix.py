@@ -71,6 +71,15 @@ def test_gpus_without_a_near_nic_are_named(text: str) -> None:
     assert found["nic-near-no-gpu"].cause.startswith("bnxt_re0")
 
 
+def test_tables_of_two_nodes_are_read_one_by_one() -> None:
+    good = matrix(4, {})
+    lost = matrix(4, {(0, 2): "SYS", (1, 2): "SYS", (2, 3): "SYS"})
+    statement = found_in(f"{good}\n{lost}")["nvlink-down"]
+    assert statement.place is not None
+    assert statement.place.line == 7
+    assert found_in(f"{lost}\n{good}")["nvlink-down"].place is not None
+
+
 def test_without_a_legend_the_devices_are_said_to_be_unknown() -> None:
     without = NEAR[: NEAR.index("NIC Legend")]
     assert "topo-without-legend" in found_in(without)
