@@ -34,6 +34,7 @@ FILES = (
     "nixl",
     "nvshmem",
     "ofi",
+    "opensm",
     "perftest",
     "pytorch",
     "rccl",

@@ -63,6 +63,10 @@ class Parsed:
     shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
 
 
+WITHOUT_GDR = (Proof.HOST.value, Proof.NO_GDR.value, "mixed")
+"""The paths on which some data does not use GPUDirect RDMA."""
+
+
 @frozen
 class Proven:
     """What the text proves about the path, and the line that says so."""
@@ -89,11 +93,11 @@ class Reading:
 
     @property
     def exit_status(self) -> int:
-        """0: nothing to warn of; 1: warnings; 2: something critical; 3: nothing was recognized."""
+        """0: nothing to warn of; 1: warnings, or data without GPUDirect RDMA; 2: critical; 3: unknown."""
         weights = {statement.weight for statement in self.statements}
         if Weight.CRITICAL in weights:
             return 2
-        if Weight.WARNING in weights:
+        if Weight.WARNING in weights or self.proven.path in WITHOUT_GDR:
             return 1
         return 0 if self.kinds else 3
 
