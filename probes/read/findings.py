@@ -87,12 +87,18 @@ def _of_finding(finding: Finding) -> Statement:
 
 
 def as_check(
-    name: str, cause: str, place: Place, *, fix: Plan | None = None, weight: Weight | None = None
+    name: str,
+    cause: str,
+    place: Place,
+    *,
+    fix: Plan | None = None,
+    weight: Weight | None = None,
+    with_impact: bool = True,
 ) -> Statement:
     """Return what this check says of a node, where a table shows the fault and not the facts behind it."""
     check = _CHECKS[name]
     weight = weight or _WEIGHTS[check.severity.value]
-    cause = f"{cause} {check.impact}".strip()
+    cause = f"{cause} {check.impact}".strip() if with_impact else cause
     fix_of_it = "" if fix is None else fix_text(fix)
     return Statement(name, "node", weight, check.title, cause, fix_of_it, place=place, source=check.reference)
 

@@ -13,6 +13,7 @@ from probes.base.plan import user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.driver_package import CLOSED_LICENSE
+from probes.facts.gpu.gpus import Flavor, parse_version
 from probes.facts.gpudirect_requirements import IB_EXPORTERS
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
@@ -27,6 +28,7 @@ from probes.read.reading import Parsed, Section, Statement
 _OF_INTEREST = r"(?:nvidia|nv_peer_mem|gdrdrv|nouveau|mlx|ib_|rdma_|iw_cm|efa|irdma|bnxt_|cxi_)"
 SIGN = rf"\s*(?:Module\s+Size\s+Used by|{_OF_INTEREST}\w*\s+\d{{4,9}}\s+-?\d{{1,6}}(?:\s+[\w,\[\]-]+)?\s*$)"
 CUT = r"(?:sudo )?lsmod\s*\|\s*(?:sudo )?[ef]?grep\s"
+DRIVER_SIGN = r"\s*NVRM version:\s"
 INFO_SIGN = r"\s*filename:\s+(?:/|\(builtin\))"
 _ROW = re.compile(r"\s*(\w{2,60})\s+(\d{1,9})\s+(-?\d{1,6})(?:\s+([\w,\[\]-]+))?\s*$")
 _HEADER = re.compile(r"\s*Module\s+Size\s+Used by")
@@ -177,3 +179,21 @@ _REBUILD = user_plan(
     "Install DOCA-OFED or MLNX_OFED first, then build the driver's modules again",
     "With the open kernel modules, DMA-BUF works without nvidia_peermem",
 )
+
+
+# /proc/driver/nvidia/version.
+
+
+def read_driver(section: Section) -> Parsed:
+    """Read /proc/driver/nvidia/version: which of NVIDIA's modules are loaded."""
+    parsed = parse_version(section.lines[0].strip())
+    if parsed is None:
+        return Parsed()
+    version, flavor = parsed
+    is_open = flavor is Flavor.OPEN
+    shows = f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel modules."
+    if is_open:
+        return Parsed(1, shows=shows)
+    cause = "GPUDirect RDMA then needs nvidia_peermem. Only the open kernel modules export DMA-BUFs."
+    note = as_check("dmabuf-needs-open-module", cause, section.place, weight=Weight.NOTE, with_impact=False)
+    return Parsed(1, (note,), shows=shows)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
 from probes.read import (
+    counters,
     gpu_copies,
     kernel_modules,
     nccl_tests,
@@ -45,6 +46,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibstatus", r"\s*Infiniband device '", ports.read_ibstatus),
     Kind("ibv_devinfo", r"\s*hca_id:\s", ports.read_devinfo),
     Kind("rdma resource", rdma_tools.RESOURCES_SIGN, rdma_tools.read_resources, is_sure=False),
+    Kind("rdma statistic", counters.STATISTIC_SIGN, counters.read_statistic, is_sure=False),
     Kind("rdma link", r"\s*(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate [A-Z]", ports.read_rdma_link),
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
@@ -73,6 +75,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibv_devices", rdma_tools.DEVICES_SIGN, rdma_tools.read_devices, is_sure=False),
     Kind("ethtool", rdma_tools.SETTINGS_SIGN, rdma_tools.read_settings, is_sure=False),
     Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
+    Kind("ethtool -S", counters.ETHTOOL_SIGN, counters.read_ethtool, is_sure=False),
+    Kind("perfquery", counters.PERFQUERY_SIGN, counters.read_perfquery, is_sure=False),
+    Kind("driver version", kernel_modules.DRIVER_SIGN, kernel_modules.read_driver, is_document=True),
     Kind("Fabric Manager log", nvlink_fabric.LOG_SIGN, nvlink_fabric.read_log),
     Kind("nvidia-imex-ctl", nvlink_fabric.DOMAIN_SIGN, nvlink_fabric.read_domain, is_sure=False),
 )

@@ -99,6 +99,31 @@ def test_a_real_log_of_fabric_manager() -> None:
     assert found_in(text)["fabric-manager-error"].weight is Weight.NOTE
 
 
+def test_counters_that_are_not_zero_are_notes() -> None:
+    text = "link mlx5_0/1 rx_write_requests 12 out_of_sequence 3 local_ack_timeout_err 0 \n"
+    statement = found_in(text)["port-counters-not-zero"]
+    assert statement.title == "1 counter of mlx5_0/1 is not 0"
+    assert "out_of_sequence 3 (loses packets)" in statement.cause
+    assert statement.weight is Weight.NOTE
+    assert read(text.replace(" 3 ", " 0 ")).shown == ("All 2 counters of errors and congestion are 0.",)
+    assert kinds_of(text) == {"rdma statistic"}
+
+
+def test_counters_of_an_interface_and_of_perfquery_are_read() -> None:
+    text = "$ ethtool -S ens1np0\nNIC statistics:\n     rx_packets: 12\n     rx_discards_phy: 7\n"
+    assert "of ens1np0" in found_in(text)["port-counters-not-zero"].title
+    text = "# Port counters: Lid 1 port 1 (CapMask: 0x5A00)\nSymbolErrorCounter:..............4\n"
+    assert "has signal errors" in found_in(text)["port-counters-not-zero"].cause
+
+
+def test_the_version_of_the_driver_shows_its_modules() -> None:
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release\nGCC version:  gcc\n"
+    assert read(text).shown == ("NVIDIA driver 580.65.06, open kernel modules.",)
+    assert found_in(text) == {}
+    closed = text.replace("Open Kernel Module for x86_64", "x86_64 Kernel Module")
+    assert found_in(closed)["dmabuf-needs-open-module"].weight is Weight.NOTE
+
+
 @given(st.text(alphabet="abcdelnqprstuvw 0123456789():=,-_[]/.\n\t", max_size=400))
 def test_any_lines_are_read_without_a_crash(text: str) -> None:
     for start in ("max locked memory (kbytes, -l) ", "BOOT_IMAGE=/x ", "netns shared ", "Settings for a:\n"):
