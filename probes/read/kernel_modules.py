@@ -25,7 +25,9 @@ from probes.plans.peermem import OLDER
 from probes.read.findings import as_check
 from probes.read.reading import Parsed, Section, Statement
 
-_OF_INTEREST = r"(?:nvidia|nv_peer_mem|gdrdrv|nouveau|mlx|ib_|rdma_|iw_cm|efa|irdma|bnxt_|cxi_)"
+_OF_INTEREST = (
+    r"(?:nvidia|nv_peer_mem|gdrdrv|nouveau|mlx(?!\d_\d)|ib_|rdma_|iw_cm|efa|irdma|bnxt_(?!re\d)|cxi_)"
+)
 SIGN = rf"\s*(?:Module\s+Size\s+Used by|{_OF_INTEREST}\w*\s+\d{{4,9}}\s+-?\d{{1,6}}(?:\s+[\w,\[\]-]+)?\s*$)"
 CUT = r"(?:sudo )?lsmod\s*\|\s*(?:sudo )?[ef]?grep\s"
 DRIVER_SIGN = r"\s*NVRM version:\s"
@@ -33,6 +35,7 @@ INFO_SIGN = r"\s*filename:\s+(?:/|\(builtin\))"
 _ROW = re.compile(r"\s*(\w{2,60})\s+(\d{1,9})\s+(-?\d{1,6})(?:\s+([\w,\[\]-]+))?\s*$")
 _HEADER = re.compile(r"\s*Module\s+Size\s+Used by")
 _WORDS = re.compile(r"grep\s+(?:-\w+\s+)*[\"']?([\w|\\-]{2,60})[\"']?\s*$")
+_ELLIPSIS = re.compile(r"\s*[\[(<]*(?:\.{2,}|…|snip\b)")
 _WHOLE_LIST = 25  # rows; fewer may be a part of a list
 _LOAD = user_plan(
     "Load nvidia_peermem if this node needs it",
@@ -68,6 +71,7 @@ def read_loaded(section: Section) -> Parsed:
         read += 1
     is_cut = "|" in section.command
     words = _searched(section.command) if is_cut else ()
+    is_cut = is_cut or any(map(_ELLIPSIS.match, section.lines))
     is_whole = not is_cut and has_header and len(modules) >= _WHOLE_LIST
     absent = _absent(modules, words, is_whole)
     statements = tuple(_faults(modules, absent, section.place))
@@ -126,7 +130,12 @@ def _faults(modules: Mapping[str, _Module], absent: tuple[str, ...], place: Plac
         ("ib_core", "ib_uverbs", "ib-uverbs-not-loaded"),
     ):
         if user in modules and needed in absent:
-            yield as_check(name, f"{user} is loaded.", modules[user].place, weight=Weight.WARNING)
+            yield as_check(
+                name,
+                f"{user} is loaded and {needed} is not, unless it is built into the kernel.",
+                modules[user].place,
+                weight=Weight.WARNING,
+            )
 
 
 # modinfo.

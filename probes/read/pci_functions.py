@@ -82,7 +82,9 @@ _VENDORS = {
     "Intel": 0x8086,
     "Advanced Micro Devices": 0x1022,
 }
-_VIRTUAL = re.compile(r"\b(?:QEMU|Red Hat|Virtio|VMware|Hyper-V|VirtualBox|Xen|Amazon\.com|Google)\b")
+_VIRTUAL = re.compile(
+    r"\b(?:QEMU|Red Hat|Virtio|VMware|Hyper-V|Microsoft Corporation|VirtualBox|Xen|Amazon\.com|Google)\b"
+)
 _TYPES = {
     "Endpoint": 0,
     "Legacy Endpoint": 1,

@@ -68,6 +68,14 @@ def test_a_cut_list_does_not_show_that_others_are_absent() -> None:
     assert read("root@n1:~# lsmod | grep nvidia_peermem\n").shown == ()  # perhaps cut there
 
 
+def test_an_ellipsis_shows_that_a_list_is_cut() -> None:
+    assert "not loaded" not in read(WHOLE.replace("nvidia_uvm ", "...\nnvidia_uvm ")).shown[0]
+
+
+def test_tables_of_rdma_devices_are_no_modules() -> None:
+    assert read("mlx5_0            65536  1000\nbnxt_re0          65536  1000\n").kinds == ()
+
+
 def test_two_peer_memory_modules_are_a_conflict() -> None:
     text = f"{WHOLE}nv_peer_mem         16384  0\nnvidia_peermem         16384  0\n"
     assert "nv-peer-mem-conflict-twice" in serious_in(text)
