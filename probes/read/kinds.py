@@ -38,6 +38,7 @@ class Kind:
     read: Callable[[Section], Parsed] | None = None  # None: its lines are explained one by one
     is_sure: bool = True
     is_document: bool = False  # no messages of programs stand between its lines
+    command: str = ""  # by whose prompt a text without a sign is known
     silent: str = ""  # commands, by their beginning, that print nothing where there is nothing
 
 
@@ -69,7 +70,12 @@ KINDS: tuple[Kind, ...] = (
     Kind("nccl-tests", nccl_tests.SIGN, nccl_tests.read_nccl_tests),
     Kind("nvbandwidth", gpu_copies.NVBANDWIDTH_SIGN, gpu_copies.read_nvbandwidth),
     Kind("gdrcopy", gpu_copies.GDRCOPY_SIGN, gpu_copies.read_gdrcopy),
-    Kind("limits", system_settings.LIMITS_SIGN, system_settings.read_limits),
+    Kind(
+        "limits",
+        system_settings.LIMITS_SIGN,
+        system_settings.read_limits,
+        command=system_settings.LOCKED_COMMAND,
+    ),
     Kind("kernel command line", system_settings.CMDLINE_SIGN, system_settings.read_cmdline),
     Kind("rdma system", rdma_tools.SYSTEM_SIGN, rdma_tools.read_system, is_sure=False),
     Kind("ibv_devices", rdma_tools.DEVICES_SIGN, rdma_tools.read_devices, is_sure=False),
@@ -116,7 +122,14 @@ class Signs:
         signs = "|".join(f"(?P<{group}>{kind.sign})" for group, kind in self._kinds.items())
         self._pattern = re.compile(signs) if kinds else None
 
+        self._commands = [(re.compile(kind.command), kind) for kind in kinds if kind.command]
         self._silent = [(re.compile(kind.silent), kind) for kind in kinds if kind.silent]
+
+    def by_command(self, command: str) -> Kind | None:
+        """Return the kind of what a command prints; None: the lines show it by themselves."""
+        if not command:
+            return None
+        return next((kind for pattern, kind in self._commands if pattern.match(command)), None)
 
     def silent(self, command: str) -> Kind | None:
         """Return the kind of a command that may print nothing; None: it tells nothing by that."""

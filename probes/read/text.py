@@ -17,6 +17,7 @@ from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
 from probes.read.findings import judged
 from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
+from probes.read.kernel_modules import without_path
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
 from probes.read.node import words_about
@@ -160,6 +161,9 @@ class TextReader:
             self._read += 1
             is_comment = prompt[0] == "# "
             self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
+        elif not self._has_printed and (kind := self._signs.by_command(self._command)) is not None:
+            self._has_printed = True
+            self._begin_section(kind, line)
         elif not self._in_section(line):
             self._has_printed = True
             self._explain_line(line, words)
@@ -234,7 +238,7 @@ class TextReader:
         kind = None if self._has_printed else self._signs.silent(self._command)
         if kind is not None and len(self._sections) < _MOST_SILENT:
             place = Place(self._name, self._lines.number - 1)
-            self._sections.append(Section(kind.name, (), place, self._command))
+            self._sections.append(Section(kind.name, (), place, self._command, self._node, self._host))
 
     # What follows
 
@@ -262,7 +266,10 @@ class TextReader:
             tables_read.append(parsed)
         found = judged([self._kernel_log.parsed()])
         for tables in list(nodes.values())[:_MOST_NODES]:
-            found += judged([parsed for _, parsed in sorted(tables, key=lambda table: table[0])])
+            of_node = [parsed for _, parsed in sorted(tables, key=lambda table: table[0])]
+            found += judged(of_node)
+            if (no_path := without_path(of_node)) is not None:
+                statements.append(no_path)
         statements = self._with_findings(statements, found)
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)

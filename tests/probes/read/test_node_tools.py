@@ -33,6 +33,12 @@ def test_a_limit_of_locked_memory_is_found(text: str, amount: str, weight: Weigh
     assert statement.weight is weight
 
 
+def test_a_number_is_a_limit_by_the_command_before() -> None:
+    assert "64 KiB" in found_in("u@n1:~$ ulimit -l\n64\n")["memlock-shell"].cause
+    assert read("u@n1:~$ ulimit -l\nunlimited\n").shown == ("Locked memory is not limited.",)
+    assert read("u@n1:~$ nproc\n64\n").kinds == ()
+
+
 def test_without_a_limit_the_text_says_so() -> None:
     text = "core file size              (blocks, -c) 0\nmax locked memory           (kbytes, -l) unlimited\n"
     assert read(text).shown == ("Locked memory is not limited.",)
