@@ -51,6 +51,7 @@ class Matrix:
     names: tuple[str, ...]
     cells: Mapping[tuple[str, str], str]
     legend: Mapping[str, str]  # NIC0 -> mlx5_0
+    is_cut: bool = False  # columns are missing
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -65,6 +66,10 @@ class Matrix:
     def cell(self, a: str, b: str) -> str:
         """Return the word between two devices; "" if the text does not have it."""
         return self.cells.get((a, b)) or self.cells.get((b, a), "")
+
+    def near(self, gpu: str) -> tuple[str, ...]:
+        """Return the NICs that share a PCIe switch with a GPU."""
+        return tuple(nic for nic in self.nics if _SMI.get(self.cell(gpu, nic)) in BELOW_SWITCH)
 
     def shown(self, name: str) -> str:
         """Return the name of a NIC's device, if the legend has it."""
@@ -123,6 +128,7 @@ def _table(lines: Iterable[str], section: Section) -> Parsed:
         else:
             continue
         read += 1
+    has_all_columns = "CPU" in names  # after those of devices
     names = list(_columns(names))
     cells = {
         (name, column): word
@@ -133,7 +139,9 @@ def _table(lines: Iterable[str], section: Section) -> Parsed:
         return Parsed(
             shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read."
         )
-    matrix = Matrix(tuple(names), cells, legend)
+    more = [word for words in rows.values() for word in list(_leading_cells(words))[len(names) :]]
+    is_cut = not has_all_columns or not _SMI.keys().isdisjoint(more)
+    matrix = Matrix(tuple(names), cells, legend, is_cut)
     if any(word == "OK" or word in _PEER_STATES for word in cells.values()):
         return _peers(matrix, section, read)
     return distances(matrix, section.place, read)
@@ -170,17 +178,22 @@ def distances(matrix: Matrix, place: Place, read: int) -> Parsed:
     if not nics:
         return Parsed(read, tuple(statements), shows=f"{_links_of(matrix)} The table lists no NIC.")
     nearest: dict[str, tuple[Smi, tuple[str, ...]]] = {}
+    cut: list[str] = []
     for gpu in gpus:
         words = {nic: _SMI[word] for nic in nics if (word := matrix.cell(gpu, nic)) in _SMI}
-        if words:
-            best = min(words.values(), key=_RANK.__getitem__)
+        best = min(words.values(), key=_RANK.__getitem__, default=None)
+        is_whole = len(words) == len(nics) and not matrix.is_cut
+        if best is not None and (is_whole or best is Smi.PIX):
             nearest[gpu] = best, tuple(nic for nic, word in words.items() if word is best)
+        else:
+            cut.append(gpu)  # a nearer one may be in what is missing
     if not nearest:
-        return Parsed(read, tuple(statements), shows="The table has no word between a GPU and a NIC.")
-    near = {gpu: nics for gpu, (word, nics) in nearest.items() if word in BELOW_SWITCH}
+        return Parsed(read, tuple(statements), shows="The table is cut: it does not show the nearest NICs.")
+    near = {gpu: matrix.near(gpu) for gpu, (word, _) in nearest.items() if word in BELOW_SWITCH}
     statements += _far(matrix, nearest, near, place)
-    statements += _shared(matrix, near, place)
-    statements += _notes(matrix, nearest, near, place)
+    if not cut:
+        statements += _shared(matrix, near, place)
+    statements += _notes(matrix, nearest, near, place, is_whole=not cut)
     distances = sorted({word for word, _ in nearest.values()}, key=_RANK.__getitem__)
     named = join_limited(word.value for word in distances if word in BELOW_SWITCH or not near)
     if near:
@@ -189,6 +202,8 @@ def distances(matrix: Matrix, place: Place, read: int) -> Parsed:
             shows = f"The GPU has a NIC below its PCIe switch ({named})."
     else:
         shows = f"No GPU has a NIC below its PCIe switch: the nearest NICs are at {named}."
+    if cut:
+        shows += f" The table is cut: of {join_limited(cut)} it does not show the nearest NIC."
     return Parsed(read, tuple(statements), shows=shows)
 
 
@@ -239,6 +254,7 @@ def _notes(
     nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
     near: Mapping[str, tuple[str, ...]],
     place: Place,
+    is_whole: bool,
 ) -> Iterable[Statement]:
     groups: dict[tuple[Smi, tuple[str, ...]], list[str]] = {}
     for gpu, found in nearest.items():
@@ -249,7 +265,7 @@ def _notes(
     )
     yield _note("nearest-nics", "Nearest NICs", f"{'; '.join(texts)}.", place)
     alone = [nic for nic in matrix.nics if not any(nic in nics for nics in near.values())]
-    if near and alone:
+    if near and alone and is_whole:
         names = join_limited(map(matrix.shown, alone))
         verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
         yield _note(

@@ -25,7 +25,7 @@ def test_tables_begin_with_what_they_show() -> None:
 def test_what_tables_show_stands_below_what_a_text_proves() -> None:
     lines = shown(f"{TABLE}{NO_PEERMEM}{CLOSED}")
     assert lines[0].startswith("✗ GPUDirect RDMA is not used (text:")
-    assert "- 1 of 2 GPUs have a NIC below their PCIe switch (PIX)." in lines
+    assert "  - 1 of 2 GPUs have a NIC below their PCIe switch (PIX)." in lines
 
 
 def test_without_a_sentence_the_heaviest_statement_comes_first() -> None:
