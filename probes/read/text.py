@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
-from probes.messages.catalogue import catalogue, explain
+from probes.messages.catalogue import NO_DIGITS, catalogue, explain
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.problems import UNKNOWN, context_of
@@ -33,6 +33,7 @@ _MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
 _MOST_SHOWN = 32  # sentences about tables
+_OFTEN, _MOST_SHAPES = 20, 1 << 14
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
@@ -77,6 +78,8 @@ class TextReader:
         self._section_lines = 0
         self._kinds: Counter[str] = Counter()
         self._seen: dict[object, _Seen] = {}
+        self._shapes: Counter[str] = Counter()  # of lines that say nothing
+        self._plain: dict[str, frozenset[str]] = {}  # the shapes of lines that never say anything
         self._left_out = 0
         self._all = self._blank = self._read = 0
         self._unread: dict[tuple[str, int], str] = {}
@@ -147,6 +150,10 @@ class TextReader:
             self._log.feed(("\n".join(of_nccl) + "\n").encode("utf-8", "replace"))
 
     def _line(self, line: str) -> None:
+        shape = line.translate(NO_DIGITS)
+        if self._section is None and (plain := self._plain.get(shape)) is not None:
+            self._take_plain(line, plain)
+            return
         words = self._interesting.intersection(_WORD.findall(line[:2000]))
         kind = self._signs.kind_of(line)
         if kind is not None:
@@ -166,31 +173,49 @@ class TextReader:
             self._begin_section(kind, line)
         elif not self._in_section(line):
             self._has_printed = True
-            self._explain_line(line, words)
+            if (kinds := self._explain_line(line, words)) is not None:
+                self._note_shape(shape, kinds)
             return
         is_document = self._section is not None and self._section[0].is_document
         if words and not is_document:
             self._explain_line(line, words, is_section=True)
 
-    def _explain_line(self, line: str, words: frozenset[str] | set[str], is_section: bool = False) -> None:
+    def _explain_line(
+        self, line: str, words: frozenset[str] | set[str], is_section: bool = False
+    ) -> frozenset[str] | None:
+        """Explain a line; return its kinds, or None if the next one like it may say something else."""
         found = self._catalogue.find(line) if words else None
         if found is not None:
             self._message(found, line)
         if is_section:
-            return
+            return None
         kinds = {LOGS[word] for word in words & LOGS.keys()}
         if self._kernel_log.take(line, Place(self._name, self._lines.number)):
             kinds.add("kernel log")
         if found is not None and not kinds:
             kinds.add(f"{found.message.program} output")
+        self._take_plain(line, kinds)
+        return frozenset(kinds) if found is None and "kernel log" not in kinds else None
+
+    def _take_plain(self, line: str, kinds: Collection[str]) -> None:
+        """Count a line of these kinds, which says nothing more."""
         for kind in kinds:
-            self._count(kind)
+            self._kinds[kind] += 1
         if kinds:
             self._read += 1
         elif len(self._unread) < _MOST_UNREAD:
             self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
         if not kinds or not _LOG_LINE.search(line):
             self._block.add(line, self._lines.number, not kinds)
+
+    def _note_shape(self, shape: str, kinds: frozenset[str]) -> None:
+        """Remember a line that says nothing, whatever its numbers, once it was seen often."""
+        self._shapes[shape] += 1
+        if self._shapes[shape] == _OFTEN and not self._catalogue.may_match(shape):
+            self._plain[shape] = kinds
+        if len(self._shapes) >= _MOST_SHAPES:
+            self._shapes.clear()
+            self._plain.clear()
 
     def _count(self, kind: str) -> None:
         self._kinds[kind] += 1

@@ -78,7 +78,7 @@ def test_entities_and_escapes_of_markdown_are_read() -> None:
 
 
 def test_parts_of_a_line_are_joined() -> None:
-    text = "2026-11-29T02:23:43Z stderr P h100:1:2 [0] NCCL IN\n2026-11-29T02:23:43Z stderr F FO x\n"
+    text = "2026-11-29T02:23:43Z stderr P h100:1:2 [0] NCCL I\n2026-11-29T02:23:43Z stderr F NFO x\n"
     assert lines_of(text) == ["h100:1:2 [0] NCCL INFO x"]
 
 
