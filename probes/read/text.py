@@ -73,6 +73,7 @@ class TextReader:
         self._section: tuple[Kind, list[str], Place, str] | None = None
         self._command = ""  # of the last prompt, until its output ends
         self._host = ""  # of the last prompt that names one
+        self._is_session = False  # the last prompt names a host
         self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
         self._section_lines = 0
@@ -164,6 +165,7 @@ class TextReader:
             self._note_silence()
             self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
             self._host = prompt["host"] or self._host
+            self._is_session = prompt["host"] is not None
             self._has_printed = False
             self._read += 1
             is_comment = prompt[0] == "# "
@@ -260,7 +262,9 @@ class TextReader:
 
     def _note_silence(self) -> None:
         """Note that a command has printed nothing, where that says something."""
-        kind = None if self._has_printed else self._signs.silent(self._command)
+        # "$ " alone is also how instructions write what to run.
+        is_silent = self._is_session and not self._has_printed
+        kind = self._signs.silent(self._command) if is_silent else None
         if kind is not None and len(self._sections) < _MOST_SILENT:
             place = Place(self._name, self._lines.number - 1)
             self._sections.append(Section(kind.name, (), place, self._command, self._node, self._host))

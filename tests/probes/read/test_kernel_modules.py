@@ -99,6 +99,7 @@ def test_a_cut_list_does_not_show_that_others_are_absent() -> None:
     assert "not loaded" not in read("$ lsmod | grep mlx\nmlx5_core  2121728  1 mlx5_ib\n").shown[0]
     assert "not loaded" not in read("mlx5_core            2121728  1 mlx5_ib\n").shown[0]
     assert read("root@n1:~# lsmod | grep nvidia_peermem\n").shown == ()  # perhaps cut there
+    assert read("$ lsmod | grep nvidia_peermem\n$ modprobe nvidia_peermem\n").shown == ()  # instructions
 
 
 def test_an_ellipsis_shows_that_a_list_is_cut() -> None:
