@@ -35,6 +35,7 @@ FILES = (
     "nvshmem",
     "ofi",
     "opensm",
+    "operators",
     "perftest",
     "pytorch",
     "rccl",

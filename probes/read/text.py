@@ -357,7 +357,7 @@ class TextReader:
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
-        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        said = context_of(facts.versions, facts.settings, facts.nics, beside)
         node = frozenset() if self._node is None else words_about(self._node)
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
@@ -431,6 +431,8 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         places = [rank.first_staged or rank.first_gdr for rank in facts.ranks]
         path = "mixed" if proof is None else proof.value
         return Proven(path, f"GPUDirect RDMA: {verdict.text}", next(filter(None, places), None))
+    if facts.has_nvlink_between_nodes and not facts.channels.total:
+        return Proven(Proof.NVLINK.value, f"{_PROVEN[Proof.NVLINK]} (MNNVL)")
     proofs: dict[Proof, Statement] = {}
     for statement in statements:
         if statement.proves is not Proof.NOTHING:
