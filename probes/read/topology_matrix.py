@@ -7,6 +7,7 @@ drivers name the columns of NICs by their devices (mlx5_0). `topo -p2p` has stat
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -264,7 +265,8 @@ def _notes(
         for (word, nics), gpus in groups.items()
     )
     yield _note("nearest-nics", "Nearest NICs", f"{'; '.join(texts)}.", place)
-    alone = [nic for nic in matrix.nics if not any(nic in nics for nics in near.values())]
+    served = {nic for nics in near.values() for nic in nics}
+    alone = [nic for nic in matrix.nics if nic not in served]
     if near and alone and is_whole:
         names = join_limited(map(matrix.shown, alone))
         verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
@@ -319,10 +321,14 @@ def _nvlink(matrix: Matrix, place: Place) -> Iterable[Statement]:
     Only where the others are all alike: on boards without NVSwitch pairs differ by design.
     """
     counts = _counts(matrix)
-    for gpu in matrix.gpus if len(matrix.gpus) > 3 else ():
-        own = {count for pair, count in counts.items() if gpu in pair}
-        others = {count for pair, count in counts.items() if gpu not in pair}
-        if len(own) == len(others) == 1 and (least := own.pop()) < (most := others.pop()):
+    total = Counter(counts.values())
+    by_gpu: dict[str, Counter[int]] = {}
+    for pair, count in counts.items():
+        for gpu in pair:
+            by_gpu.setdefault(gpu, Counter())[count] += 1
+    for gpu, own in by_gpu.items() if len(matrix.gpus) > 3 else ():
+        others = [count for count, pairs in total.items() if pairs > own[count]]
+        if len(own) == len(others) == 1 and (least := next(iter(own))) < (most := others[0]):
             has = "no NVLink to them" if not least else f"NV{least}"
             cause = f"{gpu} has {has}; the other GPUs have NV{most} among each other."
             yield as_check("nvlink-down", cause, place)

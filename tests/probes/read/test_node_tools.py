@@ -80,6 +80,7 @@ def test_an_interface_without_link_is_a_warning() -> None:
     assert read(good).shown == ("ens1np0 has a link of 400 Gb/s.",)
     driver = "driver: mlx5_core\nversion: 24.10-1.1.4\nfirmware-version: 28.43.1014 (MT_0000000838)\n"
     assert "firmware 28.43.1014" in read(driver).shown[0]
+    assert "ethtool -i" not in kinds_of("driver: nvidia\n")  # of YAML
 
 
 def test_errors_of_fabric_manager_are_found() -> None:
