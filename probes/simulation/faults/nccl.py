@@ -258,4 +258,8 @@ FAULTS += (
     fault("job-log-gdr-disabled",
           "The job's log says its NICs cannot use GPUDirect RDMA, although the node's NICs can",
           _gdr_disabled),
+    _job("nccl-older-than-gpu", "A job on Rubin GPUs has NCCL 2.30.7, which does not support them",
+         {}, on="vera-rubin", nccl=("2.30.7",)),
+    _job("cuda-older-than-gpu", "A job on B200 GPUs has CUDA 12.4, which does not know them",
+         {}, on="hgx-b200", libraries=("/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127",)),
 )
