@@ -23,6 +23,9 @@ def draw(reading: Reading, width: int) -> list[Line]:
     for reason in () if reading.log_verdict is None else reading.log_verdict.reasons:
         places = ", ".join(map(str, reason.places))
         lines += listed(f"- {reason.text}{f' ({places})' if places else ''}", width)
+    if reading.proven.path != "unknown":
+        for text in reading.shown[:_MOST]:
+            lines += listed(f"- {text}", width)
     groups = grouped((statement.weight, statement) for statement in reading.statements)
     follows = groups.pop(Weight.FOLLOWS, [])
     for weight, title in _TITLES.items():
