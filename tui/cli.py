@@ -24,9 +24,9 @@ from tui.command_line.arguments import (
     add_arguments,
     add_node_options,
     add_output_options,
-    epilog_of,
     interval,
     set_configured_defaults,
+    set_help,
 )
 from tui.files import NotWritten
 from tui.launch import (
@@ -149,7 +149,7 @@ def _command(name: str) -> Command:
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in _WITHOUT_NODE:
         add_node_options(parser, name)
-    parser.epilog = epilog_of(name)
+    set_help(parser, name)
     _command(name).add_options(parser)
     add_output_options(parser)
     set_configured_defaults(parser, name)

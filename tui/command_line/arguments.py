@@ -196,9 +196,11 @@ def duration(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def epilog_of(command: str) -> str | None:
-    """Return what the help of a command ends with, such as its exit statuses; None for nothing."""
-    return read_beside("tui.commands", "epilogs.toml").get(command)
+def set_help(parser: argparse.ArgumentParser, command: str) -> None:
+    """Set what the help of a command ends with, such as its exit statuses, and begins with."""
+    texts = read_beside("tui.commands", "epilogs.toml")
+    parser.description = texts["descriptions"].get(command, parser.description)
+    parser.epilog = texts.get(command)
 
 
 def set_configured_defaults(parser: argparse.ArgumentParser, command: str = "") -> None:

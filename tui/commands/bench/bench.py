@@ -18,11 +18,6 @@ from tui.runtime.open_host import open_host
 if TYPE_CHECKING:
     from tui.commands.bench.run import BenchCommand
 
-_DESCRIPTION = """\
-Measure bandwidth and latency between GPU memory and NICs. Without options,
-measure the first GPU with its best NIC, in loopback. Results are saved under
-$XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
-"""
 _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
 _SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
@@ -31,7 +26,6 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to a parser, in groups."""
-    parser.description = _DESCRIPTION
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
     add_arguments(

@@ -14,19 +14,12 @@ from tui.command_line.arguments import add_arguments, duration, whole_number
 if TYPE_CHECKING:
     from tui.bandwidth.pairs.pairs_session import Nodes
 
-_DESCRIPTION = """\
-Measure bandwidth between pairs of nodes with perftest, rail by rail: NIC k of
-a node with NIC k of another one. Each node is measured once. Nodes that are
-10 % below the usual rate are measured again with two other nodes, which shows
-which of the two ends is slow.
-"""
 _LARGEST_RAIL = 63
 _CLOSED_AT_ONCE = 32  # nodes
 _RAILS = re.compile(r"\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?){0,63}", re.ASCII)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description = _DESCRIPTION
     add_arguments(
         parser,
         {
