@@ -11,6 +11,7 @@ from probes.simulation.faults.fault import (
     add_file,
     add_link,
     change_fields,
+    described,
     fault,
     remove_path,
 )
@@ -32,9 +33,6 @@ from probes.simulation.node.model.workload import changes
 from probes.simulation.node.system.kubernetes import DRIVER, OFED, PEERMEM
 
 _SMALL = str(8 << 20)
-_SLURMD = "/etc/systemd/system/slurmd.service"
-_SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
-_LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 
 _PROGRAMS = tuple(f"/usr/bin/{name}" for name in PERFTEST)
@@ -140,19 +138,12 @@ def _library_alone(tree: Tree) -> None:
 _OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
 
 # fmt: off
+FAULTS += described("environment")
 FAULTS += (
-    fault("memlock-scheduler", "slurmd limits how much memory jobs can lock",
-          add_file(_SLURMD, _SLURMD_UNIT)),
-    fault("memlock-login", "Login sessions can lock only 64 MiB of memory",
-          add_file(_LOGIN_LIMITS, "* - memlock 65536\n")),
     fault("memlock-shell", "This shell can lock only 8 MiB of memory",
           add_file("/proc/40000/limits", limits(_SMALL, _SMALL))),
-    fault("dev-infiniband-missing", "/dev/infiniband is missing", remove_path("/dev/infiniband")),
-    fault("dev-infiniband-incomplete", "The device file of one NIC is missing",
-          remove_path("/dev/infiniband/uverbs9"), excludes=("dev-infiniband-missing",)),
-    fault("dev-infiniband-denied", "This user cannot open the device file of one NIC",
-          lambda tree: tree.denied.add("/dev/infiniband/uverbs1"), excludes=("dev-infiniband-missing",)),
-    fault("dev-nvidia-missing", "/dev/nvidia1 is missing", remove_path("/dev/nvidia1")),
+    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
+          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
     fault("k8s-rdma-not-enabled", "A driver container without nvidia_peermem or DMA-BUF",
           _driver_container, change_description=_without_peermem, on="bare-roce"),
     fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
@@ -184,17 +175,8 @@ FAULTS += (
           excludes=_OTHER_PROGRAMS[:2]),
     fault("libcuda-link-missing", "The symlink libcuda.so is missing",
           lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
-    fault("libibverbs-missing", "The libibverbs provider for these NICs is not installed",
-          lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
-    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
-          remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
-    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
-          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
     fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS),
           excludes=_OTHER_PROGRAMS[1:]),
-    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib",
-          add_file(f"/usr/local/lib/{_OLD_VERBS}", ""),
-          add_link("/usr/local/lib/libibverbs.so.1", _OLD_VERBS)),
     fault("gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv",
           _library_alone, change_description=_no_gdrdrv),
 )

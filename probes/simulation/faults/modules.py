@@ -10,11 +10,9 @@ from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,
     add_file,
-    append_to_cmdline,
+    described,
     fault,
     refused,
-    remove_path,
-    set_module_field,
     unloaded,
 )
 from probes.simulation.node.model.description import NodeDescription
@@ -72,30 +70,9 @@ def _other_architecture(tree: Tree) -> None:
 
 
 # fmt: off
+FAULTS += described("modules")
 FAULTS += (
-    # These leave hardly anything to check, so they are not combined with others.
     fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", unloaded(*_RDMA), on="pcie-l40s"),
-    fault("mlx5-core-not-loaded", "mlx5_core, the NIC driver, is not loaded",
-          unloaded("mlx5_ib", "mlx5_core"), on="pcie-l40s"),
-    fault("mlx5-ib-not-loaded", "mlx5_ib, the RDMA driver of the NICs, is not loaded",
-          unloaded("mlx5_ib"), on="pcie-l40s"),
-    fault("ib-uverbs-not-loaded", "ib_uverbs is not loaded, so no program can use RDMA",
-          unloaded("mlx5_ib", "efa", "ib_uverbs"), on="pcie-l40s"),
-    fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", unloaded(*_OF_DRIVER), on="pcie-l40s"),
-    fault("nvidia-uvm-not-loaded", "nvidia_uvm is not loaded, so CUDA does not start",
-          unloaded("nvidia_uvm")),
-    fault("module-blacklisted", "modprobe.d blacklists nvidia-peermem",
-          add_file("/etc/modprobe.d/blacklist-gdr.conf", "# hardening\nblacklist nvidia-peermem\n"),
-          excludes=("module-blacklisted-cmdline",)),
-    fault("module-blacklisted-cmdline", "The kernel command line blocks nvidia_peermem",
-          unloaded(PEERMEM), change_description=append_to_cmdline(f"module_blacklist={PEERMEM}")),
-    fault("kernel-forbids-modules-disabled", "kernel.modules_disabled is 1",
-          add_file("/proc/sys/kernel/modules_disabled", "1\n")),
-    fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs",
-          set_module_field("mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")),
-    fault("module-blacklisted-install", "modprobe.d runs /bin/false instead of loading nvidia-peermem",
-          unloaded(PEERMEM),
-          add_file("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")),
     fault("kernel-forbids-modules-lockdown", "Kernel lockdown keeps nvidia_peermem from loading",
           unloaded(PEERMEM),
           add_file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"), excludes=NO_FILE),
@@ -107,14 +84,8 @@ FAULTS += (
           unloaded(PEERMEM), lambda tree: set_modinfo(
               tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions"),
           excludes=NO_FILE),
-    fault("dkms-build-failed", "DKMS failed to build OFED", remove_path("/var/lib/dkms/mlnx-ofed-kernel"),
-          add_file("/var/lib/dkms/mlnx-ofed-kernel/24.10/build/make.log",
-                   "fatal error: linux/version.h: No such file or directory\n")),
     fault("module-file-unusable", "The NVIDIA driver's module file is damaged",
           unloaded(*_OF_DRIVER), lambda tree: modinfo_of(tree).files.pop("nvidia", None), on="pcie-l40s"),
-    fault("modules-index-missing",
-          "The kernel's module index is missing, and the NVIDIA driver is not loaded", unloaded(*_OF_DRIVER),
-          lambda tree: tree.remove(f"/lib/modules/{tree.description.kernel}/modules.dep"), on="pcie-l40s"),
     fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",
           _built_for_other_kernel, finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"), on="pcie-l40s"),
     fault("driver-half-updated", "The NVIDIA driver on disk is newer than the loaded driver",

@@ -16,6 +16,7 @@ from probes.simulation.faults.fault import (
     as_change,
     change_devices,
     change_fields,
+    described,
     fault,
     refused,
     remove_path,
@@ -93,14 +94,14 @@ def _inbox_core(tree: Tree) -> None:
 
 
 @as_change
-def peermem_parameter(tree: Tree, name: str, value: str) -> None:
+def _peermem_parameter(tree: Tree, name: str, value: str) -> None:
     """Load nvidia_peermem with a parameter, now and at the next boot."""
     tree.add(_OPTIONS, f"options nvidia-peermem {name}={value}\n")
     tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
 
 
 @as_change
-def ofed(tree: Tree, release: str) -> None:
+def _install_ofed(tree: Tree, release: str) -> None:
     """Install another release of OFED."""
     tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
 
@@ -186,21 +187,15 @@ GONE = frozenset(fault.name for fault in _UNLOADED) | {
 }
 
 FAULTS += _UNLOADED
+FAULTS += described("path", ofed=_install_ofed)
 FAULTS += (
     fault("peermem-not-on-disk-old-driver", "NVIDIA driver 460, which has no nvidia_peermem",
           *_NOT_ON_DISK, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
           on="dgx-a100"),
     fault("peermem-parameter-wrong", "nvidia_peermem runs with peerdirect_support=1",
-          peermem_parameter("peerdirect_support", "1"), excludes=GONE),
+          _peermem_parameter("peerdirect_support", "1"), excludes=GONE),
     fault("peermem-parameter-persistent-off", "nvidia_peermem runs with persistent_api_support=0",
-          peermem_parameter("persistent_api_support", "0"), excludes=GONE),
-    # With another OFED, with the old module, or with no word for the boot, others' faults look different.
-    fault("peermem-parameter-legacy-ofed", "MLNX_OFED 4.9, which needs peerdirect_support=1",
-          ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
-    fault("peermem-lock-inversion", "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
-          ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
-    fault("peermem-not-persistent", "Nothing will load nvidia_peermem at the next boot",
-          add_file("/etc/modules-load.d/nvidia.conf", "# none\n"), on="dgx-a100"),
+          _peermem_parameter("persistent_api_support", "0"), excludes=GONE),
     fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
           _old_module, on="dgx-a100"),
     fault("peermem-not-on-disk-container", "The NVIDIA driver runs from a container without nvidia_peermem",
@@ -230,10 +225,6 @@ def _without_either(description: NodeDescription) -> NodeDescription:
 
 _NCCL = "/usr/lib/x86_64-linux-gnu/libnccl.so.2"
 _PROPRIETARY = change_fields(driver={"flavor": "proprietary"})
-_WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
-_DRIVER_510 = change_fields(driver={"version": "510.108.03", "cuda": "11.6"})
-_VOLTA = change_fields(gpu={"name": "Tesla V100-SXM2-32GB", "id": "10de:1db5", "capability": (7, 0)})
-_KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-553.16.1.el8_10.x86_64")
 
 
 def _driver_580(description: NodeDescription) -> NodeDescription:
@@ -259,7 +250,7 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
     )(change_devices(lambda device: device.replace(" mlx5_", " mlx4_"))(description))
 
 
-_LAST_OFED = (ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), peermem_parameter("peerdirect_support", "1"))
+_LAST_OFED = (_install_ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), _peermem_parameter("peerdirect_support", "1"))
 
 
 @as_change
@@ -281,37 +272,16 @@ def _unless_dma(device: str) -> str | None:
 FAULTS += (
     fault("no-gdr-path", "No GPUDirect RDMA: proprietary driver without nvidia_peermem",
           change_description=_without_either),
-    fault("dmabuf-needs-open-module", "Proprietary NVIDIA kernel modules: no DMA-BUF",
-          change_description=_PROPRIETARY),
-    fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_VOLTA, on="dgx-a100"),
-    fault("dmabuf-driver-too-old", "NVIDIA driver 510, too old for DMA-BUF",
-          change_description=_DRIVER_510, on="dgx-a100"),
-    fault("dmabuf-kernel-too-old", "RHEL 8's kernel without OFED, too old for DMA-BUF",
-          change_description=_KERNEL_OF_RHEL_8, on="pcie-l40s"),
-    fault("dmabuf-kernel-config", "A kernel built without DMA-BUF",
-          lambda tree: tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n"),
-          change_description=_WITHOUT_DMABUF, on="pcie-l40s"),
-    fault("dmabuf-nic-driver-lacks-support", "One NIC (mlx5_6) refuses DMA-BUF",
-          change_description=change_fields(gpudirect={"refusing": ("mlx5_6",)})),
     fault("nic-connectx-3", "ConnectX-3 NICs with the last OFED that supports them",
           *_LAST_OFED, change_description=_connectx_3,
           finds=("dmabuf-nic-driver-lacks-support",), on="dgx-a100"),
     fault("p2p-topology-refused", "The driver denies a NIC access to GPU memory because of the chipset",
           _refused("PCI topology not supported for dma-buf"), change_description=_driver_580, on="pcie-l40s"),
-    fault("p2p-topology-refused-force-pcie", "The driver refuses the direct PCIe path between GPU and NIC",
-          _refused("topology not supported for mapping type FORCE_PCIE"), on="gb200"),
     fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
           _refused("importer unable to handle MMIO without struct page"),
           change_description=_driver_580, on="bare-roce"),
-    fault("data-direct-old-rdma-core", "rdma-core 50, whose libmlx5 cannot use Data Direct",
-          change_description=change_fields(rdma_core=50), finds=("data-direct-unavailable",), on="gb300"),
     fault("data-direct-hidden", "The NICs' DMA functions (Data Direct) are not on the PCI bus",
           change_description=change_devices(_unless_dma), finds=("data-direct-unavailable",), on="gb300"),
-    fault("dmabuf-kernel-without-odp",
-          "The kernel was built without on-demand paging, so no NIC supports DMA-BUF",
-          lambda tree: tree.add(f"/boot/config-{tree.description.kernel}",
-                                "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"),
-          change_description=_WITHOUT_DMABUF, finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s"),
     fault("mlx4-ib-not-loaded", "ConnectX-3 NICs without mlx4_ib",
           *_LAST_OFED, unloaded("mlx4_ib"), change_description=_connectx_3, on="dgx-a100"),
     fault("mlx4-core-not-loaded", "ConnectX-3 NICs without mlx4_core and mlx4_ib",
