@@ -271,7 +271,7 @@ def test_sample_one_line_is_kept() -> None:
     },
     others=(
         "probes/recording/redaction/basic_rules.py",
-        "probes/recording/redaction/tokens.py",
+        "probes/recording/redaction/forms.txt",
         "tests/probes/recording/test_redaction_checks.py",
     ),
 )
@@ -1201,13 +1201,13 @@ def _sample_smb(tree: Tree) -> None:
 METRIC = Recipe(
     (
         Change(
-            "probes/metrics/metric_list.py",
-            'SAMPLE = Metric("gdrtop_sample_nics", "RDMA NICs of this node.")\n',
-            after='NICS_DIRECT = Metric("gdrtop_nics_direct", "NICs that serve these GPUs.")\n',
+            "probes/metrics/metrics.toml",
+            'gdrtop_sample_nics = "RDMA NICs of this node."\n',
+            after="[gauge]\n",
         ),
         Change(
             "probes/metrics/metrics.py",
-            "        family(metric_list.SAMPLE, [({}, len(seen.examination.topology.nics))]),\n",
+            '        _family("sample_nics", [({}, len(seen.examination.topology.nics))]),\n',
             after="        *_judged(seen),\n",
         ),
         Change(
@@ -1228,14 +1228,13 @@ def test_the_nics_of_a_sample_are_counted() -> None:
     {
         "probes/metrics/metrics.py": (
             "tests/probes/metrics/test_metrics.py",
-            "metric_list.py and families() of probes/export/ differ",
+            "metrics.toml and families() of probes/metrics/ differ",
         ),
         "tui/manual/metrics.md": (
             "tests/probes/metrics/test_metrics.py",
             "add a row to tui/manual/metrics.md for {'gdrtop_sample_nics'}",
         ),
     },
-    others=("probes/metrics/metric_list.py",),
 )
 NIC_FAMILY = Recipe(
     (

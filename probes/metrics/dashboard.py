@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
+from probes.base.data_files import read_text
 
 
 def alert_rules() -> str:
     """Return the YAML of a rule file."""
-    return _text("alert_rules.yaml")
+    return read_text(__package__, "alert_rules.yaml")
 
 
 def dashboard() -> str:
     """Return the dashboard; Grafana asks for the data source when it is imported."""
-    return _text("dashboard.json")
-
-
-def _text(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return read_text(__package__, "dashboard.json")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from types import ModuleType
 
+from probes.base.data_files import read_toml
 from probes.simulation.faults import environment, gpu, live, modules, nccl, nic, path, pcie
 from probes.simulation.faults.fault import Fault
-from probes.simulation.node.model.description import read_toml
 
 # A fault -> the faults of other areas that it hides.
 HIDES: dict[str, tuple[str, ...]] = {
-    hider: tuple(hidden) for hider, hidden in read_toml("faults/hides.toml").items()
+    hider: tuple(hidden) for hider, hidden in read_toml(__package__, "hides.toml").items()
 }
 # Add a new file of faults here.
 AREAS: tuple[ModuleType, ...] = (modules, path, pcie, nic, gpu, environment, nccl, live)

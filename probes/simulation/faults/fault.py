@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec
 
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.facts.rdma.devices import EMPTY_GID
 from probes.simulation.node.jobs.processes import library_directory
-from probes.simulation.node.model.description import NodeDescription, read_toml, with_fields
+from probes.simulation.node.model.description import NodeDescription, with_fields
 from probes.simulation.node.model.tree import Content, Tree, log
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
 from probes.simulation.node.modules.modules import modinfo_of, set_modinfo
@@ -190,7 +191,7 @@ def described(area: str, **own: Callable[..., ChangeTree]) -> Iterator[Fault]:
     `cmdline`: words that the kernel's command line gains. Every other key names a function in _CHANGES or
     `own`, which makes a change of the tree of the value.
     """
-    for name, row in read_toml(f"faults/{area}.toml").items():
+    for name, row in read_toml(__package__, f"{area}.toml").items():
         summary, fields = row.pop("summary"), row.pop("description", {})
         devices, words = row.pop("devices", {}), row.pop("cmdline", "")
         options = {key: row.pop(key) for key in ("on", "finds", "excludes") if key in row}
