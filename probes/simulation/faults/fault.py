@@ -15,7 +15,7 @@ from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.model.description import NodeDescription, with_fields
 from probes.simulation.node.model.tree import Content, Tree, log
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
-from probes.simulation.node.modules.modules import modinfo_of, set_modinfo
+from probes.simulation.node.modules.modules import modinfo_of, remove_module_file, set_modinfo
 from probes.simulation.node.system.services import stop
 
 Given = ParamSpec("Given")
@@ -45,8 +45,7 @@ def as_change(function: Callable[Concatenate[Tree, Given], object]) -> Callable[
 
 # What rows of a table need; `unloaded` names dependent modules first.
 add_file, add_link = as_change(Tree.add), as_change(Tree.link)
-logged, unloaded, refused = as_change(log), as_change(remove_modules), as_change(refuse_module)
-set_module_field = as_change(set_modinfo)
+unloaded, refused = as_change(remove_modules), as_change(refuse_module)
 
 
 def remove_path(*paths: str) -> ChangeTree:
@@ -158,6 +157,12 @@ def _add_files(tree: Tree, files: Mapping[str, Content]) -> None:
 
 
 @as_change
+def _add_links(tree: Tree, links: Mapping[str, str]) -> None:
+    for path, target in links.items():
+        tree.link(path.format_map(_names(tree)), target)
+
+
+@as_change
 def _log_lines(tree: Tree, lines: list[Any]) -> None:
     """Log lines; one that is not a text alone has its moment and its level, too."""
     for text, *when in ([line] if isinstance(line, str) else line for line in lines):
@@ -174,36 +179,50 @@ def _set_modinfo(tree: Tree, modules: Mapping[str, Mapping[str, str]]) -> None:
 # What the keys of a fault in a TOML file do; a file has further ones in the module of its name.
 _CHANGES: dict[str, Callable[..., ChangeTree]] = {
     "files": _add_files,
-    "links": lambda links: lambda tree: [add_link(*link)(tree) for link in links.items()],
+    "links": _add_links,
+    "directories": lambda paths: lambda tree: [*map(tree.directory, paths)],
     "remove": lambda paths: lambda tree: [tree.remove(path.format_map(_names(tree))) for path in paths],
     "deny": lambda path: lambda tree: tree.denied.add(path),
     "log": _log_lines,
     "unload": lambda names: unloaded(*names),
     "modinfo": _set_modinfo,
+    "not_on_disk": lambda name: lambda tree: remove_module_file(tree, name),
+    "loaded": lambda name: lambda tree: tree.live_modules.append(name),
+    "journal": lambda messages: lambda tree: tree.journal.update(messages),
     "stop": lambda service: lambda tree: stop(tree, *service),
 }
 
 
-def described(area: str, **own: Callable[..., ChangeTree]) -> Iterator[Fault]:
+def described(
+    area: str, *descriptions: ChangeDescription, **own: Callable[..., ChangeTree]
+) -> Iterator[Fault]:
     """Yield the faults in AREA.toml, by name. Each has the options of `fault`, and what it changes, in order.
 
     `description`: fields of the node's description; `devices`: others in place of devices, "" removes one;
-    `cmdline`: words that the kernel's command line gains. Every other key names a function in _CHANGES or
+    `cmdline`: words that the kernel's command line gains; `node`: the name of one of `descriptions`, without
+    an underscore, which changes the description first. Every other key names a function in _CHANGES or
     `own`, which makes a change of the tree of the value.
     """
+    named = {function.__name__.lstrip("_"): function for function in descriptions}
+    named[""] = lambda node: node
     for name, row in read_toml(__package__, f"{area}.toml").items():
         summary, fields = row.pop("summary"), row.pop("description", {})
         devices, words = row.pop("devices", {}), row.pop("cmdline", "")
+        first = named[row.pop("node", "")]
         options = {key: row.pop(key) for key in ("on", "finds", "excludes") if key in row}
         changes = ((_CHANGES | own)[key](value) for key, value in row.items())
-        description = partial(_changed, fields, devices, words)
+        description = partial(_changed, first, fields, devices, words)
         yield fault(name, summary, *changes, change_description=description, **options)
 
 
 def _changed(
-    fields: Mapping[str, Any], devices: Mapping[str, str], words: str, node: NodeDescription
+    first: ChangeDescription,
+    fields: Mapping[str, Any],
+    devices: Mapping[str, str],
+    words: str,
+    node: NodeDescription,
 ) -> NodeDescription:
-    changed: NodeDescription = with_fields(node, fields)
+    changed: NodeDescription = with_fields(first(node), fields)
     if devices:
         by_name = change_devices(lambda device: devices.get(device.partition(" ")[2], device) or None)
         changed = change_devices(lambda device: devices.get(device, device))(by_name(changed))

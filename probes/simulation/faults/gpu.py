@@ -22,7 +22,7 @@ from probes.simulation.node.model.description import NodeDescription, NumaDescri
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.modules.modules import set_modinfo
 from probes.simulation.node.system.services import set_fabric_manager_version, stop, stop_nvlsm, uninstall
-from probes.simulation.node.system.software import install_library, set_library_version
+from probes.simulation.node.system.software import set_library_version
 
 _MANAGER_PID, _RESTARTED_AT = 1390, 1800.0
 _SXID = "20034, Data {0x0, 0x0}, Link 31 LTSSM Fault Up"
@@ -95,22 +95,15 @@ def _without_umad(tree: Tree) -> None:
 
 # fmt: off
 FAULTS += described(
-    "gpu", driver=_bind, xid=_xid, 
+    "gpu", _nics_elsewhere, _numa_mode, driver=_bind, xid=_xid,
     library_version=as_change(set_library_version),
     fabric_manager_version=as_change(set_fabric_manager_version),
 )
 FAULTS += (
-    fault("gpu-without-near-nic", "The first switch's NICs are behind the host bridge instead",
-          change_description=_nics_elsewhere, on="dgx-a100"),
-    fault("c2c-grace-specifics", "NCCL 2.26, which does not use GPUDirect RDMA over C2C",
-          lambda tree: install_library(tree, "libnccl.so.2", "libnccl.so.2.26.2"), on="gb200"),
     fault("smmu-sva-missing", "A kernel built without SVA of the SMMU", _without_sva,
           finds=("smmu-sva-missing", "cuda-fails-to-start"), on="dgx-spark"),
     fault("smmu-sva-refused", "The SMMU passes DMA through, so it shares no page tables with GPU0",
           _refused_sva, on="gb200"),
-    fault("gpu-memory-in-kubernetes", "GPU memory is a NUMA node on a Kubernetes node with Grace",
-          lambda tree: tree.directory("/sys/fs/cgroup/kubepods.slice"), change_description=_numa_mode,
-          on="gb300"),
     fault("nvlsm-down", "NVLSM has exited", stop_nvlsm, on="hgx-b200"),
     fault("sxid", "An NVSwitch reported a link fault (SXid 20034)",
           lambda tree: log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {_SXID}")),

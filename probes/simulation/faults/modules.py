@@ -6,15 +6,7 @@ from dataclasses import replace
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import VERBS_MODULES
-from probes.simulation.faults.fault import (
-    ChangeDescription,
-    Faults,
-    add_file,
-    described,
-    fault,
-    refused,
-    unloaded,
-)
+from probes.simulation.faults.fault import ChangeDescription, Faults, described, fault, refused, unloaded
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import KEY_REJECTED, remove_modules
@@ -24,9 +16,6 @@ from probes.simulation.node.system.software import remove_products
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = (*VERBS_MODULES, "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
-
-# Faults that remove the module's file hide faults in that file.
-NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
 FAULTS = Faults()
 
@@ -73,17 +62,11 @@ def _other_architecture(tree: Tree) -> None:
 FAULTS += described("modules")
 FAULTS += (
     fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", unloaded(*_RDMA), on="pcie-l40s"),
-    fault("kernel-forbids-modules-lockdown", "Kernel lockdown keeps nvidia_peermem from loading",
-          unloaded(PEERMEM),
-          add_file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"), excludes=NO_FILE),
-    fault("secure-boot-unsigned", "The kernel enforces module signatures, and nvidia_peermem is unsigned",
-          unloaded(PEERMEM), add_file("/sys/module/module/parameters/sig_enforce", "Y\n"), excludes=NO_FILE),
     fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
           refused(PEERMEM, KEY_REJECTED, 14.2)),
     fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
           unloaded(PEERMEM), lambda tree: set_modinfo(
-              tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions"),
-          excludes=NO_FILE),
+              tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")),
     fault("module-file-unusable", "The NVIDIA driver's module file is damaged",
           unloaded(*_OF_DRIVER), lambda tree: modinfo_of(tree).files.pop("nvidia", None), on="pcie-l40s"),
     fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",

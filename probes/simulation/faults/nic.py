@@ -22,7 +22,6 @@ from probes.simulation.faults.fault import (
     fault,
     refused,
     replace_content,
-    unloaded,
 )
 from probes.simulation.node.devices.network import set_qos
 from probes.simulation.node.devices.ports import netdev_of, port_of
@@ -30,9 +29,7 @@ from probes.simulation.node.jobs.traffic import change_count
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree
 from probes.simulation.node.modules.loading import INVALID, symbol_mismatch
-from probes.simulation.node.modules.modules import remove_module_file
 
-_WITHOUT_DRIVER, _WITHOUT_RDMA, _FOR_GUESTS = "mlx5_6", "mlx5_5", "mlx5_7"
 _ROCE = ("mlx5_4", "mlx5_9")
 _HALF_RATES = {
     "800": "400 Gb/sec (4X NDR)",
@@ -41,7 +38,7 @@ _HALF_RATES = {
     "100": "50 Gb/sec (2X EDR)",
 }
 _WITHOUT_ECN = {f"ecn/roce_rp/enable/{priority}": "0" for priority in range(8)}
-_EFA, _CXI = "aws-p5", "slingshot"  # nodes with NICs of AWS and HPE
+_EFA = "aws-p5"  # a node with NICs of AWS
 _REFUSES_PROPRIETARY = Refusal(INVALID.error, ((6, "efa_nv_peermem: Nvidia proprietary is unsupported"),))
 _WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
 _PROPRIETARY = change_fields(driver={"flavor": "proprietary"}, gpudirect={"dmabuf": False})
@@ -127,19 +124,23 @@ def _elsewhere(tree: Tree, name: str) -> None:
     tree.remove(f"{tree.nic(name).path}/infiniband")
 
 
+@as_change
 def _without_rdma(tree: Tree, name: str) -> None:
     _elsewhere(tree, name)
     for path in [path for path, text in tree.files.items() if text == f"{name}\n" and "/uverbs" in path]:
         tree.remove(path.rpartition("/")[0])
 
 
-def _unbind(tree: Tree, name: str, driver: str = "") -> None:
-    nic = tree.nic(name)
-    _without_rdma(tree, name)
-    if f"{nic.path}/net" in tree.directories:
-        tree.remove(f"/sys/class/net/{netdev_of(tree, nic)}")
-        tree.remove(f"{nic.path}/net")
-    bind(tree, nic.path, driver)
+@as_change
+def _set_drivers(tree: Tree, drivers: Mapping[str, str]) -> None:
+    """Bind NICs to other drivers, or to none ("")."""
+    for name, driver in drivers.items():
+        nic = tree.nic(name)
+        _without_rdma(name)(tree)
+        if f"{nic.path}/net" in tree.directories:
+            tree.remove(f"/sys/class/net/{netdev_of(tree, nic)}")
+            tree.remove(f"{nic.path}/net")
+        bind(tree, nic.path, driver)
 
 
 def _in_pods(tree: Tree) -> None:
@@ -222,7 +223,7 @@ def _needs_own_slots(tree: Tree) -> None:
 # fmt: off
 FAULTS += described(
     "nic", port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
-    rails=_set_rails, unset_in_conf=_unset_in_conf,
+    rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
 )
 FAULTS += (
     fault("virtual-port-without-guid", "The port of a virtual function (mlx5_0) has no GUID",
@@ -246,11 +247,6 @@ FAULTS += (
           _gids("mlx5_4", lambda index: index < 2), excludes=("netdev-down",)),
     fault("port-counters-missing", "A port (mlx5_1) has no counters",
           lambda tree: tree.remove(f"{port_of(tree.nic('mlx5_1'))}/counters")),
-    fault("nic-without-driver", "A NIC (mlx5_6) has no driver", lambda tree: _unbind(tree, _WITHOUT_DRIVER)),
-    fault("nic-passed-through", "A NIC (mlx5_7) is reserved for a virtual machine",
-          lambda tree: _unbind(tree, _FOR_GUESTS, "vfio-pci"), finds=("nic-without-driver-passed-through",)),
-    fault("nic-without-rdma-device", "A NIC (mlx5_5) has no RDMA device",
-          lambda tree: _without_rdma(tree, _WITHOUT_RDMA)),
     fault("rdma-devices-in-pods", "Healthy: the RDMA devices are in pods' network namespaces",
           _in_pods, finds=(), on="pcie-l40s"),
     fault("bond", "A NIC (mlx5_9) is part of a bond",
@@ -276,7 +272,4 @@ FAULTS += (
           "efa_nv_peermem was built for another NVIDIA driver, and the kernel refuses it; no DMA-BUF",
           refused(EFA_PEERMEM, symbol_mismatch(EFA_PEERMEM, "nvidia_p2p_get_pages"), 14.2),
           change_description=_WITHOUT_DMABUF, finds=("efa-peermem-unusable",), on=_EFA),
-    fault("efa-peermem-unusable-spare", "efa_nv_peermem is not installed; DMA-BUF works",
-          unloaded(EFA_PEERMEM), lambda tree: remove_module_file(tree, EFA_PEERMEM),
-          finds=("efa-peermem-unusable",), on=_EFA),
 )

@@ -8,15 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from probes.facts.pci.functions import DEVICES
-from probes.simulation.faults.fault import (
-    ChangeTree,
-    Faults,
-    add_file,
-    as_change,
-    change_fields,
-    described,
-    fault,
-)
+from probes.simulation.faults.fault import ChangeTree, Faults, as_change, change_fields, described, fault
 from probes.simulation.node.devices import pci as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Content, Tree, log
@@ -180,7 +172,8 @@ def _log_corrected(tree: Tree, gpu: str) -> None:
 
 # fmt: off
 FAULTS += described(
-    "pcie", register=_set_registers, link=_set_links, slot=partial(_set_links, both=False),
+    "pcie", _translated, _as_guest, _three_gpus_a_nic,
+    register=_set_registers, link=_set_links, slot=partial(_set_links, both=False),
     host_bridge=_add_host_bridges,
 )
 FAULTS += (
@@ -188,22 +181,12 @@ FAULTS += (
           _set_file("mlx5_0", "aer_dev_fatal", config.counts("fatal", MalfTLP=2))),
     fault("numa-node-unknown", "The firmware does not report the NUMA node of a NIC (mlx5_4)",
           _set_file("mlx5_4", "numa_node", "-1\n")),
-    fault("iommu-translated", "The IOMMU translates DMA addresses (intel_iommu=on without iommu=pt)",
-          change_description=_translated),
-    fault("vm-without-p2p", "A virtual machine that shows no PCIe switches",
-          change_description=_as_guest, on="pcie-l40s"),
-    fault("gpu-nic-shared", "Three GPUs share one NIC", change_description=_three_gpus_a_nic, on="pcie-l40s"),
     fault("acs-direct-translated-without-ats",
           "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
           _on("mlx5_2", lambda tree, nic: config.set_bits(
               tree, _above(tree, nic), config.ACS_CONTROL, 0x5D, 0x5D))),
     fault("vm-pair-unproven", "A virtual machine whose hypervisor shows GPUs and NICs below one switch",
           _ats_off, change_description=change_fields(product=_GUEST)),
-    fault("peer-mmio-not-remapped",
-          "The IOMMU translates, and NVreg_DmaRemapPeerMmio=0 leaves GPU memory out of its tables",
-          add_file("/etc/modprobe.d/nvidia-options.conf", "options nvidia NVreg_DmaRemapPeerMmio=0\n"),
-          add_file("/proc/driver/nvidia/params", 'RegistryDwords: ""\nDmaRemapPeerMmio: 0\n'),
-          change_description=_translated),
     fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors",
           _set_file("GPU0", "aer_dev_correctable", config.counts("correctable", BadTLP=1294)),
           _on("GPU0", _log_corrected)),
