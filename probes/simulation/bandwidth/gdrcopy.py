@@ -53,7 +53,7 @@ def _script(node: SimulatedNode, command: ParsedCommand, at: float) -> Script:
 
 def _cuda_failure(error: int, statement: str) -> tuple[str, ...]:
     return (
-        f"CUDA error: {cuda.ERRORS[error][0]} in {statement}",
+        f"CUDA error: {cuda.error_of(error).also[0]} in {statement}",
         f'Assertion "(CUDA_SUCCESS) == (result)" failed at common.cpp:{100 + error % 100}',
     )
 
