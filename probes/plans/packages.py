@@ -20,6 +20,7 @@ from probes.snapshot.examination import Examination
 
 DRIVER_GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 DOCA_GUIDE = "https://docs.nvidia.com/doca/sdk/doca-host-installation-and-upgrade/"
+KNOWN_SYSTEMS = "Ubuntu, Debian, RHEL and its like, Amazon Linux 2023, SLES 15 and Azure Linux 3"
 FABRIC_MANAGER = "nvidia-fabricmanager"
 _CUDA_REPOS = "https://developer.download.nvidia.com/compute/cuda/repos"
 _EPEL = "https://dl.fedoraproject.org/pub/epel/epel-release-latest-{}.noarch.rpm"
@@ -170,7 +171,10 @@ def open_driver_steps(examination: Examination) -> tuple[Step, ...]:
     why = "Install the driver with open kernel modules"
     if not repository:
         name = distribution.name or "this distribution"
-        guide = instruction(f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}.")
+        guide = instruction(
+            f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}. It lists the systems that NVIDIA"
+            f" supports. gdrtop knows the packages of {KNOWN_SYSTEMS}."
+        )
         return (header_step(examination), guide)
     if family is Family.AZURE_LINUX:  # its modules are built for its kernels
         package = "cuda-open-hwe" if _processor(examination) == "aarch64" else "cuda-open"

@@ -19,6 +19,7 @@ from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
 from probes.checks.system.site_combinations import devices_on_site, seen_on_site
+from probes.facts.gpu.generations import is_model
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
@@ -120,7 +121,7 @@ def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with NIXL 0.10.0 on B200."""
     gpus = examination.node.gpus
     names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
-    if not any("B200" in name and "GB200" not in name for name in names):
+    if not any(is_model(name, "B200") for name in names):
         return
     for _, _, _, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
         if version == (0, 10, 0):
@@ -256,16 +257,16 @@ COMBINATIONS = (
     ),
     Combination(
         "libfabric-grace",
-        "libfabric 2.4.0amzn1.0 on GB200",
-        "Registering GPU memory fails with “Bad address”.",
-        "Use libfabric 2.5.1 or newer",
+        "libfabric before 2.5.0 on EFA without efa_nv_peermem",
+        "Registering GPU memory by its address, as NIXL does, fails with “Bad address”.",
+        "Use libfabric 2.5.0 or newer, or load efa_nv_peermem",
         "https://github.com/ofiwg/libfabric/issues/12019",
     ),
     Combination(
         "gpu-operator-restart",
         "GPU Operator 26.3, a driver pod that restarts under a loaded driver",
         "nvidia-peermem-ctr restarts over and over.",
-        "Use a newer driver image, or drain the node and reboot it",
+        "Drain the node and reboot it",
         "https://github.com/NVIDIA/gpu-operator/issues/2619",
         "k8s-peermem-ctr-crashloop",
     ),
@@ -308,7 +309,7 @@ COMBINATIONS = (
         "ucx-emerald-rapids",
         "UCX before 1.21 on Intel Emerald Rapids",
         "Transfers reach about 16 instead of more than 40 GB/s.",
-        "Set UCX_IB_PCI_RELAXED_ORDERING=try, or use UCX 1.21 or newer",
+        "Set UCX_IB_PCI_RELAXED_ORDERING=try (before UCX 1.15: yes), or use UCX 1.21 or newer",
         "https://github.com/openucx/ucx/pull/10955",
         "ucx-without-relaxed-ordering",
     ),

@@ -48,7 +48,7 @@ SINGLES = (
     *WORLD_SIZES,
 )
 _LIBRARIES = re.compile(
-    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libucp|libfabric|libnvshmem_host"
+    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libcudart|libucp|libfabric|libnvshmem_host"
     r"|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
     r"(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"  # auditwheel adds a hash to the name
 )

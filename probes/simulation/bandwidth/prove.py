@@ -23,6 +23,7 @@ from probes.bandwidth.prove import (
 )
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Unknown, known
+from probes.facts.gpu.generations import is_model
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import why_topology_allowed
 from probes.simulation.bandwidth import cuda, perftest_text
@@ -76,7 +77,7 @@ def register(
         if wanted.index >= 0:
             missing = f"No such device ID ({wanted.index}) exists in system"
         return Registered((*lines, missing, *_NO_GPU), True)
-    integrated = "GB10" in device.name
+    integrated = is_model(device.name, "GB10")
     lines = (*lines, *perftest_text.cuda_picks(device, pid, integrated))
     if wanted.dmabuf and not tree.description.exports_dmabuf:
         return Registered((*lines, "DMA-BUF is not supported on this GPU", *_NO_GPU), True)

@@ -46,7 +46,7 @@ CLOUDS = {
 }
 EFA = "1d0f:"
 # Faults that are the impossible: a driver or an NCCL that is too old, by their own names.
-TOO_OLD = ("dmabuf-driver-too-old", "peermem-not-on-disk-old-driver")
+TOO_OLD = ("dmabuf-driver-too-old", "peermem-not-on-disk-old-driver", "nccl-older-than-gpu")
 CASES = [*SIMULATED_NAMES, *(f"{fault.on}+{name}" for name, fault in FAULTS.items() if name not in TOO_OLD)]
 
 

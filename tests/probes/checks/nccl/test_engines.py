@@ -138,6 +138,7 @@ _EMERALD = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 207\nmodel na
     ("ucx", "cpuinfo", "variables", "status"),
     [
         ("1.18.0", _EMERALD, {}, Status.FOUND),
+        ("1.14.1", _EMERALD, {}, Status.FOUND),
         ("1.21.0", _EMERALD, {}, Status.PASSED),
         ("", _EMERALD, {}, Status.PASSED),  # its version is not known
         ("1.18.0", _EMERALD.replace("207", "143"), {}, Status.PASSED),  # Sapphire Rapids
@@ -163,6 +164,9 @@ def test_ucx_before_1_21_needs_a_setting_on_emerald_rapids(
     assert finding.status is status
     if status is Status.FOUND:
         assert "likely" in finding.cause
+        assert finding.fix is not None
+        value = "yes" if ucx == "1.14.1" else "try"  # up to 1.14, ib_md.c takes "try" for auto
+        assert f"UCX_IB_PCI_RELAXED_ORDERING={value} in" in finding.fix.steps[0].why
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
 from probes.queries.finding import Status
-from probes.setup.env.advice import Note, Setting, State
+from probes.setup.env.advice import Note, Setting, State, lines_of
 from probes.setup.env.nics import nic_advice
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
@@ -49,6 +49,28 @@ def test_an_infiniband_node_needs_nothing(name: str) -> None:
     assert advice.is_complete
     assert "does not use mlx5_4" in note_on(advice, "NCCL_IB_HCA").text
     assert all(note.state is State.NOT_NEEDED for note in advice.notes)
+
+
+@pytest.mark.parametrize(
+    ("node", "version", "first"),
+    [
+        ("vera-rubin", "2.31.2", "2.32.3"),
+        ("vera-rubin", "2.32.3", ""),
+        ("vera-rubin", "2.32", ""),  # each release of 2.32
+        ("hgx-b200", "2.24", "2.25.1"),
+        ("aws-p6-b300", "2.24", "2.25.1"),
+        ("hgx-b200", "2.27", ""),
+    ],
+)
+def test_the_defaults_are_not_called_right_for_an_nccl_without_the_gpu(
+    node: str, version: str, first: str
+) -> None:
+    advice, _ = advice_for(node, version)
+    notes = [note for note in advice.notes if note.variable == "NCCL"]
+    assert [note.state for note in notes] == ([State.FIX_FIRST] if first else [])
+    assert all(f"use {first} or newer" in note.text for note in notes)
+    if first:
+        assert "are right" not in " ".join(lines_of(advice, node, "shell"))
 
 
 def test_a_level_for_gpus_across_sockets_is_measured_before_it_is_set() -> None:
