@@ -36,13 +36,7 @@ def _above(tree: Tree, bdf: str) -> str:
 
 def _on(device: str, change: Callable[[Tree, str], object]) -> ChangeTree:
     """Return a change of a function, which is called with its BDF unless another fault has removed it."""
-
-    def change_tree(tree: Tree) -> None:
-        bdf = _function(tree, device)
-        if bdf is not None:
-            change(tree, bdf)
-
-    return change_tree
+    return lambda tree: change(tree, bdf) if (bdf := _function(tree, device)) else None
 
 
 @as_change
