@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.simulation.faults.fault import ChangeTree, Faults, as_change, described, empty_gid
 from probes.simulation.node.devices.ports import port_of
 from probes.simulation.node.jobs.processes import FIRST_RANK, JOB, add_rank, default_libraries
@@ -35,6 +36,18 @@ def _job(job: Mapping[str, Any]) -> ChangeTree:
             tree.add(f"/proc/{pid}/root{path}", text)
 
     return change
+
+
+@as_change
+def _set_class(tree: Tree, tclass: int) -> None:
+    """Set the traffic class on the ports instead of in the jobs' settings."""
+    tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"NCCL_IB_TC={tclass}\n", ""))
+    for nic in tree.nics:
+        tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", f"Global tclass={tclass}\n")
+
+
+def _first_data_direct_down(tree: Tree) -> None:
+    _take_down(next(nic.name for nic in tree.nics if nic.name in tree.dma_functions))(tree)
 
 
 @as_change
@@ -115,6 +128,8 @@ FAULTS += described(
     "nccl",
     job=_job,
     port_down=_take_down,
+    first_data_direct_down=lambda _: _first_data_direct_down,
+    class_of_ports=_set_class,
     empty_gids=_empty_gids,
     over_tcp=_over_tcp,
     informs=_informs,

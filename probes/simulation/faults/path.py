@@ -182,6 +182,14 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
     )(change_devices(lambda device: device.replace(" mlx5_", " mlx4_"))(description))
 
 
+def _refuse_importer(tree: Tree) -> None:
+    """Log what this driver writes when a NIC driver attaches without peer-to-peer support (nv-dmabuf.c)."""
+    if tree.description.driver.numbers < (580, 65, 6):
+        log(tree, "NVRM: failed to map dynamic attachment with no P2P support", 612.4, 3)
+    else:
+        log(tree, "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page", 612.4, 3)
+
+
 def _dma_unbound(tree: Tree) -> None:
     for path in tree.dma_functions.values():
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
@@ -223,6 +231,8 @@ FAULTS += (
           _inbox_core),
     fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
           _unneeded, on="pcie-l40s"),
+    fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
+          _refuse_importer, on="bare-roce"),
     fault("path-contradicts-node", "The driver's version file says proprietary, and jobs use DMA-BUF",
           lambda tree: tree.add(DRIVER_VERSION, tree.text(DRIVER_VERSION).replace(
               "Open Kernel Module for x86_64", "x86_64 Kernel Module")),
