@@ -121,8 +121,9 @@ FILES: Sequence[Row] = (
     Row("**/modules.symbols|**/Module.symvers", config_files.symbol_lines),
     Row("/var/run/nvidia-topologyd/**|/opt/microsoft/*/topo.xml", config_files.TOPOLOGY),
     *(Row(f"{directory}/*", rules.program_strings) for directory in PROGRAM_DIRECTORIES),
-    Row("/dev|/.dockerenv", None),
-    *(Row(f"/{top}/**", None) for top in ("dev", "boot", "lib", "lib64", "usr", "var", "run")),
+    Row("/dev|/dev/**", None),
+    *(Row(f"/{top}/**", None) for top in ("boot", "lib", "lib64", "usr", "var", "run")),
+    Row("/.dockerenv", None),
 )
 COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
     "dmesg": rules.kernel_log,
