@@ -15,8 +15,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
+from probes.base.data_files import read_toml
 from probes.base.text import did_you_mean, printable
-from probes.base.toml import read_beside
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     REFUSED,
@@ -48,7 +48,7 @@ _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
 Without a command, gdrtop opens the dashboard.
 """
-_TABLES = read_beside(__name__, "cli.toml")
+_TABLES = read_toml(__name__, "cli.toml")
 _COMMANDS: dict[str, str] = _TABLES["commands"]
 _FLEET = ("check", "live", "hang", "bench", "watch")  # what gdrtop fleet does; without a word it checks
 _HINTS = {word: f"; {hint}" for hint, words in _TABLES["hints"].items() for word in words}

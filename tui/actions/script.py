@@ -10,9 +10,9 @@ import hashlib
 import shlex
 from collections.abc import Iterable, Sequence
 
+from probes.base.data_files import read_text
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
-from probes.base.toml import text_beside
 from probes.plans.common import is_reboot
 
 _END_OF_TEXT = "END_OF_FILE"
@@ -46,9 +46,7 @@ def script_of_all(title: str, plans: Sequence[Plan], source: str) -> str:
     name = hashlib.sha256("\n".join([source, *body]).encode()).hexdigest()[:12]
     root = _ROOT if needs_root else ""
     # $1: the step to begin with. After a reboot, what was set by earlier steps may be gone.
-    head = text_beside(__name__, "script-head.sh").format(
-        root=root, name=name, rebooted=shlex.quote(_REBOOTED)
-    )
+    head = read_text(__name__, "script-head.sh").format(root=root, name=name, rebooted=shlex.quote(_REBOOTED))
     return "\n".join([*lines, *(line for line in head.split("\n") if line), "", *body, ""])
 
 

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from probes.base.data_files import read_toml
 from probes.base.origin import Source
-from probes.base.toml import read_beside
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from tui.files.read_file import read_small
 from tui.runtime.open_host import NoSuchHost
@@ -198,7 +198,7 @@ def duration(least: int, most: int) -> Callable[[str], int]:
 
 def set_help(parser: argparse.ArgumentParser, command: str) -> None:
     """Set what the help of a command ends with, such as its exit statuses, and begins with."""
-    texts = read_beside("tui.commands", "epilogs.toml")
+    texts = read_toml("tui.commands", "epilogs.toml")
     parser.description = texts["descriptions"].get(command, parser.description)
     parser.epilog = texts.get(command)
 

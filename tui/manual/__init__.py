@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from importlib import resources
 
-from probes.base.toml import read_beside
+from probes.base.data_files import read_toml
 
-_TABLES = read_beside(__name__, "pages.toml")
+_TABLES = read_toml(__name__, "pages.toml")
 GROUPS: dict[str, dict[str, str]] = _TABLES["questions"]
 """Each page in the order of reading, with the question that it answers."""
 SUBJECTS = tuple(subject for questions in GROUPS.values() for subject in questions)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from probes.base.toml import read_beside
+from probes.base.data_files import read_toml
 from tui.manual import SUBJECTS, page, title
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
@@ -20,7 +20,7 @@ from widgets.base.markdown import markdown_lines
 
 _KEY_CELLS = 11
 
-_SCREENS = read_beside(__name__, "help.toml")
+_SCREENS = read_toml(__name__, "help.toml")
 _EVERYWHERE = (
     *("help", "overview", "doctor", "live", "nccl", "setup", "bandwidth", "prove", "actions"),
     *("history", "fleet", "palette", "pane", "select", "page", "first", "last", "open", "back"),

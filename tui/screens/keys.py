@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from textual.binding import Binding
 from textual.keys import format_key
 
-from probes.base.toml import read_beside
+from probes.base.data_files import read_toml
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -27,7 +27,7 @@ class Key(NamedTuple):
     meaning: str  # in the help and as a tooltip
 
 
-KEYS = {name: Key(*row) for name, row in read_beside(__name__, "keys.toml").items()}
+KEYS = {name: Key(*row) for name, row in read_toml(__name__, "keys.toml").items()}
 FUNCTION_KEYS = frozenset(f"f{number}" for number in range(1, 13))
 
 

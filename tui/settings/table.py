@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
+from probes.base.data_files import read_text, read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.toml import read_beside, text_beside
 from tui.settings import PREFIX
 from widgets.live import TABLE_NAMES
 
@@ -65,7 +65,7 @@ class Setting:
 
 
 def _rows() -> Iterator[Setting]:
-    for name, row in read_beside(__name__, "settings.toml").items():
+    for name, row in read_toml(__name__, "settings.toml").items():
         if "pattern" in row:
             row["limits"] = Text(row.pop("pattern"), row.pop("expects"))
         for table, what in TABLE_NAMES.items() if "{table}" in name else (("", ""),):
@@ -147,4 +147,4 @@ def template() -> str:
         head = f"# [{above}]\n" if above != table else ""
         table = above
         parts.append(f"{head}{text}\n# {key} = {shown(setting.default)}\n")
-    return "\n".join([*parts, text_beside(__name__, "template.toml")])
+    return "\n".join([*parts, read_text(__name__, "template.toml")])

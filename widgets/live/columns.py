@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
-from probes.base.toml import read_beside
 from widgets.base.columns import HEAD
 
 
@@ -30,7 +30,7 @@ class TableColumn:
 
 COLUMNS = {
     table: tuple(TableColumn(**row) for row in rows)
-    for table, rows in read_beside(__name__, "columns.toml").items()
+    for table, rows in read_toml(__name__, "columns.toml").items()
 }
 
 

@@ -8,8 +8,8 @@ import shlex
 import shutil
 import sys
 
+from probes.base.data_files import read_text
 from probes.base.text import printable
-from probes.base.toml import text_beside
 
 _TIMES = {"h": 3600, "m": 60, "s": 1}
 _SIZES = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1}
@@ -42,7 +42,7 @@ def unit_text(options: argparse.Namespace) -> str:
 
 def unit(name: str, **values: object) -> str:
     """Return a file of tui/commands/units/ with these values in it."""
-    return text_beside("tui.commands", f"units/{name}").format(**values)
+    return read_text("tui.commands", f"units/{name}").format(**values)
 
 
 def shown_directory(asked: str | None) -> str:
