@@ -159,6 +159,11 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     return tuple(cut_off)
 
 
+def severity_without(examination: Examination, lost: Collection[str]) -> Severity:
+    """Return CRITICAL if a GPU is left without a working NIC when these devices fail, else WARNING."""
+    return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
+
+
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
     """Say whether the port seems unused: the card's other port works, or no port of this board does."""
     card = known(port.device.bdf, "").rpartition(".")[0]

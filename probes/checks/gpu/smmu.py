@@ -14,6 +14,7 @@ from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.kernel_log import age_of, found_in_log, log_messages
+from probes.queries.modules import module_messages
 from probes.queries.pcie_paths import gpus_and_nics, is_direct, is_grace
 from probes.snapshot.examination import Examination
 
@@ -38,9 +39,7 @@ def _end_without_coherent_gpu(examination: Examination) -> None:
 
 def _messages(examination: Examination) -> list[KernelMessage]:
     """Return what the driver logged about SVA since it was loaded."""
-    log = examination.kernel_log
-    logged = () if isinstance(log, Unknown) else log.messages
-    messages = [message for message in logged if message.kind is LogKind.SMMU_SVA]
+    messages = known(module_messages(examination, (LogKind.SMMU_SVA,)), ())
     return [message for message in messages if not age_of(examination, message, of_nics=False)[0]]
 
 

@@ -14,7 +14,7 @@ from probes.facts.rdma.devices import Gid
 from probes.facts.rdma.roce import CONF, RailNetdev, RailNetworkFacts
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
-from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports, port_names
+from probes.queries.ports import Port, devices_of, need_ports, port_names, severity_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -38,11 +38,6 @@ def _is_link_local(gid: Gid) -> bool:
 
 def _v2_gids(port: Port) -> list[Gid]:
     return [gid for gid in known(port.facts.gids, ()) if gid.type == "RoCE v2"]
-
-
-def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
-    lost = {port.device.name for port in ports}
-    return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
 
 
 def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
@@ -129,7 +124,7 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
                 Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
                 "Attach the RDMA network to the pod, or use the host network",
             ),
-            severity=_gid_severity(examination, empty),
+            severity=severity_without(examination, devices_of(empty)),
             devices=devices_of(empty),
         )
     return _all_have_gids(ports)
@@ -162,7 +157,7 @@ def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
                 for gid in known(port.facts.gids, ())[:1]
             ),
             fix=_address(without[0]),
-            severity=_gid_severity(examination, without),
+            severity=severity_without(examination, devices_of(without)),
             devices=devices_of(without),
         )
     return _all_have_gids(ports)
