@@ -177,6 +177,21 @@ VARIABLES: tuple[Variable, ...] = (
                   notes=("Before 2.26, NCCL_NET_GDR_LEVEL=PHB allows these paths.",
                          "From 2.32 on, the parts of a GPU that is split (MLOPart) use these paths only "
                          "with cuMem and a driver for CUDA 13.4 or newer.")),
+    nccl_variable("NCCL_NET_GDR_MLOPART", "1: GPUDirect RDMA also for partitions of a GPU (MPS with MLOPart)",
+                  Kind.NUMBER, defaults=(("2.30.7", "0"),), limits=(0, 1), since="2.30.7",
+                  anchor="debugging", for_debugging=True,
+                  notes=("Without it, NCCL copies through host memory for GPUs that MPS has split, whatever "
+                         "NCCL_NET_GDR_LEVEL is. NCCL 2.32 does not read it.",
+                         "NVIDIA's guide recommends ncclMemAlloc, or cuMemCreate with gpuDirectRDMACapable, "
+                         "for buffers of such jobs.")),
+    nccl_variable("NCCL_MLOPART_RDMA_ENABLE",
+                  "1: NCCL registers users' buffers with NICs although a GPU of the job is split (MLOPart)",
+                  Kind.NUMBER, defaults=(("2.30.7", "0"),), limits=(0, 1), since="2.30.7",
+                  anchor="debugging", for_debugging=True),
+    nccl_variable("NCCL_GIN_IB_TC", "the traffic class of queue pairs to which GPUs post (GIN)", Kind.NUMBER,
+                  defaults=(("2.30.7", "-1"),), limits=(-1, 255), since="2.30.7", anchor="nccl-ib-tc",
+                  notes=("If unset, they have NCCL_IB_TC, then the class that the program sets, then 0. The "
+                         "class that OFED sets for a port does not reach them.",)),
     nccl_variable("NCCL_DMABUF_ENABLE", "0: NCCL does not use DMA-BUF, only nvidia-peermem", Kind.NUMBER,
                   defaults=(("2.13", "1"),), limits=(0, 1), since="2.13", for_debugging=True,
                   notes=("NCCL uses DMA-BUF if both paths exist, from 2.13.4 on.",)),
