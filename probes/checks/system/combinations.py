@@ -14,6 +14,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, components, site
+from probes.base.toml import read_toml
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
@@ -242,209 +243,28 @@ class Combination:
     devices: Callable[[Examination], tuple[str, ...]] | None = None  # that the finding marks
 
 
-COMBINATIONS = (
-    Combination(
-        "r595-efa-grace",
-        "NVIDIA driver R595 to R620 without GrdmaPciTopoCheckOverride, EFA on GB200 or GB300 (P6e)",
-        "Jobs abort, or use TCP: the driver refuses GPU memory to EFA devices outside of an IOMMU group.",
-        "Use a driver of branch R580 with NVreg_GrdmaPciTopoCheckOverride=1",
-        "https://github.com/NVIDIA/aicr/issues/2459",
-        seen=efa_without_override,
-        title="This NVIDIA driver refuses GPU memory to EFA on Grace",
-    ),
-    Combination(
-        "nccl-memory-peers",
-        "NCCL before 2.23.4, nvidia_peermem on a kernel without memory_peers",
-        "NCCL prints “GPU Direct RDMA Disabled” and copies through host memory.",
-        "Use NCCL 2.23.4 or newer",
-        "https://github.com/NVIDIA/nccl/issues/1676",
-        "memory-peers-missing-old-nccl",
-    ),
-    Combination(
-        "nccl-pxn-hang",
-        "NCCL 2.29.7 to 2.30.6, several nodes on InfiniBand",
-        "Some jobs hang.",
-        "Use NCCL 2.30.7 or newer, or set NCCL_PXN_DISABLE=1",
-        "https://docs.nvidia.com/cuda/cuest/troubleshooting/index.html",
-        seen=hang_on_infiniband,
-        title="This NCCL version has a known hang with several nodes",
-        severity=Severity.NOTE,
-    ),
-    Combination(
-        "nccl-spark-hang",
-        "NCCL 2.30.4 on several DGX Spark (GB10)",
-        "Loading a model with many experts hangs without an error.",
-        "Set NCCL_NVLS_ENABLE=0, or use another version of NCCL",
-        "https://github.com/NVIDIA/nccl/issues/2167",
-        seen=hang_on_spark,
-        title="This NCCL version has a known hang with DGX Spark",
-        severity=Severity.NOTE,
-    ),
-    Combination(
-        "nccl-mlopart",
-        "NCCL 2.30.7 to 2.31, partitions of a GPU (MPS with MLOPart)",
-        "NCCL copies through host memory for them. Its log has “[MLOPart 0]”, which gdrtop read explains.",
-        "Set NCCL_NET_GDR_MLOPART=1, and measure",
-        "https://github.com/NVIDIA/nccl/blob/v2.30.7-1/src/graph/paths.cc",
-    ),
-    Combination(
-        "nccl-ras-crash",
-        "NCCL 2.27.7, and likely others before and after it, with RAS, which is on by default",
-        "Some jobs crash. The backtrace has rasMsgHandlePeersUpdate, which gdrtop read explains.",
-        "Set NCCL_RAS_ENABLE=0",
-        "https://github.com/NVIDIA/nccl/issues/1996",
-    ),
-    Combination(
-        "ucx-idle-data-direct",
-        "UCX 1.20 or 1.21, a NIC with Data Direct whose port is down (GB200, GB300)",
-        "Registering GPU memory with other NICs fails: errno 524, and FORCE_PCIE in the kernel log.",
-        "Use UCX 1.22 or newer, or set UCX_IB_DIRECT_NIC=n",
-        "https://github.com/openucx/ucx/pull/11611",
-        seen=ucx_with_idle_data_direct,
-        title="This UCX version fails while a NIC with Data Direct is down",
-    ),
-    Combination(
-        "nvshmem-memory-peers",
-        "NVSHMEM 3.2 or older, nvidia_peermem on a kernel without memory_peers",
-        "NVSHMEM prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.”, and does not "
-        "start.",
-        "Use NVSHMEM 3.3 or newer",
-        "https://github.com/deepseek-ai/DeepEP/pull/151",
-        "nvshmem-memory-peers-missing",
-    ),
-    Combination(
-        "nccl-spectrum-x",
-        "NCCL 2.30.5 with the Spectrum-X plugin, all-to-all of groups of different size",
-        "Data is lost or corrupted without an error.",
-        "Set NCCL_NET_PLUGIN=none and NCCL_NET=IB",
-        "https://docs.nvidia.com/nemo/megatron-bridge/0.6.2/releases/known-issues.html",
-        seen=spectrum_x,
-        title="This NCCL version loses data with the Spectrum-X plugin",
-    ),
-    Combination(
-        "open-driver-iommu",
-        "Open NVIDIA driver 595.84, Linux 7.0, a translating IOMMU",
-        "Writes to GPU memory are discarded without an error.",
-        "Boot with iommu=pt",
-        "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1324",
-        "iommu-translated",
-    ),
-    Combination(
-        "efa-without-peermem",
-        "aws-ofi-nccl 1.14 to 1.19.1 on EFA 1 to 3, without efa_nv_peermem",
-        "The plugin does not offer DMA-BUF, and jobs copy through host memory.",
-        "Load efa_nv_peermem, or use aws-ofi-nccl 1.19.2 or newer",
-        "https://github.com/aws/aws-ofi-nccl/pull/1245",
-        "efa-peermem-unusable",
-    ),
-    Combination(
-        "libfabric-grace",
-        "libfabric before 2.5.0 on EFA without efa_nv_peermem",
-        "Registering GPU memory by its address, as NIXL does, fails with “Bad address”.",
-        "Use libfabric 2.5.0 or newer, or load efa_nv_peermem",
-        "https://github.com/ofiwg/libfabric/issues/12019",
-    ),
-    Combination(
-        "gpu-operator-restart",
-        "GPU Operator 26.3, a driver pod that restarts under a loaded driver",
-        "nvidia-peermem-ctr restarts over and over.",
-        "Drain the node and reboot it",
-        "https://github.com/NVIDIA/gpu-operator/issues/2619",
-        "k8s-peermem-ctr-crashloop",
-    ),
-    Combination(
-        "network-operator-upgrade",
-        "Network Operator, upgraded under a running GPU driver pod",
-        "nvidia_peermem cannot be loaded: “Invalid argument”.",
-        "Drain the node and delete its GPU driver pod",
-        "https://github.com/NVIDIA/gpu-operator/issues/2868",
-        "peermem-symbol-version-mismatch",
-    ),
-    Combination(
-        "nixl-agents-hang",
-        "NIXL 0.10.1 (nixl-cu13) with its UCX 1.20.0, two agents on a node",
-        "Both hang when they create their UCX backend, and their memory grows.",
-        "Use a newer NIXL",
-        "https://github.com/ai-dynamo/nixl/issues/1668",
-        seen=agents_hang,
-        title="This NIXL version hangs with two agents on a node",
-    ),
-    Combination(
-        "nixl-b200",
-        "NIXL 0.10.0 on B200",
-        "KV transfers of NixlConnector between GPUs fail.",
-        "Use another version of NIXL",
-        "https://github.com/vllm-project/vllm/issues/35799",
-        seen=nixl_on_b200,
-        title="This NIXL version fails on B200",
-    ),
-    Combination(
-        "mooncake-segments",
-        "Mooncake 0.3.11.post1 to 0.3.12.post1, expandable segments of PyTorch",
-        "Registering GPU memory fails with “Invalid argument” (errno 22).",
-        "Remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF",
-        "https://github.com/kvcache-ai/Mooncake/issues/2511",
-        seen=mooncake_segments,
-        title="This Mooncake version cannot register expandable segments",
-    ),
-    Combination(
-        "ucx-emerald-rapids",
-        "UCX before 1.21 on Intel Emerald Rapids",
-        "Transfers reach about 16 instead of more than 40 GB/s.",
-        "Set UCX_IB_PCI_RELAXED_ORDERING=try (before UCX 1.15: yes), or use UCX 1.21 or newer",
-        "https://github.com/openucx/ucx/pull/10955",
-        "ucx-without-relaxed-ordering",
-    ),
-    Combination(
-        "nccl-sparse-gids",
-        "NCCL 2.21 to 2.26.1, a RoCE GID table with empty entries",
-        "NCCL fails at startup.",
-        "Use NCCL 2.26.2 or newer, or set NCCL_IB_GID_INDEX",
-        "https://github.com/NVIDIA/nccl/issues/1573",
-        "nccl-sparse-gid-table",
-    ),
-    Combination(
-        "nccl-host-memory",
-        "NCCL 2.26.3 or newer, a NUMA node with memory but without CPUs",
-        "Ranks of a node fail: “attaching to shared memory segment … (size 0)”.",
-        "Set NCCL_CUMEM_HOST_ENABLE=0 for all ranks",
-        "https://github.com/NVIDIA/nccl/issues/2190",
-        "job-log-errors",
-    ),
-    Combination(
-        "efa-on-ofed",
-        "The EFA driver, built against MLNX_OFED",
-        "Loading efa fails with a kernel warning or crash.",
-        "Build efa against the kernel's own ib_core",
-        "https://github.com/amzn/amzn-drivers/issues/308",
-    ),
-    Combination(
-        "ofed-memory-peers",
-        "MLNX_OFED 24.10-3.2.5, Linux 6.8 of Ubuntu 24.04",
-        "NCCL prints “GPU Direct RDMA Disabled”, although nvidia_peermem is loaded.",
-        "Use DMA-BUF (the open kernel modules). The reporter went back to Ubuntu 22.04",
-        "https://github.com/NVIDIA/nccl/issues/1939",
-        "job-log-gdr-disabled",
-    ),
-    Combination(
-        "nccl-gin-mtu",
-        "NCCL 2.28.7 to 2.30.7, NCCL_GIN_TYPE=3 on RoCE with an RDMA MTU below 4096",
-        "Transfers that GPUs post (GIN) never complete, and the job hangs without an error.",
-        "Use NCCL 2.31 or newer, raise the MTU to at least 4200, or set NCCL_GIN_TYPE=2",
-        "https://github.com/NVIDIA/nccl/issues/1957",
-        seen=small_mtu_of_gin,
-        title="This NCCL version hangs with GIN and a small RDMA MTU",
-    ),
-    Combination(
-        "nccl-stack",
-        "NCCL before 2.28.3, an unlimited stack, 44 or more ranks in racks with NVLink (GB200)",
-        "ncclCommInitRank crashes (SIGSEGV): the search for a topology overruns the stack of a thread.",
-        "Start the job with `ulimit -s 8192`, or use NCCL 2.28.3 or newer",
-        "https://github.com/NVIDIA/nccl/issues/2186",
-        seen=unlimited_stack,
-        title="This NCCL version crashes with an unlimited stack",
-    ),
-)
+_SEEN: dict[str, Seen] = {
+    "r595-efa-grace": efa_without_override,
+    "nccl-pxn-hang": hang_on_infiniband,
+    "nccl-spark-hang": hang_on_spark,
+    "ucx-idle-data-direct": ucx_with_idle_data_direct,
+    "nccl-spectrum-x": spectrum_x,
+    "nixl-agents-hang": agents_hang,
+    "nixl-b200": nixl_on_b200,
+    "mooncake-segments": mooncake_segments,
+    "nccl-gin-mtu": small_mtu_of_gin,
+    "nccl-stack": unlimited_stack,
+}
+
+
+def _rows() -> Iterator[Combination]:
+    """Yield the rows of combinations.toml."""
+    for name, facts in read_toml(__package__, "combinations.toml").items():
+        severity = Severity(facts.pop("severity", Severity.WARNING.value))
+        yield Combination(name, **facts, severity=severity, seen=_SEEN.get(name))
+
+
+COMBINATIONS = tuple(_rows())
 
 
 @AREA.warning(
