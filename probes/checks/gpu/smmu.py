@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.evidence import Evidence
-from probes.base.unknown import Unknown, known, map_known
+from probes.base.unknown import known, map_known
 from probes.facts.gpu.generations import GB10
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.release import SMMU_SVA_OPTION
@@ -15,7 +15,7 @@ from probes.plans.common import reboot_plan, reboot_step
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.kernel_log import age_of, found_in_log, log_messages
 from probes.queries.modules import module_messages
-from probes.queries.pcie_paths import gpus_and_nics, is_direct, is_grace
+from probes.queries.pcie_paths import gpus_and_nics, gpus_here, is_direct, is_grace
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -26,8 +26,7 @@ _PASID_WITH_PASSTHROUGH = (6, 11)
 
 
 def _is_gb10(examination: Examination) -> bool:
-    gpus = examination.node.gpus
-    return not isinstance(gpus, Unknown) and any(GB10.search(gpu.name) for gpu in gpus.gpus)
+    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
 
 
 def _end_without_coherent_gpu(examination: Examination) -> None:

@@ -14,6 +14,7 @@ from probes.facts.rdma.devices import Gid
 from probes.facts.rdma.roce import CONF, RailNetdev, RailNetworkFacts
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
+from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import Port, devices_of, need_ports, port_names, severity_without
 from probes.snapshot.examination import Examination
 
@@ -165,9 +166,7 @@ def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
 
 def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     """Say whether a job uses one of these ports itself, not through a VF or from a pod."""
-    pci = examination.node.pci
-    functions = () if isinstance(pci, Unknown) else pci.functions.values()
-    parents = {function.physical_function for function in functions} - {None}
+    parents = {function.physical_function for function in functions_of(examination).values()} - {None}
     if has_pods(examination) or any(known(port.device.bdf, "") in parents for port in ports):
         return False
     settings = (settings for _, settings in jobs_of(examination).of_processes)

@@ -29,7 +29,7 @@ from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
 from probes.queries.jobs import GDAKI, GIN_TYPE, JobSettings, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
-from probes.queries.pcie_paths import functions_of
+from probes.queries.pcie_paths import functions_of, gpus_here
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
@@ -92,8 +92,7 @@ def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
     layers = {port.link_layer for _, port in all_ports(examination) if port.is_active}
     if "InfiniBand" not in layers:
         return
-    gpus = examination.node.gpus
-    own = 0 if isinstance(gpus, Unknown) else len(gpus.gpus)
+    own = len(gpus_here(examination))
     for settings, process, evidence in _nccl_between(examination, (2, 29, 7), (2, 30, 7)):
         if (
             known(process.uverbs_files, ())
@@ -105,13 +104,12 @@ def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
 
 def hang_on_spark(examination: Examination) -> Iterator[Evidence]:
     """Yield jobs on several DGX Sparks with NCCL 2.30.4, unless they disable NVLS."""
-    gpus = examination.node.gpus
-    if isinstance(gpus, Unknown) or not any(gpu.compute_capability == _GB10 for gpu in gpus.gpus):
+    if not any(gpu.compute_capability == _GB10 for gpu in gpus_here(examination)):
         return
     for settings, process, evidence in _nccl_between(examination, (2, 30, 4), (2, 30, 5)):
         if (
             known(process.uverbs_files, ())
-            and world_size(settings) > len(gpus.gpus)
+            and world_size(settings) > len(gpus_here(examination))
             and parse_number(settings.get("NCCL_NVLS_ENABLE") or "") != 0
         ):
             yield evidence
@@ -160,9 +158,7 @@ def agents_hang(examination: Examination) -> Iterator[Evidence]:
 
 def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with NIXL 0.10.0 on B200."""
-    gpus = examination.node.gpus
-    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
-    if not any(is_model(name, "B200") for name in names):
+    if not any(is_model(gpu.name, "B200") for gpu in gpus_here(examination)):
         return
     for _, _, _, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
         if version == (0, 10, 0):
@@ -207,8 +203,7 @@ def unlimited_stack(examination: Examination) -> Iterator[Evidence]:
 
     From 2.28.3 on, NCCL prints “Stack size limit (unlimited) is unsafe” and uses 8 MiB.
     """
-    gpus = examination.node.gpus
-    if isinstance(gpus, Unknown) or not any(known(gpu.fabric.cluster, "") for gpu in gpus.gpus):
+    if not any(known(gpu.fabric.cluster, "") for gpu in gpus_here(examination)):
         return
     for settings, process, evidence in _nccl_between(examination, (), (2, 28, 3)):
         if (
