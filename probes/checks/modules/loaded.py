@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TypeAlias
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import SHOWN, join_limited
-from probes.base.toml import read_toml
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.module_files import DRIVER_PACKAGES

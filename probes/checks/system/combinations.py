@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, SiteCombination, VersionRange, components, site
-from probes.base.toml import read_toml
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
