@@ -16,20 +16,16 @@ from probes.facts.system.device_nodes import DeviceNode
 from probes.queries.modules import has_efa_only, plugin_only_driver
 from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import (
-    Commented,
     ManifestRequest,
     Refused,
     command_line,
     comment_lines,
-    dump,
     head,
     join,
+    read_data,
 )
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
-
-ROOT = "resource.kubernetes.io/pcieRoot"
-_NAME = "gdrtop-rdma-nic"
 
 
 @frozen
@@ -68,18 +64,7 @@ def dra(request: ManifestRequest) -> str | Refused:
     lines = head(request, "Kubernetes DRA: a GPU and a NIC below the same PCIe root", use, notes)
     lines += comment_lines("A PCIe root may have many switches. On this node:")
     lines += [command_line(row) for row in _table(pairs)]
-    nic_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": Commented(_NAME, "Every NIC with an RDMA device, those for storage too.")},
-        "spec": {
-            "selectors": [
-                {"cel": {"expression": 'device.driver == "dra.net"'}},
-                {"cel": {"expression": 'device.attributes["dra.net"].rdma == true'}},
-            ]
-        },
-    }
-    return join(lines, dump(nic_class), dump(_TEMPLATE))
+    return join(lines, read_data("dra.yaml"))
 
 
 def shared_roots(examination: Examination) -> list[SharedRoot]:
@@ -147,41 +132,9 @@ def _table(pairs: list[SharedRoot]) -> list[str]:
     ]
 
 
-_DEVICES = {
-    "requests": [
-        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}},
-        {"name": "nic", "exactly": {"deviceClassName": _NAME, "count": 1}},
-    ],
-    "constraints": Commented(
-        [{"requests": ["gpu", "nic"], "matchAttribute": ROOT}],
-        "matchAttribute: both devices need the attribute, or the pod stays Pending. For more pairs, add a "
-        "claim for each: a count above 1 would require all devices below one root.",
-    ),
-}
-_TEMPLATE = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "ResourceClaimTemplate",
-    "metadata": {"name": "gdrtop-gpu-and-nic"},
-    "spec": {"spec": {"devices": _DEVICES}},
-}
-
-
 # A Dockerfile snippet: the verbs libraries in an image, and the options with which a container runs.
 #
 # Package names: Debian and Ubuntu (apt), RHEL, Rocky and Alma (dnf), both from rdma-core.
-
-_PACKAGES = """\
-RUN set -eu; \\
-    if command -v apt-get >/dev/null 2>&1; then \\
-        apt-get update; \\
-        apt-get install --yes --no-install-recommends \\
-            ibverbs-providers libibverbs1 librdmacm1 ibverbs-utils; \\
-        rm -rf /var/lib/apt/lists/*; \\
-    else \\
-        dnf install --assumeyes libibverbs librdmacm libibverbs-utils; \\
-        dnf clean all; \\
-    fi
-"""
 
 
 def container(request: ManifestRequest) -> str | Refused:
@@ -208,7 +161,7 @@ def container(request: ManifestRequest) -> str | Refused:
         "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
     )
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
-    return "\n".join(lines) + "\n" + ("" if slingshot else _PACKAGES)
+    return "\n".join(lines) + "\n" + ("" if slingshot else read_data("verbs.dockerfile"))
 
 
 def _slingshot_devices(request: ManifestRequest) -> list[str]:

@@ -26,6 +26,7 @@ from probes.setup.manifests.manifest_text import (
     comment_lines,
     compute_nics,
     head,
+    read_data,
 )
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
@@ -143,45 +144,6 @@ def _links(gpu: Gpu, gpus: list[Gpu], topology: Topology) -> str:
 
 _DIRECTORY = "/etc/slurm/prolog.d"
 _SCRIPT = "50-gdrtop.sh"
-LIMIT_SECONDS = 60  # gdrtop ends after 20; loading a module takes longer
-_SETTINGS = f"""\
-PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
-export PATH
-
-# --log-only: write what would stop the job to the system log, and let it start.
-# Without it, gdrtop drains the node and the job is requeued. --heal: first load missing modules.
-# Other warnings than a GPU that asks for a reset, unknown results and a missing gdrtop never stop a job.
-OPTIONS=--log-only
-LIMIT_SECONDS={LIMIT_SECONDS}
-
-say() {{
-    logger -t gdrtop -- "prolog, job ${{SLURM_JOB_ID:-?}}: $1" 2>/dev/null || :
-}}
-"""
-_CHECK = """\
-if ! command -v gdrtop >/dev/null 2>&1; then
-    say "gdrtop is not installed in $PATH"
-    exit 0
-fi
-
-# gdrtop has a time limit of its own; timeout ends one that hangs all the same, and -k kills it.
-timeout -k 2 "$LIMIT_SECONDS" gdrtop prolog $OPTIONS </dev/null
-status=$?
-
-# gdrtop ends with 1 only if the job must not start, but so does a Python that cannot start.
-if [ "$status" = 1 ] && ! gdrtop --version >/dev/null 2>&1; then
-    status="1: it cannot start"
-fi
-
-case $status in
-    0) ;;
-    1) exit 1 ;;
-    124) say "gdrtop prolog did not finish within $LIMIT_SECONDS s" ;;
-    137) say "gdrtop prolog was killed (SIGKILL): memory ran out, or it hung and timeout killed it" ;;
-    *) say "gdrtop prolog has no result (exit status $status)" ;;
-esac
-exit 0
-"""
 
 
 def _present(slurm: Maybe[SlurmFacts]) -> tuple[str, ...]:
@@ -259,14 +221,10 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     trial = "gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"
     use, notes = _use(present, pattern, is_pushed), _notes(slurm, present, pattern, is_pushed)
     lines = head(request, title, [trial, *use], notes)
-    parts = ["#!/bin/sh", *lines, "", _SETTINGS]
-    if loads:
-        options = "".join(f" {option}" for option in peermem_options(request.situation.examination))
-        parts.append(
-            "# Nothing but this and modules-load.d loads it; a restart of openibd unloads it.\n"
-            "if [ ! -e /sys/module/nvidia_peermem ]; then\n"
-            f"    timeout -k 2 10 modprobe nvidia_peermem{options} >/dev/null 2>&1 ||\n"
-            '        say "nvidia_peermem could not be loaded"\n'
-            "fi\n"
-        )
-    return "\n".join([*parts, _CHECK])
+    parts = read_data("prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
+    options = peermem_options(request.situation.examination)
+    load = " ".join(("modprobe nvidia_peermem", *options))
+    script = (
+        part.replace("modprobe nvidia_peermem", load) for part in parts if loads or "modprobe" not in part
+    )
+    return "\n".join(["#!/bin/sh", *lines, "\n\n".join(script)])
