@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
+from probes.base.data_file import read_data
 from probes.base.frozen import frozen
 from probes.snapshot.verdict import State
 
@@ -119,7 +119,7 @@ _PANELS = (
 
 def alert_rules() -> str:
     """Return the YAML of a rule file."""
-    return files(__package__).joinpath("alert_rules.yaml").read_text(encoding="utf-8")
+    return read_data(__package__, "alert_rules.yaml")
 
 
 def dashboard() -> str:

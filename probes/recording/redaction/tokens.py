@@ -11,8 +11,8 @@ import ipaddress
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from importlib.resources import files
 
+from probes.base.data_file import read_data
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.pci.nic_families import PROVIDERS
 from probes.facts.rdma.port_health import PORT_COUNTERS
@@ -29,7 +29,7 @@ from probes.facts.system.tools import TOOLS
 def _read_sections() -> dict[str, frozenset[str]]:
     words: set[str] = set()
     sections: dict[str, set[str]] = {}
-    for line in files(__package__).joinpath("words.txt").read_text(encoding="utf-8").splitlines():
+    for line in read_data(__package__, "words.txt").splitlines():
         if line.startswith("["):
             words = sections.setdefault(line.strip("[]"), set())
         elif not line.startswith("#"):

@@ -7,6 +7,7 @@ examples/demo_nvidia_dranet. resource.k8s.io/v1 exists since Kubernetes 1.34.
 
 from __future__ import annotations
 
+from probes.base.data_file import read_data
 from probes.base.frozen import frozen
 from probes.base.text import SHOWN, join_limited, plural
 from probes.base.unknown import Unknown, known
@@ -22,7 +23,6 @@ from probes.setup.manifests.manifest_text import (
     comment_lines,
     head,
     join,
-    read_data,
 )
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
@@ -64,7 +64,7 @@ def dra(request: ManifestRequest) -> str | Refused:
     lines = head(request, "Kubernetes DRA: a GPU and a NIC below the same PCIe root", use, notes)
     lines += comment_lines("A PCIe root may have many switches. On this node:")
     lines += [command_line(row) for row in _table(pairs)]
-    return join(lines, read_data("dra.yaml"))
+    return join(lines, read_data(__package__, "dra.yaml"))
 
 
 def shared_roots(examination: Examination) -> list[SharedRoot]:
@@ -161,7 +161,7 @@ def container(request: ManifestRequest) -> str | Refused:
         "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
     )
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
-    return "\n".join(lines) + "\n" + ("" if slingshot else read_data("verbs.dockerfile"))
+    return "\n".join(lines) + "\n" + ("" if slingshot else read_data(__package__, "verbs.dockerfile"))
 
 
 def _slingshot_devices(request: ManifestRequest) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
+from probes.base.data_file import read_data
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, judge, served_gpus
 from probes.facts.gpudirect import GdrPath
@@ -21,7 +22,6 @@ from probes.setup.manifests.manifest_text import (
     comment_lines,
     head,
     join,
-    read_data,
 )
 from probes.setup.situation import PathChoice
 from probes.snapshot.verdict import State
@@ -66,7 +66,7 @@ def npd(request: ManifestRequest) -> str | Refused:
             "securityContext.privileged: true, which NPD's own example has",
         )
     ]
-    return join([*lines, *image_lines()], read_data("npd.yaml"))
+    return join([*lines, *image_lines()], read_data(__package__, "npd.yaml"))
 
 
 def image_lines() -> list[str]:
@@ -75,7 +75,7 @@ def image_lines() -> list[str]:
         "Build the image yourself; none is published. Make wheels/ as in gdrtop help install (Without "
         "internet), with Python 3.11 for this base:"
     )
-    return [*lines, *map(command_line, read_data("npd.dockerfile").splitlines())]
+    return [*lines, *map(command_line, read_data(__package__, "npd.dockerfile").splitlines())]
 
 
 def reading_notes(request: ManifestRequest) -> list[str]:
@@ -185,6 +185,6 @@ def daemonset(request: ManifestRequest) -> str | Refused:
         *reading_notes(request),
     ]
     lines = head(request, "Kubernetes: DaemonSet that labels and checks each GPU node", use, notes)
-    start, _, pods = read_data("daemonset.yaml").rpartition("---\n")
-    config_map = read_data("npd.yaml").replace("namespace: kube-system", f"namespace: {_NAME}")
+    start, _, pods = read_data(__package__, "daemonset.yaml").rpartition("---\n")
+    config_map = read_data(__package__, "npd.yaml").replace("namespace: kube-system", f"namespace: {_NAME}")
     return join([*lines, *image_lines()], start, config_map, pods)

@@ -11,7 +11,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from pkgutil import get_data
 from typing import Any
 
 import yaml
@@ -345,13 +344,6 @@ def _comments(value: Any, node: yaml.Node | None) -> Iterator[tuple[int, str]]:
         if isinstance(item, Commented):
             yield number, item.text
         yield from _comments(item.value if isinstance(item, Commented) else item, part)
-
-
-def read_data(name: str) -> str:
-    """Return a file of this folder: what is the same for every node."""
-    content = get_data(__package__, name)
-    assert content is not None
-    return content.decode()
 
 
 def join(head: Iterable[str], *documents: str) -> str:

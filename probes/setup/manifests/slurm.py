@@ -11,6 +11,7 @@ import re
 import shlex
 from collections import Counter
 
+from probes.base.data_file import read_data
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpu.gpus import Gpu
@@ -26,7 +27,6 @@ from probes.setup.manifests.manifest_text import (
     comment_lines,
     compute_nics,
     head,
-    read_data,
 )
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
@@ -221,7 +221,7 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     trial = "gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"
     use, notes = _use(present, pattern, is_pushed), _notes(slurm, present, pattern, is_pushed)
     lines = head(request, title, [trial, *use], notes)
-    parts = read_data("prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
+    parts = read_data(__package__, "prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
     options = peermem_options(request.situation.examination)
     load = " ".join(("modprobe nvidia_peermem", *options))
     script = (
