@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.platform import Cloud, Provider
@@ -28,25 +27,15 @@ PLUGIN_SETS = (
     *("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH"),
     *("NCCL_NETDEVS_POLICY", "NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"),
 )
-_NO_THREADS = (Severity.NOTE, "has no effect on EFA", "It is for TCP sockets.")
-ON_EFA: dict[str, tuple[Severity, str, str]] = {
-    "FI_PROVIDER": (Severity.NOTE, "is needed only before aws-ofi-nccl 1.6", "Newer plugins choose efa."),
-    "FI_EFA_USE_DEVICE_RDMA": (
-        Severity.NOTE,
-        "is not needed with libfabric 1.18 and aws-ofi-nccl 1.7 or newer",
-        "Setting it to 1 does no harm.",
-    ),
-    "FI_EFA_FORK_SAFE": (Severity.NOTE, "is set by the aws-ofi-nccl plugin", ""),
-    "RDMAV_FORK_SAFE": (Severity.WARNING, "can break jobs on newer kernels", "AWS: “Do not use.”"),
-    "NCCL_MIN_NCHANNELS": (
-        Severity.WARNING,
-        "can slow down EFA",
-        "More channels than needed make messages too small for EFA. AWS recommends the default.",
-    ),
-    "NCCL_SOCKET_NTHREADS": _NO_THREADS,
-    "NCCL_NSOCKS_PERTHREAD": _NO_THREADS,
+ON_EFA = {
+    "FI_PROVIDER": "efa-chosen-anyway",
+    "FI_EFA_USE_DEVICE_RDMA": "efa-uses-device-rdma",
+    "FI_EFA_FORK_SAFE": "efa-fork-safe",
+    "RDMAV_FORK_SAFE": "efa-fork-safe-breaks",
+    "NCCL_MIN_NCHANNELS": "efa-channels",
+    **dict.fromkeys(("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), "efa-has-no-sockets"),
 }
-"""Severity, title after the name, and detail, as in aws/aws-ofi-nccl doc/efa-env-var.md."""
+"""Ids of problems.toml."""
 # Google's own scripts set these after they source set_nccl_env.sh (cluster-toolkit, run-nccl-tests.sh).
 WITH_GIB = ("NCCL_NET", "NCCL_SOCKET_IFNAME")
 

@@ -28,8 +28,7 @@ class Syntax:
     lock: str
     network: str
     shm: str
-    no_lock: str = "does not raise the limit of locked memory"  # ends of titles
-    no_network: str = "has its own network, without an interface of a NIC"
+    no_lock: str = "does not raise the limit of locked memory"  # the end of a title
     is_pod: bool = False
 
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.assignments import (
@@ -21,6 +20,7 @@ from probes.setup.env.assignments import (
     ParsedFile,
     Problem,
     parse_conf,
+    problem_at,
     read_value,
 )
 from probes.setup.env.cluster_objects import objects_of
@@ -59,8 +59,7 @@ def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedF
     except YamlError as error:
         template = fill_template(text)
         if template is None:
-            title = f"The file is not valid YAML: {error.reason}"
-            return _by_line(text, Problem(error.line, Severity.CRITICAL, title), first_line)
+            return _by_line(text, problem_at(error.line, "not-yaml", reason=error.reason), first_line)
         return _of_template(text, template, error.line, first_line)
 
 
@@ -72,9 +71,7 @@ def _by_line(text: str, problem: Problem, first_line: int) -> ParsedFile:
 
 
 def _of_template(text: str, template: Filled, line: int, first_line: int) -> ParsedFile:
-    fix = "Render it first, for example with helm template or envsubst"
-    title = "The file is a template, so what it fills in was not checked"
-    problem = Problem(line, Severity.NOTE, title, fix=fix)
+    problem = problem_at(line, "template")
     try:
         parsed = _parse(read_yaml(template.text, first_line), False, True, template.dropped > 0)
         parsed = replace(parsed, problems=(problem, *parsed.problems))
@@ -82,8 +79,7 @@ def _of_template(text: str, template: Filled, line: int, first_line: int) -> Par
         parsed = _by_line(text, problem, first_line)
     if parsed.groups or parsed.containers or parsed.objects:
         return parsed
-    title = "The file is a template, not YAML, so it was not checked"
-    return replace(parsed, problems=(replace(problem, title=title),))
+    return replace(parsed, problems=(problem_at(line, "template-not-yaml"),))
 
 
 def _parse(
@@ -102,16 +98,15 @@ def _parse(
         found.containers.extend(of_compose(document, is_partial))
     for mapping in mappings:
         if len(groups) >= _MAX_GROUPS:
-            title = f"Only the first {_MAX_GROUPS} containers are checked"
-            found.problems.append(Problem(mapping.line, Severity.WARNING, title))
+            found.problems.append(problem_at(mapping.line, "too-many-containers", most=_MAX_GROUPS))
             break
         if id(mapping) not in found.known:
             groups.extend(_groups_of(mapping, found, is_inner))
         if "image" in mapping.items:
             for key in ("envFrom", "env_file"):
                 if key in mapping.items:
-                    title = f"{key} sets more variables, which are not in this file"
-                    found.problems.append(Problem(mapping.items[key].line, Severity.NOTE, title))
+                    line = mapping.items[key].line
+                    found.problems.append(problem_at(line, "more-variables", where=key))
     problems = tuple(found.problems[:MAX_ASSIGNMENTS])
     containers = tuple(found.containers[:_MAX_GROUPS])
     objects = () if is_inner else objects_of(mappings)
@@ -247,10 +242,8 @@ def _of_list(entries: List, into: _Found) -> list[Assignment]:
     first: dict[str, int] = {}
     for assignment in found:
         if assignment.name in first and not into.is_template:
-            title = f"{assignment.name} is already set on line {first[assignment.name]}"
-            detail, fix = "Kubernetes uses the last entry.", "Remove one entry"
-            problem = Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name)
-            into.problems.append(problem)
+            before = first[assignment.name]
+            into.problems.append(problem_at(assignment.line, "entry-twice", assignment.name, first=before))
         first.setdefault(assignment.name, assignment.line)
     return found[:MAX_ASSIGNMENTS]
 
@@ -258,10 +251,8 @@ def _of_list(entries: List, into: _Found) -> list[Assignment]:
 def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Assignment:
     shown = name.text.strip()
     if shown != name.text:
-        title = f"The name of {shown} has spaces"
-        problems.append(Problem(name.line, Severity.CRITICAL, title, fix="Remove them", variable=shown))
+        problems.append(problem_at(name.line, "name-with-spaces", shown))
     if isinstance(value, Scalar) and not value.is_text:
-        title = f"The value of {shown} is not a string, so Kubernetes rejects the object"
-        fix = f'Quote it: value: "{printable(value.text, 64)}"'
-        problems.append(Problem(value.line, Severity.CRITICAL, title, fix=fix, variable=shown))
+        quoted = printable(value.text, 64)
+        problems.append(problem_at(value.line, "value-is-no-string", shown, name=shown, value=quoted))
     return _assignment(shown, value, name.line)
