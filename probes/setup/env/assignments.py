@@ -98,7 +98,9 @@ def read_value(text: str, given: Callable[[str], str | None] | None = None) -> t
     return printable(text, VALUE_LIMIT), " or ".join(dict.fromkeys(reversed(names[-4:])))
 
 
-TOO_MANY = problem_at(0, "too-many-variables", most=MAX_ASSIGNMENTS)
+def too_many() -> Problem:
+    """Return that a file sets more variables than are checked."""
+    return problem_at(0, "too-many-variables", most=MAX_ASSIGNMENTS)
 
 
 @frozen

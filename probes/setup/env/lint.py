@@ -21,13 +21,13 @@ from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
     LIMIT_BYTES,
     MAX_ASSIGNMENTS,
-    TOO_MANY,
     Assignment,
     FileKind,
     Group,
     ParsedFile,
     Problem,
     problem_at,
+    too_many,
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.env.cluster_objects import problems_of_objects
@@ -111,7 +111,7 @@ def lint(
     if windows and kind is not FileKind.POD:
         problems.append(problem_at(1, "windows-line-endings"))
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
-        problems.append(TOO_MANY)
+        problems.append(too_many())
     problems.extend(problems_of(parsed.containers, examination, stack))
     problems.extend(problems_of_objects(parsed, examination))
     problems.extend(_unknown_names(parsed, stack))

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.setup.env.container import DOCKER, MANY, OF_HOST, Container
+from probes.setup.env.container import DOCKER, OF_HOST, Container
 from probes.setup.env.shell_commands import Word
 from probes.setup.env.yaml_containers import (
     INJECTS,
     RDMA_VARIABLE,
     gpu_count,
+    gpus_of,
     is_enough_shm,
     is_seen,
     locks_by_capability,
@@ -168,15 +169,11 @@ def _docker(engine: str, first: Word, words: Sequence[Word], lookup: Lookup, is_
 def _gpus(engine: str, options: _Options, variables: Mapping[str, str]) -> int | None:
     if asked := options.all("--gpus"):
         return gpu_count(asked[-1])
-    by_cdi = [device for device in options.all("--device") if device.startswith("nvidia.com/gpu=")]
-    if by_cdi:
-        return MANY if by_cdi[0].endswith("=all") else len(by_cdi)
-    visible = variables.get("NVIDIA_VISIBLE_DEVICES", "")
-    if engine.startswith("nvidia-docker") or options.all("--runtime")[-1:] == ["nvidia"]:
-        return 0 if visible in ("none", "void") else gpu_count(visible or "all")
-    if any(device.startswith("/dev/nvidia0") for device in options.all("--device")):
-        return None
-    return 0
+    devices = options.all("--device")
+    is_nvidia = engine.startswith("nvidia-docker") or options.all("--runtime")[-1:] == ["nvidia"]
+    count = gpus_of(devices, is_nvidia, variables.get("NVIDIA_VISIBLE_DEVICES", ""))
+    by_file = any(device.startswith("/dev/nvidia0") for device in devices)
+    return None if count == 0 and not is_nvidia and by_file else count
 
 
 def _container(
@@ -240,30 +237,9 @@ def _apptainer(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) 
 
 _WITH_VALUE = frozenset(
     (
-        *(
-            "--bind",
-            "-B",
-            "--mount",
-            "--env",
-            "--env-file",
-            "--home",
-            "-H",
-            "--pwd",
-            "--cwd",
-            "--workdir",
-            "-W",
-        ),
-        *(
-            "--overlay",
-            "-o",
-            "--scratch",
-            "-S",
-            "--app",
-            "--network",
-            "--hostname",
-            "--security",
-            "--fakeroot",
-        ),
+        *("--bind", "-B", "--mount", "--env", "--env-file", "--home", "-H", "--pwd", "--cwd", "--workdir"),
+        *("-W", "--overlay", "-o", "--scratch", "-S", "--app", "--network", "--hostname", "--security"),
+        "--fakeroot",
     )
 )
 

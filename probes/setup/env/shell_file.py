@@ -18,7 +18,6 @@ from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     MAX_ENVIRONMENTS,
-    TOO_MANY,
     Assignment,
     FileKind,
     Group,
@@ -26,6 +25,7 @@ from probes.setup.env.assignments import (
     Problem,
     problem_at,
     read_value,
+    too_many,
 )
 from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
@@ -307,8 +307,8 @@ class Script:
         if not VARIABLE_NAME.fullmatch(name):
             return None
         if len(self._found) >= MAX_ASSIGNMENTS:
-            if TOO_MANY not in self.problems:
-                self.problems.append(TOO_MANY)
+            if (problem := too_many()) not in self.problems:
+                self.problems.append(problem)
             return None
         shown, unless = read_value(value, self._given)
         assignment = Assignment(name, shown, line, is_exported, unless)

@@ -236,13 +236,16 @@ def _gpus_of(service: YamlMap) -> int | None:
         return gpu_count(next(iter(texts_at(requests[0], "count")), ""), items_at(requests[0], "device_ids"))
     if text := text_at(service, "gpus"):
         return gpu_count(text)
-    by_cdi = [device for device in texts_at(service, "devices") if device.startswith("nvidia.com/gpu=")]
     visible = _environment(service).get("NVIDIA_VISIBLE_DEVICES", "")
+    return gpus_of(texts_at(service, "devices"), text_at(service, "runtime") == "nvidia", visible)
+
+
+def gpus_of(devices: Iterable[str], is_nvidia: bool, visible: str) -> int | None:
+    """Return the number of GPUs by CDI devices or NVIDIA's runtime; `visible`: NVIDIA_VISIBLE_DEVICES."""
+    by_cdi = [device for device in devices if device.startswith("nvidia.com/gpu=")]
     if by_cdi:
         return MANY if by_cdi[0].endswith("=all") else len(by_cdi)
-    if text_at(service, "runtime") == "nvidia":
-        return gpu_count(visible or "all") if visible not in ("none", "void") else 0
-    return 0
+    return gpu_count(visible or "all") if is_nvidia and visible not in ("none", "void") else 0
 
 
 def gpu_count(text: str, ids: object = None) -> int | None:
