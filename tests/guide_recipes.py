@@ -543,7 +543,7 @@ from probes.setup.manifests.manifest_text import ManifestRequest, Refused
 
 def sample(request: ManifestRequest) -> str | Refused:
     """Return the path's name."""
-    lines = head(request, "The path, for scripts", (), ())
+    lines = head(request, "sample")
     return "\\n".join([*lines, f"path={request.path.name}"]) + "\\n"
 ''',
         ),
@@ -556,6 +556,11 @@ def sample(request: ManifestRequest) -> str | Refused:
             "probes/setup/manifests/catalogue.py",
             '    "sample": Manifest("scripts: the name of the path", sample),\n',
             after='"containers: Dockerfile snippet and run options", container),\n',
+        ),
+        Change(
+            "probes/setup/manifests/manifests.toml",
+            '[sample]\ntitle = "The path, for scripts"\n\n',
+            before="[comment]",
         ),
         Change(
             "tui/manual/manifests.md", "| `sample` | the name of the path |\n", before="\nNothing is applied"

@@ -20,9 +20,11 @@ from probes.setup.manifests.manifest_text import (
     ManifestRequest,
     Refused,
     command_line,
+    comment,
     comment_lines,
     head,
     join,
+    refused,
 )
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
@@ -42,27 +44,13 @@ def dra(request: ManifestRequest) -> str | Refused:
     """Return a DeviceClass and a ResourceClaimTemplate; refused where no NIC shares a root with a GPU."""
     examination = request.situation.examination
     if plugin_only_driver(examination).startswith("cxi"):
-        return Refused("Slingshot NICs have no RDMA devices, by which DRANET finds NICs")
+        return refused("slingshot-has-no-rdma")
     pairs = shared_roots(examination)
     if not pairs:
-        return Refused("this node's GPUs or their places on the PCI bus are unknown")
+        return refused("places-unknown")
     if not any(pair.nics for pair in pairs):
-        return Refused(
-            "no NIC is below the PCIe root of a GPU, so pods with this constraint would stay Pending; use "
-            "the labels of gdrtop manifest nfd instead"
-        )
-    use = [
-        "kubectl apply --dry-run=server --validate=strict --filename FILE    changes nothing",
-        "kubectl apply --filename FILE",
-        "kubectl get resourceslices -o yaml | grep -A1 pcieRoot    every GPU and NIC must have it",
-    ]
-    notes = [
-        *_warnings(pairs),
-        "needs Kubernetes 1.34 (resource.k8s.io/v1), NVIDIA's DRA driver for GPUs, and DRANET for NICs",
-        "DRANET never offers the interface of the default route",
-    ]
-    lines = head(request, "Kubernetes DRA: a GPU and a NIC below the same PCIe root", use, notes)
-    lines += comment_lines("A PCIe root may have many switches. On this node:")
+        return refused("no-shared-root")
+    lines = [*head(request, "dra", _warnings(pairs)), *comment("pcie-roots")]
     lines += [command_line(row) for row in _table(pairs)]
     return join(lines, read_data(__package__, "dra.yaml"))
 
@@ -140,7 +128,7 @@ def _table(pairs: list[SharedRoot]) -> list[str]:
 def container(request: ManifestRequest) -> str | Refused:
     """Return a snippet to put after FROM; kernel modules and drivers stay outside of images."""
     examination = request.situation.examination
-    notes = ["the image needs user-space libraries only; the host's drivers and modules are used"]
+    notes = []
     slingshot = _slingshot_devices(request)
     if has_efa_only(examination):
         notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")
@@ -148,18 +136,11 @@ def container(request: ManifestRequest) -> str | Refused:
         notes.append(
             "Slingshot has no verbs: the image needs libfabric with its cxi provider, libcxi and aws-ofi-nccl"
         )
-    lines = head(request, "Dockerfile snippet for GPUDirect RDMA: put it after FROM", (), notes)
+    lines = head(request, "container", notes)
     lines += comment_lines("Run the container with:")
     lines += [command_line(text) for text in _run_flags(request)]
-    lines += comment_lines(
-        "--network host: NCCL and RoCE GIDs need the host's interfaces. memlock and IPC_LOCK: "
-        "registered memory is locked, and the usual limit makes ibv_reg_mr fail (Cannot allocate memory). "
-        f"--shm-size: NCCL's shared memory. /dev/{'cxi*' if slingshot else 'infiniband'}: the NICs' device "
-        "files."
-    )
-    lines += comment_lines(
-        "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
-    )
+    lines += comment("run-options", files="cxi*" if slingshot else "infiniband")
+    lines += comment("run-in-kubernetes")
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
     return "\n".join(lines) + "\n" + ("" if slingshot else read_data(__package__, "verbs.dockerfile"))
 

@@ -19,9 +19,10 @@ from probes.setup.manifests.manifest_text import (
     ManifestRequest,
     Refused,
     command_line,
-    comment_lines,
+    comment,
     head,
     join,
+    refused,
 )
 from probes.setup.situation import PathChoice
 from probes.snapshot.verdict import State
@@ -35,25 +36,10 @@ from probes.snapshot.verdict import State
 # long as a device that does not answer may delay it, and a CPU limit. daemonset.yaml writes the labels every
 # 300 s, so that two attempts may fail before they expire.
 
-CONDITION = "GPUDirectRDMADegraded"
-
 
 def npd(request: ManifestRequest) -> str | Refused:
     """Return a ConfigMap with the plugin's configuration, and what NPD's container needs to run it."""
-    use = [
-        "kubectl apply --dry-run=server --validate=strict --filename FILE    changes nothing",
-        "kubectl apply --filename FILE",
-        "kubectl --namespace kube-system edit daemonset node-problem-detector    (below)",
-        f"kubectl get nodes -o jsonpath='{{..conditions[?(@.type==\"{CONDITION}\")]}}'",
-    ]
-    notes = [
-        f"the condition {CONDITION} is True where gdrtop finds a problem. NPD never taints a node",
-        "a cluster without NPD needs only: gdrtop manifest daemonset",
-        *reading_notes(request),
-    ]
-    title = "Node Problem Detector: custom plugin for GPUDirect RDMA"
-    lines = head(request, title, use, notes)
-    lines += comment_lines("What the DaemonSet of NPD needs, in addition to what it has:")
+    lines = [*head(request, "npd", reading_notes(request)), *comment("npd-needs")]
     lines += [
         command_line(text)
         for text in (
@@ -71,11 +57,7 @@ def npd(request: ManifestRequest) -> str | Refused:
 
 def image_lines() -> list[str]:
     """Return comments that say how to build the image; none is published."""
-    lines = comment_lines(
-        "Build the image yourself; none is published. Make wheels/ as in gdrtop help install (Without "
-        "internet), with Python 3.11 for this base:"
-    )
-    return [*lines, *map(command_line, read_data(__package__, "npd.dockerfile").splitlines())]
+    return [*comment("image"), *map(command_line, read_data(__package__, "npd.dockerfile").splitlines())]
 
 
 def reading_notes(request: ManifestRequest) -> list[str]:
@@ -107,19 +89,8 @@ def node_labels(request: ManifestRequest) -> str | Refused:
         return labels
     expiry = _expiry(examination.taken_at)
     if expiry is None:
-        return Refused("the node's clock shows no time from which the labels could expire")
-    use = [
-        "gdrtop manifest nfd    shows the labels and changes nothing",
-        f"cd {DIRECTORY}",
-        "gdrtop manifest nfd >.gdrtop && mv .gdrtop gdrtop    NFD ignores names that begin with a dot",
-        "kubectl get nodes -L gdrtop.io/path,gdrtop.io/gpus-direct",
-    ]
-    notes = [
-        f"NFD ignores the labels {VALID_SECONDS // 60} minutes after the check, at its next discovery. Write"
-        " the file again before that; gdrtop manifest daemonset does",
-        "nfd-master must not deny the namespace gdrtop.io (-deny-label-ns)",
-    ]
-    lines = head(request, "Node Feature Discovery: feature file with GPUDirect RDMA labels", use, notes)
+        return refused("no-time")
+    lines = head(request, "nfd", directory=DIRECTORY, minutes=VALID_SECONDS // 60)
     rows = [f"gdrtop.io/{name}={value}" for name, value in labels.items()]
     return "\n".join([*lines, f"# +expiry-time={expiry}", *rows]) + "\n"
 
@@ -130,7 +101,7 @@ def labels_of(request: ManifestRequest) -> dict[str, str] | Refused:
     judgment, topology = judge(examination), examination.topology
     verdict = judgment.verdict
     if verdict.state is State.UNKNOWN:
-        return Refused(f"the verdict is UNKNOWN, and nothing unknown becomes a label ({verdict.reason})")
+        return refused("verdict-unknown", why=verdict.reason)
     labels = {
         "path": _path(judgment, request.choice),
         "gpus-direct": str(verdict.gpus_served),
@@ -167,24 +138,9 @@ def _expiry(taken_at: float) -> str | None:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-_NAME = "gdrtop"  # of the namespace, and of all objects in it but the ConfigMap and the binding
-
-
 def daemonset(request: ManifestRequest) -> str | Refused:
     """Return all objects, from the namespace to the DaemonSet."""
-    use = [
-        "replace REGISTRY/gdrtop-npd:VERSION by the image that you built (below)",
-        "kubectl apply --dry-run=server --validate=strict --filename FILE    changes nothing; of a new",
-        "    namespace, it checks only the namespace",
-        "kubectl apply --filename FILE",
-        f"kubectl --namespace {_NAME} logs daemonset/{_NAME} --all-containers",
-    ]
-    notes = [
-        "nodes get the condition GPUDirectRDMADegraded and, if Node Feature Discovery runs, labels such as"
-        " gdrtop.io/path. No node is tainted or drained",
-        *reading_notes(request),
-    ]
-    lines = head(request, "Kubernetes: DaemonSet that labels and checks each GPU node", use, notes)
+    lines = head(request, "daemonset", reading_notes(request))
     start, _, pods = read_data(__package__, "daemonset.yaml").rpartition("---\n")
-    config_map = read_data(__package__, "npd.yaml").replace("namespace: kube-system", f"namespace: {_NAME}")
+    config_map = read_data(__package__, "npd.yaml").replace("namespace: kube-system", "namespace: gdrtop")
     return join([*lines, *image_lines()], start, config_map, pods)

@@ -11,10 +11,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import yaml
 
+from probes.base.data_file import read_table
 from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -51,6 +53,16 @@ class Refused:
     is_impossible: bool = False  # no path can ever work on this node
 
 
+@cache
+def _texts() -> dict[str, dict[str, Any]]:
+    return read_table(__package__, "manifests.toml")
+
+
+def refused(name: str, **words: object) -> Refused:
+    """Return why there is no manifest, by its name in manifests.toml."""
+    return Refused(_texts()["refused"][name].format(**words), is_impossible=name == "impossible")
+
+
 @frozen
 class ManifestRequest:
     """One node and the choices of the admin."""
@@ -73,9 +85,9 @@ def make_request(
     """Fill in what the admin did not choose: the recommended path, and who installs the driver here."""
     choice = choose_path(situation.examination)
     if choice.is_impossible:
-        return Refused(f"GPUDirect RDMA cannot work on it ({choice.reason})", is_impossible=True)
+        return refused("impossible", why=choice.reason)
     if (chosen := path or choice.recommended) is None:
-        return Refused(f"gdrtop recommends no path here ({choice.reason}). Choose one with --path")
+        return refused("no-path", why=choice.reason)
     if reason := _excluded(situation, chosen):
         return Refused(reason)
     owner = driver or driver_owner(situation)
@@ -210,22 +222,39 @@ class Commented:
     text: str
 
 
-def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequence[str] = ()) -> list[str]:
+def commented(value: Any, name: str, **words: object) -> Commented:
+    """Return a value with a comment of manifests.toml."""
+    return Commented(value, _texts()["comment"][name].format(**words))
+
+
+def comment(name: str, **words: object) -> list[str]:
+    """Return a comment of manifests.toml as lines."""
+    return comment_lines(_texts()["comment"][name].format(**words))
+
+
+def head(
+    request: ManifestRequest, id_: str, notes: Sequence[str] = (), use: Sequence[str] = (), **words: object
+) -> list[str]:
     """Return the comment lines at the top: what it is, what it was derived from, how to use it, and notes.
 
-    `use`: commands. A requirement of the path that this node does not meet is a note.
+    `id_`: its table in manifests.toml, with `notes` and `use`, commands, to add. A requirement of the path that
+    this node does not meet is a note.
     """
-    lines = comment_lines(title)
+    row = _texts()[id_]
+    first, own_use, last = (
+        [text.format(**words) for text in row.get(part, ())] for part in ("notes", "use", "last_notes")
+    )
+    lines = comment_lines(row["title"].format(**words))
     lines += comment_lines(derivation(request.situation.examination.node))
     for label, value in _facts(request):
         lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
     loads = "nvidia_peermem, which DMA-BUF does not need, is still loaded by"
     old = request.choice.old_peermem if request.path is GdrPath.DMABUF else ()
     loaders = (f"{loads} {loader.source}: {loader.value}" for loader in old)
-    for note in (*_open_requirements(request), *loaders, *notes):
+    for note in (*_open_requirements(request), *loaders, *first, *notes, *last):
         lines += comment_lines(f"Note: {note}", " " * 6)
-    if use:
-        lines += comment_lines("Use:") + [command_line(command) for command in use]
+    if commands := [*own_use, *use]:
+        lines += comment_lines("Use:") + [command_line(command) for command in commands]
     return lines
 
 

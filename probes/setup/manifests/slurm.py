@@ -24,9 +24,10 @@ from probes.setup.manifests.manifest_text import (
     ManifestRequest,
     Refused,
     command_line,
-    comment_lines,
+    comment,
     compute_nics,
     head,
+    refused,
 )
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
@@ -40,32 +41,20 @@ def gres(request: ManifestRequest) -> str | Refused:
     examination = request.situation.examination
     gpus = sorted(usable_gpus(examination.node), key=lambda gpu: gpu.bdf)
     if not gpus:
-        return Refused("this node's GPUs are unknown, or all of them are passed to virtual machines")
+        return refused("gpus-unknown")
     name, count = _node_name(request), len(compute_nics(request.situation))
     node = f"NodeName={name} " if name else ""
-    nics = f",nic:{count}" if count else ""
-    use = [
-        f"GresTypes=gpu{',nic' if count else ''}    in slurm.conf",
-        f"NodeName={name or 'NODE'} … Gres={_asked(gpus)}{nics}    in slurm.conf",
-        "slurmd -G    on the node prints what slurmd would use, and exits",
-        "drain the node, then: scontrol reconfigure",
-    ]
     notes = []
     if any(not isinstance(gpu.nvml, Unknown) and gpu.nvml.mig is True for gpu in gpus):
         notes.append("MIG is enabled on a GPU: the explicit lines do not describe its instances")
-    lines = head(request, "Slurm: lines of gres.conf for this node", use, notes)
-    lines += comment_lines(
-        "Slurm finds device files, cores and NVLinks itself. Its slurmd must be built with NVML; since "
-        "24.11, AutoDetect=nvidia needs no library but finds no NVLinks and no MIG instances."
-    )
+    asked = f"{_asked(gpus)}{f',nic:{count}' if count else ''}"
+    types = ",nic" if count else ""
+    lines = head(request, "gres", notes, name=name or "NODE", types=types, asked=asked)
+    lines += comment("gres-detected")
     lines.append(f"{node}AutoDetect=nvml")
     lines += _explicit(gpus, examination.topology, node)
     if count:
-        lines += comment_lines(
-            "Slurm only counts the NICs. Without File=, jobs that request none can still use them: with "
-            "ConstrainDevices=yes in cgroup.conf, File= would take the device files from those jobs. No "
-            "line ties a GPU to its NIC; NCCL chooses the near one."
-        )
+        lines += comment("gres-nics")
         lines.append(f"{node}Name=nic Count={count} Flags=CountOnly")
     return "\n".join(lines) + "\n"
 
@@ -93,14 +82,9 @@ def _explicit(gpus: list[Gpu], topology: Topology, node: str) -> list[str]:
     unread = [gpu for gpu in gpus if isinstance(gpu.minor, Unknown)]
     if unread:
         count = plural(len(unread), "GPU")
-        return comment_lines(
-            f"No explicit lines: the device files of {count} are unknown ({unread[0].minor})."
-        )
+        return comment("gres-no-lines", gpus=count, why=unread[0].minor)
     links = [_links(gpu, gpus, topology) for gpu in gpus]
-    lines = comment_lines(
-        "For a Slurm without NVML, use these in place of the line above. AutoDetect=off is part of the first "
-        "line: with AutoDetect=nvml, a value that differs from what Slurm finds drains the node."
-    )
+    lines = comment("gres-without-nvml")
     for number, (gpu, link) in enumerate(zip(gpus, links, strict=True)):
         kind = f" Type={_type(gpu)}" if _type(gpu) else ""
         detect = "AutoDetect=off " if number == 0 else ""
@@ -108,12 +92,8 @@ def _explicit(gpus: list[Gpu], topology: Topology, node: str) -> list[str]:
         flags = f"File=/dev/nvidia{gpu.minor}{joined} Flags=nvidia_gpu_env"
         lines.append(command_line(f"{node}{detect}Name=gpu{kind} {flags}"))
     if not all(links):
-        lines += comment_lines("Links= is left out, because the NVLinks are unknown.")
-    lines += comment_lines(
-        "Cores= is left out: it takes logical core numbers (L# of lstopo -l), of whole sockets only, or of "
-        "whole NUMA nodes with SlurmdParameters=numa_node_as_socket. After a change of Cores=, restart "
-        "slurmctld. Where the GPUs are:"
-    )
+        lines += comment("gres-no-links")
+    lines += comment("gres-cores")
     for gpu in gpus:
         near = topology.best_nic.get(gpu.bdf, "")
         word = topology.path(gpu.bdf, near).nccl if near else None
@@ -211,16 +191,14 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     """Return the script; it loads nvidia_peermem first where the path needs it."""
     loads = request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR
     first = "load nvidia_peermem if it is missing, and " if loads else ""
-    title = f"Slurm Prolog: {first}check GPUDirect RDMA before each job"
     slurm = request.situation.slurm
     present = _present(slurm)
     # A pattern stands for every script of a directory, this one too.
     pattern = next((prolog for prolog in present if any(sign in prolog for sign in "*?[")), "")
     # To a configless node, slurmctld sends the script.
     is_pushed = not isinstance(slurm, Unknown) and slurm.config == CONFIGLESS and not pattern
-    trial = "gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"
     use, notes = _use(present, pattern, is_pushed), _notes(slurm, present, pattern, is_pushed)
-    lines = head(request, title, [trial, *use], notes)
+    lines = head(request, "slurm-prolog", notes, use, first=first)
     parts = read_data(__package__, "prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
     options = peermem_options(request.situation.examination)
     load = " ".join(("modprobe nvidia_peermem", *options))
