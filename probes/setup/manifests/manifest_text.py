@@ -237,7 +237,7 @@ def head(
 ) -> list[str]:
     """Return the comment lines at the top: what it is, what it was derived from, how to use it, and notes.
 
-    `id_`: its table in manifests.toml, to which `notes` and the commands `use` are added. A requirement of the
+    `id_`: its table in manifests.toml, to add `notes` and commands, `use`. A requirement of the
     path that this node does not meet is a note.
     """
     row = _texts()[id_]
