@@ -15,8 +15,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.clouds import Stack
-from probes.setup.env.container import MANY, OF_HOST, Container, Network
-from probes.setup.env.device_plugins import EFA, is_rdma
+from probes.setup.env.container import EFA, MANY, OF_HOST, Container, Network, is_rdma
 from probes.snapshot.examination import Examination
 
 

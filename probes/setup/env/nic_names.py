@@ -78,11 +78,19 @@ def _of_entries(
     for entry in entries:
         if entry in late:
             continue
-        if kind is Kind.HCA_LIST and entry not in devices and _is_interface(entry, owners):
+        if (
+            kind is Kind.HCA_LIST
+            and entry not in devices
+            and (entry in owners or _INTERFACE_NAME.fullmatch(entry))
+        ):
             owner = owners.get(entry)
             right = owner.name if owner is not None else "the name that ibv_devices lists"
             yield at("interface-among-nics", entry=entry, right=right)
-        elif kind is Kind.INTERFACES and entry not in owners and _is_device(entry, devices):
+        elif (
+            kind is Kind.INTERFACES
+            and entry not in owners
+            and (entry in devices or _RDMA_NAME.fullmatch(entry))
+        ):
             device = devices.get(entry)
             netdevs = () if device is None else tuple(_netdevs(device))
             right = netdevs[0] if netdevs else "a name that ip link lists"
@@ -106,14 +114,6 @@ def _of_ucx(
             yield at("ucx-without-port", entry=entry, port=port)
         elif is_of_host:
             yield at("ucx-without-device", entry=entry)
-
-
-def _is_interface(entry: str, owners: Mapping[str, RdmaDevice]) -> bool:
-    return entry in owners or bool(_INTERFACE_NAME.fullmatch(entry))
-
-
-def _is_device(entry: str, devices: Mapping[str, RdmaDevice]) -> bool:
-    return entry in devices or bool(_RDMA_NAME.fullmatch(entry))
 
 
 def _of_interfaces(at: _At, value: str, examination: Examination) -> Iterator[Problem]:

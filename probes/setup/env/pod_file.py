@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.assignments import (
@@ -27,7 +28,6 @@ from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
 from probes.setup.env.shell_commands import Command, Word
 from probes.setup.env.shell_file import Environment, Script, is_read
-from probes.setup.env.templates import Filled, fill_template, variables_by_line
 from probes.setup.env.yaml_containers import classes_of_claims, of_compose, of_pod
 from probes.setup.env.yaml_tree import List, Mapping, Scalar, Value, YamlError, mappings_of, read_yaml
 
@@ -57,7 +57,7 @@ def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedF
     try:
         return _parse(read_yaml(text, first_line), is_inner)
     except YamlError as error:
-        template = fill_template(text)
+        template = _fill_template(text)
         if template is None:
             return _by_line(text, problem_at(error.line, "not-yaml", reason=error.reason), first_line)
         return _of_template(text, template, error.line, first_line)
@@ -65,12 +65,12 @@ def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedF
 
 def _by_line(text: str, problem: Problem, first_line: int) -> ParsedFile:
     """Return the variables of a text that is no YAML."""
-    group = Group("", variables_by_line(text, first_line))
+    group = Group("", _variables_by_line(text, first_line))
     groups = (group,) if group.assignments else ()
     return ParsedFile(FileKind.POD, groups, (problem,), is_by_line=True)
 
 
-def _of_template(text: str, template: Filled, line: int, first_line: int) -> ParsedFile:
+def _of_template(text: str, template: _Filled, line: int, first_line: int) -> ParsedFile:
     problem = problem_at(line, "template")
     try:
         parsed = _parse(read_yaml(template.text, first_line), False, True, template.dropped > 0)
@@ -256,3 +256,73 @@ def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Ass
         quoted = printable(value.text, 64)
         problems.append(problem_at(value.line, "value-is-no-string", shown, name=shown, value=quoted))
     return _assignment(shown, value, name.line)
+
+
+# Templates (Helm, Jinja, ERB, envsubst): what can be read before they are filled in.
+#
+# Line numbers stay. What a template inserts becomes `$TEMPLATE`, whose value is unknown like that of any
+# variable; directives such as {{ if }} and {% for %} vanish, and so does a line that is only a placeholder.
+
+_MARK = "$TEMPLATE"
+_ENDS = {"{{": "}}", "{%": "%}", "{#": "#}", "<%": "%>"}
+_BEGIN = re.compile(r"\{\{|\{%|\{#|<%")
+_DIRECTIVE = re.compile(
+    r"\{\{-? ?(?:if|else|end|range|with|define|block|template|break|continue|/\*|\$[A-Za-z_]\w{0,63} ?:?=)"
+)
+# A line that is only a placeholder, or that leaves something out.
+_ALONE = re.compile(
+    r"[ \t]*(?:\$\{?[A-Za-z_]\w{0,63}\}?|@[A-Z_]{1,64}@|%[A-Z_]{1,64}%|<[A-Z_ -]{1,64}>)[ \t]*"
+)
+_ELISION = re.compile(r"[ \t]+\.{3}[ \t]*|[ \t]*\u2026[ \t]*")
+_NAME_LINE = re.compile(rf"[ \t-]*name: ?[\"']?({VARIABLE_NAME.pattern})[\"']?,?[ \t]*")
+_VALUE_LINE = re.compile(r"[ \t]*value:[ \t]*(\S.*)")
+_PAIR_LINE = re.compile(rf"[ \t-]*(?:export )?[\"']?({VARIABLE_NAME.pattern})[\"']?[ \t]*[:=][ \t]*(\S.*)")
+
+
+@frozen
+class _Filled:
+    """The text that is left, with the same lines."""
+
+    text: str
+    dropped: int  # lines; what they insert may be anything
+
+
+def _fill_template(text: str) -> _Filled | None:
+    """Return what is left of a template; None: the text is none."""
+    parts: list[str] = []
+    place, found = 0, False
+    while match := _BEGIN.search(text, place):
+        stop = text.find(_ENDS[match[0]], match.end())
+        if stop < 0:
+            break
+        inner = text[match.start() : stop + 2]
+        is_directive = match[0] in ("{%", "{#") or bool(_DIRECTIVE.match(inner))
+        parts += [text[place : match.start()], "" if is_directive else _MARK, "\n" * inner.count("\n")]
+        place, found = stop + 2, True
+    lines = ("".join(parts) + text[place:]).split("\n")
+    kept = ["" if _ALONE.fullmatch(line) or _ELISION.fullmatch(line) else line for line in lines]
+    dropped = sum(before != after for before, after in zip(lines, kept, strict=True))
+    return _Filled("\n".join(kept), dropped) if found or dropped else None
+
+
+def _variables_by_line(text: str, first_line: int = 1) -> tuple[Assignment, ...]:
+    """Return the variables of text that is no YAML even so: NAME: value, NAME=value, `name` and `value`."""
+    found: list[Assignment] = []
+    name, name_line = "", 0
+    for number, line in enumerate(text.split("\n"), first_line):
+        if len(found) >= MAX_ASSIGNMENTS:
+            break
+        if match := _NAME_LINE.fullmatch(line):
+            name, name_line = match[1], number
+        elif match := _VALUE_LINE.fullmatch(line):
+            if name and number - name_line <= 1:
+                found.append(_filled(name, match[1], name_line))
+            name = ""
+        elif match := _PAIR_LINE.fullmatch(line):
+            found.append(_filled(match[1], match[2], number))
+    return tuple(found)
+
+
+def _filled(name: str, text: str, line: int) -> Assignment:
+    value, unless = read_value(text.strip().strip("\"'"))
+    return Assignment(name, value, line, unless_set=unless)

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from probes.base.text import join_limited, printable
 from probes.facts.system.device_nodes import INFINIBAND
-from probes.setup.env.container import COMPOSE, KUBERNETES, MANY, Container, Network
-from probes.setup.env.device_plugins import GPU, is_gpu_class
+from probes.setup.env.container import COMPOSE, GPU, KUBERNETES, MANY, Container, Network, is_gpu_class
 from probes.setup.env.yaml_tree import (
     List,
     Scalar,
@@ -123,7 +122,11 @@ def of_pod(
             line=container.line,
             syntax=KUBERNETES,
             gpus=None if None in gpus else sum(filter(None, gpus)),
-            resources=tuple(printable(name, _LONGEST_NAME) for name in names if not _is_gpu(name)),
+            resources=tuple(
+                printable(name, _LONGEST_NAME)
+                for name in names
+                if not (GPU.fullmatch(name) or is_gpu_class(name))
+            ),
             has_devices=GKE in annotations or _variable(container, INJECTS) == "enabled",
             mounts_files=mounting[id(container)],
             is_privileged=flag_at(security, "privileged") is True,
@@ -133,10 +136,6 @@ def of_pod(
             elsewhere=printable(elsewhere, 256),
             is_partial=is_partial,
         )
-
-
-def _is_gpu(name: str) -> bool:
-    return bool(GPU.fullmatch(name)) or is_gpu_class(name)
 
 
 def _shows(volume: YamlMap) -> bool:
