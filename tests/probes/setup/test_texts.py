@@ -8,11 +8,12 @@ from probes.base.data_file import read_table
 
 FOLDER = Path(__file__).parents[3] / "probes/setup"
 PROBLEMS = [*read_table("probes.setup.env", "problems.toml")]
+ADVICE = [*read_table("probes.setup.env", "advice.toml")]
 MANIFESTS = read_table("probes.setup.manifests", "manifests.toml")
 COMMENTS = [*MANIFESTS.pop("comment"), *MANIFESTS.pop("refused"), *MANIFESTS]
 
 
-@pytest.mark.parametrize(("folder", "names"), [("env", PROBLEMS), ("manifests", COMMENTS)])
+@pytest.mark.parametrize(("folder", "names"), [("env", PROBLEMS), ("env", ADVICE), ("manifests", COMMENTS)])
 def test_every_text_is_used(folder: str, names: list[str]) -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in (FOLDER / folder).glob("*.py"))
     assert [name for name in names if f'"{name}"' not in code] == []
