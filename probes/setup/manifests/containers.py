@@ -24,6 +24,7 @@ from probes.setup.manifests.manifest_text import (
     comment_lines,
     head,
     join,
+    note,
     refused,
 )
 from probes.snapshot.examination import Examination
@@ -88,23 +89,21 @@ def _warnings(pairs: list[SharedRoot]) -> list[str]:
     with_nics = [pair for pair in pairs if pair.nics and pair.nearest]
     wrong = [pair for pair in with_nics if not set(pair.nics) & set(pair.nearest)]
     loose = [pair for pair in with_nics if pair not in wrong and set(pair.nics) - set(pair.nearest)]
-    warnings = []
-    if alone:
-        warnings.append(
-            f"no NIC shares the PCIe root of {join_limited(alone)}: a pod that gets it stays Pending"
-        )
+    warnings = [note("no-shared-nic", gpus=join_limited(alone))] if alone else []
     warnings += [
-        f"{pair.gpu} never gets its nearest NIC {join_limited(pair.nearest)}, which is below another root"
-        for pair in wrong[:SHOWN]
+        note("nearest-elsewhere", gpu=pair.gpu, nics=join_limited(pair.nearest)) for pair in wrong[:SHOWN]
     ]
     if loose:
         pair = loose[0]
         farther = len(set(pair.nics) - set(pair.nearest))
-        warnings.append(
-            f"the constraint is too loose for {join_limited(each.gpu for each in loose)}: of "
-            f"{plural(len(pair.nics), 'NIC')} that share the root of {pair.gpu}, {farther} "
-            f"{'is' if farther == 1 else 'are'} farther than {join_limited(pair.nearest)}"
-        )
+        words = {
+            "gpus": join_limited(each.gpu for each in loose),
+            "nics": plural(len(pair.nics), "NIC"),
+            "gpu": pair.gpu,
+            "farther": f"{farther} {'is' if farther == 1 else 'are'}",
+            "nearest": join_limited(pair.nearest),
+        }
+        warnings.append(note("too-loose", **words))
     return warnings
 
 
@@ -131,11 +130,9 @@ def container(request: ManifestRequest) -> str | Refused:
     notes = []
     slingshot = _slingshot_devices(request)
     if has_efa_only(examination):
-        notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")
+        notes.append(note("efa-libraries"))
     if slingshot:
-        notes.append(
-            "Slingshot has no verbs: the image needs libfabric with its cxi provider, libcxi and aws-ofi-nccl"
-        )
+        notes.append(note("slingshot-libraries"))
     lines = head(request, "container", notes)
     lines += comment_lines("Run the container with:")
     lines += [command_line(text) for text in _run_flags(request)]

@@ -22,6 +22,7 @@ from probes.setup.manifests.manifest_text import (
     comment,
     head,
     join,
+    note,
     refused,
 )
 from probes.setup.situation import PathChoice
@@ -62,12 +63,8 @@ def image_lines() -> list[str]:
 
 def reading_notes(request: ManifestRequest) -> list[str]:
     """Return what limits what gdrtop reads of a node from a container."""
-    notes = ["gdrtop sends its reader to the node's own Python 3.6 or newer: chroot /host python3"]
-    if request.driver is DriverOwner.OPERATOR:
-        notes.append(
-            "nvidia-smi is in the driver's container and not in / of the node: what it shows is unknown"
-        )
-    return notes
+    is_inside = request.driver is DriverOwner.OPERATOR
+    return [note("reader"), *([note("driver-in-container")] if is_inside else ())]
 
 
 # A feature file for Node Feature Discovery: this node's GPUDirect RDMA as labels of its Kubernetes node.

@@ -35,11 +35,11 @@ from probes.setup.manifests.manifest_text import (
     head,
     join,
     nic_stack,
+    note,
     refused,
 )
 
 _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
-_RESTARTS = "driver pods restart and GPU jobs on the nodes are terminated when driver settings change"
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
 
 
@@ -49,10 +49,10 @@ def cluster_policy(request: ManifestRequest) -> str | Refused:
     name = "" if isinstance(operator, Unknown) else operator.name
     name = name if _OBJECT_NAME.fullmatch(name) else "cluster-policy"
     settings = _settings(request)
-    notes, use = [] if request.driver is DriverOwner.HOST else [_RESTARTS], list[str]()
+    notes, use = [] if request.driver is DriverOwner.HOST else [note("driver-pods-restart")], list[str]()
     if not isinstance(operator, Unknown) and operator.uses_driver_crd is True:
         # NVIDIADriver objects have the driver's settings, and gdrcopy with them.
-        notes.append("NVIDIADriver objects manage the driver here: patch them as well (below)")
+        notes.append(note("driver-objects"))
         del settings["driver"], settings["gdrcopy"]
         own = _operator_driver(request)
         kind = {"kernelModuleType": own["kernelModuleType"]} if "kernelModuleType" in own else {}
@@ -71,7 +71,7 @@ def helm(request: ManifestRequest) -> str | Refused:
     can_stay = request.path is not GdrPath.DMABUF or (numbers is not None and numbers >= FIRST_DMABUF_DRIVER)
     if request.driver is DriverOwner.OPERATOR and version and can_stay:
         settings["driver"]["version"] = commented(version, "driver-version")
-    notes = [] if request.driver is DriverOwner.HOST else [_RESTARTS]
+    notes = [] if request.driver is DriverOwner.HOST else [note("driver-pods-restart")]
     top = head(request, "helm", notes)
     return join(top, dump(settings))
 
@@ -157,7 +157,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     if not nics:
         return refused("not-mellanox")
     spec: dict[str, Any] = {}
-    note = _ofed(request, spec)
+    about_ofed = _ofed(request, spec)
     plugin = _plugin_config(request, nics)
     if isinstance(plugin, Refused):
         return plugin
@@ -173,7 +173,7 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     name = commented("nic-cluster-policy", "policy-name")
     kind = {"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy"}
     policy = {**kind, "metadata": {"name": name}, "spec": spec}
-    return join(head(request, "nicclusterpolicy", [note]), dump(policy))
+    return join(head(request, "nicclusterpolicy", [about_ofed]), dump(policy))
 
 
 def _ids(functions: Mapping[str, PciFunction], nic: RdmaDevice) -> tuple[int, int] | None:
@@ -192,9 +192,9 @@ def _ofed(request: ManifestRequest, spec: dict[str, Any]) -> str:
     situation = request.situation
     runs = nic_stack(situation) is NicStack.CONTAINER
     if has_host_ofed(situation):
-        return "no ofedDriver: the host has its own OFED, which a container's modules would replace"
+        return note("ofed-on-host")
     if request.path is not GdrPath.PEERMEM and not runs:
-        return "no ofedDriver: the kernel's own NIC driver is enough for DMA-BUF"
+        return note("ofed-not-needed")
     installed = map_known(situation.kubernetes, lambda cluster: cluster.network_operator)
     version = known(map_known(installed, lambda operator: operator.ofed_version), "")
     env = _env(request)
@@ -210,7 +210,7 @@ def _ofed(request: ManifestRequest, spec: dict[str, Any]) -> str:
         "env": commented(env, "ofed-values"),
         "upgradePolicy": commented(upgrade, "one-by-one"),
     }
-    return "the MOFED container replaces the kernel's IB core; storage over RDMA must be unmounted first"
+    return note("ofed-replaces")
 
 
 def _env(request: ManifestRequest) -> list[Commented]:

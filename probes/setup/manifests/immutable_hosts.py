@@ -39,6 +39,7 @@ from probes.setup.manifests.manifest_text import (
     head,
     join,
     nic_stack,
+    note,
     refused,
 )
 
@@ -74,26 +75,18 @@ def modules_load(request: ManifestRequest) -> str | Refused:
         return modules
     notes = []
     if request.path is GdrPath.DMABUF:
-        notes.append("DMA-BUF needs no module of its own; udev loads most of these, but not nvidia_uvm")
+        notes.append(note("dmabuf-modules"))
     elif request.path is GdrPath.PEERMEM:
-        notes.append("no device triggers nvidia_peermem, so udev never loads it")
+        notes.append(note("peermem-modules"))
     elif request.path is GdrPath.CXI:  # shs-cxi-driver, 50-cxi-driver.rules
-        notes.append("udev loads cxi_ss1, and a rule in its package then loads cxi_user and cxi_eth")
+        notes.append(note("slingshot-modules"))
     if _needs_drop_in(request):
-        notes.append(
-            "each restart of openibd unloads nvidia_peermem, and at boot OFED may load after this file: "
-            "install the drop-in as well (gdrtop manifest modules-load --drop-in)"
-        )
+        notes.append(note("needs-drop-in"))
     if absent := _not_on_disk(request, modules):
-        notes.append(
-            f"systemd-modules-load fails if a module is missing; not on disk here: {', '.join(absent)}"
-        )
+        notes.append(note("modules-absent", modules=", ".join(absent)))
     options = peermem_options(request.situation.examination) if PEERMEM in modules else ()
     if options:
-        notes.append(
-            f"this OFED also needs the line 'options nvidia_peermem {' '.join(options)}' in a file in "
-            "/etc/modprobe.d"
-        )
+        notes.append(note("needs-options", options=" ".join(options)))
     lines = head(request, "modules-load", notes, file=OWN_FILE)
     return "\n".join([*lines, *modules]) + "\n"
 
@@ -191,7 +184,7 @@ def machine_config(request: ManifestRequest) -> str | Refused:
     }
     notes = []
     if isinstance(modules, Refused):
-        notes.append(f"no modules are loaded at boot: {modules.reason}")
+        notes.append(note("no-machine-modules", why=modules.reason))
     use = [f"oc apply --filename FILE && oc get machineconfigpool {role} --watch"]
     if role not in _STANDARD_ROLES:
         use.insert(0, f"oc label node NODE node-role.kubernetes.io/{role}=")

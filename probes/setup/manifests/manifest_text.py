@@ -58,9 +58,19 @@ def _texts() -> dict[str, dict[str, Any]]:
     return read_table(__package__, "manifests.toml")
 
 
-def refused(name: str, **words: object) -> Refused:
+def _text(table: str, id_: str, words: Mapping[str, object]) -> str:
+    """Return a text of a table of manifests.toml."""
+    return str(_texts()[table][id_].format(**words))
+
+
+def refused(id_: str, **words: object) -> Refused:
     """Return why there is no manifest, by its name in manifests.toml."""
-    return Refused(_texts()["refused"][name].format(**words), is_impossible=name == "impossible")
+    return Refused(_text("refused", id_, words), is_impossible=id_ == "impossible")
+
+
+def note(id_: str, **words: object) -> str:
+    """Return a note of manifests.toml."""
+    return _text("note", id_, words)
 
 
 @frozen
@@ -222,14 +232,14 @@ class Commented:
     text: str
 
 
-def commented(value: Any, name: str, **words: object) -> Commented:
+def commented(value: Any, id_: str, **words: object) -> Commented:
     """Return a value with a comment of manifests.toml."""
-    return Commented(value, _texts()["comment"][name].format(**words))
+    return Commented(value, _text("comment", id_, words))
 
 
-def comment(name: str, **words: object) -> list[str]:
+def comment(id_: str, **words: object) -> list[str]:
     """Return a comment of manifests.toml as lines."""
-    return comment_lines(_texts()["comment"][name].format(**words))
+    return comment_lines(_text("comment", id_, words))
 
 
 def head(
@@ -251,8 +261,8 @@ def head(
     loads = "nvidia_peermem, which DMA-BUF does not need, is still loaded by"
     old = request.choice.old_peermem if request.path is GdrPath.DMABUF else ()
     loaders = (f"{loads} {loader.source}: {loader.value}" for loader in old)
-    for note in (*_open_requirements(request), *loaders, *first, *notes, *last):
-        lines += comment_lines(f"Note: {note}", " " * 6)
+    for line in (*_open_requirements(request), *loaders, *first, *notes, *last):
+        lines += comment_lines(f"Note: {line}", " " * 6)
     if commands := [*own_use, *use]:
         lines += comment_lines("Use:") + [command_line(command) for command in commands]
     return lines

@@ -27,6 +27,7 @@ from probes.setup.manifests.manifest_text import (
     comment,
     compute_nics,
     head,
+    note,
     refused,
 )
 from probes.snapshot.path_verdict import usable_gpus
@@ -46,7 +47,7 @@ def gres(request: ManifestRequest) -> str | Refused:
     node = f"NodeName={name} " if name else ""
     notes = []
     if any(not isinstance(gpu.nvml, Unknown) and gpu.nvml.mig is True for gpu in gpus):
-        notes.append("MIG is enabled on a GPU: the explicit lines do not describe its instances")
+        notes.append(note("mig"))
     asked = f"{_asked(gpus)}{f',nic:{count}' if count else ''}"
     types = ",nic" if count else ""
     lines = head(request, "gres", notes, name=name or "NODE", types=types, asked=asked)
@@ -166,24 +167,15 @@ def _use(present: tuple[str, ...], pattern: str, is_pushed: bool) -> list[str]:
 def _notes(slurm: Maybe[SlurmFacts], present: tuple[str, ...], pattern: str, is_pushed: bool) -> list[str]:
     """Return what slurm.conf has already, the order of Prologs, and the limit that jobs would inherit."""
     keep = "" if pattern else f". Copy it to {_DIRECTORY} first, or it will no longer run"
-    order = (
-        f"Slurm runs the scripts of a pattern in reverse alphabetical order, 9 to 0 last: {_SCRIPT} runs"
-        " after scripts whose names begin with a letter"
-    )
+    order = note("prolog-order", script=_SCRIPT)
     if is_pushed:
         keep = ". Leave that line; Slurm runs both"
-        order = (
-            "this node is configless: slurmctld (23.11 or newer) sends it only Prologs that are named without"
-            " a path, and no pattern"
-        )
-    notes = [f"this node's slurm.conf already has a Prolog: {', '.join(present)}{keep}"] if present else []
+        order = note("prolog-pushed")
+    notes = [note("has-prolog", prologs=", ".join(present), keep=keep)] if present else []
     notes.append(order)
     excepted = known(map_known(slurm, lambda facts: facts.propagate_except), "")
     if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
-        notes.append(
-            "jobs get the memlock limit of the submitting shell unless slurm.conf has"
-            " PropagateResourceLimitsExcept=MEMLOCK"
-        )
+        notes.append(note("memlock-limit"))
     return notes
 
 

@@ -10,7 +10,7 @@ FOLDER = Path(__file__).parents[3] / "probes/setup"
 PROBLEMS = [*read_table("probes.setup.env", "problems.toml")]
 ADVICE = [*read_table("probes.setup.env", "advice.toml")]
 MANIFESTS = read_table("probes.setup.manifests", "manifests.toml")
-COMMENTS = [*MANIFESTS.pop("comment"), *MANIFESTS.pop("refused"), *MANIFESTS]
+COMMENTS = [*(name for part in ("comment", "note", "refused") for name in MANIFESTS.pop(part)), *MANIFESTS]
 
 
 @pytest.mark.parametrize(("folder", "names"), [("env", PROBLEMS), ("env", ADVICE), ("manifests", COMMENTS)])
