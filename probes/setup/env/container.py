@@ -7,7 +7,6 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.device_nodes import INFINIBAND
 
 MANY = 9999  # all GPUs of a node
 
@@ -21,44 +20,13 @@ class Network(Enum):
     UNKNOWN = "unknown"
 
 
-@frozen
-class Syntax:
-    """How one kind of file says what a container may use."""
+class Syntax(Enum):
+    """What starts a container; the value is its table in container.toml."""
 
-    device: str  # fixes
-    mount: str
-    lock: str
-    network: str
-    shm: str
-    no_lock: str = "does not raise the limit of locked memory"  # the end of a title
-    is_pod: bool = False
-
-
-KUBERNETES = Syntax(
-    device="Add %s: 1 to resources.limits, with the name that the node's device plugin uses",
-    mount="the hostPath volume",
-    lock="Add securityContext.capabilities.add: [IPC_LOCK]",
-    network="Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true",
-    shm="Mount an emptyDir with medium: Memory at /dev/shm",
-    no_lock="has no IPC_LOCK capability",
-    is_pod=True,
-)
-DOCKER = Syntax(
-    device=f"Add --device={INFINIBAND}",
-    mount="the mount",
-    lock="Add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
-    network="Add --network=host",
-    shm="Add --ipc=host, or --shm-size with some GiB",
-)
-COMPOSE = Syntax(
-    device=f"Add devices: [{INFINIBAND}:{INFINIBAND}]",
-    mount="the volume",
-    lock="Add ulimits: {memlock: -1} or cap_add: [IPC_LOCK]",
-    network="Add network_mode: host",
-    shm="Add ipc: host, or shm_size with some GiB",
-)
-OF_HOST = Syntax(device="", mount="", lock="", network="", shm="")
-"""Enroot and Apptainer use the host's devices, network and limits unless an option hides them."""
+    KUBERNETES = "kubernetes"
+    DOCKER = "docker"
+    COMPOSE = "compose"
+    OF_HOST = "host"  # Enroot and Apptainer use its devices, network and limits unless an option hides them
 
 
 @frozen

@@ -8,14 +8,15 @@ internal/modifier/gated.go (NVIDIA_MOFED); NCCL user guide, Troubleshooting, Doc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
+from probes.base.data_file import read_table
 from probes.base.evidence import Severity
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.clouds import Stack
-from probes.setup.env.container import EFA, MANY, OF_HOST, Container, Network, is_rdma
+from probes.setup.env.container import EFA, MANY, Container, Network, Syntax, is_rdma
 from probes.snapshot.examination import Examination
 
 
@@ -27,39 +28,44 @@ def problems_of(
         yield from _of_container(container, examination, stack)
 
 
+@cache
+def _fixes() -> dict[str, dict[str, str]]:
+    return read_table(__package__, "container.toml")
+
+
 def _of_container(container: Container, examination: Examination, stack: Stack | None) -> Iterator[Problem]:
     problem = partial(problem_at, container.line, subject=container.subject)
     all_gpus = len(examination.topology.gpus)
     is_whole = (container.gpus or 0) >= max(2, all_gpus) and not (container.gpus == MANY and all_gpus == 1)
     severity = Severity.WARNING if is_whole and container.expects_rdma else Severity.NOTE
-    syntax = container.syntax
+    syntax, fixes = container.syntax, _fixes()[container.syntax.value]
     yield from _of_devices(container, severity, stack)
-    if syntax is OF_HOST or container.is_partial:
+    if syntax is Syntax.OF_HOST or container.is_partial:
         return
     needs_lock = stack is not Stack.EFA and EFA not in container.resources
     if needs_lock and not (container.locks_memory or container.is_privileged):
-        yield problem("locked-memory", severity=severity, lack=syntax.no_lock, fix=syntax.lock)
+        yield problem("locked-memory", severity=severity, lack=fixes["no_lock"], fix=fixes["lock"])
     devices = examination.topology.devices.values()
     layers = {known(port.link_layer, "") for device in devices for port in device.ports}
     if container.network is Network.OWN and stack is None and layers == {"Ethernet"}:
-        id_ = "own-network-of-pod" if syntax.is_pod else "own-network"
+        id_ = "own-network-of-pod" if syntax is Syntax.KUBERNETES else "own-network"
         pod = container.subject[:1].lower() + container.subject[1:]
-        yield problem(id_, severity=severity, pod=pod, fix=syntax.network)
+        yield problem(id_, severity=severity, pod=pod, fix=fixes["network"])
     if not container.has_shm and container.gpus != 1:
-        yield problem("small-shm", fix=syntax.shm)
+        yield problem("small-shm", fix=fixes["shm"])
 
 
 def _of_devices(container: Container, severity: Severity, stack: Stack | None) -> Iterator[Problem]:
     """Judge whether the container can open an RDMA device."""
-    syntax = container.syntax
-    problem = partial(problem_at, container.line, subject=container.subject, mount=syntax.mount)
+    syntax, fixes = container.syntax, _fixes()[container.syntax.value]
+    problem = partial(problem_at, container.line, subject=container.subject, mount=fixes["mount"])
     kinds = {name: is_rdma(name) for name in container.resources}
     granted = [name for name, kind in kinds.items() if kind is True]
     unclear = [name for name, kind in kinds.items() if isinstance(kind, Unknown)]
-    add = syntax.device.replace("%s", EFA if stack is Stack.EFA else "rdma/NAME")
+    add = fixes["device"].replace("%s", EFA if stack is Stack.EFA else "rdma/NAME")
     if container.hidden_by:
         yield problem("devices-hidden", by=container.hidden_by)
-    elif syntax is OF_HOST or container.is_privileged or container.has_devices:
+    elif syntax is Syntax.OF_HOST or container.is_privileged or container.has_devices:
         return
     elif container.mounts_files and granted:
         yield problem("mount-beside-efa" if EFA in granted else "mount-beside-plugin", resource=granted[0])
@@ -70,7 +76,7 @@ def _of_devices(container: Container, severity: Severity, stack: Stack | None) -
         yield problem("mount-opens-nothing" if is_certain else "mount-may-open-nothing", add=add)
     elif unclear and not granted:
         yield problem("resource-unclear", names=join_limited(unclear), add=add[:1].lower() + add[1:])
-    elif not granted and container.is_partial and not syntax.is_pod:
+    elif not granted and container.is_partial and syntax is not Syntax.KUBERNETES:
         yield problem("options-elsewhere")
     elif not granted and not container.is_partial:
         elsewhere = container.elsewhere and f" {container.elsewhere}"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
 from probes.nccl.variables.variable import VARIABLE_NAME
-from probes.setup.env.container import DOCKER, OF_HOST, Container
+from probes.setup.env.container import Container, Syntax
 from probes.setup.env.shell_commands import Word
 from probes.setup.env.yaml_containers import (
     INJECTS,
@@ -26,6 +26,8 @@ from probes.setup.env.yaml_containers import (
     locks_by_capability,
     network_of,
 )
+from probes.setup.env.yaml_tree import Mapping as YamlMap
+from probes.setup.env.yaml_tree import Scalar
 
 STARTS = re.compile(r"\b(?:docker|podman|nerdctl|enroot|apptainer|singularity|helm)\s|--container-image")
 _ENGINES = frozenset(("docker", "podman", "nerdctl", "nvidia-docker"))
@@ -195,7 +197,7 @@ def _container(
     return Container(
         subject=engine,
         line=line,
-        syntax=DOCKER,
+        syntax=Syntax.DOCKER,
         gpus=gpus,
         has_devices=any(
             device.startswith((INFINIBAND, "/dev:", "rdma")) or device == "/dev" for device in devices
@@ -231,7 +233,7 @@ def _apptainer(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) 
     sees = any(is_seen(each.split(":")[0], each.split(":")[-1]) for each in binds.split(",") if each)
     container = None
     if has_gpus and not options.is_partial:
-        container = Container(engine, first.line, OF_HOST, None, hidden_by="" if sees else hidden)
+        container = Container(engine, first.line, Syntax.OF_HOST, None, hidden_by="" if sees else hidden)
     return Run(engine, (), False, options.is_partial, cleans, container)
 
 
@@ -251,10 +253,48 @@ def _enroot(engine: str, first: Word, lookup: Lookup) -> Run:
         hidden = f"{_ENROOT_VISIBLE}={visible}"
     elif visible is None and (restricts or "").lower() in ("y", "yes", "true", "1"):
         hidden = f"{_ENROOT_RESTRICT}={restricts} without {_ENROOT_VISIBLE}"
-    container = Container(engine, first.line, OF_HOST, None, hidden_by=hidden) if hidden else None
+    container = Container(engine, first.line, Syntax.OF_HOST, None, hidden_by=hidden) if hidden else None
     return Run(engine, (), False, True, False, container)
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
+
+
+# The values that `helm install` and `helm upgrade` set: helm.sh/docs/intro/using_helm, Limitations of --set.
+
+_HELM_COMMANDS = frozenset(("install", "upgrade", "template"))
+_SET = ("--set", "--set-string")
+_DOT = re.compile(r"(?<!\\)\.")
+_COMMA = re.compile(r"(?<!\\),")
+_DEEPEST = 16
+_MOST = 256
+
+
+def values_of(words: Sequence[Word]) -> YamlMap | None:
+    """Return the values as those of a file; None: the command sets none."""
+    names = [posixpath.basename(word.text) for word in words]
+    if "helm" not in names or not _HELM_COMMANDS & set(names):
+        return None
+    root = YamlMap(words[names.index("helm")].line)
+    for place, word in enumerate(words):
+        option, equals, text = word.text.partition("=")
+        if option not in _SET:
+            continue
+        if not equals:
+            text = words[place + 1].text if place + 1 < len(words) else ""
+        for pair in _COMMA.split(text)[:_MOST]:
+            path, equals, value = pair.partition("=")
+            if equals:
+                _put(root, _DOT.split(path)[:_DEEPEST], Scalar(word.line, value, option == _SET[1]))
+    return root if root.items else None
+
+
+def _put(mapping: YamlMap, path: Sequence[str], value: Scalar) -> None:
+    for key in path[:-1]:
+        inner = mapping.items.setdefault(key, YamlMap(value.line))
+        if not isinstance(inner, YamlMap):
+            return
+        mapping = inner
+    mapping.items[path[-1]] = value

@@ -29,8 +29,7 @@ from probes.setup.env.assignments import (
 )
 from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
-from probes.setup.env.helm_commands import values_of
-from probes.setup.env.run_commands import STARTS, Run, run_of
+from probes.setup.env.run_commands import STARTS, Run, run_of, values_of
 from probes.setup.env.shell_commands import Command, Word, split_commands
 from probes.setup.env.yaml_tree import Mapping
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from probes.base.text import join_limited, printable
 from probes.facts.system.device_nodes import INFINIBAND
-from probes.setup.env.container import COMPOSE, GPU, KUBERNETES, MANY, Container, Network, is_gpu_class
+from probes.setup.env.container import GPU, MANY, Container, Network, Syntax, is_gpu_class
 from probes.setup.env.yaml_tree import (
     List,
     Scalar,
@@ -120,7 +120,7 @@ def of_pod(
         yield Container(
             subject=f"Container {printable(text_at(container, 'name'), 63)}",
             line=container.line,
-            syntax=KUBERNETES,
+            syntax=Syntax.KUBERNETES,
             gpus=None if None in gpus else sum(filter(None, gpus)),
             resources=tuple(
                 printable(name, _LONGEST_NAME)
@@ -187,7 +187,7 @@ def _service(name: str, service: YamlMap, gpus: int | None, is_partial: bool) ->
     return Container(
         subject=f"Service {printable(name, 63)}",
         line=service.line,
-        syntax=COMPOSE,
+        syntax=Syntax.COMPOSE,
         gpus=gpus,
         has_devices=any(device.startswith((INFINIBAND, "/dev:", "rdma")) for device in devices)
         or (mounts and ("a *:* " in rules or "231:" in rules))

@@ -123,13 +123,13 @@ def _excluded(situation: Situation, path: GdrPath) -> str:
 
 def family_of(situation: Situation) -> Family | None:
     """Return the distribution's family; None: unknown."""
-    found = situation.distribution
+    found = situation.examination.distribution
     return found.family if isinstance(found, Distribution) else None
 
 
 def read_talos(situation: Situation) -> tuple[int, int] | None:
     """Return the version of Talos on this node; None: it is another system."""
-    found = situation.distribution
+    found = situation.examination.distribution
     if not isinstance(found, Distribution) or found.family is not Family.TALOS:
         return None
     match = re.match(r"v?(\d{1,3})\.(\d{1,3})(?!\d)", found.version)
@@ -276,7 +276,7 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     layers = Counter(known(nic.ports[0].link_layer, "?") if nic.ports else "?" for nic in nics)
     others = len(node.rdma.devices) - len(nics) if isinstance(node.rdma, RdmaFacts) else 0
     names = ", ".join(printable(nic.name, 32) for nic in nics[:16])
-    system = situation.distribution
+    system = situation.examination.distribution
     pretty = map_known(node.platform, lambda platform: platform.distribution)
     name = system.name if isinstance(system, Distribution) else known(pretty, "unknown")
     driver = driver_version(situation) or "none seen"
