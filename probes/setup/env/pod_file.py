@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.nccl.variables.variable import VARIABLE_NAME
 from probes.setup.env.assignments import (
@@ -60,7 +59,7 @@ def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedF
         template = _fill_template(text)
         if template is None:
             return _by_line(text, problem_at(error.line, "not-yaml", reason=error.reason), first_line)
-        return _of_template(text, template, error.line, first_line)
+        return _of_template(text, *template, error.line, first_line)
 
 
 def _by_line(text: str, problem: Problem, first_line: int) -> ParsedFile:
@@ -70,10 +69,10 @@ def _by_line(text: str, problem: Problem, first_line: int) -> ParsedFile:
     return ParsedFile(FileKind.POD, groups, (problem,), is_by_line=True)
 
 
-def _of_template(text: str, template: _Filled, line: int, first_line: int) -> ParsedFile:
+def _of_template(text: str, left: str, dropped: int, line: int, first_line: int) -> ParsedFile:
     problem = problem_at(line, "template")
     try:
-        parsed = _parse(read_yaml(template.text, first_line), False, True, template.dropped > 0)
+        parsed = _parse(read_yaml(left, first_line), False, True, dropped > 0)
         parsed = replace(parsed, problems=(problem, *parsed.problems))
     except YamlError:
         parsed = _by_line(text, problem, first_line)
@@ -279,16 +278,8 @@ _VALUE_LINE = re.compile(r"[ \t]*value:[ \t]*(\S.*)")
 _PAIR_LINE = re.compile(rf"[ \t-]*(?:export )?[\"']?({VARIABLE_NAME.pattern})[\"']?[ \t]*[:=][ \t]*(\S.*)")
 
 
-@frozen
-class _Filled:
-    """The text that is left, with the same lines."""
-
-    text: str
-    dropped: int  # lines; what they insert may be anything
-
-
-def _fill_template(text: str) -> _Filled | None:
-    """Return what is left of a template; None: the text is none."""
+def _fill_template(text: str) -> tuple[str, int] | None:
+    """Return what is left of a template, and how many lines are not; None: the text is none."""
     parts: list[str] = []
     place, found = 0, False
     while match := _BEGIN.search(text, place):
@@ -302,7 +293,7 @@ def _fill_template(text: str) -> _Filled | None:
     lines = ("".join(parts) + text[place:]).split("\n")
     kept = ["" if _ALONE.fullmatch(line) or _ELISION.fullmatch(line) else line for line in lines]
     dropped = sum(before != after for before, after in zip(lines, kept, strict=True))
-    return _Filled("\n".join(kept), dropped) if found or dropped else None
+    return ("\n".join(kept), dropped) if found or dropped else None
 
 
 def _variables_by_line(text: str, first_line: int = 1) -> tuple[Assignment, ...]:
@@ -316,13 +307,10 @@ def _variables_by_line(text: str, first_line: int = 1) -> tuple[Assignment, ...]
             name, name_line = match[1], number
         elif match := _VALUE_LINE.fullmatch(line):
             if name and number - name_line <= 1:
-                found.append(_filled(name, match[1], name_line))
+                found.append(
+                    _assignment(name, Scalar(number, match[1].strip().strip("\"'"), True), name_line)
+                )
             name = ""
         elif match := _PAIR_LINE.fullmatch(line):
-            found.append(_filled(match[1], match[2], number))
+            found.append(_assignment(match[1], Scalar(number, match[2].strip().strip("\"'"), True), number))
     return tuple(found)
-
-
-def _filled(name: str, text: str, line: int) -> Assignment:
-    value, unless = read_value(text.strip().strip("\"'"))
-    return Assignment(name, value, line, unless_set=unless)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
@@ -162,9 +162,7 @@ def _docker(engine: str, first: Word, words: Sequence[Word], lookup: Lookup, is_
     gpus = _gpus(engine, options, variables)
     names = tuple(text for text in options.all("--env") if VARIABLE_NAME.fullmatch(text))
     reads_file = options.has("--env-file")
-    container = None if gpus == 0 else _container(engine, first.line, options, variables, gpus)
-    if container is not None and is_rootless:
-        container = replace(container, is_rootless=True)
+    container = None if gpus == 0 else _container(engine, first.line, options, variables, gpus, is_rootless)
     return Run(engine, names, reads_file, options.is_partial, not options.has("--env-host"), container)
 
 
@@ -179,7 +177,12 @@ def _gpus(engine: str, options: _Options, variables: Mapping[str, str]) -> int |
 
 
 def _container(
-    engine: str, line: int, options: _Options, variables: Mapping[str, str], gpus: int | None
+    engine: str,
+    line: int,
+    options: _Options,
+    variables: Mapping[str, str],
+    gpus: int | None,
+    is_rootless: bool,
 ) -> Container:
     devices, volumes = options.all("--device"), [text.split(":") for text in options.all("--volume")]
     pairs = [(parts[0], parts[1]) for parts in volumes if len(parts) > 1]
@@ -211,6 +214,7 @@ def _container(
         has_shm=(bool(shm) and is_enough_shm(shm[-1]))
         or any(mode.startswith(("host", "container:")) for mode in ipc)
         or any(target.rstrip("/").startswith("/dev/shm") for _, target in pairs),
+        is_rootless=is_rootless,
         expects_rdma=mounts or by_capability or any(RDMA_VARIABLE.match(name) for name in variables),
         is_partial=options.is_partial or any("$" in device for device in devices),
     )

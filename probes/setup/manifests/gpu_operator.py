@@ -273,9 +273,6 @@ def _plugin_config(
             kept["ifNames"] = selectors["ifNames"]
         config.append({"resourceName": resource, "rdmaHcaMax": _PODS, "selectors": kept})
     if not needs_names:
-        why = "Vendor and device id select the compute NICs; no other NIC of this node has the same ids."
-    elif all("ifNames" in entry["selectors"] for entry in config):
-        why = "ifNames distinguish NICs with the same ids: every node must use these interface names."
-    else:
-        why = "Other NICs have the same ids, and the interface names are unknown: these may be selected too."
-    return {"configList": config}, why
+        return {"configList": config}, note("plugin-by-ids")
+    is_exact = all("ifNames" in entry["selectors"] for entry in config)
+    return {"configList": config}, note("plugin-by-names" if is_exact else "plugin-by-chance")
