@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.messages.catalogue import catalogue, codes
 from tests.support.sources import constants
 
 ROOT = Path(__file__).parents[1]
@@ -13,7 +14,7 @@ PHRASES = re.compile(
     r"\b(somebody|nobody|anew|do(?:es)? without|go(?:es)? by (?!default|the name)|lacks|"
     r"(?:is|was|are|were|be) (?:told|felt|held)|feels? it|would feel|"
     r"(?<!cannot )tells? (?:what|who|how|which|no)|could not be made|of theirs|"
-    r"near the line|the bar\b|hangs? on|stands? (?:behind|for nothing)|"
+    r"near the line|the bar\b|(?<!gdrtop )hangs? on|stands? (?:behind|for nothing)|"
     r"takes? back|let by|far side|far end|the way (?:of|on|to) (?:the )?(?:GPU|NIC|traffic)|"
     r"whether .{1,40} is not known|is not known whether|is to be (?:had|seen)|heir|"
     r"this is no|(?:is|are) no (?:name|object|number)s?|no word about|or end that|hand-over|"
@@ -57,6 +58,24 @@ def test_no_page_has_a_replaced_phrase() -> None:
         if path.exists() and (match := PHRASES.search(path.read_text(encoding="utf-8")))
     ]
     assert not found
+
+
+def test_no_message_has_a_replaced_phrase() -> None:
+    texts = {
+        f"{message.id}: {text}"
+        for message in catalogue().messages
+        for part in (message, *message.cases)
+        for text in (part.title, part.cause, part.fix)
+        if text is not None
+    }
+    texts |= {
+        f"{table}.{code.number}: {text}"
+        for table, rows in codes().items()
+        for code in rows.values()
+        for text in (code.cause, code.fix)
+    }
+    found = [f"{match[0]!r} in {text}" for text in sorted(texts) if (match := PHRASES.search(text))]
+    assert not found, "\n".join(found)
 
 
 # What gdrtop cannot know when it writes a fix, by the beginning of the text.

@@ -27,6 +27,8 @@ FILES = (
     "nixl",
     "nvshmem",
     "ofi",
+    "opensm",
+    "operators",
     "perftest",
     "pytorch",
     "rccl",
@@ -40,6 +42,9 @@ KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
 MODULES = "modules"  # what modprobe and the like print
 _WORD = re.compile(r"\w+")
+_MOST_CANDIDATES = 1 << 14
+NO_DIGITS = str.maketrans("", "", "0123456789")
+"""Leaves the shape of a line, which a log repeats with other numbers."""
 
 
 class Form:
@@ -48,11 +53,10 @@ class Form:
     def __init__(self, message: Message, form: str, order: int) -> None:
         self.message = message
         self.text = form
-        self.rank = (
-            not message.is_general,
-            literal_length(form),
-            -order,
-        )  # the highest form of a line counts
+        self.words = frozenset(words_of(form))
+        self.shape = frozenset(filter(None, (word.translate(NO_DIGITS) for word in self.words)))
+        # The highest form of a line counts.
+        self.rank = (not message.is_general, literal_length(form), -order)
         self._pattern: re.Pattern[str] | None = None
 
     def search(self, line: str) -> re.Match[str] | None:
@@ -67,13 +71,16 @@ class Catalogue:
 
     def __init__(self, messages: tuple[Message, ...]) -> None:
         self.messages = messages
-        words = {form: words_of(form) for message in messages for form in message.forms}
-        count = Counter(word for of_form in words.values() for word in set(of_form))
+        self._forms = [
+            Form(message, form, order) for order, message in enumerate(messages) for form in message.forms
+        ]
+        count = Counter(word for form in self._forms for word in form.words)
+        self._vocabulary = frozenset(count)
         self._by_word: dict[str, list[Form]] = {}
-        for order, message in enumerate(messages):
-            for form in message.forms:
-                rarest = min(words[form], key=lambda word: (count[word], -len(word), word))
-                self._by_word.setdefault(rarest, []).append(Form(message, form, order))
+        for form in self._forms:
+            rarest = min(form.words, key=lambda word: (count[word], -len(word), word))
+            self._by_word.setdefault(rarest, []).append(form)
+        self._candidates: dict[frozenset[str], list[Form]] = {}  # by the words of a line
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -83,10 +90,22 @@ class Catalogue:
     def matches(self, line: str) -> Iterator[tuple[Form, re.Match[str]]]:
         """Yield each form that a line has."""
         line = line[:MOST_CHARACTERS]
-        for word in self.words.intersection(_WORD.findall(line)):
-            for form in self._by_word[word]:
-                if match := form.search(line):
-                    yield form, match
+        words = self._vocabulary.intersection(_WORD.findall(line))
+        candidates = self._candidates.get(words)
+        if candidates is None:  # a log says the same again and again, with other numbers
+            if len(self._candidates) >= _MOST_CANDIDATES:
+                self._candidates.clear()
+            candidates = self._candidates[words] = [
+                form for word in self.words & words for form in self._by_word[word] if form.words <= words
+            ]
+        for form in candidates:
+            if match := form.search(line):
+                yield form, match
+
+    def may_match(self, shape: str) -> bool:
+        """Return whether a line could have a form that is this text but for its digits."""
+        words = frozenset(_WORD.findall(shape))
+        return any(words.issuperset(form.shape) for form in self._forms)
 
     def find(self, line: str) -> Found | None:
         """Return the message of a line, by the form that gives most of its words; None if it is not known."""

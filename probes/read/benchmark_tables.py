@@ -25,7 +25,14 @@ class Test:
     facts: dict[About, str] = field(default_factory=dict)
     ranks: list[str] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
-    line: int = 0  # the first row, in the section
+    numbers: list[int] = field(default_factory=list)  # of their lines in the section, from 0
+
+    @property
+    def line(self) -> int:
+        """The line of the row that stands for the test, in the section."""
+        figure = self.figure
+        rows = zip(self.numbers, self.samples, strict=True)
+        return next((number for number, row in rows if figure is not None and row.raw == figure.raw), 0)
 
     @property
     def figure(self) -> Sample | None:
@@ -46,26 +53,30 @@ class TableReader:
         self.tests = [Test()]
         self.last = -1  # line that was understood
         self._rows = 0
+        self._is_full = False
 
     def feed(self, number: int, line: str) -> None:
         """Read a line of the section, counted from 0."""
         for output in self._parser.feed(line):
             self.last = number
-            self._take(number, output)
+            if not self._is_full:
+                self._take(number, output)
 
     def _take(self, number: int, output: Output) -> None:
         test = self.tests[-1]
         if isinstance(output, Sample) and self._rows < _MOST_ROWS:
             self._rows += 1
-            test.line = test.line if test.samples else number
             test.samples.append(output)
+            test.numbers.append(number)
         elif isinstance(output, Fact):
             # Old versions of nccl-tests print no title.
             begins = test.samples and output.about in (About.TEST, About.RANK)
             if begins or (output.about is About.TEST and About.TEST in test.facts):
                 test = Test()
-                if len(self.tests) < _MOST_TESTS:
-                    self.tests.append(test)
+                self._is_full = len(self.tests) == _MOST_TESTS
+                if self._is_full:
+                    return
+                self.tests.append(test)
             if output.about is About.RANK:
                 test.ranks.append(output.value)
             test.facts[output.about] = output.value
@@ -81,14 +92,15 @@ def read_tables(section: Section, parser: Parser) -> TableReader:
 
 def parsed(section: Section, reader: TableReader, statements: Iterator[Statement]) -> Parsed:
     """Return the statements with the number of lines that were understood."""
-    lines = sum(bool(_WORD.search(line)) for line in section.lines[: reader.last + 1])
-    return Parsed(lines, tuple(statements))
+    # Lines of NCCL count as such.
+    own = [line for line in section.lines[: reader.last + 1] if _WORD.search(line) and "NCCL " not in line]
+    return Parsed(len(own), tuple(statements))
 
 
-def result_statement(section: Section, test: Test, name: str, title: str, **texts: object) -> Statement:
-    """Return a statement about a test of a program, with its first row."""
+def result_statement(section: Section, line: int, name: str, title: str, **texts: object) -> Statement:
+    """Return a statement about a result of a program, with its line in the section."""
     # Channels of NCCL are left out of a section, so lines behind them have other numbers.
-    number = 0 if any("NCCL " in line for line in section.lines[: test.line]) else test.line
+    number = 0 if any("NCCL " in before for before in section.lines[:line]) else line
     place = replace(section.place, line=section.place.line + number)
     text = section.lines[number].strip()
     return Statement(f"{name}-result", name, title=title, text=text, place=place, **texts)  # type: ignore[arg-type]

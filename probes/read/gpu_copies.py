@@ -43,7 +43,8 @@ def _of_nvbandwidth(section: Section, tests: Sequence[Test]) -> Iterator[Stateme
         sums = [match[1] for line in section.lines[test.line : ends or None] if (match := _SUM.match(line))]
         name = test.facts.get(About.TEST) or next(iter(sums), "the copies")
         span = f"{least / 8:.3g} to {most / 8:.3g}" if least < 0.99 * most else f"{most / 8:.3g}"
-        slow = [pair for pair, gbps in cells.items() if gbps < _SLOW_GPU * median(cells.values())]
+        slow_gbps = _SLOW_GPU * median(cells.values())
+        slow = [pair for pair, gbps in cells.items() if gbps < slow_gbps]
         is_host = any("CPU" in pair for pair in cells)
         cause, fix, weight = f"{_like_link(most)} {NO_NIC}".strip(), "", Weight.HARMLESS
         if slow:
@@ -55,7 +56,7 @@ def _of_nvbandwidth(section: Section, tests: Sequence[Test]) -> Iterator[Stateme
                 else "These pairs may be on different sockets, or without peer access. gdrtop topo shows it."
             )
         title = f"{name} reaches {span} GB/s"
-        yield result_statement(section, test, "nvbandwidth", title, weight=weight, cause=cause, fix=fix)
+        yield result_statement(section, test.line, "nvbandwidth", title, weight=weight, cause=cause, fix=fix)
 
 
 def _like_link(gbps: float) -> str:
@@ -79,7 +80,7 @@ def _of_gdrcopy(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
         if rates:
             yield result_statement(
                 section,
-                test,
+                test.line,
                 "gdrcopy",
                 "; ".join(rates),
                 weight=Weight.HARMLESS,

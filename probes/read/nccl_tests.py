@@ -27,6 +27,7 @@ _NO_HASH = re.compile(
 )
 # A row of all_reduce or reduce_scatter, which old versions do not name: it has an operation and no root.
 _REDUCES = re.compile(r"\b(?:sum|prod|max|min|avg)\s+(?:-1\b|\d+\.\d)")
+_CUT = re.compile(r"\s*\d{1,18}\s+\d{1,18}\s+\w{1,20}\s.{0,60}NCCL INFO ")
 _PROGRAM = re.compile(r"\b(\w{1,40})_perf\b")
 
 
@@ -39,6 +40,16 @@ def read_nccl_tests(section: Section) -> Parsed:
 
 
 def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
+    cut = next((number for number, line in enumerate(section.lines) if _CUT.match(line)), None)
+    if cut is not None:
+        yield result_statement(
+            section,
+            cut,
+            "nccl-tests",
+            "Rows of nccl-tests are cut by NCCL's own lines, so their figures are lost",
+            weight=Weight.NOTE,
+            fix="Let NCCL write its lines to files: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log.",
+        )
     lonely = sum(len(test.ranks) == 1 for test in tests)
     best: dict[object, Statement] = {}
     most: dict[object, float] = {}
@@ -53,7 +64,9 @@ def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statemen
         wrong = max((sample.wrong or 0 for sample in rows), default=0)
         if wrong:
             title = f"{plural(wrong, 'element')} of {what} came out wrong: data was corrupted"
-            yield result_statement(section, test, "nccl-tests", title, weight=Weight.CRITICAL, fix=_CORRUPTED)
+            yield result_statement(
+                section, test.line, "nccl-tests", title, weight=Weight.CRITICAL, fix=_CORRUPTED
+            )
         hosts = {host.split()[1] for host in test.ranks if len(host.split()) > 1}
         if len(test.ranks) > 1 and all(rank.startswith("0:") for rank in test.ranks):
             yield _without_mpi(section, test)
@@ -70,7 +83,7 @@ def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statemen
         if bus >= most.get(kind, 0.0):
             most[kind] = bus
             best[kind] = result_statement(
-                section, test, "nccl-tests", title, weight=Weight.NOTE, cause=cause, fix=fix
+                section, test.line, "nccl-tests", title, weight=Weight.NOTE, cause=cause, fix=fix
             )
     yield from best.values()
 
@@ -82,7 +95,7 @@ def _one_rank(section: Section, test: Test, what: str, lonely: int) -> Statement
     several = lonely > 1
     return result_statement(
         section,
-        test,
+        test.line,
         "nccl-tests",
         f"{what} ran with one rank, whose bus bandwidth is 0 by definition",
         weight=Weight.WARNING if several else Weight.HARMLESS,
@@ -96,7 +109,7 @@ def _one_rank(section: Section, test: Test, what: str, lonely: int) -> Statement
 def _without_mpi(section: Section, test: Test) -> Statement:
     return result_statement(
         section,
-        test,
+        test.line,
         "nccl-tests",
         f"{plural(len(test.ranks), 'process', 'processes')} ran, each as rank 0 of its own test",
         weight=Weight.CRITICAL,

@@ -53,7 +53,7 @@ def _of_perftest(section: Section, tests: Sequence[Test]) -> Iterator[Statement]
         parts += [f"{binary_size(figure.size_bytes)} messages"] if figure.size_bytes is not None else []
         yield result_statement(
             section,
-            test,
+            test.line,
             "perftest",
             f"{what} {reached} with {' and '.join(parts)}" if parts else f"{what} {reached}",
             weight=weight,

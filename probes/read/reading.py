@@ -48,6 +48,7 @@ class Section:
     place: Place  # of the first one
     command: str = ""  # that printed them, if its prompt is in the text
     node: Examination | None = None  # on which the text was written, if it is known
+    host: str = ""  # by the prompt before
 
 
 @frozen
@@ -60,6 +61,13 @@ class Parsed:
     # That these answers suffice for, also if the node has devices that the text does not show.
     checks: frozenset[str] = frozenset()
     shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
+    facts: Mapping[str, Place] = field(
+        default_factory=dict
+    )  # that mean something beside those of other tables
+
+
+WITHOUT_GDR = (Proof.HOST.value, Proof.NO_GDR.value, "mixed")
+"""The paths on which some data does not use GPUDirect RDMA."""
 
 
 @frozen
@@ -88,11 +96,11 @@ class Reading:
 
     @property
     def exit_status(self) -> int:
-        """0: nothing to warn of; 1: warnings; 2: something critical; 3: nothing was recognized."""
+        """0: nothing to warn of; 1: warnings, or data without GPUDirect RDMA; 2: critical; 3: unknown."""
         weights = {statement.weight for statement in self.statements}
         if Weight.CRITICAL in weights:
             return 2
-        if Weight.WARNING in weights:
+        if Weight.WARNING in weights or self.proven.path in WITHOUT_GDR:
             return 1
         return 0 if self.kinds else 3
 

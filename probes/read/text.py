@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
-from probes.messages.catalogue import catalogue, explain
+from probes.messages.catalogue import NO_DIGITS, catalogue, explain
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.problems import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
+from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
 from probes.read.findings import judged
-from probes.read.kernel_log import KernelLogLines, Subject, subject_of
+from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
+from probes.read.kernel_modules import without_path
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
 from probes.read.node import words_about
@@ -25,10 +27,13 @@ from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_NODES = 64  # whose tables are judged
+_MOST_ASKED = 32  # lines of the kernel's log that a finding may be about
 _MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
 _MOST_SHOWN = 32  # sentences about tables
+_OFTEN, _MOST_SHAPES = 20, 1 << 14
 _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
@@ -60,17 +65,22 @@ class TextReader:
         self._interesting = self._catalogue.words | LOGS.keys()
         self._signs = Signs(KINDS)
         self._kernel_log = KernelLogLines()
+        self._documents = Documents()
         self._log = LogReader()
         self._files: list[LogFile] = []
         self._name, self._size = "", 0
         self._lines = Lines()
         self._section: tuple[Kind, list[str], Place, str] | None = None
         self._command = ""  # of the last prompt, until its output ends
+        self._host = ""  # of the last prompt that names one
+        self._is_session = False  # the last prompt names a host
         self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
         self._section_lines = 0
         self._kinds: Counter[str] = Counter()
         self._seen: dict[object, _Seen] = {}
+        self._shapes: Counter[str] = Counter()  # of lines that say nothing
+        self._plain: dict[str, frozenset[str]] = {}  # the shapes of lines that never say anything
         self._left_out = 0
         self._all = self._blank = self._read = 0
         self._unread: dict[tuple[str, int], str] = {}
@@ -80,15 +90,37 @@ class TextReader:
         self._name, self._size = printable(name, 1024), 0
         self._lines = Lines()
         self._block = Block(self._name)
+        self._head: bytes | None = b""
+        self._document: Document | None = None
         self._log.begin(name)
 
     def feed(self, piece: bytes) -> None:
         """Read the next piece of the file; a character may be cut in two."""
         self._size += len(piece)
-        self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+        if self._head is not None:  # it may be no lines
+            self._head += piece
+            if len(self._head) >= HEAD_BYTES:
+                self._begin_content()
+        elif self._document is not None:
+            self._document.feed(piece)
+        else:
+            self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+
+    def _begin_content(self) -> None:
+        head, self._head = self._head or b"", None
+        self._document = document_of(self._name, head)
+        if self._document is not None:
+            self._document.feed(head)
+        else:
+            self._take(self._lines.feed(head.decode("utf-8", "replace")))
 
     def end(self, error: str = "") -> None:
         """End the file."""
+        if self._head is not None:
+            self._begin_content()
+        if self._document is not None:
+            self._documents.add(self._document)
+            self._document = None
         self._take(self._lines.end())
         self._log.end(error)
         self._close_section()
@@ -119,6 +151,10 @@ class TextReader:
             self._log.feed(("\n".join(of_nccl) + "\n").encode("utf-8", "replace"))
 
     def _line(self, line: str) -> None:
+        shape = line.translate(NO_DIGITS)
+        if self._section is None and (plain := self._plain.get(shape)) is not None:
+            self._take_plain(line, plain)
+            return
         words = self._interesting.intersection(_WORD.findall(line[:2000]))
         kind = self._signs.kind_of(line)
         if kind is not None:
@@ -128,37 +164,60 @@ class TextReader:
             self._close_section()
             self._note_silence()
             self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
+            self._host = prompt["host"] or self._host
+            self._is_session = prompt["host"] is not None
             self._has_printed = False
             self._read += 1
             is_comment = prompt[0] == "# "
             self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
+        elif not self._has_printed and (kind := self._signs.by_command(self._command)) is not None:
+            self._has_printed = True
+            self._begin_section(kind, line)
         elif not self._in_section(line):
             self._has_printed = True
-            self._explain_line(line, words)
+            if (kinds := self._explain_line(line, words)) is not None:
+                self._note_shape(shape, kinds)
             return
         is_document = self._section is not None and self._section[0].is_document
         if words and not is_document:
             self._explain_line(line, words, is_section=True)
 
-    def _explain_line(self, line: str, words: frozenset[str] | set[str], is_section: bool = False) -> None:
+    def _explain_line(
+        self, line: str, words: frozenset[str] | set[str], is_section: bool = False
+    ) -> frozenset[str] | None:
+        """Explain a line; return its kinds, or None if the next one like it may say something else."""
         found = self._catalogue.find(line) if words else None
         if found is not None:
             self._message(found, line)
         if is_section:
-            return
+            return None
         kinds = {LOGS[word] for word in words & LOGS.keys()}
         if self._kernel_log.take(line, Place(self._name, self._lines.number)):
             kinds.add("kernel log")
         if found is not None and not kinds:
             kinds.add(f"{found.message.program} output")
+        self._take_plain(line, kinds)
+        return frozenset(kinds) if found is None and "kernel log" not in kinds else None
+
+    def _take_plain(self, line: str, kinds: Collection[str]) -> None:
+        """Count a line of these kinds, which says nothing more."""
         for kind in kinds:
-            self._count(kind)
+            self._kinds[kind] += 1
         if kinds:
             self._read += 1
         elif len(self._unread) < _MOST_UNREAD:
             self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
         if not kinds or not _LOG_LINE.search(line):
             self._block.add(line, self._lines.number, not kinds)
+
+    def _note_shape(self, shape: str, kinds: frozenset[str]) -> None:
+        """Remember a line that says nothing, whatever its numbers, once it was seen often."""
+        self._shapes[shape] += 1
+        if self._shapes[shape] == _OFTEN and not self._catalogue.may_match(shape):
+            self._plain[shape] = kinds
+        if len(self._shapes) >= _MOST_SHAPES:
+            self._shapes.clear()
+            self._plain.clear()
 
     def _count(self, kind: str) -> None:
         self._kinds[kind] += 1
@@ -197,16 +256,18 @@ class TextReader:
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node))
+            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node, self._host))
             self._section = None
             self._command = ""
 
     def _note_silence(self) -> None:
         """Note that a command has printed nothing, where that says something."""
-        kind = None if self._has_printed else self._signs.silent(self._command)
+        # "$ " alone is also how instructions write what to run.
+        is_silent = self._is_session and not self._has_printed
+        kind = self._signs.silent(self._command) if is_silent else None
         if kind is not None and len(self._sections) < _MOST_SILENT:
             place = Place(self._name, self._lines.number - 1)
-            self._sections.append(Section(kind.name, (), place, self._command))
+            self._sections.append(Section(kind.name, (), place, self._command, self._node, self._host))
 
     # What follows
 
@@ -216,17 +277,28 @@ class TextReader:
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
         statements = [*self._problems(facts), *self._explained(facts)]
-        tables: list[tuple[str, Parsed]] = []
+        tables_read: list[Parsed] = []
+        nodes: dict[tuple[str, str], list[tuple[int, Parsed]]] = {}
         kinds = {kind.name: kind for kind in KINDS}
+        ranks = {name: rank for rank, name in enumerate(kinds)}
         for section in self._sections:
             read = kinds[section.kind].read
             parsed = Parsed() if read is None else read(section)
             self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
-            tables.append((section.kind, parsed))
-        tables_read = [parsed for _, parsed in tables]
-        by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
-        found = judged([self._kernel_log.parsed(), *(parsed for _, parsed in by_rank)])
+            tables_read.append(parsed)
+            # Of one node, as far as the text tells.
+            nodes.setdefault((section.place.file, section.host), []).append((ranks[section.kind], parsed))
+        for kind, parsed in self._documents.parsed():
+            self._kinds[kind] += parsed.lines
+            statements += parsed.statements
+            tables_read.append(parsed)
+        found = judged([self._kernel_log.parsed()])
+        for tables in list(nodes.values())[:_MOST_NODES]:
+            of_node = [parsed for _, parsed in sorted(tables, key=lambda table: table[0])]
+            found += judged(of_node)
+            if (no_path := without_path(of_node)) is not None:
+                statements.append(no_path)
         statements = self._with_findings(statements, found)
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)
@@ -268,12 +340,24 @@ class TextReader:
             place = self._kernel_log.first_of(subjects)
             text = lines[0] if subjects else statement.text
             findings.append(replace(statement, place=place, text=text))
-        others = (row for row in statements if not row.text or subject_of(row.text) not in explained)
+        ids = {finding.id for finding in findings}
+        asked = 0
+        others: list[Statement] = []
+        for row in statements:
+            subject = subject_of(row.text) if row.text else None
+            if subject in explained:
+                continue
+            if subject is not None and ids and asked < _MOST_ASKED:
+                # A finding names only some of its lines.
+                asked += 1
+                if any(finding.id in ids for finding, _ in judged([answer_of(row.text)])):
+                    continue
+            others.append(row)
         return [*others, *findings]
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
-        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        said = context_of(facts.versions, facts.settings, facts.nics, beside)
         node = frozenset() if self._node is None else words_about(self._node)
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
@@ -347,6 +431,8 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         places = [rank.first_staged or rank.first_gdr for rank in facts.ranks]
         path = "mixed" if proof is None else proof.value
         return Proven(path, f"GPUDirect RDMA: {verdict.text}", next(filter(None, places), None))
+    if facts.has_nvlink_between_nodes and not facts.channels.total:
+        return Proven(Proof.NVLINK.value, f"{_PROVEN[Proof.NVLINK]} (MNNVL)")
     proofs: dict[Proof, Statement] = {}
     for statement in statements:
         if statement.proves is not Proof.NOTHING:

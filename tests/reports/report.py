@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.messages.message import Weight
-from probes.read.reading import Reading
+from probes.read.reading import WITHOUT_GDR, Reading
 from probes.read.text import TextReader
 
 if sys.version_info >= (3, 11):
@@ -20,8 +20,6 @@ else:
 
 HERE = Path(__file__).parent
 RIGHT, PARTLY, SILENT, WRONG = "right", "partly", "silent", "wrong"
-_SERIOUS = (Weight.CRITICAL, Weight.WARNING)
-_BY_HOST = ("host", "no-gdr", "mixed")
 _MINOR = ("harmless", "follows", "note")
 
 
@@ -76,7 +74,7 @@ def judge(report: Report, reading: Reading) -> tuple[str, str]:
     answer = answer_of(reading)
     wrong = [f"says {text!r}" for text in report.never if re.search(_word(text), answer)]
     path = reading.proven.path
-    if path not in ("unknown", report.path) and not {path, report.path} <= set(_BY_HOST):
+    if path not in ("unknown", report.path) and not {path, report.path} <= set(WITHOUT_GDR):
         wrong.append(f"path {path}, not {report.path}")
     weights = {statement.weight for statement in reading.statements}
     if report.severity in _MINOR and Weight.CRITICAL in weights:
@@ -88,7 +86,7 @@ def judge(report: Report, reading: Reading) -> tuple[str, str]:
     ]
     if path == "unknown" != report.path:
         missing.append(f"path {report.path}")
-    if report.severity not in _MINOR and not weights.intersection(_SERIOUS):
+    if report.severity not in _MINOR and reading.exit_status not in (1, 2):
         missing.append("anything serious")
     if not missing:
         return RIGHT, ""

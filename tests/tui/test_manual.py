@@ -81,7 +81,7 @@ def test_a_page_is_found_by_a_command(named: str, subject: str, capsys: pytest.C
         ("alert", "gdrtop help metrics"),
         ("refcnt", "gdrtop help words"),
         ("acs redirect", "acs-redirect-enabled: ACS redirect is enabled between GPU and NIC"),
-        ("ibv_modify_qp failed with error Connection timed out", "Message: "),
+        ("ibv_modify_qp failed with error Connection timed out", "Message of NCCL: "),
         ("Couldn't allocate MR with error=14", "Message of perftest"),
     ],
 )

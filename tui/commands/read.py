@@ -30,7 +30,7 @@ files:
 
 exit status:
   0    nothing to warn of
-  1    warnings
+  1    warnings, or data that does not use GPUDirect RDMA
   2    something critical
   3    nothing that gdrtop knows; usage error
 """

@@ -173,7 +173,8 @@ def stalls(samples: Sequence[Sample], is_endless: bool) -> str:
     """Return "in 4 of 9 seconds less than half …"; "" if data flowed steadily."""
     rows = [sample.gbps or 0.0 for sample in _counted(samples)] if is_endless else []
     flowing = [gbps for gbps in rows if gbps > 0.0]
-    stalled = sum(gbps < _STALLED * median(flowing) for gbps in rows) if flowing else 0
+    least = _STALLED * median(flowing) if flowing else 0.0
+    stalled = sum(gbps < least for gbps in rows)
     if not stalled:
         return ""
     return f"in {stalled} of {len(rows)} seconds, the bandwidth was less than half the median"

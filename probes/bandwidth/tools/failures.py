@@ -12,7 +12,7 @@ from probes.messages.message import Context, Found, Weight
 
 CAUSE, SYMPTOM, FOLLOWS = 0, 1, 2
 """How much a line explains: the cause, what failed, or only that something failed before it."""
-_RANKS = {Weight.CRITICAL: CAUSE, Weight.WARNING: CAUSE, Weight.FOLLOWS: FOLLOWS}
+_RANKS = {Weight.CRITICAL: CAUSE, Weight.WARNING: SYMPTOM, Weight.FOLLOWS: FOLLOWS}
 _LINES = 2000
 _SIGNALS = {
     2: "the test was interrupted",

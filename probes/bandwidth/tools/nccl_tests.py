@@ -285,7 +285,7 @@ class NcclTestsOutput(Parser):
 class NcclTests(LocalTool):
     """all_reduce_perf and its siblings."""
 
-    messages = ("benchmarks", "nccl", "system")
+    messages = ("benchmarks", "cuda", "nccl", "ofi", "rdma-core", "system")
     is_per_gpu = False
     source = (
         "from source: github.com/NVIDIA/nccl-tests, make, and copy the programs of its build/ folder to"

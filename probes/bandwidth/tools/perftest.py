@@ -211,7 +211,7 @@ GPU_BUILD_HINT = (
 class Perftest(BandwidthTool):
     """ib_write_bw and its siblings."""
 
-    messages = ("perftest", "system")
+    messages = ("perftest", "rdma-core", "system")
 
     def parser(self, program: str) -> PerftestOutput:
         return PerftestOutput()

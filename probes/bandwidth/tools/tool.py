@@ -66,7 +66,11 @@ class Parser(ABC):
 class BandwidthTool(ABC):
     """One bandwidth tool."""
 
-    messages: tuple[str, ...] = ("benchmarks", "system")  # files of probes/messages that explain its output
+    messages: tuple[str, ...] = (
+        "benchmarks",
+        "cuda",
+        "system",
+    )  # files of probes/messages that explain its output
     source = ""  # where it is from: "from source: …"
 
     @abstractmethod

@@ -2,16 +2,19 @@
 
 Sources: Azure/azhpc-images components/customizations/ndv4.sh, ndv5.sh; aws/aws-ofi-nccl src/platform-aws.cpp
 and doc/efa-env-var.md; GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/;
-oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu; HewlettPackard/shs-ccl-docs
-ccl_env.sh.
+oracle-quickstart/oci-hpc playbooks/roles/nccl-conf, samples/gpu; oracle-quickstart/oci-hpc-oke
+manifests/nccl-tests; HewlettPackard/shs-ccl-docs ccl_env.sh.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from enum import Enum
 
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpu.generations import is_model
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.platform import Cloud, Provider
 from probes.queries.modules import plugin_only_driver
@@ -20,6 +23,29 @@ from probes.snapshot.examination import Examination
 
 GIB_SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"
 HPE_SCRIPT = "ccl_env.sh"  # of HewlettPackard/shs-ccl-docs
+_AZURE_MODELS = ("A100", "H100", "H200")
+
+
+@frozen
+class _OracleGpus:
+    """What Oracle sets on its machines with these GPUs."""
+
+    models: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    who: str = "Oracle's images set it"
+    source: str = "oracle-quickstart/oci-hpc, /etc/nccl.conf"
+    ignores_affinity: bool = True
+
+
+_TC, _TIMEOUT, _QPS = ("NCCL_IB_TC", "41"), ("NCCL_IB_TIMEOUT", "22"), ("NCCL_IB_QPS_PER_CONNECTION", "4")
+_TESTS = ("Oracle's NCCL tests set it", "oracle-quickstart/oci-hpc-oke, manifests/nccl-tests")
+# No row for GB200: of its machine types, GB200.4 has none of these, and GB200-v2.4 and -v3.4 have them.
+_ORACLE = (
+    _OracleGpus(("A100",), (_TC, _QPS)),
+    _OracleGpus(("H100", "H200", "B200", "B300"), (_TC, _TIMEOUT)),
+    _OracleGpus(("RTX PRO 6000",), (_TC, _TIMEOUT), *_TESTS),
+    _OracleGpus(("GB300",), (_TC, _TIMEOUT, _QPS), *_TESTS, ignores_affinity=False),
+)
 # On EFA the plugin is the network: NCCL's own InfiniBand code does not run.
 PLUGIN_SETS = (
     *("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH"),
@@ -69,23 +95,18 @@ def stack_notes(stack: Stack) -> list[Note]:
 
 def cloud_settings(examination: Examination, cloud: Cloud) -> Iterator[Setting]:
     """Yield the settings of the cloud's own images, as far as they are not NCCL's defaults."""
-    if cloud.provider is Provider.AZURE and _has_gpu(examination, "A100", "H100", "H200"):
+    gpus = examination.node.gpus
+    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
+    if cloud.provider is Provider.AZURE and any(is_model(name, *_AZURE_MODELS) for name in names):
         yield setting_of("azure-ordering", "1")
         yield setting_of("azure-affinity", "1")
-    has_template = _has_gpu(examination, "A100", "H100", "B200", "B300")
     ports = (port for device in examination.topology.devices.values() for port in device.ports)
     has_roce = any(port.link_layer == "Ethernet" for port in ports)
-    if cloud.provider is Provider.ORACLE and has_template and has_roce:
-        yield setting_of("oracle-class", "41")
-        if not _has_gpu(examination, "A100"):
-            yield setting_of("oracle-timeout", "22")
-        else:
-            yield setting_of("oracle-queue-pairs", "4")
-        yield setting_of("oracle-affinity", "1")
-
-
-def _has_gpu(examination: Examination, *models: str) -> bool:
-    gpus = examination.node.gpus
-    return not isinstance(gpus, Unknown) and any(
-        model in known(gpu.name, "") for gpu in gpus.gpus for model in models
-    )
+    if cloud.provider is Provider.ORACLE and has_roce:
+        rows = (row for row in _ORACLE for name in names if is_model(name, *row.models))
+        for row in itertools.islice(rows, 1):
+            for variable, value in row.settings:
+                yield Setting(variable, value, f"{row.who} for their RoCE network", row.source)
+            if row.ignores_affinity:
+                affinity = f"{row.who}: NCCL places its threads by GPU"
+                yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, row.source)

@@ -14,7 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
 from probes.host.no_host import NoHost
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
+from probes.nccl.variables.catalogue import CATALOGUE, is_known, newest, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
@@ -216,7 +216,7 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
             yield problem_at(assignment.line, "name-similar", name, near=near)
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
-            yield problem_at(assignment.line, "name-not-read", name)
+            yield problem_at(assignment.line, "name-not-read", name, newest=newest())
 
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:

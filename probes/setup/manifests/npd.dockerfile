@@ -1,4 +1,4 @@
-FROM registry.k8s.io/node-problem-detector/node-problem-detector:v0.8.19
+FROM registry.k8s.io/node-problem-detector/node-problem-detector:v1.36.0
 RUN clean-install python3 python3-venv
 COPY wheels /wheels
 RUN python3 -m venv /opt/gdrtop && \

@@ -33,6 +33,10 @@ from probes.setup.manifests.manifest_text import (
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
 
+_RUN_AT_ALLOCATION = frozenset(
+    {"alloc", "contain", "x11", "runinjob", "deferbatch", "nohold", "forcerequeueonfail"}
+)
+"""The words of PrologFlags with which every node runs its Prolog at once: src/common/read_config.c."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", re.ASCII)
 _TYPE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
 
@@ -176,6 +180,9 @@ def _notes(slurm: Maybe[SlurmFacts], present: tuple[str, ...], pattern: str, is_
     excepted = known(map_known(slurm, lambda facts: facts.propagate_except), "")
     if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
         notes.append(note("memlock-limit"))
+    flags = known(map_known(slurm, lambda facts: facts.prolog_flags), "").lower().split(",")
+    if _RUN_AT_ALLOCATION.isdisjoint(flags):
+        notes.append(note("late-prolog"))
     return notes
 
 

@@ -35,10 +35,10 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
 def _script(node: SimulatedNode, command: ParsedCommand, at: float) -> Script:
     devices = cuda.devices(node.tree, command.environment)
     if isinstance(devices, int):
-        return ended(at + 0.1, 1, *_cuda_failure(devices, "cuInit(0)"))
+        return ended(at + 0.1, 1, *_cuda_failure(devices))
     device = next((gpu for gpu in devices if str(gpu.index) == command.option("-d", "0")), None)
     if device is None:
-        return ended(at + 0.2, 1, *_cuda_failure(101, "cuDeviceGet(&dev, dev_id)"))
+        return ended(at + 0.2, 1, *_cuda_failure(101))
     tree = node.tree
     if "gdrdrv" not in tree.live_modules or _DEVICE_FILE not in tree.files or _DEVICE_FILE in tree.denied:
         return ended(at + _STARTS, 1, _NOT_OPEN)
@@ -51,9 +51,9 @@ def _script(node: SimulatedNode, command: ParsedCommand, at: float) -> Script:
     return _copies(node, command, device, at)
 
 
-def _cuda_failure(error: int, statement: str) -> tuple[str, ...]:
+def _cuda_failure(error: int) -> tuple[str, ...]:
     return (
-        f"CUDA error: {cuda.ERRORS[error][0]} in {statement}",
+        f"CUDA error: {cuda.ERRORS[error][0]}",
         f'Assertion "(CUDA_SUCCESS) == (result)" failed at common.cpp:{100 + error % 100}',
     )
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.messages.message import Weight
+from probes.messages.message import Proof, Weight
 from probes.read.reading import Reading, Statement
 from probes.read.text import TextReader
 from probes.snapshot.examination import Examination
 from tests.support.bandwidth_nodes import node
 from tests.support.machines import machine_file, machine_files
+from tests.support.read_texts import found_in, serious_in
 
 
 def read(text: str, on: Examination | None = None) -> Reading:
@@ -125,6 +129,52 @@ def test_gpu_memory_that_is_slower_than_host_memory_is_a_warning() -> None:
     assert not [each for each in results(perftest(183.0, CUDA) + host) if each.weight is Weight.WARNING]
 
 
+MR_FAILED = "Couldn't allocate MR with error=14\nfailed to create mr\n Couldn't create IB resources\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "proves"),
+    [
+        ("", "With GPU memory, nvidia_peermem does not handle it", Proof.NOTHING),
+        (CUDA, "this test is the wrong one", Proof.NOTHING),
+        (
+            f"{CUDA}using DMA-BUF for GPU buffer address at 0x7f\n",
+            "could not be mapped for the NIC",
+            Proof.NOTHING,
+        ),
+        (
+            f"[pid = 1, dev = 0] device name = [NVIDIA GeForce RTX 3090]\n{CUDA}",
+            "only on data center and professional GPUs",
+            Proof.NO_GDR,
+        ),
+        (f"[pid = 1, dev = 0] device name = [NVIDIA A30-8C]\n{CUDA}", "has to own all memory", Proof.NOTHING),
+    ],
+)
+def test_the_memory_decides_why_it_cannot_be_registered(before: str, told: str, proves: Proof) -> None:
+    found = found_in(before + MR_FAILED)
+    statement = found["perftest-register-memory"]
+    assert told in f"{statement.title} {statement.cause} {statement.fix}"
+    assert (statement.weight, statement.proves) == (Weight.CRITICAL, proves)
+    assert found["perftest-resources"].weight is Weight.FOLLOWS
+
+
+def test_an_empty_gid_is_the_cause_of_a_queue_pair_that_cannot_connect() -> None:
+    failed = "Failed to modify QP 59 to RTR\n Unable to Connect the HCA's through the link\n"
+    assert serious_in(failed) == {"perftest-connect-qp"}
+    assert serious_in(f" GID: {':'.join(['00'] * 16)}\n{failed}") == {"perftest-gid-empty"}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        "Failed status 5: wr_id 0 syndrom 0xf9",
+        "Failed status-Work Request Flushed Error (5): wr_id 0 syndrom 0xf9",
+    ],
+)
+def test_a_flushed_message_only_follows(status: str) -> None:
+    assert not serious_in(f" Completion with error at client\n {status}\n")
+
+
 def test_on_a_node_the_limit_of_the_path_decides() -> None:
     here = node("hgx-h100")
     gpu = here.topology.gpus[0].id
@@ -183,6 +233,14 @@ def test_processes_that_do_not_know_of_each_other_lack_mpi() -> None:
     assert (result.weight, "make MPI=1" in result.fix) == (Weight.CRITICAL, True)
 
 
+def test_rows_that_nccl_cut_are_told() -> None:
+    text = nccl(("a",), 8).replace(
+        "sum      -1   1000.0", "sum      -1a:1:2 [0] NCCL INFO AllReduce: opCount"
+    )
+    (result,) = results(text)
+    assert "NCCL_DEBUG_FILE" in result.fix
+
+
 def test_headings_that_markdown_took_are_read() -> None:
     (result,) = results("\n".join(line.replace("#", "", 1) for line in nccl(("a",), 8).split("\n")))
     assert "250 GB/s" in result.title
@@ -211,6 +269,24 @@ def test_real_outputs_have_results(path: object) -> None:
 @pytest.mark.parametrize("name", ["moc-bm-gpu-write_bw-client.log", "dgx-spark-ib_write_bw.txt"])
 def test_real_perftest(name: str) -> None:
     assert results(machine_file(f"perftest/{name}").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda count: HEAD + ROW.format(gbps=100.0) * count,
+        lambda count: "".join(perftest(100.0 + number, CUDA) for number in range(count // 30)),
+        lambda count: "".join(nccl(("a", "b"), 8, busbw=number) for number in range(count // 30)),
+    ],
+)
+def test_the_time_grows_with_the_number_of_rows(text: Callable[[int], str]) -> None:
+    def cost(count: int) -> float:
+        began = time.thread_time()
+        read(text(count))
+        return time.thread_time() - began
+
+    assert cost(24_000) < 10 * max(cost(6_000), 0.1)
 
 
 _PIECES = st.sampled_from(

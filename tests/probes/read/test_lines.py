@@ -65,7 +65,10 @@ def test_a_line_of_the_kernel_is_found(wrapped: str) -> None:
     assert peel(wrapped)[0] == "NVRM: Xid 79"
 
 
-@pytest.mark.parametrize("line", ["a [0] x", "GPU0\t X \tNV18", "    state:  PORT_ACTIVE (4)", "1: eth0"])
+@pytest.mark.parametrize(
+    "line",
+    ["a [0] x", "BAR 1 [mem size 0x800 64bit]", "GPU0\t X \tNV18", "    state:  PORT_ACTIVE (4)", "1: eth0"],
+)
 def test_a_line_without_wrapper_stays(line: str) -> None:
     assert peel(line)[0] in (line, line.partition(": ")[2])
 
@@ -75,7 +78,7 @@ def test_entities_and_escapes_of_markdown_are_read() -> None:
 
 
 def test_parts_of_a_line_are_joined() -> None:
-    text = "2026-11-29T02:23:43Z stderr P h100:1:2 [0] NCCL IN\n2026-11-29T02:23:43Z stderr F FO x\n"
+    text = "2026-11-29T02:23:43Z stderr P h100:1:2 [0] NCCL I\n2026-11-29T02:23:43Z stderr F NFO x\n"
     assert lines_of(text) == ["h100:1:2 [0] NCCL INFO x"]
 
 

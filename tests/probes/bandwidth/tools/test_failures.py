@@ -46,7 +46,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
         (("DMABUF requested but not supported in this build",), "built without DMA-BUF"),
         (("CUDA DMA-BUF cannot be used without CUDA",), "before --use_cuda_dmabuf"),
         (("DMA-BUF is not supported on this GPU",), "open kernel modules"),
-        (("cuInit(0) returned 802", "Couldn't init GPU context: 1"), "fabric manager"),
+        (("cuInit(0) returned 802", "Couldn't init GPU context: 1"), "Fabric Manager"),
         (("No such device ID (9) exists in system",), "no CUDA device 9"),
         (("IB device mlx5_9 not found", " Unable to find the Infiniband/RoCE device"), "mlx5_9"),
         ((" Port number 1 state is Down", " Couldn't set the link layer"), "port 1 of the NIC is Down"),
@@ -77,7 +77,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
             ("node7: Test NCCL failure common.cu:958 'unhandled system error (run with …) / '",),
             "unhandled system error",
         ),
-        (("node7: Test CUDA failure common.cu:891 'out of memory'",), "memory is full"),
+        (("node7: Test CUDA failure common.cu:891 'out of memory'",), "memory is used up"),
         (("# Out of bounds values : 12 FAILED",), "12 values were wrong"),
     ],
 )
