@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, words_of
 from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
 
@@ -126,7 +126,7 @@ def catalogue(*files: str) -> Catalogue:
 def codes() -> Mapping[str, Mapping[str, Code]]:
     """Return the tables of numbers, with each row under its number and its names."""
     tables: dict[str, dict[str, Code]] = {}
-    for table, rows in read_table(__package__, "codes.toml").items():
+    for table, rows in read_toml(__package__, "codes.toml").items():
         known = tables.setdefault(table, {})
         for number, row in rows.items():
             code = Code(number, **{**row, "also": tuple(row.get("also", ()))})
@@ -141,7 +141,7 @@ def explain(found: Found, context: Context = NOTHING_KNOWN) -> Meaning:
 
 
 def _messages(name: str) -> Iterator[Message]:
-    content = read_table(__package__, f"{name}.toml")
+    content = read_toml(__package__, f"{name}.toml")
     for entry in content["message"]:
         cases = tuple(Case(**case) for case in entry.pop("cases", ()))
         forms, samples = tuple(entry.pop("forms")), tuple(entry.pop("samples"))

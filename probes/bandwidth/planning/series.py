@@ -17,7 +17,7 @@ from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.tool import LocalTool, tool_of
-from probes.base.data_file import read_data
+from probes.base.data_files import read_text
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.pci.names import built_in_name
@@ -293,7 +293,7 @@ _TOOLS = {f"ib_{test}_bw": test for test in TESTS}
 @cache
 def builtin_table() -> ExpectedTable:
     """Return gdrtop's own table."""
-    return parse_table(read_data("probes.bandwidth", "expected.toml"))
+    return parse_table(read_text("probes.bandwidth", "expected.toml"))
 
 
 def rows_of(site: ExpectedTable | None) -> tuple[ExpectedPair, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from probes.base.data_file import read_data
 from probes.base.frozen import frozen
 from probes.nccl.variables.variable import Kind, Variable, Version, nccl_variable, parse_version
 
@@ -397,7 +396,9 @@ class Parameter:
 @cache
 def parameters() -> dict[str, Parameter]:
     """Return the table by the names of the variables."""
-    lines = read_data(__package__, "parameters.txt").splitlines()
+    from importlib.resources import files  # costs a command that does not need it some milliseconds
+
+    lines = files(__package__).joinpath("parameters.txt").read_text(encoding="utf-8").splitlines()
     found = (_parameter(*line.split()) for line in lines if line[:1] != "#")
     return {parameter.name: parameter for parameter in found}
 

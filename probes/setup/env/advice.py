@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from enum import Enum
 from functools import cache
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, printable
 from probes.nccl.variables.variable import NEWER, Version, is_newer
@@ -50,7 +50,7 @@ class Note:
 
 @cache
 def _texts() -> dict[str, dict[str, str]]:
-    return read_table(__package__, "advice.toml")
+    return read_toml(__package__, "advice.toml")
 
 
 def setting_of(id_: str, value: str, **words: object) -> Setting:

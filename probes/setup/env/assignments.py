@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from functools import cache
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -71,7 +71,7 @@ def problem_at(
 
 @cache
 def _texts() -> dict[str, dict[str, str]]:
-    return read_table(__package__, "problems.toml")
+    return read_toml(__package__, "problems.toml")
 
 
 def read_value(text: str, given: Callable[[str], str | None] | None = None) -> tuple[str | None, str]:

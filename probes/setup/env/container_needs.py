@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache, partial
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.evidence import Severity
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
@@ -30,7 +30,7 @@ def problems_of(
 
 @cache
 def _fixes() -> dict[str, dict[str, str]]:
-    return read_table(__package__, "container.toml")
+    return read_toml(__package__, "container.toml")
 
 
 def _of_container(container: Container, examination: Examination, stack: Stack | None) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ examples/demo_nvidia_dranet. resource.k8s.io/v1 exists since Kubernetes 1.34.
 
 from __future__ import annotations
 
-from probes.base.data_file import read_data
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import SHOWN, join_limited, plural
 from probes.base.unknown import Unknown, known
@@ -53,7 +53,7 @@ def dra(request: ManifestRequest) -> str | Refused:
         return refused("no-shared-root")
     lines = [*head(request, "dra", _warnings(pairs)), *comment("pcie-roots")]
     lines += [command_line(row) for row in _table(pairs)]
-    return join(lines, read_data(__package__, "dra.yaml"))
+    return join(lines, read_text(__package__, "dra.yaml"))
 
 
 def shared_roots(examination: Examination) -> list[SharedRoot]:
@@ -139,7 +139,7 @@ def container(request: ManifestRequest) -> str | Refused:
     lines += comment("run-options", files="cxi*" if slingshot else "infiniband")
     lines += comment("run-in-kubernetes")
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
-    return "\n".join(lines) + "\n" + ("" if slingshot else read_data(__package__, "verbs.dockerfile"))
+    return "\n".join(lines) + "\n" + ("" if slingshot else read_text(__package__, "verbs.dockerfile"))
 
 
 def _slingshot_devices(request: ManifestRequest) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 
-from probes.base.data_file import read_data
+from probes.base.data_files import read_text
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, judge, served_gpus
 from probes.facts.gpudirect import GdrPath
@@ -53,12 +53,12 @@ def npd(request: ManifestRequest) -> str | Refused:
             "securityContext.privileged: true, which NPD's own example has",
         )
     ]
-    return join([*lines, *image_lines()], read_data(__package__, "npd.yaml"))
+    return join([*lines, *image_lines()], read_text(__package__, "npd.yaml"))
 
 
 def image_lines() -> list[str]:
     """Return comments that say how to build the image; none is published."""
-    return [*comment("image"), *map(command_line, read_data(__package__, "npd.dockerfile").splitlines())]
+    return [*comment("image"), *map(command_line, read_text(__package__, "npd.dockerfile").splitlines())]
 
 
 def reading_notes(request: ManifestRequest) -> list[str]:
@@ -138,6 +138,6 @@ def _expiry(taken_at: float) -> str | None:
 def daemonset(request: ManifestRequest) -> str | Refused:
     """Return all objects, from the namespace to the DaemonSet."""
     lines = head(request, "daemonset", reading_notes(request))
-    start, _, pods = read_data(__package__, "daemonset.yaml").rpartition("---\n")
-    config_map = read_data(__package__, "npd.yaml").replace("namespace: kube-system", "namespace: gdrtop")
+    start, _, pods = read_text(__package__, "daemonset.yaml").rpartition("---\n")
+    config_map = read_text(__package__, "npd.yaml").replace("namespace: kube-system", "namespace: gdrtop")
     return join([*lines, *image_lines()], start, config_map, pods)

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -55,7 +55,7 @@ class Refused:
 
 @cache
 def _texts() -> dict[str, dict[str, Any]]:
-    return read_table(__package__, "manifests.toml")
+    return read_toml(__package__, "manifests.toml")
 
 
 def _text(table: str, id_: str, words: Mapping[str, object]) -> str:

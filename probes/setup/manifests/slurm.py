@@ -11,7 +11,7 @@ import re
 import shlex
 from collections import Counter
 
-from probes.base.data_file import read_data
+from probes.base.data_files import read_text
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpu.gpus import Gpu
@@ -198,7 +198,7 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     is_pushed = not isinstance(slurm, Unknown) and slurm.config == CONFIGLESS and not pattern
     use, notes = _use(present, pattern, is_pushed), _notes(slurm, present, pattern, is_pushed)
     lines = head(request, "slurm-prolog", notes, use, first=first)
-    parts = read_data(__package__, "prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
+    parts = read_text(__package__, "prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
     options = peermem_options(request.situation.examination)
     load = " ".join(("modprobe nvidia_peermem", *options))
     script = (

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.text import join_limited, plural
@@ -223,7 +223,7 @@ def _defined(row: dict[str, Any]) -> StepDefinition:
     return kind(**fields, complete=_COMPLETE.get(id_))
 
 
-STEPS = tuple(map(_defined, read_table(__package__, "steps.toml")["step"]))
+STEPS = tuple(map(_defined, read_toml(__package__, "steps.toml")["step"]))
 
 
 def definition_of(id_: str) -> StepDefinition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, make_plan
@@ -132,7 +132,7 @@ def _finding(
     id_: str, severity: Severity, evidence: tuple[Evidence, ...], fix: Plan, impact: str = "", **words: str
 ) -> Finding:
     """Return the finding of findings.toml with this id; `impact`: which one, if it has several."""
-    row = read_table(__package__, "findings.toml")[id_]
+    row = read_toml(__package__, "findings.toml")[id_]
     shown = (row["title"], evidence, row["cause"].format(**words), fix, row["reference"])
     felt = row["impact"][impact] if impact else row["impact"]
     is_path = id_ == UNDER_PEERMEM

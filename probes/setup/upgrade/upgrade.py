@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from functools import cache
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -287,7 +287,7 @@ class Upgrade:
 @cache
 def _subjects() -> dict[str, str]:
     """Return the patterns of package names by subject."""
-    return read_table(__package__, "packages.toml")
+    return read_toml(__package__, "packages.toml")
 
 
 def subject_of(name: str) -> str:

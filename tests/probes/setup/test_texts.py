@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.data_file import read_table
+from probes.base.data_files import read_toml
 
 FOLDER = Path(__file__).parents[3] / "probes/setup"
-PROBLEMS = [*read_table("probes.setup.env", "problems.toml")]
-ADVICE = [*read_table("probes.setup.env", "advice.toml")]
-MANIFESTS = read_table("probes.setup.manifests", "manifests.toml")
+PROBLEMS = [*read_toml("probes.setup.env", "problems.toml")]
+ADVICE = [*read_toml("probes.setup.env", "advice.toml")]
+MANIFESTS = read_toml("probes.setup.manifests", "manifests.toml")
 COMMENTS = [*(name for part in ("comment", "note", "refused") for name in MANIFESTS.pop(part)), *MANIFESTS]
 
 
