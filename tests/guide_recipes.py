@@ -278,12 +278,17 @@ def test_sample_one_line_is_kept() -> None:
 SETUP_STEP = Recipe(
     (
         Change(
-            "probes/setup/steps/step_list.py",
-            """    CheckedStep("sample-cgroup", "Raise the limit of RDMA objects",
-        "A control group can limit the RDMA objects of a job.",
-        after=("nic-driver",), done="no control group limits RDMA", checks=("rdma-cgroup-limit",)),
+            "probes/setup/steps/steps.toml",
+            """[[step]]
+id = "sample-cgroup"
+title = "Raise the limit of RDMA objects"
+why = "A control group can limit the RDMA objects of a job."
+done = "no control group limits RDMA"
+after = ["nic-driver"]
+checks = ["rdma-cgroup-limit"]
+
 """,
-            before='    CheckedStep("memlock",',
+            before='[[step]]\nid = "memlock"',
         ),
         Change(
             "tests/probes/setup/steps/test_guide.py",
@@ -297,13 +302,16 @@ def test_sample_a_limit_of_rdma_objects_is_a_step() -> None:
     ),
     ("tests/probes/setup/steps/test_step_list.py", "tests/probes/setup/steps/test_guide.py"),
     {
-        "probes/setup/steps/step_list.py": (
+        "probes/setup/steps/steps.toml": (
             "tests/probes/setup/steps/test_guide.py::test_sample_a_limit_of_rdma_objects_is_a_step",
             "sample-cgroup",
         )
     },
     pictures="test_setup[steps-80x24]",
-    others=("probes/setup/steps/checked.py", "probes/setup/step.py", "probes/setup/steps/measured.py"),
+    others=(
+        *("probes/setup/steps/step_list.py", "probes/setup/steps/checked.py", "probes/setup/step.py"),
+        "probes/setup/steps/measured.py",
+    ),
 )
 EVENT = Recipe(
     (
@@ -535,7 +543,7 @@ from probes.setup.manifests.manifest_text import ManifestRequest, Refused
 
 def sample(request: ManifestRequest) -> str | Refused:
     """Return the path's name."""
-    lines = head(request, "The path, for scripts", (), ())
+    lines = head(request, "sample")
     return "\\n".join([*lines, f"path={request.path.name}"]) + "\\n"
 ''',
         ),
@@ -548,6 +556,11 @@ def sample(request: ManifestRequest) -> str | Refused:
             "probes/setup/manifests/catalogue.py",
             '    "sample": Manifest("scripts: the name of the path", sample),\n',
             after='"containers: Dockerfile snippet and run options", container),\n',
+        ),
+        Change(
+            "probes/setup/manifests/manifests.toml",
+            '[sample]\ntitle = "The path, for scripts"\n\n',
+            before="[comment]",
         ),
         Change(
             "tui/manual/manifests.md", "| `sample` | the name of the path |\n", before="\nNothing is applied"

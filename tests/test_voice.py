@@ -38,6 +38,17 @@ def test_no_string_or_docstring_has_a_replaced_phrase(package: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_no_table_of_texts_has_a_replaced_phrase() -> None:
+    tables = [*(ROOT / "probes" / "setup").rglob("*.toml")]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]!r}"
+        for path in tables
+        if (match := PHRASES.search(path.read_text(encoding="utf-8")))
+    ]
+    assert tables
+    assert not found
+
+
 def test_no_page_has_a_replaced_phrase() -> None:
     pages = [*ROOT.glob("*.md")]
     pages += sorted((ROOT / "tui" / "manual").glob("*.md"))
