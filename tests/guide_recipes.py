@@ -1338,11 +1338,7 @@ def test_a_sample_is_printed() -> None:
 )
 KERNEL_MESSAGE = Recipe(
     (
-        Change(
-            "probes/facts/kernel/log.py",
-            '    (LogKind.NIC_POWER, rf"{_MLX}: sample alarm"),\n',
-            before="    (\n        LogKind.NIC_LINK,",
-        ),
+        Change("probes/facts/kernel/log_forms.txt", "NIC_POWER {mlx}: sample alarm\n", before="NIC_LINK \\S"),
         Change(
             "tests/probes/facts/kernel/test_log.py",
             """        ("mlx5_core 0000:5c:00.0: sample alarm", LogKind.NIC_POWER, "0000:5c:00.0"),
@@ -1351,8 +1347,8 @@ KERNEL_MESSAGE = Recipe(
         ),
     ),
     ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
-    {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
-    others=("probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
+    {"probes/facts/kernel/log_forms.txt": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
+    others=("probes/facts/kernel/log.py", "probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
 )
 RECIPES = {
     "a check": CHECK,
