@@ -313,9 +313,9 @@ EVENT = Recipe(
             before="    SAMPLES_MISSED =",
         ),
         Change(
-            "probes/live/model/explanations.py",
-            '    EventKind.SAMPLE: "A client in the kernel came or went.",\n',
-            before="    EventKind.SAMPLES_MISSED:",
+            "probes/live/model/explanations.toml",
+            'sample = "A client in the kernel came or went."\n',
+            before="samples-missed =",
         ),
         Change(
             "probes/live/events/detectors.py",
@@ -364,7 +364,7 @@ def test_sample_a_client_in_the_kernel_is_an_event() -> None:
             "tests/tui/commands/test_schema.py",
             "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
         ),
-        "probes/live/model/explanations.py": (
+        "probes/live/model/explanations.toml": (
             "tests/probes/live/events/test_node.py::test_sample_a_client_in_the_kernel_is_an_event",
             "not enough values to unpack",
         ),
@@ -446,7 +446,7 @@ def test_sample_packets_that_were_sent_again() -> None:
         "tests/probes/live/test_ports.py",
     ),
     {"probes/facts/rdma/port_health.py": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
-    others=("probes/live/model/explanations.py",),
+    others=("probes/live/model/explanations.toml",),
 )
 QUESTION = Recipe(
     (

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TypeVar
 
 from probes.base.site import COMPONENTS, Silence, SiteCombination, VersionRange, parse_range
 from probes.base.text import did_you_mean, printable
+from probes.base.toml import parse_toml
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
@@ -24,11 +24,6 @@ from tui.settings.table import (
     keys_in,
     shown,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _LOCKED = "read_only"
 _FIELDS = ("id", "device", "nodes", "reason", "until")
@@ -98,7 +93,7 @@ class _Layers:
         try:
             text = content.decode("utf-8-sig")
             _require_short_keys(text)
-            tables = tomllib.loads(text)
+            tables = parse_toml(text)
         except (ValueError, RecursionError) as error:
             is_encoding = isinstance(error, UnicodeDecodeError)
             what = "it is not UTF-8 text" if is_encoding else printable(str(error) or "too deep", 200)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator
 
 from probes.base.text import printable
+from probes.base.toml import parse_toml
 from probes.host.trusted_path import is_root, require_path
 from tui.files import NotWritten
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
@@ -19,11 +19,6 @@ from tui.settings import load
 from tui.settings.load import WHAT
 from tui.settings.merge import lines_of
 from tui.settings.table import template
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MODE, SITE_MODE = 0o600, 0o644  # every user reads the site's
 _EDIT = "set it with gdrtop config --edit"
@@ -89,7 +84,7 @@ def with_value(text: str, name: str, value: str) -> str:
 
     ValueError: the text is not valid TOML, or has the setting in a form that gdrtop does not change.
     """
-    wanted = tomllib.loads(text)
+    wanted = parse_toml(text)
     table, _, key = name.rpartition(".")
     inner = wanted.setdefault(table, {}) if table else wanted
     if not isinstance(inner, dict):
@@ -97,7 +92,7 @@ def with_value(text: str, name: str, value: str) -> str:
     inner[key] = value
     for changed in _changes(text, table, key, json.dumps(value, ensure_ascii=False)):
         try:
-            if tomllib.loads(changed) == wanted:
+            if parse_toml(changed) == wanted:
                 return changed
         except ValueError:  # not valid there; the next place may be
             continue
