@@ -1,6 +1,6 @@
 """GPUDirect RDMA: the facts about its paths, and the reading of peermem every second.
 
-gpudirect_probe.py reads the facts; gpudirect_requirements.py decides what each path requires.
+gpudirect_probe.py decides what each path requires, and reads whether this node meets it.
 """
 
 from __future__ import annotations

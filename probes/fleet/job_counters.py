@@ -17,7 +17,7 @@ from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Har
 from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
 from probes.live.model.explanations import explanation_of
-from probes.live.odd_ranks import LEAST, odd_members
+from probes.live.odd_one_out import LEAST, odd_members
 from probes.live.ports import counter_files, pause_percent, read_counter, rise
 from probes.snapshot.rates import read_port
 

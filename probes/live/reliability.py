@@ -24,7 +24,7 @@ from probes.live.model.sample import (
     LiveSample,
     PortSample,
 )
-from probes.live.odd_ranks import LEAST
+from probes.live.odd_one_out import LEAST
 
 _NO_GUID = "0000:0000:0000:0000"
 

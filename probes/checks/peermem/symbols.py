@@ -5,7 +5,7 @@ from __future__ import annotations
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.unknown import Unknown, known, map_known
-from probes.facts.gpudirect_requirements import IB_EXPORTERS
+from probes.facts.gpudirect_probe import IB_EXPORTERS
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM

@@ -241,12 +241,6 @@ class LocalHost(LocalFiles):
     def is_root(self) -> bool:
         return self._is_root
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall_clock(self) -> float:
-        return time.time()
-
 
 class GpuLibraries:
     """Why NVML and libcuda must not be asked: without a driver, and while a GPU sleeps.

@@ -20,8 +20,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.host.protocol import Host
 from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, Role
-from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
-from probes.live.ras.targets import LocalProcesses, local_processes
+from probes.live.ras.targets import LEAST_INTERVAL_SECONDS, LocalProcesses, local_processes
 from probes.nccl.ras import (
     BAD,
     MEANINGS,

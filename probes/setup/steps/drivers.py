@@ -10,7 +10,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none, 
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpudirect import GdrPath
-from probes.facts.gpudirect_requirements import FIRST_OPEN_ONLY
+from probes.facts.gpudirect_probe import FIRST_OPEN_ONLY
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX_3
 from probes.facts.rdma.nic_driver import NicDriver, NicStack

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.gpudirect_probe import CXI_GPU_PARAMETER
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.port_health import PORT_DATA
