@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from probes.facts.gpu.fabric import NVLSM
+from probes.facts.gpu.gpus import NVLSM
 from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.bandwidth.cuda import WITHOUT_SVA
