@@ -325,17 +325,18 @@ class HostBase(Host):
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
 
-    def _read_collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the collectives in the end of a file, by `read_range`."""
-        limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
-        end = of_user(self.read_range(path, -limit, limit), user, path)
-        return map_known(end, lambda found: parse(path, found.content))
-
     def monotonic(self) -> float:
         return time.monotonic()
 
     def wall_clock(self) -> float:
         return time.time()
+
+
+def read_collectives(host: Host, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+    """Return the collectives in the end of a file, by `read_range`."""
+    limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
+    end = of_user(host.read_range(path, -limit, limit), user, path)
+    return map_known(end, lambda found: parse(path, found.content))
 
 
 class NoHost(HostBase):

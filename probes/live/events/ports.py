@@ -10,7 +10,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.latest import Latest
 from probes.base.text import minutes
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.pci.functions import generation
+from probes.facts.pci.functions import words
 from probes.facts.rdma.devices import ACTIVE
 from probes.live.model.explanations import detail, explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
@@ -180,12 +180,6 @@ _LINK_SAMPLES = 2  # a link that trains shows other values for a moment
 Link = tuple[float, int]  # GT/s of a lane, lanes
 
 
-def link_name(gtps: float, width: int) -> str:
-    """Return "Gen5 x16"; with GT/s for a speed of no generation."""
-    number = generation(gtps)
-    return f"Gen{number} x{width}" if number else f"{gtps:g} GT/s x{width}"
-
-
 class NicLinkEvents:
     """Compare the PCIe link of each NIC with the samples before.
 
@@ -206,7 +200,7 @@ class NicLinkEvents:
             before, now = changed
             is_slower = now[0] < before[0] or now[1] < before[1]
             severity = Severity.WARNING if is_slower else Severity.NOTE
-            text = f"the PCIe link of {device} changed from {link_name(*before)} to {link_name(*now)}"
+            text = f"the PCIe link of {device} changed from {words(*before)} to {words(*now)}"
             kind, why = EventKind.LINK_RETRAINED, detail("nic-pcie-link")
             events.append(LiveEvent(sample.taken_at, kind, severity, device, text, why))
         return events
