@@ -179,10 +179,7 @@ def support_requirements(support: dict[str, GpuSupport], path: GdrPath) -> list[
 
 
 def kernel_requirements(kernel: Maybe[KernelFacts], answers: dict[str, Maybe[bool]]) -> list[Requirement]:
-    """Return what DMA-BUF requires of the kernel.
-
-    Config and release are only hints, because OFED brings DMA-BUF to older kernels. The NIC probe decides.
-    """
+    """Return what DMA-BUF requires of the kernel; the NIC probe decides, because OFED backports it."""
     source = "/proc/sys/kernel/osrelease"
     release = map_known(kernel, lambda facts: facts.release)
     configured = map_known(kernel, lambda facts: facts.dma_shared_buffer)

@@ -28,10 +28,7 @@ _NEAR = 1 << 28
 
 
 def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
-    """Return the counters that every sample has and this port does not, with the reason.
-
-    `names`: those that it has in this place.
-    """
+    """Return why counters that every sample has are not among a port's `names` in this place."""
     wanted = sampled(place, is_expected=True)
     if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
         return dict.fromkeys(wanted, names)
@@ -300,10 +297,7 @@ def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
 def _read_counters(
     host: Host, ports: Iterable[_Wanted], functions: Sequence[str], with_links: bool
 ) -> _Counters:
-    """Read the counters of ports.
-
-    `with_links`: also their line rates, and the PCIe links of functions.
-    """
+    """Read counters; `with_links`: also the ports' line rates and the functions' PCIe links."""
     values: dict[tuple[str, int], dict[str, Maybe[int]]] = {}
     line_rates: dict[tuple[str, int], float] = {}
     at = host.monotonic()

@@ -35,10 +35,7 @@ _NOT_YET = Unknown(Reason.NOT_YET, "rates", f"watched for less than {WAIT_SECOND
 
 
 def telling_nics(job: LiveJob, clients: Collection[str]) -> tuple[str, ...]:
-    """Return the NICs whose traffic is that of the job: those that nothing else uses, else all.
-
-    `clients`: NICs that storage in the kernel uses, too.
-    """
+    """Return the NICs that nothing else uses, else all of the job; `clients`: those of kernel storage."""
     return tuple(name for name in job.own_nics if name not in clients) or job.nics
 
 

@@ -79,10 +79,7 @@ _CERTIFICATE = re.compile(r"^\s*mok_certificate=\"?(/[\w./+-]{1,200})\"?\s*$", r
 
 
 def probe(host: Host, distribution: Maybe[Distribution], running: Maybe[str]) -> BootFacts:
-    """Read /boot, /lib/modules, the boot loader's files and /sys/firmware.
-
-    `running`: release of the running kernel.
-    """
+    """Read /boot, /lib/modules, the boot loader's files and /sys/firmware; `running`: a release."""
     kernels = _kernels(host, running)
     loader = boot_loader.loader_of(host, distribution)
     releases = map_known(kernels, lambda found: tuple(kernel.release for kernel in found))

@@ -168,10 +168,7 @@ def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
 
 
 def open_module_file(host: Host, path: str) -> Maybe[ModuleContent]:
-    """Open one file, packed or not.
-
-    .zst files are MALFORMED: Python cannot unpack them before 3.14.
-    """
+    """Open a file, packed or not; MALFORMED: .zst, which Python cannot unpack before 3.14."""
     if path.endswith(".ko"):
         return _of_plain(host, path)
     packed = host.read_bytes(path, _PACKED_LIMIT_BYTES)

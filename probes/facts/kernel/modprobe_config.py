@@ -155,10 +155,7 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
 
 
 def parse_modprobe(text: str, path: str) -> ModprobeConfig:
-    """Parse the `blacklist`, `install`, `alias` and `softdep` lines of one file.
-
-    Of `alias`, those of a device (`pci:v000010DE…`) are left out.
-    """
+    """Parse the `blacklist`, `install`, `softdep` and `alias` lines of a file, but no aliases of devices."""
     blacklist: dict[str, str] = {}
     install: list[InstallLine] = []
     aliases: list[tuple[str, str]] = []

@@ -77,10 +77,7 @@ class Bond:
 
 
 def read_bond(host: Host, device: str, netdev: Maybe[str]) -> Bond | None:
-    """Return the bond that an RDMA device spans; None: no bond, or one whose ports have RDMA devices too.
-
-    `device`: the kernel's name of the RDMA device.
-    """
+    """Return the bond of a device, by its kernel name; None: none, or its ports have RDMA devices too."""
     if isinstance(netdev, Unknown):
         return None
     slaves = host.read(f"{NET}/{netdev}/bonding/slaves", 4096)

@@ -264,10 +264,7 @@ class CounterValue:
 
 
 def counter_values(now: PortHealth, before: PortHealth | None = None) -> tuple[CounterValue, ...]:
-    """Return the counters of a port that are not 0 and could be read, rising ones first.
-
-    `before` is the same port at an earlier reading.
-    """
+    """Return a port's known counters that are not 0, rising ones first; `before`: an earlier reading."""
     values = _values_of(now)
     earlier = {} if before is None else {name: value for name, (value, _) in _values_of(before).items()}
     found = []

@@ -374,10 +374,7 @@ def parse_log(text: str) -> tuple[str, ...]:
 
 
 def parse_failure(stderr: str, what: str) -> tuple[Unknown, bool]:
-    """Return why kubectl failed, and whether the API server should not be asked again.
-
-    `what`: the kind or the pod that was asked for.
-    """
+    """Return why kubectl could not get `what`, a kind or a pod, and whether to stop asking the server."""
     text = stderr.lower()
     source = f"kubectl get {what}"
 

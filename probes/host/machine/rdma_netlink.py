@@ -130,10 +130,7 @@ class _Part(NamedTuple):
 
 
 class ResourceParser:
-    """Parses the answers of all devices, round by round.
-
-    While jobs run, most answers have the same bytes as before; their objects are not built again.
-    """
+    """Parses the answers of all devices, round by round; objects of the same bytes are not built again."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[Command, str], _Part] = {}

@@ -181,10 +181,7 @@ Link = tuple[float, int]  # GT/s of a lane, lanes
 
 
 class NicLinkEvents:
-    """Compare the PCIe link of each NIC with the samples before.
-
-    A NIC keeps its link at full speed while it is idle, other than a GPU (gpus.py).
-    """
+    """Compare the PCIe link of each NIC with the samples before; unlike a GPU's, it is fast while idle."""
 
     def __init__(self) -> None:
         self._links: defaultdict[str, Settled[Link]] = defaultdict(lambda: Settled(_LINK_SAMPLES))

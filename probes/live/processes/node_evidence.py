@@ -1,7 +1,4 @@
-"""What the paths of all processes depend on: nvidia_peermem, the kernel, namespaces, GPUs.
-
-And sentences about what of it the live view cannot see.
-"""
+"""What the paths of all processes depend on, and sentences about what the live view cannot see."""
 
 from __future__ import annotations
 

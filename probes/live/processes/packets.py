@@ -26,10 +26,7 @@ class PairMotion:
     moving: int  # those that have sent or received a packet
 
     def are_still(self, connected: int, gpu_may_post: bool) -> bool | None:
-        """Return whether none of a job's `connected` queue pairs has moved; None: not all are known.
-
-        Queue pairs to which a GPU posts (DEVX) are never known.
-        """
+        """Return whether none of a job's queue pairs has moved; None: not all are known (DEVX never are)."""
         if self.moving:
             return False
         if gpu_may_post:

@@ -274,10 +274,7 @@ class _HostReader:
     def _live(
         self, node: Node, reading: Reading, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
     ) -> tuple[LiveProcess, ...]:
-        """Return each process with its job and path.
-
-        `unlisted`: why the RDMA resources are unknown; None: they are known.
-        """
+        """Return each process with its job and path; `unlisted`: why RDMA resources are unknown."""
         seen = self._seen(users, rdma, unlisted)
         jobs = self._ids.update(
             (tracked.pid, answers.process, tracked.rank, tracked.parent) for tracked, answers in seen

@@ -144,10 +144,7 @@ def _warnings(job: RasJob, use: RasUse) -> list[str]:
 
 
 def _what_diagnostics_run(version: Version) -> str:
-    """Return what DIAGNOSTICS does in the job.
-
-    Source: of 2.32 the texts in its library, of 2.31 NVIDIA's guide.
-    """
+    """Return what DIAGNOSTICS does in the job (2.32: texts in its library; 2.31: NVIDIA's guide)."""
     if version < _RUNS_PROGRAMS:
         return "every process of the job checks and compares its GPU, its driver and its NCCL settings"
     return (
@@ -196,10 +193,7 @@ def no_job(sees_all: bool, wanted: str = "", processes: object = ()) -> str:
 
 
 def find_targets(host: Host, sample: LiveSample, version: str = "") -> tuple[RasTarget, ...]:
-    """Return the ports of all NCCL jobs; jobs that share a port are one target.
-
-    `version`: of NCCL, where gdrtop cannot read it.
-    """
+    """Return the ports of all NCCL jobs, which may share one; `version`: of NCCL, if it is unreadable."""
     processes = known(sample.processes, ())
     of_node = map_known(read_nccl_conf(host), lambda conf: conf.values.get("NCCL_RAS_ADDR", ""))
     listeners = _listeners(host)
