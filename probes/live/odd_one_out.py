@@ -69,10 +69,7 @@ def _cpus(text: str) -> frozenset[int]:
 
 
 def odd_members(members: Sequence[T], value: Callable[[T], H | None]) -> tuple[list[T], H] | None:
-    """Return the few members whose value differs from that of all others, and the others' value.
-
-    None: all are alike, there is no uniform majority, or a value is unknown (None).
-    """
+    """Return the few members unlike all others, and the others' value; None: alike, mixed or unknown."""
     values = [value(member) for member in members]
     # Nearly always all are alike.
     if len(values) < LEAST or values.count(values[0]) == len(values) or None in values:
@@ -427,10 +424,7 @@ def nic_shares(rates: deque[Rates], direction: int) -> list[Share]:
 
 
 def slowest_nic(rates: deque[Rates], before: SlowestNic | None) -> SlowestNic | None:
-    """Return the NIC with the lowest average, if that is far below the median; it stays until it is not.
-
-    `before`: the one that was returned for the samples before.
-    """
+    """Return the NIC whose average is far below the median; it is `before` until that no longer is."""
     names = rates[-1].names
     columns = zip(*(rate.busier for rate in rates), strict=True)
     means = {name: sum(column) / len(rates) for name, column in zip(names, columns, strict=True)}

@@ -274,10 +274,7 @@ def parse_entry(text: str, release: str) -> str | None:
 
 
 def read_grub_options(host: Host) -> Maybe[str]:
-    """Return the options that the next update-grub or grub2-mkconfig gives every kernel.
-
-    NOT_THERE: the files of GRUB's settings set none; MALFORMED: only a shell knows the value.
-    """
+    """Return every kernel's options after update-grub; NOT_THERE: none; MALFORMED: a shell computes them."""
     values: dict[str, str] = {}
     for path in boot_loader.grub_setting_files(host):
         text = _text(host, path)

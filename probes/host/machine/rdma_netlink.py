@@ -253,10 +253,7 @@ def _queue_pair(device: str, attributes: dict[int, bytes]) -> rdma.QueuePair:
 
 
 def packet_numbers(device: str, answer: Answer) -> Iterator[rdma.PacketNumbers]:
-    """Yield those of the queue pairs in RTS that a process has connected.
-
-    Kernels fill them by ib_query_qp (drivers/infiniband/core/nldev.c, fill_res_qp_entry_query).
-    """
+    """Yield those of queue pairs that a process has connected (nldev.c, fill_res_qp_entry_query)."""
     for attributes in _entries(Command.RES_QP_GET, answer.payloads):
         pair = _queue_pair(device, attributes)
         sent, received = _optional(attributes, _SQ_PSN), _optional(attributes, _RQ_PSN)

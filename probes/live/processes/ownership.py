@@ -230,10 +230,7 @@ def _status(host: Host, thread: int, statuses: dict[int, Maybe[str]]) -> Maybe[s
 
 
 def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[str]]) -> Maybe[int]:
-    """Return VmPin in bytes. It is missing if the first thread has ended: then ask the others.
-
-    `statuses`: those that were read since the resources were listed, by thread.
-    """
+    """Return VmPin in bytes, of another thread if the first has ended; `statuses`: read in this round."""
     status = _status(host, pid, statuses)
     if isinstance(status, Unknown):
         return status

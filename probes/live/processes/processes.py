@@ -113,10 +113,7 @@ class ProcessSnapshot:
 
 
 class ProcessReader:
-    """Read the processes; facts that do not change are read once per process.
-
-    `clock` measures how long slow sources take, `cpu_clock` what reading /proc costs.
-    """
+    """Read the processes; `clock` measures slow sources, `cpu_clock` what reading /proc costs."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.thread_time
