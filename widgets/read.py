@@ -24,6 +24,9 @@ def draw(reading: Reading, width: int) -> list[Line]:
     for reason in () if reading.log_verdict is None else reading.log_verdict.reasons:
         places = ", ".join(map(str, reason.places))
         lines += _hanging(f"- {reason.text}{f' ({places})' if places else ''}", width)
+    if reading.proven.path != "unknown":
+        for text in reading.shown[:_MOST]:
+            lines += _hanging(f"- {text}", width)
     groups: dict[str, list[Statement]] = {"Errors": [], "Warnings": [], "Notes": [], "Harmless": []}
     follows = []
     for statement in reading.statements:

@@ -28,6 +28,7 @@ FILES = (
     "nvshmem",
     "ofi",
     "opensm",
+    "operators",
     "perftest",
     "pytorch",
     "rccl",

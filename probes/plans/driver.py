@@ -225,6 +225,6 @@ def mig_off(gpus: Sequence[Gpu]) -> Plan:
         "Keep MIG if it is on for a reason. On Kubernetes, mig-manager would turn it on again.",
         f"Drain the node. Turning MIG off deletes the instances of {named}.",
         f"Run nvidia-smi -i {gpus[0].bdf} -mig 0, and the same for every GPU. A100 GPUs then need a reset. "
-        "nvidia-smi -q -d MIG shows the current mode.",
+        "nvidia-smi --query-gpu=index,mig.mode.current --format=csv shows the mode of each.",
         disturbs="every job on a MIG instance of these GPUs",
     )

@@ -18,7 +18,8 @@ from probes.nccl.log.facts import Place
 from probes.queries.finding import Finding
 from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Statement
-from probes.snapshot.examination import examine
+from probes.snapshot.examination import Examination, examine
+from probes.snapshot.verdict import Verdict
 
 _WEIGHTS = {severity.value: Weight(severity.value) for severity in Severity}
 _NVML = ("nvml",)
@@ -45,6 +46,12 @@ def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
         (_of_finding(finding), tuple(evidence.value for evidence in finding.evidence))
         for finding in judge(examination, only=checks).found
     ]
+
+
+def judged_node(examination: Examination) -> tuple[Verdict, list[Statement]]:
+    """Return the verdict of a node that is known as a whole, and what all checks find."""
+    judgment = judge(examination)
+    return judgment.verdict, [_of_finding(finding) for finding in judgment.found]
 
 
 def _joined(known: NvmlFacts, more: NvmlFacts) -> NvmlFacts:
@@ -80,12 +87,18 @@ def _of_finding(finding: Finding) -> Statement:
 
 
 def as_check(
-    name: str, cause: str, place: Place, *, fix: Plan | None = None, weight: Weight | None = None
+    name: str,
+    cause: str,
+    place: Place,
+    *,
+    fix: Plan | None = None,
+    weight: Weight | None = None,
+    with_impact: bool = True,
 ) -> Statement:
     """Return what this check says of a node, where a table shows the fault and not the facts behind it."""
     check = _CHECKS[name]
     weight = weight or _WEIGHTS[check.severity.value]
-    cause = f"{cause} {check.impact}".strip()
+    cause = f"{cause} {check.impact}".strip() if with_impact else cause
     fix_of_it = "" if fix is None else fix_text(fix)
     return Statement(name, "node", weight, check.title, cause, fix_of_it, place=place, source=check.reference)
 

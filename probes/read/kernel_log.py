@@ -51,18 +51,27 @@ class KernelLogLines:
 
     def parsed(self) -> Parsed:
         """Return the lines as the answer of dmesg; their time in the text is not known."""
-        if not self._first:
-            return Parsed()
-        text = "".join(f"[?] {line}\n" for line in self._lines)
-        answers: dict[tuple[str, ...], Any] = {("run", *DMESG): CommandOutput(DMESG, 0, text, "")}
-        for bdf in self._gpus:
-            answers |= gpu_answers(bdf)
-        return Parsed(0, answers=answers, checks=_CHECKS)
+        return _answer(self._lines, self._gpus) if self._first else Parsed()
 
     def first_of(self, subjects: Iterable[Subject]) -> Place | None:
         """Return the first line about one of these."""
         places = [self._first[subject] for subject in subjects if subject in self._first]
         return min(places, key=lambda place: place.line, default=None)
+
+
+def _answer(lines: Iterable[str], gpus: Iterable[str]) -> Parsed:
+    text = "".join(f"[?] {line}\n" for line in lines)
+    answers: dict[tuple[str, ...], Any] = {("run", *DMESG): CommandOutput(DMESG, 0, text, "")}
+    for bdf in gpus:
+        answers |= gpu_answers(bdf)
+    return Parsed(0, answers=answers, checks=_CHECKS)
+
+
+def answer_of(line: str) -> Parsed:
+    """Return one line as the answer of dmesg."""
+    message = recognize(line, _NO_TIME)
+    gpus = () if message is None or message.bdf is None else (message.bdf,)
+    return _answer((line,), gpus)
 
 
 def subject_of(text: str) -> Subject | None:

@@ -6,31 +6,40 @@ A list that grep cut shows what is loaded, and only of the word that grep looked
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.plan import user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.driver_package import CLOSED_LICENSE
+from probes.facts.gpu.gpus import Flavor, parse_version
 from probes.facts.gpudirect_probe import IB_EXPORTERS
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
-from probes.facts.kernel.modules import LADDER, PEERMEM
+from probes.facts.kernel.modules import EFA_PEERMEM, LADDER, PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
-from probes.messages.message import Weight
+from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
 from probes.plans.peermem import OLDER
 from probes.read.findings import as_check
 from probes.read.reading import Parsed, Section, Statement
 
-_OF_INTEREST = r"(?:nvidia|nv_peer_mem|gdrdrv|nouveau|mlx|ib_|rdma_|iw_cm|efa|irdma|bnxt_|cxi_)"
+_OF_INTEREST = (
+    r"(?:nvidia|nv_peer_mem|gdrdrv|nouveau|mlx(?!\d_\d)|ib_|rdma_|iw_cm|efa|irdma|bnxt_(?!re\d)|cxi_)"
+)
 SIGN = rf"\s*(?:Module\s+Size\s+Used by|{_OF_INTEREST}\w*\s+\d{{4,9}}\s+-?\d{{1,6}}(?:\s+[\w,\[\]-]+)?\s*$)"
 CUT = r"(?:sudo )?lsmod\s*\|\s*(?:sudo )?[ef]?grep\s"
+DRIVER_SIGN = r"\s*NVRM version:\s"
 INFO_SIGN = r"\s*filename:\s+(?:/|\(builtin\))"
 _ROW = re.compile(r"\s*(\w{2,60})\s+(\d{1,9})\s+(-?\d{1,6})(?:\s+([\w,\[\]-]+))?\s*$")
 _HEADER = re.compile(r"\s*Module\s+Size\s+Used by")
-_WORDS = re.compile(r"grep\s+(?:-\w+\s+)*[\"']?([\w|\\-]{2,60})[\"']?\s*$")
+_WORDS = re.compile(r"grep\s+((?:-\w+\s+)*)[\"']?([\w|\\-]{2,60})[\"']?\s*$")
+_OPTIONS = frozenset("-iEFnw ")  # of grep, with which it prints each row that has the word
+_ELLIPSIS = re.compile(r"\s*[\[(<]*(?:\.{2,}|…|snip\b)")
+_PROPRIETARY, _NO_PEERMEM = "the proprietary modules are loaded", "no peer-memory module is loaded"
+_PEERMEMS = frozenset((PEERMEM, OLDER, EFA_PEERMEM))
 _WHOLE_LIST = 25  # rows; fewer may be a part of a list
 _LOAD = user_plan(
     "Load nvidia_peermem if this node needs it",
@@ -64,23 +73,29 @@ def read_loaded(section: Section) -> Parsed:
         else:
             continue
         read += 1
-    is_cut = "|" in section.command
-    words = _searched(section.command) if is_cut else ()
+    is_cut = "|" in section.command or any(map(_ELLIPSIS.match, section.lines))
     is_whole = not is_cut and has_header and len(modules) >= _WHOLE_LIST
-    absent = _absent(modules, words, is_whole)
+    absent = _absent(modules, section.command, is_whole)
     statements = tuple(_faults(modules, absent, section.place))
-    return Parsed(read, statements, shows=_shows(modules, absent))
+    facts = {_NO_PEERMEM: section.place} if _PEERMEMS.issubset(absent) else {}
+    return Parsed(read, statements, shows=_shows(modules, absent), facts=facts)
 
 
-def _searched(command: str) -> tuple[str, ...]:
-    """Return the words that grep looked for."""
-    match = _WORDS.search(command)
-    return tuple(re.split(r"\\?\|", match[1].replace("-", "_"))) if match else ()
-
-
-def _absent(modules: Mapping[str, _Module], words: tuple[str, ...], is_whole: bool) -> tuple[str, ...]:
+def _absent(modules: Mapping[str, _Module], command: str, is_whole: bool) -> tuple[str, ...]:
     """Return the modules of GPUDirect RDMA that are known not to be loaded (or are built in)."""
-    asked = [name for name in LADDER if is_whole or any(word and word in name for word in words)]
+    match = _WORDS.search(command) if "|" in command else None
+    if is_whole:
+        asked = LADDER
+    elif match is None or not _OPTIONS.issuperset(match[1]):
+        asked = ()
+    else:
+        words = re.split(r"\\?\|", match[2].replace("-", "_"))
+        is_exact = "w" in match[1]
+        asked = tuple(
+            name
+            for name in LADDER
+            if any(word == name if is_exact else word and word in name for word in words)
+        )
     return tuple(name for name in asked if name not in modules)
 
 
@@ -124,7 +139,12 @@ def _faults(modules: Mapping[str, _Module], absent: tuple[str, ...], place: Plac
         ("ib_core", "ib_uverbs", "ib-uverbs-not-loaded"),
     ):
         if user in modules and needed in absent:
-            yield as_check(name, f"{user} is loaded.", modules[user].place, weight=Weight.WARNING)
+            yield as_check(
+                name,
+                f"{user} is loaded and {needed} is not, unless it is built into the kernel.",
+                modules[user].place,
+                weight=Weight.WARNING,
+            )
 
 
 # modinfo.
@@ -177,3 +197,39 @@ _REBUILD = user_plan(
     "Install DOCA-OFED or MLNX_OFED first, then build the driver's modules again",
     "With the open kernel modules, DMA-BUF works without nvidia_peermem",
 )
+
+
+# /proc/driver/nvidia/version.
+
+
+def read_driver(section: Section) -> Parsed:
+    """Read /proc/driver/nvidia/version: which of NVIDIA's modules are loaded."""
+    parsed = parse_version(section.lines[0].strip())
+    if parsed is None:
+        return Parsed()
+    version, flavor = parsed
+    is_open = flavor is Flavor.OPEN
+    shows = f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel modules."
+    if is_open:
+        return Parsed(1, shows=shows)
+    cause = "GPUDirect RDMA then needs nvidia_peermem. Only the open kernel modules export DMA-BUFs."
+    note = as_check("dmabuf-needs-open-module", cause, section.place, weight=Weight.NOTE, with_impact=False)
+    return Parsed(1, (note,), shows=shows, facts={_PROPRIETARY: section.place})
+
+
+def without_path(tables: Iterable[Parsed]) -> Statement | None:
+    """Return what it means if the driver exports no DMA-BUFs and no peer-memory module is loaded."""
+    facts = {name: place for parsed in tables for name, place in parsed.facts.items()}
+    if not {_PROPRIETARY, _NO_PEERMEM} <= facts.keys():
+        return None
+    cause = (
+        "The proprietary kernel modules export no DMA-BUFs, and no module for peer memory is loaded. NICs"
+        " cannot"
+        " register GPU memory."
+    )
+    fix = user_plan(
+        "Give NICs a path to GPU memory",
+        "modprobe nvidia-peermem, and load it at boot: write nvidia-peermem to a file in /etc/modules-load.d",
+        "Or install the open kernel modules, with which DMA-BUF works",
+    )
+    return replace(as_check("no-gdr-path", cause, facts[_NO_PEERMEM], fix=fix), proves=Proof.NO_GDR)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
 from probes.read import (
+    counters,
     gpu_copies,
     kernel_modules,
     nccl_tests,
@@ -23,6 +24,7 @@ from probes.read import (
     rdma_tools,
     system_settings,
     topology_matrix,
+    topology_xml,
 )
 from probes.read.reading import Parsed, Section
 
@@ -36,6 +38,7 @@ class Kind:
     read: Callable[[Section], Parsed] | None = None  # None: its lines are explained one by one
     is_sure: bool = True
     is_document: bool = False  # no messages of programs stand between its lines
+    command: str = ""  # by whose prompt a text without a sign is known
     silent: str = ""  # commands, by their beginning, that print nothing where there is nothing
 
 
@@ -44,6 +47,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibstatus", r"\s*Infiniband device '", ports.read_ibstatus),
     Kind("ibv_devinfo", r"\s*hca_id:\s", ports.read_devinfo),
     Kind("rdma resource", rdma_tools.RESOURCES_SIGN, rdma_tools.read_resources, is_sure=False),
+    Kind("rdma statistic", counters.STATISTIC_SIGN, counters.read_statistic, is_sure=False),
     Kind("rdma link", r"\s*(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate [A-Z]", ports.read_rdma_link),
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
@@ -52,6 +56,8 @@ KINDS: tuple[Kind, ...] = (
         ports.read_netdevs,
     ),
     Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
+    Kind("NCCL topology XML", topology_xml.SYSTEM_SIGN, topology_xml.read_system, is_document=True),
+    Kind("NCCL graph XML", topology_xml.GRAPHS_SIGN, topology_xml.read_graphs, is_document=True),
     Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
     Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query, is_document=True),
     Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml, is_document=True),
@@ -64,12 +70,20 @@ KINDS: tuple[Kind, ...] = (
     Kind("nccl-tests", nccl_tests.SIGN, nccl_tests.read_nccl_tests),
     Kind("nvbandwidth", gpu_copies.NVBANDWIDTH_SIGN, gpu_copies.read_nvbandwidth),
     Kind("gdrcopy", gpu_copies.GDRCOPY_SIGN, gpu_copies.read_gdrcopy),
-    Kind("limits", system_settings.LIMITS_SIGN, system_settings.read_limits),
+    Kind(
+        "limits",
+        system_settings.LIMITS_SIGN,
+        system_settings.read_limits,
+        command=system_settings.LOCKED_COMMAND,
+    ),
     Kind("kernel command line", system_settings.CMDLINE_SIGN, system_settings.read_cmdline),
     Kind("rdma system", rdma_tools.SYSTEM_SIGN, rdma_tools.read_system, is_sure=False),
     Kind("ibv_devices", rdma_tools.DEVICES_SIGN, rdma_tools.read_devices, is_sure=False),
     Kind("ethtool", rdma_tools.SETTINGS_SIGN, rdma_tools.read_settings, is_sure=False),
     Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
+    Kind("ethtool -S", counters.ETHTOOL_SIGN, counters.read_ethtool, is_sure=False),
+    Kind("perfquery", counters.PERFQUERY_SIGN, counters.read_perfquery, is_sure=False),
+    Kind("driver version", kernel_modules.DRIVER_SIGN, kernel_modules.read_driver, is_document=True),
     Kind("Fabric Manager log", nvlink_fabric.LOG_SIGN, nvlink_fabric.read_log),
     Kind("nvidia-imex-ctl", nvlink_fabric.DOMAIN_SIGN, nvlink_fabric.read_domain, is_sure=False),
 )
@@ -94,7 +108,8 @@ LOGS = {
     "DMAR": "kernel log",
 }
 PROMPT = re.compile(
-    r"(?:\(\w[\w.-]{0,40}\) )?(?:[\w.-]{1,64}@[\w.-]{1,255}[: ]\S{0,200}? ?[$#]|[$#]|PS .{1,80}>) (?=\S)"
+    r"(?:\(\w[\w.-]{0,40}\) )?"
+    r"(?:[\w.-]{1,64}@(?P<host>[\w.-]{1,255})[: ]\S{0,200}? ?[$#]|[$#]|PS .{1,80}>) (?=\S)"
 )
 """A shell that waits for the next command: the output before has ended."""
 
@@ -107,7 +122,14 @@ class Signs:
         signs = "|".join(f"(?P<{group}>{kind.sign})" for group, kind in self._kinds.items())
         self._pattern = re.compile(signs) if kinds else None
 
+        self._commands = [(re.compile(kind.command), kind) for kind in kinds if kind.command]
         self._silent = [(re.compile(kind.silent), kind) for kind in kinds if kind.silent]
+
+    def by_command(self, command: str) -> Kind | None:
+        """Return the kind of what a command prints; None: the lines show it by themselves."""
+        if not command:
+            return None
+        return next((kind for pattern, kind in self._commands if pattern.match(command)), None)
 
     def silent(self, command: str) -> Kind | None:
         """Return the kind of a command that may print nothing; None: it tells nothing by that."""

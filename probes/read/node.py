@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probes.base.unknown import Unknown, known
+from probes.facts.gpu.generations import is_model
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.facts.system.platform import in_container, is_guest
@@ -30,7 +31,7 @@ def _words(examination: Examination) -> Iterator[str]:
     )
     if any(function.kind is PciKind.NVSWITCH for function in functions):
         yield "nvswitch"
-    if not isinstance(node.gpus, Unknown) and any("GB10" in gpu.name for gpu in node.gpus.gpus):
+    if not isinstance(node.gpus, Unknown) and any(is_model(gpu.name, "GB10") for gpu in node.gpus.gpus):
         yield "gb10"
     if is_guest(node.platform) is True:
         yield "vm"

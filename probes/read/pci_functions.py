@@ -82,7 +82,9 @@ _VENDORS = {
     "Intel": 0x8086,
     "Advanced Micro Devices": 0x1022,
 }
-_VIRTUAL = re.compile(r"\b(?:QEMU|Red Hat|Virtio|VMware|Hyper-V|VirtualBox|Xen|Amazon\.com|Google)\b")
+_VIRTUAL = re.compile(
+    r"\b(?:QEMU|Red Hat|Virtio|VMware|Hyper-V|Microsoft Corporation|VirtualBox|Xen|Amazon\.com|Google)\b"
+)
 _TYPES = {
     "Endpoint": 0,
     "Legacy Endpoint": 1,
@@ -303,6 +305,13 @@ class _Tree:
             chain.append(above)
         return tuple(reversed(chain))
 
+    def is_complete(self, bdf: str) -> bool:
+        """Return whether the text has all bridges above a function, up to the root port."""
+        chain = self.chain(bdf)
+        top = self._functions[chain[0]]
+        is_root_port = top.express is not None and top.express[1] == _TYPES["Root Port"]
+        return is_root_port and (len(chain) > 1 or top.buses is not None)
+
     def path(self, bdf: str) -> str:
         """Return the directory in sysfs."""
         chain = self.chain(bdf)
@@ -342,7 +351,7 @@ class _Tree:
         for bdf, function in self._functions.items():
             path = self.path(bdf)
             answers["link", f"{DEVICES}/{bdf}"] = f"../../..{path.removeprefix('/sys')}"
-            for name, text in _files(function, bool(function.buses) or len(self.chain(bdf)) > 1):
+            for name, text in _files(function, self.is_complete(bdf)):
                 answers["file", f"{path}/{name}"] = text
             if "Virtual Function" in function.name:
                 answers["link", f"{path}/physfn"] = f"../{PLACEHOLDER}ff:1f.7"
@@ -490,7 +499,7 @@ def _faults(functions: Mapping[str, _Function], tree: _Tree, section: Section) -
     slow: list[_Function] = []
     for bdf, function in functions.items():
         is_end = function.is_gpu or function.is_nic
-        if not (is_end and function.best and function.now) or len(tree.chain(bdf)) > 1:
+        if not (is_end and function.best and function.now) or tree.is_complete(bdf):
             continue
         if int(function.now[1]) < int(function.best[1]):
             narrow.append(function)

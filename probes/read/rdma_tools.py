@@ -20,7 +20,10 @@ RESOURCES_SIGN = (
 )
 DEVICES_SIGN = r"\s*device\s+node GUID\s*$"
 SETTINGS_SIGN = r"\s*Settings for [\w.@-]{1,20}:\s*$"
-DRIVER_SIGN = r"driver: [\w-]{2,40}\s*$"
+DRIVER_SIGN = (
+    r"driver: (?:mlx\w+|bnxt\w*|ice|i40e|irdma|ena|efa|ionic|mana|cxgb4|qede|nfp"
+    r"|ixgbe\w*|igb|tg3|virtio_net)\s*$"
+)
 
 _QUEUE = re.compile(r"\s*link ([\w.-]{1,64})/\d{1,3} lqpn (\d{1,9}).{0,200}?\bstate (\w{2,8})\b(.{0,400})")
 _OWNER = re.compile(r"\bcomm \[?([\w.:/-]{1,40})\]?")

@@ -48,6 +48,7 @@ class Section:
     place: Place  # of the first one
     command: str = ""  # that printed them, if its prompt is in the text
     node: Examination | None = None  # on which the text was written, if it is known
+    host: str = ""  # by the prompt before
 
 
 @frozen
@@ -60,6 +61,9 @@ class Parsed:
     # That these answers suffice for, also if the node has devices that the text does not show.
     checks: frozenset[str] = frozenset()
     shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
+    facts: Mapping[str, Place] = field(
+        default_factory=dict
+    )  # that mean something beside those of other tables
 
 
 WITHOUT_GDR = (Proof.HOST.value, Proof.NO_GDR.value, "mixed")

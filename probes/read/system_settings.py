@@ -17,10 +17,12 @@ LIMITS_SIGN = (
     r"\s*(?:(?:core file size|real-time non-blocking time|max locked memory)\s+\([\w, -]{2,30}\)\s"
     r"|Limit\s+Soft Limit\s+Hard Limit|Max locked memory\s+(?:\d|unlimited))"
 )
+LOCKED_COMMAND = r"ulimit -[HS]?l\s*$"
 CMDLINE_SIGN = r"\s*BOOT_IMAGE=\S+ |\s*root=(?:UUID|LABEL|PARTUUID|/dev/)\S+ r[ow]\b"
 _LOCKED = re.compile(
     r"\s*(?:max locked memory\s+\(kbytes, -l\)|Max locked memory)\s+(\d{1,20}|unlimited)\b", re.I
 )
+_ALONE = re.compile(r"\s*(\d{1,20}|unlimited)\s*$")
 _OPTION = re.compile(
     r"(?:(?:intel_|amd_)?iommu|iommu\.\w+|intel_iommu|pci|pcie_\w+|module_blacklist|modprobe\.blacklist|nvidia\S*"
     r"|mlx5\S*|default_hugepagesz|hugepages\w*|mitigations|efi|vfio\S*|pcie_acs_override)(?:=|$)"
@@ -39,16 +41,17 @@ def read_limits(section: Section) -> Parsed:
     read = 0
     statements: list[Statement] = []
     shows = ""
+    by_command = re.match(LOCKED_COMMAND, section.command)
     for number, line in enumerate(section.lines):
         read += bool(line.strip())
-        match = _LOCKED.match(line)
-        if match is None:
+        match = _LOCKED.match(line) or (by_command and _ALONE.match(line))
+        if not match:
             continue
         place = Place(section.place.file, section.place.line + number)
         if match[1] == "unlimited":
             shows = "Locked memory is not limited."
             continue
-        kib = int(match[1]) if "-l" in line else int(match[1]) >> 10
+        kib = int(match[1]) if by_command or "-l" in line else int(match[1]) >> 10
         shows = f"Locked memory is limited to {_amount(kib)}."
         cause = f"The limit is {_amount(kib)}. Registering memory counts against it, except for root."
         weight = Weight.WARNING if kib < _LITTLE_KIB else Weight.NOTE

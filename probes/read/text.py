@@ -14,8 +14,10 @@ from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.problems import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
+from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
 from probes.read.findings import judged
-from probes.read.kernel_log import KernelLogLines, Subject, subject_of
+from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
+from probes.read.kernel_modules import without_path
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
 from probes.read.node import words_about
@@ -25,6 +27,8 @@ from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
 _MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_NODES = 64  # whose tables are judged
+_MOST_ASKED = 32  # lines of the kernel's log that a finding may be about
 _MOST_SILENT = 1000  # sections
 _MOST_UNREAD = 20  # lines that are shown
 _MOST_OF_A_TEXT = 400
@@ -61,12 +65,15 @@ class TextReader:
         self._interesting = self._catalogue.words | LOGS.keys()
         self._signs = Signs(KINDS)
         self._kernel_log = KernelLogLines()
+        self._documents = Documents()
         self._log = LogReader()
         self._files: list[LogFile] = []
         self._name, self._size = "", 0
         self._lines = Lines()
         self._section: tuple[Kind, list[str], Place, str] | None = None
         self._command = ""  # of the last prompt, until its output ends
+        self._host = ""  # of the last prompt that names one
+        self._is_session = False  # the last prompt names a host
         self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
         self._section_lines = 0
@@ -83,15 +90,37 @@ class TextReader:
         self._name, self._size = printable(name, 1024), 0
         self._lines = Lines()
         self._block = Block(self._name)
+        self._head: bytes | None = b""
+        self._document: Document | None = None
         self._log.begin(name)
 
     def feed(self, piece: bytes) -> None:
         """Read the next piece of the file; a character may be cut in two."""
         self._size += len(piece)
-        self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+        if self._head is not None:  # it may be no lines
+            self._head += piece
+            if len(self._head) >= HEAD_BYTES:
+                self._begin_content()
+        elif self._document is not None:
+            self._document.feed(piece)
+        else:
+            self._take(self._lines.feed(piece.decode("utf-8", "replace")))
+
+    def _begin_content(self) -> None:
+        head, self._head = self._head or b"", None
+        self._document = document_of(self._name, head)
+        if self._document is not None:
+            self._document.feed(head)
+        else:
+            self._take(self._lines.feed(head.decode("utf-8", "replace")))
 
     def end(self, error: str = "") -> None:
         """End the file."""
+        if self._head is not None:
+            self._begin_content()
+        if self._document is not None:
+            self._documents.add(self._document)
+            self._document = None
         self._take(self._lines.end())
         self._log.end(error)
         self._close_section()
@@ -135,10 +164,15 @@ class TextReader:
             self._close_section()
             self._note_silence()
             self._command = printable(line[prompt.end() :], _MOST_OF_A_TEXT)
+            self._host = prompt["host"] or self._host
+            self._is_session = prompt["host"] is not None
             self._has_printed = False
             self._read += 1
             is_comment = prompt[0] == "# "
             self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
+        elif not self._has_printed and (kind := self._signs.by_command(self._command)) is not None:
+            self._has_printed = True
+            self._begin_section(kind, line)
         elif not self._in_section(line):
             self._has_printed = True
             if (kinds := self._explain_line(line, words)) is not None:
@@ -222,16 +256,18 @@ class TextReader:
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node))
+            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node, self._host))
             self._section = None
             self._command = ""
 
     def _note_silence(self) -> None:
         """Note that a command has printed nothing, where that says something."""
-        kind = None if self._has_printed else self._signs.silent(self._command)
+        # "$ " alone is also how instructions write what to run.
+        is_silent = self._is_session and not self._has_printed
+        kind = self._signs.silent(self._command) if is_silent else None
         if kind is not None and len(self._sections) < _MOST_SILENT:
             place = Place(self._name, self._lines.number - 1)
-            self._sections.append(Section(kind.name, (), place, self._command))
+            self._sections.append(Section(kind.name, (), place, self._command, self._node, self._host))
 
     # What follows
 
@@ -241,17 +277,28 @@ class TextReader:
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
         statements = [*self._problems(facts), *self._explained(facts)]
-        tables: list[tuple[str, Parsed]] = []
+        tables_read: list[Parsed] = []
+        nodes: dict[tuple[str, str], list[tuple[int, Parsed]]] = {}
         kinds = {kind.name: kind for kind in KINDS}
+        ranks = {name: rank for rank, name in enumerate(kinds)}
         for section in self._sections:
             read = kinds[section.kind].read
             parsed = Parsed() if read is None else read(section)
             self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
-            tables.append((section.kind, parsed))
-        tables_read = [parsed for _, parsed in tables]
-        by_rank = sorted(tables, key=lambda table: list(kinds).index(table[0]))
-        found = judged([self._kernel_log.parsed(), *(parsed for _, parsed in by_rank)])
+            tables_read.append(parsed)
+            # Of one node, as far as the text tells.
+            nodes.setdefault((section.place.file, section.host), []).append((ranks[section.kind], parsed))
+        for kind, parsed in self._documents.parsed():
+            self._kinds[kind] += parsed.lines
+            statements += parsed.statements
+            tables_read.append(parsed)
+        found = judged([self._kernel_log.parsed()])
+        for tables in list(nodes.values())[:_MOST_NODES]:
+            of_node = [parsed for _, parsed in sorted(tables, key=lambda table: table[0])]
+            found += judged(of_node)
+            if (no_path := without_path(of_node)) is not None:
+                statements.append(no_path)
         statements = self._with_findings(statements, found)
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)
@@ -293,12 +340,24 @@ class TextReader:
             place = self._kernel_log.first_of(subjects)
             text = lines[0] if subjects else statement.text
             findings.append(replace(statement, place=place, text=text))
-        others = (row for row in statements if not row.text or subject_of(row.text) not in explained)
+        ids = {finding.id for finding in findings}
+        asked = 0
+        others: list[Statement] = []
+        for row in statements:
+            subject = subject_of(row.text) if row.text else None
+            if subject in explained:
+                continue
+            if subject is not None and ids and asked < _MOST_ASKED:
+                # A finding names only some of its lines.
+                asked += 1
+                if any(finding.id in ids for finding, _ in judged([answer_of(row.text)])):
+                    continue
+            others.append(row)
         return [*others, *findings]
 
     def _explained(self, facts: LogFacts) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
-        said = context_of(facts.versions, facts.settings, facts.networks, facts.nics, beside)
+        said = context_of(facts.versions, facts.settings, facts.nics, beside)
         node = frozenset() if self._node is None else words_about(self._node)
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
@@ -372,6 +431,8 @@ def _proven(facts: LogFacts, verdict: LogVerdict | None, statements: Iterable[St
         places = [rank.first_staged or rank.first_gdr for rank in facts.ranks]
         path = "mixed" if proof is None else proof.value
         return Proven(path, f"GPUDirect RDMA: {verdict.text}", next(filter(None, places), None))
+    if facts.has_nvlink_between_nodes and not facts.channels.total:
+        return Proven(Proof.NVLINK.value, f"{_PROVEN[Proof.NVLINK]} (MNNVL)")
     proofs: dict[Proof, Statement] = {}
     for statement in statements:
         if statement.proves is not Proof.NOTHING:

@@ -7,7 +7,9 @@ drivers name the columns of NICs by their devices (mlx5_0). `topo -p2p` has stat
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
@@ -20,6 +22,7 @@ from probes.topology.hops import BELOW_SWITCH, Smi
 from probes.topology.nccl_paths import Nccl
 
 SIGN = r"\s*GPU\d{1,3}\s+(?:GPU\d|NIC\d|[a-z]\w*\d\s|CPU Affinity)"
+_HEADER = re.compile(SIGN)
 _GPU = re.compile(r"GPU\d{1,3}")
 _NVLINK = re.compile(r"NV(\d{1,3})")
 _PEER_STATES = {
@@ -39,15 +42,17 @@ _SMI = {word.value: word for word in Smi}
 _RANK = {word: rank for rank, word in enumerate(Smi)}
 _TO_NCCL = {Smi.PHB: Nccl.PHB, Smi.NODE: Nccl.PHB, Smi.SYS: Nccl.SYS}
 _MOST_COLUMNS = 256
+_MOST_TABLES = 256
 
 
 @frozen
-class _Matrix:
+class Matrix:
     """The cells of a table, by row and column."""
 
     names: tuple[str, ...]
     cells: Mapping[tuple[str, str], str]
     legend: Mapping[str, str]  # NIC0 -> mlx5_0
+    is_cut: bool = False  # columns are missing
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -63,38 +68,68 @@ class _Matrix:
         """Return the word between two devices; "" if the text does not have it."""
         return self.cells.get((a, b)) or self.cells.get((b, a), "")
 
+    def near(self, gpu: str) -> tuple[str, ...]:
+        """Return the NICs that share a PCIe switch with a GPU."""
+        return tuple(nic for nic in self.nics if _SMI.get(self.cell(gpu, nic)) in BELOW_SWITCH)
+
     def shown(self, name: str) -> str:
         """Return the name of a NIC's device, if the legend has it."""
         return self.legend.get(name, name)
 
 
 def read_matrix(section: Section) -> Parsed:
-    """Read nvidia-smi topo -m, or -p2p."""
+    """Read nvidia-smi topo -m, or -p2p; one table after another, as of several nodes."""
+    tables: list[tuple[int, list[str]]] = []
+    has_rows = True
+    for number, line in enumerate(section.lines):
+        if has_rows and _HEADER.match(line) and not _is_row(line.split()):
+            tables.append((number, []))
+            has_rows = False
+        has_rows = has_rows or _is_row(line.split())
+        if tables:
+            tables[-1][1].append(line)
+    read = [
+        _table(lines, replace(section, place=replace(section.place, line=section.place.line + number)))
+        for number, lines in tables[:_MOST_TABLES]
+    ]
+    return Parsed(
+        sum(parsed.lines for parsed in read),
+        tuple(statement for parsed in read for statement in parsed.statements),
+        shows=" ".join(dict.fromkeys(parsed.shows for parsed in read)),
+    )
+
+
+def _is_row(words: list[str]) -> bool:
+    return len(words) > 1 and _CELL.fullmatch(words[1]) is not None
+
+
+def _table(lines: Iterable[str], section: Section) -> Parsed:
     names: list[str] = []
     rows: dict[str, list[str]] = {}
     legend: dict[str, str] = {}
     row: list[str] | None = None
     read = 0
-    is_header = True
-    for line in section.lines:
+    for line in lines:
         words = line.split()
-        if not words or (not is_header and _WORDS.match(line)):
-            row = None if not words else row
-            read += bool(words)
+        if not words:
+            row = None
+            continue
+        if rows and _WORDS.match(line):
+            pass
         elif match := _LEGEND.match(line):
             legend[match[1]] = match[2]
             row = None
-        elif len(words) > 1 and _CELL.fullmatch(words[1]) and (words[0] in names or _GPU.fullmatch(words[0])):
-            is_header = False
+        elif _is_row(words) and (words[0] in names or _GPU.fullmatch(words[0])):
             row = rows.setdefault(words[0], [])
             row += words[1:]
-        elif is_header and len(names) < _MOST_COLUMNS:
+        elif not rows and len(names) < _MOST_COLUMNS:
             names += words
         elif row is not None:  # wrapped by a terminal
             row += words
         else:
             continue
-        read += bool(words) and not _WORDS.match(line)
+        read += 1
+    has_all_columns = "CPU" in names  # after those of devices
     names = list(_columns(names))
     cells = {
         (name, column): word
@@ -102,11 +137,15 @@ def read_matrix(section: Section) -> Parsed:
         for column, word in zip(names, _leading_cells(words), strict=False)
     }
     if not _fits(names, cells, rows):
-        return Parsed(shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read")
-    matrix = _Matrix(tuple(names), cells, legend)
+        return Parsed(
+            shows="This nvidia-smi topo table is cut or its columns are shifted: it cannot be read."
+        )
+    more = [word for words in rows.values() for word in list(_leading_cells(words))[len(names) :]]
+    is_cut = not has_all_columns or not _SMI.keys().isdisjoint(more)
+    matrix = Matrix(tuple(names), cells, legend, is_cut)
     if any(word == "OK" or word in _PEER_STATES for word in cells.values()):
         return _peers(matrix, section, read)
-    return _distances(matrix, section.place, read)
+    return distances(matrix, section.place, read)
 
 
 def _columns(words: Iterable[str]) -> Iterable[str]:
@@ -133,23 +172,29 @@ def _fits(names: list[str], cells: Mapping[tuple[str, str], str], rows: Mapping[
     )
 
 
-def _distances(matrix: _Matrix, place: Place, read: int) -> Parsed:
+def distances(matrix: Matrix, place: Place, read: int) -> Parsed:
+    """Say which NICs each GPU has near, and what that means; `read`: lines of the table."""
     statements = list(_nvlink(matrix, place))
     gpus, nics = matrix.gpus, matrix.nics
     if not nics:
         return Parsed(read, tuple(statements), shows=f"{_links_of(matrix)} The table lists no NIC.")
     nearest: dict[str, tuple[Smi, tuple[str, ...]]] = {}
+    cut: list[str] = []
     for gpu in gpus:
         words = {nic: _SMI[word] for nic in nics if (word := matrix.cell(gpu, nic)) in _SMI}
-        if words:
-            best = min(words.values(), key=_RANK.__getitem__)
+        best = min(words.values(), key=_RANK.__getitem__, default=None)
+        is_whole = len(words) == len(nics) and not matrix.is_cut
+        if best is not None and (is_whole or best is Smi.PIX):
             nearest[gpu] = best, tuple(nic for nic, word in words.items() if word is best)
+        else:
+            cut.append(gpu)  # a nearer one may be in what is missing
     if not nearest:
-        return Parsed(read, tuple(statements), shows="The table has no word between a GPU and a NIC.")
-    near = {gpu: nics for gpu, (word, nics) in nearest.items() if word in BELOW_SWITCH}
+        return Parsed(read, tuple(statements), shows="The table is cut: it does not show the nearest NICs.")
+    near = {gpu: matrix.near(gpu) for gpu, (word, _) in nearest.items() if word in BELOW_SWITCH}
     statements += _far(matrix, nearest, near, place)
-    statements += _shared(matrix, near, place)
-    statements += _notes(matrix, nearest, near, place)
+    if not cut:
+        statements += _shared(matrix, near, place)
+    statements += _notes(matrix, nearest, near, place, is_whole=not cut)
     distances = sorted({word for word, _ in nearest.values()}, key=_RANK.__getitem__)
     named = join_limited(word.value for word in distances if word in BELOW_SWITCH or not near)
     if near:
@@ -158,11 +203,13 @@ def _distances(matrix: _Matrix, place: Place, read: int) -> Parsed:
             shows = f"The GPU has a NIC below its PCIe switch ({named})."
     else:
         shows = f"No GPU has a NIC below its PCIe switch: the nearest NICs are at {named}."
+    if cut:
+        shows += f" The table is cut: of {join_limited(cut)} it does not show the nearest NIC."
     return Parsed(read, tuple(statements), shows=shows)
 
 
 def _far(
-    matrix: _Matrix,
+    matrix: Matrix,
     nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
     near: Mapping[str, object],
     place: Place,
@@ -193,7 +240,7 @@ def _far(
         yield as_check(name, cause, place, fix=nearer_plan(far), weight=weight)
 
 
-def _shared(matrix: _Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
+def _shared(matrix: Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
     groups: dict[tuple[str, ...], list[str]] = {}
     for gpu, nics in near.items():
         groups.setdefault(nics, []).append(gpu)
@@ -204,10 +251,11 @@ def _shared(matrix: _Matrix, near: Mapping[str, tuple[str, ...]], place: Place) 
 
 
 def _notes(
-    matrix: _Matrix,
+    matrix: Matrix,
     nearest: Mapping[str, tuple[Smi, tuple[str, ...]]],
     near: Mapping[str, tuple[str, ...]],
     place: Place,
+    is_whole: bool,
 ) -> Iterable[Statement]:
     groups: dict[tuple[Smi, tuple[str, ...]], list[str]] = {}
     for gpu, found in nearest.items():
@@ -217,8 +265,9 @@ def _notes(
         for (word, nics), gpus in groups.items()
     )
     yield _note("nearest-nics", "Nearest NICs", f"{'; '.join(texts)}.", place)
-    alone = [nic for nic in matrix.nics if not any(nic in nics for nics in near.values())]
-    if near and alone:
+    served = {nic for nics in near.values() for nic in nics}
+    alone = [nic for nic in matrix.nics if nic not in served]
+    if near and alone and is_whole:
         names = join_limited(map(matrix.shown, alone))
         verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
         yield _note(
@@ -241,7 +290,7 @@ def _note(name: str, title: str, cause: str, place: Place) -> Statement:
     return Statement(name, "nvidia-smi", Weight.NOTE, title, cause, place=place)
 
 
-def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
+def _counts(matrix: Matrix) -> dict[tuple[str, str], int]:
     """Return the NVLinks of each pair of GPUs whose cell is known."""
     gpus = matrix.gpus
     counts = {}
@@ -253,7 +302,7 @@ def _counts(matrix: _Matrix) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _links_of(matrix: _Matrix) -> str:
+def _links_of(matrix: Matrix) -> str:
     counts = _counts(matrix)
     if len(matrix.gpus) < 2 or not counts:
         return "The table shows one GPU."
@@ -266,22 +315,26 @@ def _links_of(matrix: _Matrix) -> str:
     return f"NVLink connects none of the {len(matrix.gpus)} GPUs."
 
 
-def _nvlink(matrix: _Matrix, place: Place) -> Iterable[Statement]:
+def _nvlink(matrix: Matrix, place: Place) -> Iterable[Statement]:
     """Find GPUs with fewer NVLinks than all others have among each other.
 
     Only where the others are all alike: on boards without NVSwitch pairs differ by design.
     """
     counts = _counts(matrix)
-    for gpu in matrix.gpus if len(matrix.gpus) > 3 else ():
-        own = {count for pair, count in counts.items() if gpu in pair}
-        others = {count for pair, count in counts.items() if gpu not in pair}
-        if len(own) == len(others) == 1 and (least := own.pop()) < (most := others.pop()):
+    total = Counter(counts.values())
+    by_gpu: dict[str, Counter[int]] = {}
+    for pair, count in counts.items():
+        for gpu in pair:
+            by_gpu.setdefault(gpu, Counter())[count] += 1
+    for gpu, own in by_gpu.items() if len(matrix.gpus) > 3 else ():
+        others = [count for count, pairs in total.items() if pairs > own[count]]
+        if len(own) == len(others) == 1 and (least := next(iter(own))) < (most := others[0]):
             has = "no NVLink to them" if not least else f"NV{least}"
             cause = f"{gpu} has {has}; the other GPUs have NV{most} among each other."
             yield as_check("nvlink-down", cause, place)
 
 
-def _peers(matrix: _Matrix, section: Section, read: int) -> Parsed:
+def _peers(matrix: Matrix, section: Section, read: int) -> Parsed:
     """Read the states of pairs of GPUs."""
     gpus = matrix.gpus
     pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]

@@ -150,7 +150,7 @@ def _members(
 def _gunzip(stream: Any, data: bytes) -> Iterator[bytes]:
     while data:
         yield stream.decompress(data, _CHUNK_BYTES)
-        data = stream.unconsumed_tail
+        data = b"" if stream.eof else stream.unconsumed_tail  # at the end, zlib may keep an old one
 
 
 def _unzstd(stream: Any, data: bytes) -> Iterator[bytes]:

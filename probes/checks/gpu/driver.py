@@ -21,6 +21,7 @@ from probes.checks.gpu.devices import (
     gpus_with,
     names_of,
 )
+from probes.facts.gpu.generations import generation_named
 from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
@@ -182,9 +183,14 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
         disturbs="every job on this node",
     )
     if any(UNSUPPORTED_GPU in message.text for message in messages) and not back:
+        gpus = examination.node.gpus
+        bdfs = bdfs_in(messages)
+        names = [] if isinstance(gpus, Unknown) else [gpu.name for gpu in gpus.gpus if gpu.bdf in bdfs]
+        row = next(filter(None, map(generation_named, names)), None)
+        least = "" if row is None else f". {row.name} GPUs are supported from R{row.first_branch} on"
         newer = make_plan(
             "Install a driver that supports the GPU",
-            "Choose a driver release that lists this GPU in Appendix A of its README",
+            f"Choose a driver release that lists this GPU in Appendix A of its README{least}",
         )
         return found_in_log(examination, messages, "this driver release does not support the GPU.", newer)
     cause = "RmInitAdapter or probe failed"

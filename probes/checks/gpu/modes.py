@@ -29,6 +29,7 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 
 AREA = Area("gpu")
+_QUERY = "nvidia-smi --query-gpu"
 _C2C_SINCE, _C2C_VARIABLE = (2, 27), (2, 26)
 
 
@@ -48,7 +49,7 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG enabled")
     return found(
         f"{names_of(chosen)}: MIG is for many small jobs, not for multi-GPU training.",
-        *first_n(Evidence(f"nvidia-smi -q -d MIG, GPU{gpu.index}", "Enabled") for gpu in chosen),
+        *first_n(Evidence(f"{_QUERY}=mig.mode.current, GPU{gpu.index}", "Enabled") for gpu in chosen),
         fix=mig_off(chosen),
         devices=bdfs_of(chosen),
     )
@@ -115,7 +116,7 @@ def geforce_no_gdr(examination: Examination) -> Outcome:
 def _capability(gpu: Gpu) -> Evidence:
     shown = gpu.compute_capability
     value = "unknown" if isinstance(shown, Unknown) else f"{shown[0]}.{shown[1]}"
-    return Evidence(f"nvidia-smi --query-gpu=compute_cap, GPU{gpu.index}", value)
+    return Evidence(f"{_QUERY}=compute_cap, GPU{gpu.index}", value)
 
 
 def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from probes.base.evidence import Evidence, Severity
+from probes.base.frozen import frozen
 from probes.base.text import version_numbers
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.facts.gpu.generations import GpuGeneration, generation_of
 from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.nccl.log.verdict import FIRST_WITH_DMABUF
@@ -119,6 +121,104 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
         return unknown(missing)
     cause = "NCCL supports DMA-BUF only from 2.13.4 on, and nvidia-peermem is not usable here."
     return conclude(jobs, evidence, cause, _NEWER)
+
+
+@frozen
+class _Software:
+    """A library with code for GPUs: its name in the maps, and its first version for a generation."""
+
+    library: str
+    product: str
+    first: Callable[[GpuGeneration], tuple[int, ...]]
+
+
+_NCCL = _Software("libnccl", "NCCL", lambda row: row.first_nccl)
+_CUDA = _Software("libcudart", "CUDA", lambda row: row.first_cuda)
+
+
+def first_for_gpus(
+    examination: Examination, first: Callable[[GpuGeneration], tuple[int, ...]]
+) -> Maybe[tuple[tuple[int, ...], str]]:
+    """Return the first version that supports the oldest GPU of this node, and that GPU's generation.
+
+    (): every version that gdrtop meets. The table says nothing of other major compute capabilities. A GPU
+    that NVML does not show is left out: no job can use it.
+    """
+    gpus = examination.node.gpus
+    if isinstance(gpus, Unknown):
+        return gpus
+    found = [gpu.compute_capability for gpu in gpus.gpus]
+    read = [capability for capability in found if not isinstance(capability, Unknown)]
+    if not read:
+        return next((capability for capability in found if isinstance(capability, Unknown)), ((), ""))
+    row = generation_of(min(read))
+    version = first(row) if row is not None else ()
+    if row is None or not version:
+        return (), ""
+    if row.capability[0] != min(read)[0]:
+        number = ".".join(map(str, min(read)))
+        return Unknown(Reason.NOT_THERE, "compute capability", f"gdrtop does not know {number}")
+    return version, row.name
+
+
+def is_older(version: tuple[int, ...], first: tuple[int, ...]) -> bool:
+    """Return whether a version is older; "2.32" stands for each of its releases."""
+    return version < first[: len(version)]
+
+
+def _older_than_gpus(examination: Examination, software: _Software) -> Outcome:
+    """Find jobs whose library is older than the first one for the GPUs of this node."""
+    jobs = jobs_of(examination)
+    if not jobs.processes and not jobs.unseen:
+        return no_fault(jobs)
+    first, generation = need(first_for_gpus(examination, software.first), "the GPUs' generation")
+    if not first:
+        return passed(Evidence("nvidia-smi --query-gpu=compute_cap", "every version supports these GPUs"))
+    evidence = [
+        _mapped(process, library)
+        for process in jobs.processes
+        for library, version in versions_of(process, software.library)
+        if is_older(version, first)
+    ]
+    if not evidence and software is _NCCL and (missing := _version_unknown(examination)):
+        return unknown(missing)
+    number = ".".join(map(str, first))
+    return conclude(
+        jobs,
+        evidence,
+        f"{software.product} supports {generation} GPUs from {number} on.",
+        job_plan(
+            f"Use a newer {software.product}",
+            f"Install {software.product} {number} or later in the job's image",
+        ),
+    )
+
+
+@AREA.warning(
+    "nccl-older-than-gpu",
+    "A job's NCCL is older than the GPU",
+    "https://github.com/NVIDIA/nccl/releases; CUDA programming guide, binary compatibility",
+    ok="Every job's NCCL supports this node's GPUs",
+    impact="NVIDIA has not built or tuned this NCCL for the GPU. It uses code for older GPUs, if it has any "
+    "that fits. Otherwise jobs fail at startup with a CUDA error.",
+)
+def nccl_older_than_gpu(examination: Examination) -> Outcome:
+    """Compare the NCCL of jobs with the first one that supports the GPUs."""
+    return _older_than_gpus(examination, _NCCL)
+
+
+@AREA.note(
+    "cuda-older-than-gpu",
+    "A job's CUDA runtime is older than the GPU",
+    "NVIDIA, CUDA Toolkit, Driver, and Architecture Matrix, "
+    "https://docs.nvidia.com/datacenter/tesla/drivers/cuda-toolkit-driver-and-architecture-matrix.html",
+    ok="No job's CUDA runtime is known to be older than this node's GPUs",
+    impact="Programs without PTX fail with “no kernel image is available”. Others start slowly: the driver "
+    "compiles their code for this GPU.",
+)
+def cuda_older_than_gpu(examination: Examination) -> Outcome:
+    """Compare the CUDA runtime of jobs with the first one that has code for the GPUs."""
+    return _older_than_gpus(examination, _CUDA)
 
 
 @AREA.warning(

@@ -49,6 +49,7 @@ UCX = Area("ucx")
 _UCX_ORDERING = "UCX_IB_PCI_RELAXED_ORDERING"
 _EMERALD_RAPIDS = ("GenuineIntel", 6, 0xCF)  # openucx/ucx, src/ucs/arch/x86_64/cpu.c
 _FIRST_ON_EMERALD_RAPIDS = (1, 21)
+_FIRST_WITH_TRY = (1, 15)  # src/uct/ib/base/ib_md.c: before, "try" means auto
 _UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
 
 
@@ -152,14 +153,19 @@ def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
         return unknown(needs("the CPU's model", cpu))
     if (cpu.vendor, cpu.family, cpu.model) != _EMERALD_RAPIDS:
         return passed(Evidence(CPUINFO, f"{cpu.vendor}, family {cpu.family}, model {cpu.model}"))
-    evidence = [
-        Evidence(f"/proc/{process.pid}/maps", f"{library.path}, UCX {library.version}")
+    old = [
+        (process, library, version)
         for process, settings in jobs.of_processes
         if process.uverbs_files and settings.get(_UCX_ORDERING) is None
         if not maps(process, "libplugin_UCX")
         for library, version in versions_of(process, "libucp")
         if version < _FIRST_ON_EMERALD_RAPIDS
     ]
+    evidence = [
+        Evidence(f"/proc/{process.pid}/maps", f"{library.path}, UCX {library.version}")
+        for process, library, _ in old
+    ]
+    value = "yes" if any(version < _FIRST_WITH_TRY for _, _, version in old) else "try"
     return conclude(
         jobs,
         evidence,
@@ -167,7 +173,7 @@ def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
         "slower PCIe path.",
         fix=job_plan(
             "Use relaxed ordering",
-            f"Set {_UCX_ORDERING}=try in the job script or the image, or use UCX 1.21 or newer",
+            f"Set {_UCX_ORDERING}={value} in the job script or the image, or use UCX 1.21 or newer",
         ),
     )
 

@@ -61,6 +61,15 @@ _TO_GPU = (0x15, 0x08)  # xx101x1
 _ROOT_PORT = (0x1C, 0x01)  # xx111x0
 # Vera's root ports have P2P Completion Redirect as read-only and disabled: kernel_acs_isolated there.
 _VERA_ROOT_PORT = (0x14, 0x01)  # xx1x1x0
+# "PCI/ACS: Fix 'pci=config_acs=' parameter", of 6.15 and of NVIDIA's kernels (NVIDIA/NV-Kernels, pull request
+# 63): before, the option of 6.11 took one port. setpci-acs: kernel-boot/rdma_topo, cmd_setpci_acs.
+_FIRST_WITH_LIST = (6, 15)
+_FOR_OLDER_KERNELS = (
+    "Check that the kernel applied the whole list: rdma_topo check. A list of ports in pci=config_acs= needs "
+    "Linux 6.15, or a kernel that has its fix, as NVIDIA's have.",
+    "On a kernel without it, set the ports after each boot: rdma_topo setpci-acs. It needs ACS at boot, and "
+    "NVreg_GrdmaPciTopoCheckOverride=1. Any program can then cause a fatal hardware error.",
+)
 
 
 @AREA.critical(
@@ -283,6 +292,7 @@ def _shape(examination: Examination) -> _Shape:
 
 def _wrong(examination: Examination, cause: str, evidence: list[Evidence], ports: list[str]) -> Outcome:
     option = command_line_steps(examination, "acs", 'pci=config_acs="…"')
+    version = map_known(examination.node.kernel, lambda kernel: kernel.version)
     # Without -n it changes files below /etc/default/grub.d: the admin decides on that.
     write = "Write it to /etc/default/grub.d/config-acs.cfg, and apply it: rdma_topo write-grub-acs"
     return found(
@@ -292,7 +302,8 @@ def _wrong(examination: Examination, cause: str, evidence: list[Evidence], ports
             "Set ACS as rdma_topo requires",
             "Print the required setting: rdma_topo write-grub-acs -n",
             *((write,) if any(step.file for step in option) else option),
-            "Reboot. pci=config_acs= with a list of ports needs Linux 6.15, or 6.13 with its later fixes.",
+            "Reboot",
+            *(() if known(version, (0, 0)) >= _FIRST_WITH_LIST else _FOR_OLDER_KERNELS),
         ),
         devices=tuple(ports),
     )

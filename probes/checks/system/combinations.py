@@ -14,17 +14,19 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.site import COMPONENTS, components, site
-from probes.base.unknown import Unknown, is_there, known, map_known
+from probes.base.unknown import Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
 from probes.checks.system.site_combinations import devices_on_site, seen_on_site
-from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
+from probes.facts.gpu.generations import is_model
+from probes.facts.gpudirect import parse_driver_version
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import JobSettings, jobs_of
+from probes.queries.jobs import GDAKI, GIN_TYPE, JobSettings, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import ports_of
@@ -33,7 +35,9 @@ from probes.snapshot.examination import Examination
 # What gdrtop has read of versions that do not work together; each function yields it for one combination.
 
 _READ_R595 = "595.91.07"
-_GIN_TYPE, _GDAKI, _GDAKI_MTU = "NCCL_GIN_TYPE", 3, 4096
+_WITHOUT_OVERRIDE, _NEWEST_BRANCH = 595, 620  # branches whose guides name EFA on Grace
+_GDAKI_MTU = 4096
+_GB10, _DIRECT_NIC = (12, 1), "UCX_IB_DIRECT_NIC"
 _RANKS_OF_OVERRUN = 44  # NVIDIA/nccl issue 2186
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
@@ -48,11 +52,6 @@ def _mapped(
             yield settings, process, mapped, version, shown
 
 
-def _ranks(settings: JobSettings) -> int:
-    """Return how many ranks the job's variables name, 0 if none does."""
-    return max(parse_number(settings.get(name) or "") or 0 for name in WORLD_SIZES)
-
-
 def _nccl_between(
     examination: Examination, first: tuple[int, ...], fixed: tuple[int, ...]
 ) -> Iterator[tuple[JobSettings, Process, Evidence]]:
@@ -62,7 +61,7 @@ def _nccl_between(
             yield settings, process, shown
 
 
-def efa_without_override(examination: Examination) -> Iterator[Evidence]:
+def efa_without_override(examination: Examination) -> Iterator[Evidence | Unknown]:
     """Yield the EFA devices outside of any IOMMU group of a coherent machine whose driver has no override."""
     gpus = examination.node.gpus
     efas = known(nics_of(examination, EFA), ())
@@ -74,9 +73,15 @@ def efa_without_override(examination: Examination) -> Iterator[Evidence]:
     functions = functions_of(examination)
     groups = {bdf: functions[bdf].iommu_group for bdf in efas if bdf in functions}
     outside = [bdf for bdf, group in groups.items() if is_there(group) is False]
-    # Other releases of R595 may have the option: without their parameters, only the one that was read counts.
-    is_without = version == _READ_R595 if isinstance(parameters, Unknown) else version.startswith("595.")
-    if outside and is_without:
+    branch = (parse_driver_version(version) or (0,))[0]
+    if not outside or branch < _WITHOUT_OVERRIDE:
+        return
+    if branch > _NEWEST_BRANCH:
+        yield Unknown(Reason.NOT_YET, _PARAMS, f"the newest branch that gdrtop knows is R{_NEWEST_BRANCH}")
+    # Other releases may have the option: without their parameters, only the one that was read counts.
+    elif isinstance(parameters, Unknown) and version != _READ_R595:
+        yield parameters
+    else:
         yield Evidence(_PARAMS, f"driver {version}, without {_OVERRIDE}")
         yield Evidence(f"/sys/bus/pci/devices/{outside[0]}/iommu_group", "not found")
 
@@ -90,11 +95,47 @@ def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
     own = 0 if isinstance(gpus, Unknown) else len(gpus.gpus)
     for settings, process, evidence in _nccl_between(examination, (2, 29, 7), (2, 30, 7)):
         if (
-            process.uverbs_files
-            and _ranks(settings) > own
+            known(process.uverbs_files, ())
+            and world_size(settings) > own
             and parse_number(settings.get("NCCL_PXN_DISABLE") or "") != 1
         ):
             yield evidence
+
+
+def hang_on_spark(examination: Examination) -> Iterator[Evidence]:
+    """Yield jobs on several DGX Sparks with NCCL 2.30.4, unless they disable NVLS."""
+    gpus = examination.node.gpus
+    if isinstance(gpus, Unknown) or not any(gpu.compute_capability == _GB10 for gpu in gpus.gpus):
+        return
+    for settings, process, evidence in _nccl_between(examination, (2, 30, 4), (2, 30, 5)):
+        if (
+            known(process.uverbs_files, ())
+            and world_size(settings) > len(gpus.gpus)
+            and parse_number(settings.get("NCCL_NVLS_ENABLE") or "") != 0
+        ):
+            yield evidence
+
+
+def ucx_with_idle_data_direct(examination: Examination) -> Iterator[Evidence]:
+    """Yield jobs with UCX 1.20 or 1.21 where a NIC with Data Direct has no active port.
+
+    cuda_copy_md.c exports for PCIe each GPU with such a NIC, and only that NIC can register it then; 1.22.0
+    leaves out a NIC without an active port (ib_mlx5dv_md.c, uct_ib_mlx5dv_check_direct_nic).
+    """
+    facts = examination.node.data_direct
+    functions = {} if isinstance(facts, Unknown) else facts.of_devices
+    direct = {name for name, function in functions.items() if known(function, None)}
+    devices = [device for device in examination.topology.devices.values() if device.name in direct]
+    idle = [device for device in devices if device.ports and all(port.is_down for port in device.ports)]
+    if not idle:
+        return
+    port = idle[0].ports[0]
+    state = Evidence(f"{idle[0].sysfs_path}/ports/{port.number}/state", f"{port.state}, with Data Direct")
+    for settings, process, _, version, shown in _mapped(examination, "libucp", "UCX"):
+        is_off = (settings.get(_DIRECT_NIC) or "").strip().lower() in ("n", "no", "off", "0")
+        if (1, 20) <= version < (1, 22) and known(process.uverbs_files, ()) and not is_off:
+            yield shown
+            yield state
 
 
 def spectrum_x(examination: Examination) -> Iterator[Evidence]:
@@ -120,7 +161,7 @@ def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with NIXL 0.10.0 on B200."""
     gpus = examination.node.gpus
     names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
-    if not any("B200" in name and "GB200" not in name for name in names):
+    if not any(is_model(name, "B200") for name in names):
         return
     for _, _, _, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
         if version == (0, 10, 0):
@@ -145,7 +186,7 @@ def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence | Unknown]:
         (port.device.name, port.facts.number): port for port in ports if port.is_ethernet and port.is_active
     }
     for settings, process, evidence in _nccl_between(examination, (2, 28, 7), (2, 31)):
-        if parse_number(settings.get(_GIN_TYPE) or "") != _GDAKI or not known(process.uverbs_files, ()):
+        if gin_type(settings) != GDAKI or not known(process.uverbs_files, ()):
             continue
         hcas = parse_hca_list(settings.get(HCA) or "")
         places = [(device.name, port.number) for device, port in selected_ports(examination, hcas)]
@@ -155,7 +196,7 @@ def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence | Unknown]:
         for port, mtu in small[:1]:
             yield evidence
             netdev = f"/sys/class/net/{known(port.facts.netdev, port.name)}/mtu"
-            yield Evidence(netdev, f"RDMA MTU {mtu}, {settings.values[_GIN_TYPE][1]}")
+            yield Evidence(netdev, f"RDMA MTU {mtu}, {settings.values[GIN_TYPE][1]}")
         if not small:
             yield from (mtu for _, mtu in mtus if isinstance(mtu, Unknown))
 
@@ -171,7 +212,7 @@ def unlimited_stack(examination: Examination) -> Iterator[Evidence]:
     for settings, process, evidence in _nccl_between(examination, (), (2, 28, 3)):
         if (
             process.stack == math.inf
-            and _ranks(settings) >= _RANKS_OF_OVERRUN
+            and world_size(settings) >= _RANKS_OF_OVERRUN
             and parse_number(settings.get("NCCL_MNNVL_ENABLE") or "") != 0
         ):
             yield evidence
@@ -204,7 +245,7 @@ class Combination:
 COMBINATIONS = (
     Combination(
         "r595-efa-grace",
-        "NVIDIA driver 595.91.07, EFA on GB200 or GB300 (P6e)",
+        "NVIDIA driver R595 to R620 without GrdmaPciTopoCheckOverride, EFA on GB200 or GB300 (P6e)",
         "Jobs abort, or use TCP: the driver refuses GPU memory to EFA devices outside of an IOMMU group.",
         "Use a driver of branch R580 with NVreg_GrdmaPciTopoCheckOverride=1",
         "https://github.com/NVIDIA/aicr/issues/2459",
@@ -228,6 +269,48 @@ COMBINATIONS = (
         seen=hang_on_infiniband,
         title="This NCCL version has a known hang with several nodes",
         severity=Severity.NOTE,
+    ),
+    Combination(
+        "nccl-spark-hang",
+        "NCCL 2.30.4 on several DGX Spark (GB10)",
+        "Loading a model with many experts hangs without an error.",
+        "Set NCCL_NVLS_ENABLE=0, or use another version of NCCL",
+        "https://github.com/NVIDIA/nccl/issues/2167",
+        seen=hang_on_spark,
+        title="This NCCL version has a known hang with DGX Spark",
+        severity=Severity.NOTE,
+    ),
+    Combination(
+        "nccl-mlopart",
+        "NCCL 2.30.7 to 2.31, partitions of a GPU (MPS with MLOPart)",
+        "NCCL copies through host memory for them. Its log has “[MLOPart 0]”, which gdrtop read explains.",
+        "Set NCCL_NET_GDR_MLOPART=1, and measure",
+        "https://github.com/NVIDIA/nccl/blob/v2.30.7-1/src/graph/paths.cc",
+    ),
+    Combination(
+        "nccl-ras-crash",
+        "NCCL 2.27.7, and likely others before and after it, with RAS, which is on by default",
+        "Some jobs crash. The backtrace has rasMsgHandlePeersUpdate, which gdrtop read explains.",
+        "Set NCCL_RAS_ENABLE=0",
+        "https://github.com/NVIDIA/nccl/issues/1996",
+    ),
+    Combination(
+        "ucx-idle-data-direct",
+        "UCX 1.20 or 1.21, a NIC with Data Direct whose port is down (GB200, GB300)",
+        "Registering GPU memory with other NICs fails: errno 524, and FORCE_PCIE in the kernel log.",
+        "Use UCX 1.22 or newer, or set UCX_IB_DIRECT_NIC=n",
+        "https://github.com/openucx/ucx/pull/11611",
+        seen=ucx_with_idle_data_direct,
+        title="This UCX version fails while a NIC with Data Direct is down",
+    ),
+    Combination(
+        "nvshmem-memory-peers",
+        "NVSHMEM 3.2 or older, nvidia_peermem on a kernel without memory_peers",
+        "NVSHMEM prints “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.”, and does not "
+        "start.",
+        "Use NVSHMEM 3.3 or newer",
+        "https://github.com/deepseek-ai/DeepEP/pull/151",
+        "nvshmem-memory-peers-missing",
     ),
     Combination(
         "nccl-spectrum-x",
@@ -256,16 +339,16 @@ COMBINATIONS = (
     ),
     Combination(
         "libfabric-grace",
-        "libfabric 2.4.0amzn1.0 on GB200",
-        "Registering GPU memory fails with “Bad address”.",
-        "Use libfabric 2.5.1 or newer",
+        "libfabric before 2.5.0 on EFA without efa_nv_peermem",
+        "Registering GPU memory by its address, as NIXL does, fails with “Bad address”.",
+        "Use libfabric 2.5.0 or newer, or load efa_nv_peermem",
         "https://github.com/ofiwg/libfabric/issues/12019",
     ),
     Combination(
         "gpu-operator-restart",
         "GPU Operator 26.3, a driver pod that restarts under a loaded driver",
         "nvidia-peermem-ctr restarts over and over.",
-        "Use a newer driver image, or drain the node and reboot it",
+        "Drain the node and reboot it",
         "https://github.com/NVIDIA/gpu-operator/issues/2619",
         "k8s-peermem-ctr-crashloop",
     ),
@@ -308,7 +391,7 @@ COMBINATIONS = (
         "ucx-emerald-rapids",
         "UCX before 1.21 on Intel Emerald Rapids",
         "Transfers reach about 16 instead of more than 40 GB/s.",
-        "Set UCX_IB_PCI_RELAXED_ORDERING=try, or use UCX 1.21 or newer",
+        "Set UCX_IB_PCI_RELAXED_ORDERING=try (before UCX 1.15: yes), or use UCX 1.21 or newer",
         "https://github.com/openucx/ucx/pull/10955",
         "ucx-without-relaxed-ordering",
     ),

@@ -151,7 +151,7 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         fix=reboot_plan(
             "Let the driver pod install its modules",
             "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)",
-            "Otherwise use a newer driver image, or drain the node and reboot it",
+            "Otherwise drain the node and reboot it",
             disturbs="every GPU job, because the node is drained",
         ),
         severity=Severity.NOTE if dmabuf is True else None,

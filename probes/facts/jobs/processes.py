@@ -103,6 +103,8 @@ _PC_LIMIT_BYTES = 4096
 _WHEEL_VERSION = r"-(?P<version>[0-9][0-9a-z.]{0,30})\.dist-info"
 _WHEELS = {
     "libnccl": ("/nvidia/nccl/lib/", re.compile(rf"nvidia_nccl_cu\d{{1,3}}{_WHEEL_VERSION}")),
+    # nvidia/cuda_runtime/lib/ up to CUDA 12, nvidia/cu13/lib/ from 13 on.
+    "libcudart": ("/nvidia/cu", re.compile(rf"nvidia_cuda_runtime(?:_cu\d{{1,3}})?{_WHEEL_VERSION}")),
     "mooncake/engine": (
         "/mooncake/",
         re.compile(rf"mooncake_transfer_engine(?:_\w{{1,20}})?{_WHEEL_VERSION}"),

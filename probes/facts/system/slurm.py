@@ -20,6 +20,7 @@ class SlurmFacts:
     config: Maybe[str]  # "/etc/slurm/slurm.conf"; on configless nodes CONFIGLESS
     prologs: Maybe[tuple[str, ...]]  # of all lines, in their order
     propagate_except: Maybe[str]  # PropagateResourceLimitsExcept
+    prolog_flags: Maybe[str] = Unknown(Reason.NOT_THERE, "slurm.conf", "no PrologFlags")
 
 
 UNIT = "slurmd.service"
@@ -32,7 +33,9 @@ _FILE_LIMIT_BYTES = 256 * 1024  # a big cluster lists its nodes in it
 _MAX_INCLUDES = 8
 _MAX_LINES = 16  # of one setting
 # Lines that are read; slurm.conf(5): names and their "=" in any case.
-_SETTING = re.compile(r"\s*(prolog|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE)
+_SETTING = re.compile(
+    r"\s*(prolog(?:flags)?|propagateresourcelimitsexcept)\s*=\s*([^\s#]{1,256})", re.IGNORECASE
+)
 _INCLUDE = re.compile(r"\s*include\s+([\w./-]{1,200})\s*", re.IGNORECASE)
 _RELEASE = re.compile(r"(?:[0-9]+:)?([0-9]{1,4}\.[0-9]{1,4}(?:\.[0-9]{1,4})?)")
 
@@ -53,6 +56,7 @@ def probe(host: Host) -> Maybe[SlurmFacts]:
         config=config,
         prologs=map_known(text, lambda lines: parse_settings(lines, "Prolog")),
         propagate_except=map_known(text, lambda lines: parse_setting(lines, "PropagateResourceLimitsExcept")),
+        prolog_flags=map_known(text, lambda lines: parse_setting(lines, "PrologFlags")),
     )
 
 

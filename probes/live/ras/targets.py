@@ -19,6 +19,7 @@ from probes.host.ras import PORT, parse_addresses
 from probes.live.model.sample import LiveProcess, LiveSample, Role
 from probes.live.processes.job_logs import own_pid, setting
 from probes.nccl.ras import RasProcess
+from probes.nccl.variables.variable import NEWER, is_newer
 
 # When NCCL's RAS service may be asked, because a question can crash or disturb the job.
 #
@@ -136,6 +137,8 @@ def _warnings(job: RasJob, use: RasUse) -> list[str]:
             f"NCCL {job.version}: if a rank does not respond, the query can crash the job"
             " (nccl#1762, fixed in 2.29.2)"
         )
+    if is_newer(version):
+        found.append(f"NCCL {job.version} is {NEWER}; it may have other faults")
     found.append(
         f"NCCL {job.version}: while communicators are created or destroyed, the query can crash a job"
         " with hundreds of GPUs (nccl#2346, open)"

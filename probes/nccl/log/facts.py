@@ -194,6 +194,11 @@ class LogFacts:
         return self.send + self.receive
 
     @property
+    def has_nvlink_between_nodes(self) -> bool:
+        """Whether channels of a job on several nodes use an NVLink domain that spans them."""
+        return self.nvlink_channels > 0 and self.communicators.nodes > 1
+
+    @property
     def first_fatal(self) -> Problem | None:
         """The first error that ends a job."""
         return next((problem for problem in self.problems if problem.severity == "critical"), None)

@@ -20,7 +20,6 @@ UNKNOWN = "unknown"
 """The severity of these."""
 _NOTES = (Weight.NOTE, Weight.HARMLESS)
 _MOST_HOSTS = 4
-_NETWORKS = {"AWS Libfabric": "efa", "Libfabric": "efa"}
 
 
 @frozen
@@ -46,17 +45,15 @@ def problem_of(line: ProblemLine, context: Context, seen: Mention, ranks: tuple[
 
 
 def context_of(
-    versions: Iterable[Mention], settings: Iterable[Setting], networks: Iterable[Mention],
-    nics: Iterable[Mention], beside: frozenset[str]
+    versions: Iterable[Mention], settings: Iterable[Setting], nics: Iterable[Mention],
+    beside: frozenset[str]
 ) -> Context:  # fmt: skip
     """Return what the log says besides a line; of several versions, the oldest counts."""
     numbers = [found for version in versions if (found := version_numbers(version.text))]
-    node = {_NETWORKS[network.text] for network in networks if network.text in _NETWORKS}
-    for suffix, word in (("/RoCE", "roce"), ("/IB", "infiniband")):
-        if any(nic.text.endswith(suffix) for nic in nics):
-            node.add(word)
+    kinds = (("/RoCE", "roce"), ("/IB", "infiniband"))
+    node = frozenset(word for suffix, word in kinds if any(nic.text.endswith(suffix) for nic in nics))
     values = {setting.name: setting.value for setting in settings}
-    return Context(min(numbers, default=None), values, frozenset(node), beside)
+    return Context(min(numbers, default=None), values, node, beside)
 
 
 def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, ...] | None) -> Problem | None:
@@ -64,8 +61,10 @@ def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, .
 
     NCCL before 2.20.3 uses the smaller one; later, both ends can settle on different ones (NVIDIA/nccl#1524).
     """
-    if len({frozenset(of_host) for of_host in mtus.values()}) < 2:
+    kinds = {frozenset(of_host) for of_host in mtus.values()}
+    if len(kinds) < 2:
         return None
+    is_shared = bool(frozenset.intersection(*kinds))  # some NICs of all nodes have the same
     table = codes()["ibv_mtu"]
     sizes = (
         f"{' and '.join(table[mtu].name for mtu in sorted(of_host) if mtu in table)} bytes on {host}"
@@ -77,9 +76,9 @@ def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, .
         "mtu-differs",
         f"Nodes have different MTUs: {join_limited(sizes, _MOST_HOSTS)}",
         "This NCCL uses the smaller one." if is_old else "Both ends of a connection can then use different "
-        "MTUs. Completion errors 1, 9 and 12, fatal events of a queue pair, or a hang follow.",
+        "MTUs. Completion errors 1, 9 and 12, fatal events of a queue pair, or a hang may follow.",
         "Set the same MTU on the RDMA interfaces of all nodes and on the switches: 9000, or at least 4200.",
         seen,
         is_note=is_old,
-        severity=(Weight.NOTE if is_old else Weight.CRITICAL).value,
+        severity=(Weight.NOTE if is_old else Weight.WARNING if is_shared else Weight.CRITICAL).value,
     )  # fmt: skip

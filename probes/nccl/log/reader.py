@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.nccl.log.channels import ChannelLine
-from probes.nccl.log.collect import ALIKE_BYTES, Collector
+from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import LogFacts, LogFile, Place
 from probes.nccl.log.grammar import (
     CUT_MARK,
@@ -18,6 +18,7 @@ from probes.nccl.log.grammar import (
     header_before,
     writer_of,
 )
+from probes.nccl.log.messages import ALIKE_BYTES
 
 _MOST_MESSAGE_BYTES = 2000
 _MOST_FILES = 4096

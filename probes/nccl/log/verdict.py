@@ -85,7 +85,7 @@ def _without_channels(facts: LogFacts) -> LogVerdict:
     if not facts.nccl_lines:
         reasons.append(Reason(f"No NCCL lines found. For the next run, set {NEXT_RUN}"))
         return LogVerdict(State.UNKNOWN, "unknown: not an NCCL log", tuple(reasons))
-    if facts.nvlink_channels and comms.nodes > 1:
+    if facts.has_nvlink_between_nodes:
         nvlink = "Ranks of different nodes reach each other over NVLink (MNNVL), which needs no NIC"
         return LogVerdict(State.UNKNOWN, "not used: channels between nodes use NVLink", (Reason(nvlink),))
     inside = facts.local_channels + facts.nvlink_channels

@@ -10,8 +10,14 @@ from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 
 NEWEST = (2, 32)
-"""The NCCL whose defaults gdrtop assumes where the version is unknown."""
+"""The newest NCCL that gdrtop knows (2.32.7 of November 2026), assumed where the version is unknown."""
+NEWER = f"newer than {'.'.join(map(str, NEWEST))}, the newest that gdrtop knows"
 Version = tuple[int, ...]
+
+
+def is_newer(version: Version) -> bool:
+    """Return whether NCCL is newer than any that gdrtop knows."""
+    return version[:2] > NEWEST
 
 
 class Kind(Enum):

@@ -49,7 +49,7 @@ _COUNTERS = (
     *("**/counters/*", "**/hw_counters/*", "**/statistics/*", "**/aer_dev_*", "**/meminfo"),
     *("**/cgroup.procs", "kernel/mm/memory_peers/**"),
 )
-_SLURM = of_lines(r"(?i)\s*(?:prolog|propagateresourcelimitsexcept)\s*=")
+_SLURM = of_lines(r"(?i)\s*(?:prolog(?:flags)?|propagateresourcelimitsexcept)\s*=")
 FILES: Sequence[Row] = (
     Row("/proc/cmdline", of_text(config_files.kernel_parameters)),
     Row("/proc/cpuinfo", of_text(kernel_files.cpuinfo)),

@@ -89,8 +89,10 @@ _FORMS = re.compile(
             r"[ABHLTVPKM]\d{1,4}[A-Z]{0,2}|G[BHA]\d{2,3}[A-Z]?",
             r"\d{1,7}(?:\.\d{1,4})?(?:[kKMGTP]i?[Bb]?|[KMGT]T?|GT|Gb|W|[kMG]?Hz|m?s|us|ns|[xXCB]|bit|st|nd|rd|th)",
             r"x\d{1,2}|SP\d|\d{1,3}(?:\.\d{1,4}){2}g",  # SUSE's service packs; versions of AWS's efa
-            r"el\d{1,2}(?:_\d{1,2})?|fc\d{2}|amzn\d{1,4}|sles\d{1,2}|deb\d{1,2}u?\d?|ubuntu\d(?:\.\d{1,2})*|p\d|rc\d{1,2}",
+            r"el\d{1,2}(?:_\d{1,2})?|fc\d{2}|amzn\d{1,4}|azl\d{1,2}|sles\d{1,2}|deb\d{1,2}u?\d?|ubuntu\d(?:\.\d{1,2})*|p\d|rc\d{1,2}",
+            r"\d{1,3}(?:\.\d{1,4}){1,2}amzn\d{0,2}(?:\.\d{1,2})?",  # of libfabric, rdma-core and efa by AWS
             r"cu\d{2,3}|python\d(?:\.\d{1,2})?",
+            r"hybrid_ep_cpp(?:\.cpython-\d{3}-(?:x86_64|aarch64)-linux-gnu)?\.so",
             r"(?:nvidia_nccl_cu\d{1,3}|nixl_cu\d{1,3}|mooncake_transfer_engine(?:_(?:cuda13|non_cuda))?)-\d[0-9a-z.]{0,30}\.dist-info",
             r"\.?nixl_cu\d{1,3}(?:\.mesonpy)?\.libs",
             r"lib(?:nccl(?:-net|-tuner)?(?:-(?:aws|ofi|sharp|ucx|spectrum|spcx))?|ibverbs|mlx[45]|cuda|cudart|ucp|uct|ucs|fabric"

@@ -11,7 +11,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, printable
-from probes.nccl.variables.variable import Version
+from probes.nccl.variables.variable import NEWER, Version, is_newer
 
 STATED, OF_JOBS, ASSUMED = "stated", "running jobs", "assumed"  # where a version is from
 
@@ -65,6 +65,11 @@ class Advice:
         undecided = (State.UNKNOWN, State.MEASURE)
         return not self.nothing and all(note.state not in undecided for note in self.notes)
 
+    @property
+    def is_set_by_vendor(self) -> bool:
+        """Return whether the cloud's software sets variables here: that of its network, or /etc/nccl.conf."""
+        return bool(self.vendor) and any(note.state in (State.VENDOR, State.IN_FILE) for note in self.notes)
+
 
 FORMATS = ("shell", "slurm", "k8s", "nccl-conf")
 _WIDTH = 78
@@ -95,17 +100,21 @@ def _heading(advice: Advice, node: str) -> str:
             return f"What {node} needs is unknown: {advice.nothing}."
         return f"Nothing to recommend for {node}: {advice.nothing}."
     count = len(advice.settings)
-    if advice.vendor and not count:
+    if advice.is_set_by_vendor and not count:
         return f"{node} is on {advice.vendor}, whose software sets the variables. Do not add any."
     number = ".".join(map(str, advice.version))
     origin = {STATED: "as stated", OF_JOBS: "of running jobs"}.get(
         advice.version_from, "assumed; use --nccl to set another"
     )
     version = f"NCCL {number}, {origin}"
+    if is_newer(advice.version):
+        version = f"{version}; it is {NEWER}"
     if count:
         cloud = f" on {advice.vendor}" if advice.vendor else ""
         return f"{node} needs {count} variable{'s' * (count > 1)}{cloud} ({version})."
-    if advice.is_complete:
+    if any(note.state is State.FIX_FIRST for note in advice.notes):
+        return f"{node} shows no need for a variable, but fix what is listed below first ({version})."
+    if advice.is_complete and not is_newer(advice.version):
         return f"{node} needs no variable: the defaults are right ({version})."
     return f"{node} shows no need for a variable, but not everything is known ({version})."
 

@@ -2,17 +2,20 @@
 
 Sources: Azure/azhpc-images components/customizations/ndv4.sh, ndv5.sh; aws/aws-ofi-nccl src/platform-aws.cpp
 and doc/efa-env-var.md; GoogleCloudPlatform/container-engine-accelerators gpudirect-rdma/;
-oracle-quickstart/oci-hpc playbooks/roles/nccl-conf/templates, samples/gpu; HewlettPackard/shs-ccl-docs
-ccl_env.sh.
+oracle-quickstart/oci-hpc playbooks/roles/nccl-conf, samples/gpu; oracle-quickstart/oci-hpc-oke
+manifests/nccl-tests; HewlettPackard/shs-ccl-docs ccl_env.sh.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from enum import Enum
 
 from probes.base.evidence import Severity
+from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
+from probes.facts.gpu.generations import is_model
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.platform import Cloud, Provider
 from probes.queries.modules import plugin_only_driver
@@ -22,7 +25,29 @@ from probes.snapshot.examination import Examination
 GIB_SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"
 HPE_SCRIPT = "ccl_env.sh"  # of HewlettPackard/shs-ccl-docs
 _AZURE_FILE = "Azure/azhpc-images, /etc/nccl.conf of ND A100 v4, H100 v5 and H200 v5"
-_ORACLE_FILE = "oracle-quickstart/oci-hpc, /etc/nccl.conf"
+_AZURE_MODELS = ("A100", "H100", "H200")
+
+
+@frozen
+class _OracleGpus:
+    """What Oracle sets on its machines with these GPUs."""
+
+    models: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...]
+    who: str = "Oracle's images set it"
+    source: str = "oracle-quickstart/oci-hpc, /etc/nccl.conf"
+    ignores_affinity: bool = True
+
+
+_TC, _TIMEOUT, _QPS = ("NCCL_IB_TC", "41"), ("NCCL_IB_TIMEOUT", "22"), ("NCCL_IB_QPS_PER_CONNECTION", "4")
+_TESTS = ("Oracle's NCCL tests set it", "oracle-quickstart/oci-hpc-oke, manifests/nccl-tests")
+# No row for GB200: of its machine types, GB200.4 has none of these, and GB200-v2.4 and -v3.4 have them.
+_ORACLE = (
+    _OracleGpus(("A100",), (_TC, _QPS)),
+    _OracleGpus(("H100", "H200", "B200", "B300"), (_TC, _TIMEOUT)),
+    _OracleGpus(("RTX PRO 6000",), (_TC, _TIMEOUT), *_TESTS),
+    _OracleGpus(("GB300",), (_TC, _TIMEOUT, _QPS), *_TESTS, ignores_affinity=False),
+)
 # On EFA the plugin is the network: NCCL's own InfiniBand code does not run.
 PLUGIN_SETS = (
     *("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH"),
@@ -92,27 +117,20 @@ def stack_notes(stack: Stack) -> list[Note]:
 
 def cloud_settings(examination: Examination, cloud: Cloud) -> Iterator[Setting]:
     """Yield the settings of the cloud's own images, as far as they are not NCCL's defaults."""
-    if cloud.provider is Provider.AZURE and _has_gpu(examination, "A100", "H100", "H200"):
+    gpus = examination.node.gpus
+    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
+    if cloud.provider is Provider.AZURE and any(is_model(name, *_AZURE_MODELS) for name in names):
         affinity = "Microsoft's images set it, because a virtual machine's CPU affinity is not the host's"
         ordering = "Microsoft's images set it; virtual machines need relaxed ordering for full bandwidth"
         yield Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE)
         yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE)
-    has_template = _has_gpu(examination, "A100", "H100", "B200", "B300")
     ports = (port for device in examination.topology.devices.values() for port in device.ports)
     has_roce = any(port.link_layer == "Ethernet" for port in ports)
-    if cloud.provider is Provider.ORACLE and has_template and has_roce:
-        why = "Oracle's images set it for their RoCE network"
-        yield Setting("NCCL_IB_TC", "41", why, _ORACLE_FILE)
-        if not _has_gpu(examination, "A100"):
-            yield Setting("NCCL_IB_TIMEOUT", "22", why, _ORACLE_FILE)
-        else:
-            yield Setting("NCCL_IB_QPS_PER_CONNECTION", "4", f"{why}, on A100", _ORACLE_FILE)
-        affinity = "Oracle's images set it: NCCL places its threads by GPU"
-        yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _ORACLE_FILE)
-
-
-def _has_gpu(examination: Examination, *models: str) -> bool:
-    gpus = examination.node.gpus
-    return not isinstance(gpus, Unknown) and any(
-        model in known(gpu.name, "") for gpu in gpus.gpus for model in models
-    )
+    if cloud.provider is Provider.ORACLE and has_roce:
+        rows = (row for row in _ORACLE for name in names if is_model(name, *row.models))
+        for row in itertools.islice(rows, 1):
+            for variable, value in row.settings:
+                yield Setting(variable, value, f"{row.who} for their RoCE network", row.source)
+            if row.ignores_affinity:
+                affinity = f"{row.who}: NCCL places its threads by GPU"
+                yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, row.source)

@@ -13,7 +13,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
 from probes.host.protocol import NoHost
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
+from probes.nccl.variables.catalogue import CATALOGUE, is_known, newest, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
@@ -217,8 +217,9 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
             yield _warning(assignment.line, name, text, fix=f"Write {near}")
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
-            text = f"NCCL does not read {name}"
-            yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin might read it.", variable=name)
+            text = f"NCCL does not read {name} (up to {newest()})"
+            detail = "Only a plugin or a newer NCCL might read it."
+            yield Problem(assignment.line, Severity.NOTE, text, detail, variable=name)
 
 
 def _warning(line: int, variable: str, title: str, detail: str = "", fix: str = "") -> Problem:

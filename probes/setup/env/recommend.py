@@ -8,7 +8,7 @@ from probes.base.evidence import Severity
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.nccl.gdr_settings import INDEX
-from probes.checks.nccl.library import versions_of
+from probes.checks.nccl.library import first_for_gpus, is_older, versions_of
 from probes.checks.nccl.network import HCA
 from probes.checks.nic.port_rates import QUEUE_PAIRS
 from probes.facts.network.routes import Interface
@@ -17,7 +17,7 @@ from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import NEWEST, Version, parse_version
-from probes.queries.jobs import jobs_of
+from probes.queries.jobs import GIN_CLASS, NVSHMEM_CLASS, jobs_of
 from probes.setup.env.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
@@ -36,26 +36,28 @@ _LOCAL_ONLY = (
 )
 FAMILY = "NCCL_IB_ADDR_FAMILY"
 _FINDS_GIDS = (2, 21)
+_FIRST_WITHOUT_VIRBR = (2, 28, 3)
 _IPV4_GID = "0000:0000:0000:0000:0000:ffff:"
 _LINK_LOCAL_GID = "fe80:"
 
 
-def first_choice(interfaces: tuple[Interface, ...]) -> Interface | None:
+def first_choice(interfaces: tuple[Interface, ...], version: Version = NEWEST) -> Interface | None:
     """Return the interface that NCCL takes without NCCL_SOCKET_IFNAME (src/misc/socket.cc).
 
-    The first one whose name begins with ib, else the first one that is neither docker nor lo.
+    The first one whose name begins with ib, else the first one that is neither docker nor lo, nor virbr.
     """
     by_name = [interface for interface in interfaces if interface.name.startswith("ib")]
-    others = [interface for interface in interfaces if not interface.name.startswith(("docker", "lo"))]
+    last = ("docker", "lo") if is_older(version, _FIRST_WITHOUT_VIRBR) else ("docker", "lo", "virbr")
+    others = [interface for interface in interfaces if not interface.name.startswith(last)]
     return next(iter((*by_name, *others)), None)
 
 
-def interface_advice(examination: Examination) -> Setting | Note:
+def interface_advice(examination: Examination, version: Version) -> Setting | Note:
     """Return the interface of the default route if NCCL would take one that other nodes cannot reach."""
     facts, use = examination.interfaces, examination.node.network
     if isinstance(facts, Unknown) or isinstance(use, Unknown) or isinstance(use.default_routes, Unknown):
         return Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")
-    if (chosen := first_choice(facts.interfaces)) is None:
+    if (chosen := first_choice(facts.interfaces, version)) is None:
         return Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")
     why = "which exists on this node only" if chosen.name.startswith(_LOCAL_ONLY) else ""
     if chosen.networks and all(network.startswith(_LINK_LOCAL_IPV4) for network in chosen.networks):
@@ -82,6 +84,7 @@ def _traffic_class(examination: Examination, ports: Mapping[str, RdmaPort]) -> N
     if len(found) == 1 and sum(map(len, found.values())) == len(ports):
         (value,) = found
         text = f"the driver already sets traffic class {value} (DSCP {value >> 2}) on all RoCE traffic"
+        text += f", but not on that of GIN ({GIN_CLASS}) and IBGDA ({NVSHMEM_CLASS})"
         return Note(CLASS, State.NOT_NEEDED, text)
     if found:
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
@@ -179,14 +182,16 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
             for name, value in conf_values(examination).items()
             if not name.startswith("NCCL_DEBUG")
         )
-        return Advice(version, version_from, (), (*stack_notes(stack), *stacked), stack.value, script)
+        of_stack = (*_too_old(examination, version), *stack_notes(stack), *stacked)
+        return Advice(version, version_from, (), of_stack, stack.value, script)
     vendor = "" if isinstance(cloud, Unknown) else cloud.provider.value
     of_cloud = () if isinstance(cloud, Unknown) else cloud_settings(examination, cloud)
     nics = nic_advice(examination)
     named = (part.value[1:].split(",") for part in nics if isinstance(part, Setting) and part.name == HCA)
     ports = roce_ports(examination, next(named, ()))
     parts = [*nics, level_advice(examination, version), *([_gid(ports, version)] if ports else ())]
-    parts += topology_advice(examination), interface_advice(examination)
+    parts += _too_old(examination, version)
+    parts += topology_advice(examination), interface_advice(examination, version)
     parts += [_traffic_class(examination, ports)] if ports else []
     if bonds := [name for name, port in ports.items() if port.bond is not None]:
         # NVIDIA lists the variable under debugging.
@@ -214,6 +219,19 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         if note.variable not in decided or note.state is State.FIX_FIRST
     ]
     return Advice(version, version_from, tuple(settings), tuple(dict.fromkeys(kept)), vendor)
+
+
+def _too_old(examination: Examination, version: Version) -> list[Note]:
+    """Say so if this NCCL does not support the GPUs, or if that is unknown."""
+    needed = first_for_gpus(examination, lambda row: row.first_nccl)
+    if isinstance(needed, Unknown):
+        return [Note("NCCL", State.UNKNOWN, f"which version supports these GPUs is unknown: {needed}")]
+    first, generation = needed
+    if not is_older(version, first):
+        return []
+    here, least = (".".join(map(str, numbers)) for numbers in (version, first))
+    text = f"{here} does not support {generation} GPUs; use {least} or newer"
+    return [Note("NCCL", State.FIX_FIRST, text)]
 
 
 def _why_nothing(examination: Examination) -> str:

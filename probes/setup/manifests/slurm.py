@@ -30,6 +30,10 @@ from probes.setup.manifests.manifest_text import (
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
 
+_RUN_AT_ALLOCATION = frozenset(
+    {"alloc", "contain", "x11", "runinjob", "deferbatch", "nohold", "forcerequeueonfail"}
+)
+"""The words of PrologFlags with which every node runs its Prolog at once: src/common/read_config.c."""
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}", re.ASCII)
 _TYPE = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}", re.ASCII)
 
@@ -241,6 +245,12 @@ def _notes(slurm: Maybe[SlurmFacts], present: tuple[str, ...], pattern: str, is_
         notes.append(
             "jobs get the memlock limit of the submitting shell unless slurm.conf has"
             " PropagateResourceLimitsExcept=MEMLOCK"
+        )
+    flags = known(map_known(slurm, lambda facts: facts.prolog_flags), "").lower().split(",")
+    if _RUN_AT_ALLOCATION.isdisjoint(flags):
+        notes.append(
+            "without PrologFlags=Alloc in slurm.conf, a node runs its Prolog only with the job's first step"
+            " there: it is checked late, or never"
         )
     return notes
 

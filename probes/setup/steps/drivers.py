@@ -9,6 +9,7 @@ from probes.base.evidence import Evidence
 from probes.base.plan import FileChange, Plan, Step, instruction, plan_or_none, sentences
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
+from probes.facts.gpu.generations import generation_named
 from probes.facts.gpudirect import GdrPath
 from probes.facts.gpudirect_probe import FIRST_OPEN_ONLY
 from probes.facts.kernel.modules import PEERMEM
@@ -24,7 +25,8 @@ from probes.setup.situation import Situation, state_of
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
-_FIRST_PEERMEM_DRIVER = 470  # nvidia-peermem's README: it is in the driver from 470 on
+# nvidia-peermem is in the driver from 470 on, whose CUDA is 11.4 (GPU Operator, GPUDirect RDMA).
+_FIRST_PEERMEM_DRIVER = 470
 _EFA = "Install AWS's EFA software as root: efa_installer.sh of aws-efa-installer"
 _CONNECTX_3 = "Install MLNX_OFED 4.9 LTS, the last one for ConnectX-3, from NVIDIA's download page"
 _OFFLINE = "This node has no default route: install from a local mirror, or copy the packages to it."
@@ -98,9 +100,13 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     is_open: Maybe[bool] = True if branch >= FIRST_OPEN_ONLY[0] else driver.is_open
     modules = module_flavor(is_open)
     evidence = (Evidence("NVIDIA driver", f"{version}, {modules}"),)
+    if reason := _too_old(situation.examination, version, branch):
+        return _install_gpu_driver(definition, situation, reason)
     if path is GdrPath.PEERMEM:
         if branch < _FIRST_PEERMEM_DRIVER:
-            reason = f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER}; this is {version}"
+            reason = (
+                f"nvidia_peermem needs driver {_FIRST_PEERMEM_DRIVER} (CUDA 11.4) or newer; this is {version}"
+            )
             return _install_gpu_driver(definition, situation, reason)
         nic_driver = situation.nic_driver
         has_ofed = isinstance(nic_driver, NicDriver) and nic_driver.stack in _PEER_STACKS
@@ -115,6 +121,15 @@ def gpu_driver_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
             StepState.UNKNOWN, f"cannot tell open from proprietary modules: {is_open}", evidence
         )
     return definition.step(StepState.DONE, f"{version} with {modules} is installed", evidence)
+
+
+def _too_old(examination: Examination, version: str, branch: int) -> str:
+    """Return why this driver cannot know a GPU of this node; "": nothing says so."""
+    gpus = examination.node.gpus
+    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
+    rows = ((name, generation_named(name)) for name in names)
+    older = ((name, row.first_branch) for name, row in rows if row is not None and branch < row.first_branch)
+    return next((f"{name} needs driver {first} or newer; this is {version}" for name, first in older), "")
 
 
 def _without_module(definition: StepDefinition, facts: SetupFacts) -> SetupStep:

@@ -190,7 +190,8 @@ STEPS: tuple[StepDefinition, ...] = (
         "The NIC driver comes first: the NVIDIA driver's nvidia_peermem is built against it.",
         function=nic_driver_step),
     BuiltStep("gpu-driver", "Install the NVIDIA driver",
-        "DMA-BUF needs the open kernel modules; nvidia_peermem needs driver 470 or newer.",
+        "DMA-BUF needs the open kernel modules of driver 515.43.04 (CUDA 11.7) or newer; nvidia_peermem needs"
+        " driver 470 (CUDA 11.4) or newer.",
         after=("hardware", "nic-driver"), function=gpu_driver_step),
     CheckedStep("containers", "Set up the Kubernetes operators",
         "Where operators own the drivers, changes on the node itself do not last.",
@@ -270,7 +271,7 @@ STEPS: tuple[StepDefinition, ...] = (
     CheckedStep("nccl", "Check NCCL and its settings",
         "One wrong variable can disable GPUDirect RDMA on a healthy node.",
         done="no NCCL setting prevents GPUDirect RDMA", checks=(
-            *("nccl-*", "ucx-*", "nvshmem-*"),
+            *("nccl-*", "cuda-older-than-gpu", "ucx-*", "nvshmem-*"),
             *("rdma-core-without-dmabuf", "old-userspace-abi", "libibverbs-missing"),
         )),
     BuiltStep("environment", "Set the NCCL environment",

@@ -43,6 +43,7 @@ def _job(
     job: Job | None = None,
     files: Mapping[str, str] | None = None,
     gpu: int = 0,
+    finds: tuple[str, ...] | None = None,
 ) -> Fault:
     """Return a fault that adds a process, of a job of its own or of `job`, after other changes.
 
@@ -57,7 +58,19 @@ def _job(
         for path, text in (files or {}).items():
             tree.add(f"/proc/{pid}/root{path}", text)
 
-    return fault(name, summary, *changes, change, on=on)
+    return fault(name, summary, *changes, change, on=on, finds=finds)
+
+
+def _class_of_ports(tree: Tree) -> None:
+    """Set the traffic class on the ports instead of in the jobs' settings."""
+    tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace("NCCL_IB_TC=106\n", ""))
+    for nic in tree.nics:
+        tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=106\n")
+
+
+def _first_data_direct_down(tree: Tree) -> None:
+    nic = next(nic for nic in tree.nics if nic.name in tree.dma_functions)
+    tree.add_values(port_of(nic), {"state": "1: DOWN", "phys_state": "2: Polling"})
 
 
 def _port_down(tree: Tree) -> None:
@@ -218,6 +231,21 @@ FAULTS += (
          {"WORLD_SIZE": "32"}, nccl=("2.30.4",)),
     _job("mooncake-needs-peermem", "A job's Mooncake needs nvidia_peermem; the node has only DMA-BUF",
          {}, on="pcie-l40s", libraries=(f"{_SITE}/mooncake/engine.so",)),
+    _job("hybrid-ep-needs-peermem", "A job's HybridEP needs nvidia_peermem; the node has only DMA-BUF",
+         {}, on="pcie-l40s",
+         libraries=(f"{_SITE}/hybrid_ep_cpp.cpython-312-x86_64-linux-gnu.so",)),
+    _job("gin-efa-requirements", "A job lets GPUs post to EFA, without the driver option for it",
+         {"NCCL_GIN_TYPE": "5"}, on="aws-p5", nccl=("2.31.2",)),
+    _job("roce-class-of-gpu", "The port's traffic class does not reach a job's GIN queue pairs",
+         {"NCCL_GIN_TYPE": "3"}, _class_of_ports, on="bare-roce", nccl=("2.30.7",)),
+    # NVIDIA/nccl issue 2167.
+    _job("spark-nccl-hang", "A job on several DGX Sparks has NCCL 2.30.4, which was seen to hang",
+         {"WORLD_SIZE": "8"}, on="dgx-spark", nccl=("2.30.4",), finds=("known-bad-combination",)),
+    # openucx/ucx pull request 11611.
+    _job("idle-data-direct", "A NIC with Data Direct is down, and a job has UCX 1.21",
+         {}, _first_data_direct_down, on="gb300", nccl=(), libraries=(f"{_UCX}/libucp.so.0.0.0",),
+         files={f"{_UCX}/pkgconfig/ucx.pc": "Name: ucx\nVersion: 1.21.0\n"},
+         finds=("known-bad-combination",)),
     _job("nixl-ucx-without-cuda", "A job's NIXL uses UCX without its CUDA module",
          {}, libraries=(f"{_SITE}/.nixl_cu12.mesonpy.libs/plugins/libplugin_UCX.so",
                         f"{_SITE}/nixl_cu12.libs/libucp-b39b3ed9.so.0.0.0",
@@ -258,4 +286,8 @@ FAULTS += (
     fault("job-log-gdr-disabled",
           "The job's log says its NICs cannot use GPUDirect RDMA, although the node's NICs can",
           _gdr_disabled),
+    _job("nccl-older-than-gpu", "A job on Rubin GPUs has NCCL 2.30.7, which does not support them",
+         {}, on="vera-rubin", nccl=("2.30.7",)),
+    _job("cuda-older-than-gpu", "A job on B200 GPUs has CUDA 12.4, which does not know them",
+         {}, on="hgx-b200", libraries=("/usr/local/cuda-12.4/lib64/libcudart.so.12.4.127",)),
 )

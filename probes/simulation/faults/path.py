@@ -267,6 +267,14 @@ def _refused(tree: Tree, text: str) -> None:
     log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
 
 
+def _refuse_importer(tree: Tree) -> None:
+    """Log what this driver writes when a NIC driver attaches without peer-to-peer support (nv-dmabuf.c)."""
+    if tree.description.driver.numbers < (580, 65, 6):
+        log(tree, "NVRM: failed to map dynamic attachment with no P2P support", 612.4, 3)
+    else:
+        log(tree, "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page", 612.4, 3)
+
+
 def _dma_unbound(tree: Tree) -> None:
     for path in tree.dma_functions.values():
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
@@ -301,8 +309,7 @@ FAULTS += (
     fault("p2p-topology-refused-force-pcie", "The driver refuses the direct PCIe path between GPU and NIC",
           _refused("topology not supported for mapping type FORCE_PCIE"), on="gb200"),
     fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
-          _refused("importer unable to handle MMIO without struct page"),
-          change_description=_driver_580, on="bare-roce"),
+          _refuse_importer, on="bare-roce"),
     fault("data-direct-old-rdma-core", "rdma-core 50, whose libmlx5 cannot use Data Direct",
           change_description=change_fields(rdma_core=50), finds=("data-direct-unavailable",), on="gb300"),
     fault("data-direct-hidden", "The NICs' DMA functions (Data Direct) are not on the PCI bus",

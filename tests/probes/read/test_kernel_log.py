@@ -39,6 +39,12 @@ def test_a_line_is_explained_once_and_named_by_its_place() -> None:
     assert reading.unread == 1
 
 
+def test_lines_of_one_finding_are_not_explained_again() -> None:
+    lines = [f"NVRM: Xid (PCI:0000:0{number % 8}:00): {number}, NVLink error" for number in range(144, 151)]
+    statements = read("\n".join(lines) + "\n").statements
+    assert [statement.id for statement in statements] == ["xid-nvlink-error"]
+
+
 def test_a_driver_that_started_again_ends_a_refusal() -> None:
     refused = "NVRM: nvidia_p2p_get_pages: PCI topology not supported"
     assert "p2p-topology-refused" in found_in(f"{refused}\n")

@@ -62,10 +62,52 @@ def test_grep_shows_that_what_it_looked_for_is_absent(cut: str) -> None:
     assert read(silent).shown == ("nvidia_peermem is not loaded.",)
 
 
+PROPRIETARY = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n"
+OPEN = PROPRIETARY.replace("x86_64 Kernel", "Open Kernel")
+
+
+def test_without_dmabuf_and_peer_memory_there_is_no_path() -> None:
+    text = f"root@n1:~# lsmod | grep -i peer\nroot@n1:~# cat /proc/driver/nvidia/version\n{PROPRIETARY}"
+    assert found_in(text)["no-gdr-path"].weight is Weight.CRITICAL
+    assert read(text).proven.path == "no-gdr"
+    assert "no-gdr-path" in found_in(WHOLE + PROPRIETARY)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"root@n1:~# lsmod | grep nvidia_peermem\nroot@n1:~# cat x\n{PROPRIETARY}",  # perhaps another module
+        f"root@n1:~# lsmod | grep peer\nroot@n2:~# cat x\n{PROPRIETARY}",  # another node
+        f"root@n1:~# lsmod | grep -v peer\nroot@n1:~# cat x\n{PROPRIETARY}",
+        f"root@n1:~# lsmod | grep peer\nroot@n1:~# cat x\n{OPEN}",
+        f"{WHOLE}nvidia_peermem 20480 0\n{PROPRIETARY}",
+    ],
+)
+def test_a_path_that_may_be_there_is_not_denied(text: str) -> None:
+    assert "no-gdr-path" not in found_in(text)
+    assert read(text).proven.path == "unknown"
+
+
+def test_options_of_grep_are_heeded() -> None:
+    assert read("$ lsmod | grep -v nvidia\n$ date\n").shown == ()
+    assert read("$ lsmod | grep -w nvidia\nnvidia  56823808  9 nvidia_uvm\n$ date\n").shown == (
+        "Loaded: nvidia, nvidia_uvm.",
+    )
+
+
 def test_a_cut_list_does_not_show_that_others_are_absent() -> None:
     assert "not loaded" not in read("$ lsmod | grep mlx\nmlx5_core  2121728  1 mlx5_ib\n").shown[0]
     assert "not loaded" not in read("mlx5_core            2121728  1 mlx5_ib\n").shown[0]
     assert read("root@n1:~# lsmod | grep nvidia_peermem\n").shown == ()  # perhaps cut there
+    assert read("$ lsmod | grep nvidia_peermem\n$ modprobe nvidia_peermem\n").shown == ()  # instructions
+
+
+def test_an_ellipsis_shows_that_a_list_is_cut() -> None:
+    assert "not loaded" not in read(WHOLE.replace("nvidia_uvm ", "...\nnvidia_uvm ")).shown[0]
+
+
+def test_tables_of_rdma_devices_are_no_modules() -> None:
+    assert read("mlx5_0            65536  1000\nbnxt_re0          65536  1000\n").kinds == ()
 
 
 def test_two_peer_memory_modules_are_a_conflict() -> None:

@@ -33,6 +33,12 @@ def test_a_limit_of_locked_memory_is_found(text: str, amount: str, weight: Weigh
     assert statement.weight is weight
 
 
+def test_a_number_is_a_limit_by_the_command_before() -> None:
+    assert "64 KiB" in found_in("u@n1:~$ ulimit -l\n64\n")["memlock-shell"].cause
+    assert read("u@n1:~$ ulimit -l\nunlimited\n").shown == ("Locked memory is not limited.",)
+    assert read("u@n1:~$ nproc\n64\n").kinds == ()
+
+
 def test_without_a_limit_the_text_says_so() -> None:
     text = "core file size              (blocks, -c) 0\nmax locked memory           (kbytes, -l) unlimited\n"
     assert read(text).shown == ("Locked memory is not limited.",)
@@ -74,6 +80,7 @@ def test_an_interface_without_link_is_a_warning() -> None:
     assert read(good).shown == ("ens1np0 has a link of 400 Gb/s.",)
     driver = "driver: mlx5_core\nversion: 24.10-1.1.4\nfirmware-version: 28.43.1014 (MT_0000000838)\n"
     assert "firmware 28.43.1014" in read(driver).shown[0]
+    assert "ethtool -i" not in kinds_of("driver: nvidia\n")  # of YAML
 
 
 def test_errors_of_fabric_manager_are_found() -> None:
@@ -97,6 +104,31 @@ def test_a_real_log_of_fabric_manager() -> None:
     text = machine_file("dmesg/fabricmanager.log").read_text()
     assert kinds_of(text) == {"Fabric Manager log"}
     assert found_in(text)["fabric-manager-error"].weight is Weight.NOTE
+
+
+def test_counters_that_are_not_zero_are_notes() -> None:
+    text = "link mlx5_0/1 rx_write_requests 12 out_of_sequence 3 local_ack_timeout_err 0 \n"
+    statement = found_in(text)["port-counters-not-zero"]
+    assert statement.title == "1 counter of mlx5_0/1 is not 0"
+    assert "out_of_sequence 3 (loses packets)" in statement.cause
+    assert statement.weight is Weight.NOTE
+    assert read(text.replace(" 3 ", " 0 ")).shown == ("All 2 counters of errors and congestion are 0.",)
+    assert kinds_of(text) == {"rdma statistic"}
+
+
+def test_counters_of_an_interface_and_of_perfquery_are_read() -> None:
+    text = "$ ethtool -S ens1np0\nNIC statistics:\n     rx_packets: 12\n     rx_discards_phy: 7\n"
+    assert "of ens1np0" in found_in(text)["port-counters-not-zero"].title
+    text = "# Port counters: Lid 1 port 1 (CapMask: 0x5A00)\nSymbolErrorCounter:..............4\n"
+    assert "has signal errors" in found_in(text)["port-counters-not-zero"].cause
+
+
+def test_the_version_of_the_driver_shows_its_modules() -> None:
+    text = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release\nGCC version:  gcc\n"
+    assert read(text).shown == ("NVIDIA driver 580.65.06, open kernel modules.",)
+    assert found_in(text) == {}
+    closed = text.replace("Open Kernel Module for x86_64", "x86_64 Kernel Module")
+    assert found_in(closed)["dmabuf-needs-open-module"].weight is Weight.NOTE
 
 
 @given(st.text(alphabet="abcdelnqprstuvw 0123456789():=,-_[]/.\n\t", max_size=400))

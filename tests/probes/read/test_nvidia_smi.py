@@ -161,6 +161,13 @@ def test_the_table_and_the_query_of_one_node_add_up() -> None:
     )
 
 
+def test_outputs_of_two_nodes_are_not_mixed() -> None:
+    first = f"root@n1:~# nvidia-smi -q\n{query(bar1='256 MiB')}\n"
+    second = f"root@n2:~# nvidia-smi -q\n{query()}\n"
+    assert "bar1-too-small" in found_in(first + second)
+    assert "bar1-too-small" in found_in(second + first)
+
+
 def links(model: str, *actives: tuple[bool, ...]) -> str:
     lines = []
     for number, states in enumerate(actives):

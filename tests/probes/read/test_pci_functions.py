@@ -103,6 +103,13 @@ def test_a_card_alone_may_be_limited_by_its_slot() -> None:
     assert serious_in(end("12:00.0", GPU, speed="2.5")) == set()  # an idle GPU
 
 
+def test_of_a_tree_without_its_root_port_both_ends_of_a_link_are_not_compared() -> None:
+    cut = tree().partition("10:00.0")
+    text = f"{cut[1]}{cut[2]}".replace("Speed 32GT/s (ok)", "Speed 16GT/s (downgraded)", 1)
+    assert serious_in(text) == set()
+    assert "1 of 1 GPUs share a PCIe switch" in read(text).shown[0]
+
+
 def test_without_root_nothing_is_concluded_from_what_is_missing() -> None:
     denied = f"13:00.0 {NIC}\n{HEAD}\tCapabilities: <access denied>\n\tKernel driver in use: mlx5_core\n"
     assert set(found_in(denied)) == {"lspci-needs-root"}

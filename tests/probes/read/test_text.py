@@ -24,6 +24,10 @@ def read(text: str | bytes, name: str = "text", size: int = 1 << 20) -> Reading:
 
 STAGED = info("NCCL version 2.26.2+cuda12.2", channel(gdr=False))
 GDR = info("NCCL version 2.26.2+cuda12.2", channel())
+MNNVL = info(
+    "comm 0x1 rank 0 nRanks 8 nNodes 2 localRanks 4 localRank 0 MNNVL 1",
+    "Channel 00/0 : 3[3] -> 4[0] via P2P/MNNVL",
+)
 IBSTAT = """\
 CA 'mlx5_0'
 	CA type: MT4129
@@ -39,7 +43,9 @@ CA 'mlx5_0'
 """
 
 
-@pytest.mark.parametrize(("text", "path"), [(STAGED, "host"), (GDR, "gdr"), (STAGED + GDR, "mixed")])
+@pytest.mark.parametrize(
+    ("text", "path"), [(STAGED, "host"), (GDR, "gdr"), (STAGED + GDR, "mixed"), (MNNVL, "nvlink")]
+)
 def test_channels_of_nccl_prove_the_path(text: str, path: str) -> None:
     assert read(text).proven.path == path
 

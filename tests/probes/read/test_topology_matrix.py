@@ -71,6 +71,29 @@ def test_gpus_without_a_near_nic_are_named(text: str) -> None:
     assert found["nic-near-no-gpu"].cause.startswith("bnxt_re0")
 
 
+def test_tables_of_two_nodes_are_read_one_by_one() -> None:
+    good = matrix(4, {})
+    lost = matrix(4, {(0, 2): "SYS", (1, 2): "SYS", (2, 3): "SYS"})
+    statement = found_in(f"{good}\n{lost}")["nvlink-down"]
+    assert statement.place is not None
+    assert statement.place.line == 7
+    assert found_in(f"{lost}\n{good}")["nvlink-down"].place is not None
+
+
+def test_of_a_cut_table_no_nearest_nic_is_concluded() -> None:
+    cut = "\n".join(line[:46] for line in NEAR.splitlines()[:5])  # without NIC1 and NIC2
+    assert set(found_in(cut)) <= {"nearest-nics", "topo-without-legend"}
+    narrow = re.sub(r" +", " ", NEAR).replace("NIC1 NIC2 CPU Affinity NUMA Affinity GPU NUMA ID", "")
+    assert "gpu-nic-cross-socket" not in found_in(narrow)
+    assert "nic-near-no-gpu" not in found_in(narrow)
+    assert "The table is cut: of GPU1, GPU2, GPU3" in read(narrow).shown[0]
+
+
+def test_a_nic_that_is_only_the_second_nearest_is_near_a_gpu() -> None:
+    text = "GPU0 GPU1 NIC0 NIC1 CPU Affinity\nGPU0 X NV4 PIX PXB 0-7\nGPU1 NV4 X PIX PXB 0-7\n"
+    assert "nic-near-no-gpu" not in found_in(text)
+
+
 def test_without_a_legend_the_devices_are_said_to_be_unknown() -> None:
     without = NEAR[: NEAR.index("NIC Legend")]
     assert "topo-without-legend" in found_in(without)

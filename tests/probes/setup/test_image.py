@@ -243,6 +243,9 @@ def test_a_driver_that_is_older_than_the_gpus_does_not_start(tmp_path: Path) -> 
     result = check(tmp_path, "hgx-b200")
     assert result.verdict.state is State.BROKEN
     assert "gpu-driver-start-failed" in found(result)
+    (failed,) = [finding for finding in result.findings if finding.id == "gpu-driver-start-failed"]
+    assert failed.fix is not None
+    assert "Blackwell GPUs are supported from R570 on" in failed.fix.steps[0].why
     (loaded,) = [finding for finding in result.findings if finding.id == "nvidia-not-loaded"]
     assert loaded.part_of == "gpu-driver-start-failed"
     modules(tmp_path)

@@ -146,6 +146,12 @@ def test_a_small_file_that_expands_to_gigabytes_is_read_in_pieces(tmp_path: Path
     assert max(map(len, chunks_of_log(f"{tmp_path}/bomb.gz"))) <= 1 << 20
 
 
+def test_a_long_gzip_member_before_others_ends(tmp_path: Path) -> None:
+    content = bytes((number * 7919) % 251 for number in range(3 << 20))
+    (tmp_path / "members.gz").write_bytes(gzip.compress(content) + gzip.compress(b"end"))
+    assert b"".join(chunks_of_log(f"{tmp_path}/members.gz")) == content + b"end"
+
+
 def test_other_compressions_name_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> object:
         raise ImportError(name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.evidence import Severity
+from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.pci.config_space import Acs, ConfigSpace, acs_flags
 from probes.facts.pci.functions import PciFacts, PciKind
@@ -32,7 +33,7 @@ from tests.probes.checks.pcie.nodes import (
     with_node,
     with_spaces,
 )
-from tests.support.doctor import findings_on
+from tests.support.doctor import examination_of, findings_on
 
 
 @pytest.mark.parametrize("control", [0x00, 0x01, 0x02, 0x10, 0x20, 0x40, 0x73])
@@ -175,6 +176,17 @@ def test_no_step_changes_the_boot_loader() -> None:
     assert fix is not None
     assert all(step.is_instruction for step in fix.steps)
     assert any("rdma_topo write-grub-acs" in step.why for step in fix.steps)
+
+
+@pytest.mark.parametrize(("version", "is_older"), [((6, 14), True), ((6, 15), False), ((7, 0), False)])
+def test_before_linux_6_15_a_list_of_ports_may_be_ignored(version: tuple[int, int], is_older: bool) -> None:
+    """“PCI/ACS: Fix 'pci=config_acs=' parameter” is in 6.15; rdma_topo has setpci-acs for older kernels."""
+    examination = examination_of("gb300+acs-direct-nic")
+    kernel = examination.node.kernel
+    assert not isinstance(kernel, Unknown)
+    fix = finding(with_node(examination, kernel=replace(kernel, version=version)), "acs-direct-nic").fix
+    assert fix is not None
+    assert ("rdma_topo setpci-acs" in "".join(step.why for step in fix.steps)) == is_older
 
 
 def test_vera_root_ports_are_like_graces() -> None:

@@ -36,6 +36,9 @@ def test_interfaces_are_in_the_order_of_their_index(tmp_path: Path) -> None:
     assert first_choice(facts.interfaces) == facts.interfaces[2]  # names that begin with ib come first
     assert first_choice(facts.interfaces[:2]) == facts.interfaces[1]  # docker does not count
     assert first_choice(facts.interfaces[:1]) is None
+    bridge = Interface("virbr0", 2, ("192.168.122.0/24",))
+    assert first_choice((bridge, *facts.interfaces[:2]), (2, 28, 3)) == facts.interfaces[1]
+    assert first_choice((bridge, *facts.interfaces[:2]), (2, 27, 7)) == bridge
 
 
 def test_without_routes_the_interfaces_are_unknown(tmp_path: Path) -> None:

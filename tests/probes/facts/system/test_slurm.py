@@ -53,6 +53,7 @@ def test_all_lines_of_prolog_count_and_the_last_of_others(tmp_path: Path) -> Non
     write(tmp_path, "/etc/slurm/slurm.conf", lines)
     facts = slurm(tmp_path)
     assert facts.prologs == ("/a", "b.sh")
+    assert facts.prolog_flags == "Alloc"
     assert facts.propagate_except == "MEMLOCK"
 
 

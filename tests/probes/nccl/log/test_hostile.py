@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.nccl.log import collect
 from probes.nccl.log.channels import MOST_RANKS
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import Channels, State
+from probes.nccl.log.messages import MOST_ALIKE
 from probes.nccl.log.reader import LogReader
+from probes.nccl.log.tables import MOST_ROWS
 from probes.nccl.log.verdict import verdict_of
 from tests.support.nccl_logs import HEADER, WARNING, channel, info, read
 from tests.support.nccl_versions import TAGS, completion, log_of
@@ -80,13 +81,13 @@ def test_pieces_of_one_size_change_nothing(log: bytes, piece: int) -> None:
 def test_tables_end_and_totals_do_not() -> None:
     ranks = MOST_RANKS + 50
     lines = [f"n{n}:{n + 1}:1 [0] NCCL INFO {channel(peers=f'{n}[0] -> 9[0]')}\n" for n in range(ranks)]
-    lines += [f"{HEADER}NCCL_VARIABLE_{n} set by environment to 1.\n" for n in range(collect.MOST_ROWS + 9)]
+    lines += [f"{HEADER}NCCL_VARIABLE_{n} set by environment to 1.\n" for n in range(MOST_ROWS + 9)]
     lines += [f"{WARNING}problem {'abcdefghij'[n % 10] * (n // 10 + 1)}\n" for n in range(600)]
     facts = read("".join(lines))
     assert facts.send == Channels(gdr=ranks)
     assert len(facts.ranks) == MOST_RANKS
     assert facts.more_ranks
-    assert len(facts.settings) == len(facts.problems) == collect.MOST_ROWS
+    assert len(facts.settings) == len(facts.problems) == MOST_ROWS
     assert facts.left_out > 9
     answer = verdict_of(facts)
     assert answer.state is State.ALL
@@ -95,11 +96,11 @@ def test_tables_end_and_totals_do_not() -> None:
 
 
 def test_a_flood_of_one_warning_hides_no_other() -> None:
-    flood = f"{WARNING}{completion('2.26.2')}\n" * (collect.MOST_ALIKE + 500)
+    flood = f"{WARNING}{completion('2.26.2')}\n" * (MOST_ALIKE + 500)
     facts = read(flood + f"{WARNING}Call to ibv_modify_qp failed with error Timeout\n")
     assert [problem.kind for problem in facts.problems] == ["completion-12", "connect-queue"]
-    assert [problem.seen.count for problem in facts.problems] == [collect.MOST_ALIKE + 500, 1]
-    assert facts.problems[0].seen.last.line == collect.MOST_ALIKE + 500
+    assert [problem.seen.count for problem in facts.problems] == [MOST_ALIKE + 500, 1]
+    assert facts.problems[0].seen.last.line == MOST_ALIKE + 500
     assert facts.left_out == 0
 
 

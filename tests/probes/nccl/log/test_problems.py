@@ -180,6 +180,8 @@ def test_nodes_with_different_mtus_are_named_first() -> None:
     (old, _) = problems(f"NCCL version 2.19.3+cuda12.2\n{log}")
     assert (old.severity, old.is_note) == ("note", True)
     assert len(problems(queue_pair("node2", 5) + queue_pair("node4", 5) + RETRY)) == 1
+    mixed, _ = problems(f"{log}{queue_pair('node2', 5)}")
+    assert (mixed.severity, "1024 and 4096 bytes on node2" in mixed.title) == ("warning", True)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.system.platform import Cloud, Provider
-from probes.setup.env.advice import State
+from probes.setup.env.advice import Advice, State, lines_of
 from probes.setup.env.clouds import GIB_SCRIPT
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
@@ -17,6 +19,7 @@ from tests.support.nccl_xml import pairs_below_switches
 
 AZURE, GOOGLE = Cloud(Provider.AZURE, ""), Cloud(Provider.GOOGLE, "")
 ORACLE, AWS = Cloud(Provider.ORACLE, ""), Cloud(Provider.AWS, "p5.48xlarge")
+ORACLES = (*("NCCL_IB_TC", "NCCL_IB_TIMEOUT", "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IGNORE_CPU_AFFINITY"),)
 NDV5 = "/opt/microsoft/ndv5/topo.xml"
 
 
@@ -108,3 +111,39 @@ def test_a_cloud_advises_only_for_machines_whose_images_set_it() -> None:
     assert a100["NCCL_IB_QPS_PER_CONNECTION"] == "4"
     assert "NCCL_IB_TIMEOUT" not in a100
     assert "NCCL_IB_TC" not in advice_for("pcie-l40s", cloud=ORACLE)[1]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("NVIDIA H200", {"NCCL_IB_TC", "NCCL_IB_TIMEOUT", "NCCL_IGNORE_CPU_AFFINITY"}),
+        ("NVIDIA B200", {"NCCL_IB_TC", "NCCL_IB_TIMEOUT", "NCCL_IGNORE_CPU_AFFINITY"}),
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            {"NCCL_IB_TC", "NCCL_IB_TIMEOUT", "NCCL_IGNORE_CPU_AFFINITY"},
+        ),
+        ("NVIDIA GB300", {"NCCL_IB_TC", "NCCL_IB_TIMEOUT", "NCCL_IB_QPS_PER_CONNECTION"}),
+        ("NVIDIA GB200", set()),  # its machine types differ, and no file of the node names it
+    ],
+)
+def test_oracle_sets_variables_by_machine(gpu: str, expected: set[str]) -> None:
+    """oracle-quickstart/oci-hpc, nccl-conf files and templates; oci-hpc-oke, manifests/nccl-tests."""
+    advice, settings = advice_for(with_gpus(changed("oci-h100", bare), gpu), cloud=ORACLE)
+    assert {name for name in settings if name in ORACLES} == expected
+    assert "Do not add any" not in heading(advice)
+
+
+def heading(advice: Advice) -> str:
+    return " ".join(line.removeprefix("# ") for line in lines_of(advice, "this node", "shell"))
+
+
+def bare(tree: Tree) -> None:
+    """Replace the cloud's file by one that only logs."""
+    tree.add("/etc/nccl.conf", "NCCL_DEBUG=WARN\n")
+
+
+def test_the_clouds_software_is_named_only_where_it_sets_something() -> None:
+    assert "whose software sets the variables" in heading(advice_for("oci-h100", cloud=ORACLE)[0])
+    for cloud in (AZURE, ORACLE):
+        advice, _ = advice_for(with_gpus(changed("oci-h100", bare), "NVIDIA GB200"), cloud=cloud)
+        assert "whose software" not in heading(advice)

@@ -14,7 +14,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.nccl.variables.catalogue import CATALOGUE
 from probes.nccl.variables.variable import parse_version
 from probes.queries.finding import Status
-from probes.setup.env.advice import Note, Setting, State
+from probes.setup.env.advice import Note, Setting, State, lines_of
 from probes.setup.env.nics import nic_advice
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
@@ -51,6 +51,28 @@ def test_an_infiniband_node_needs_nothing(name: str) -> None:
     assert all(note.state is State.NOT_NEEDED for note in advice.notes)
 
 
+@pytest.mark.parametrize(
+    ("node", "version", "first"),
+    [
+        ("vera-rubin", "2.31.2", "2.32.3"),
+        ("vera-rubin", "2.32.3", ""),
+        ("vera-rubin", "2.32", ""),  # each release of 2.32
+        ("hgx-b200", "2.24", "2.25.1"),
+        ("aws-p6-b300", "2.24", "2.25.1"),
+        ("hgx-b200", "2.27", ""),
+    ],
+)
+def test_the_defaults_are_not_called_right_for_an_nccl_without_the_gpu(
+    node: str, version: str, first: str
+) -> None:
+    advice, _ = advice_for(node, version)
+    notes = [note for note in advice.notes if note.variable == "NCCL"]
+    assert [note.state for note in notes] == ([State.FIX_FIRST] if first else [])
+    assert all(f"use {first} or newer" in note.text for note in notes)
+    if first:
+        assert "are right" not in " ".join(lines_of(advice, node, "shell"))
+
+
 def test_a_level_for_gpus_across_sockets_is_measured_before_it_is_set() -> None:
     """GPU2 and GPU3 have no NIC on their socket and no NVLink; GPU0 and GPU1 are at PIX."""
     advice, settings = advice_for("pcie-l40s")
@@ -80,6 +102,12 @@ def test_an_old_nccl_needs_the_index_of_the_gid() -> None:
     assert advice_for("pcie-l40s", "2.20")[1]["NCCL_IB_GID_INDEX"] == "3"
     assert "NCCL_IB_GID_INDEX" not in advice_for("pcie-l40s", "2.21")[1]
     assert "NCCL_IB_GID_INDEX" not in advice_for("hgx-h100", "2.20")[1]  # RoCE on the storage NICs only
+
+
+def test_the_class_of_the_ports_is_not_that_of_queue_pairs_of_gpus() -> None:
+    note = note_on(advice_for("bare-roce+roce-class-of-gpu")[0], "NCCL_IB_TC")
+    assert note.state is State.NOT_NEEDED
+    assert "not on that of GIN (NCCL_GIN_IB_TC)" in note.text
 
 
 def test_ipv6_only_needs_the_address_family() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from probes.base.unknown import Reason, Unknown
@@ -47,6 +49,30 @@ def test_a_healthy_node_only_has_to_be_measured_rebooted_and_reported() -> None:
     assert guide.next_step is not None
     assert guide.next_step.id == "measure-host"
     assert not guide.is_finished
+
+
+@pytest.mark.parametrize(
+    ("node", "version", "first"),
+    [
+        ("hgx-b200", "565.57.01", 570),
+        ("hgx-b200", "570.86.15", 0),
+        ("hgx-b300", "575.64.05", 580),
+        ("hgx-b300", "580.82.07", 0),
+        ("vera-rubin", "595.45.04", 610),
+        ("hgx-h100", "550.54.14", 0),
+    ],
+)
+def test_a_driver_without_the_gpu_is_to_be_replaced(node: str, version: str, first: int) -> None:
+    """g_nv_name_released.h of the open modules by tag: which GPUs a driver lists."""
+    host = SimulatedHost(node)
+    examination = examine(host)
+    situation = read_situation(host, examination)
+    assert not isinstance(situation.gpu_driver, Unknown)
+    older = replace(situation, gpu_driver=replace(situation.gpu_driver, version=version))
+    guide = build_guide(older, findings(examination), (), SetupRecord(), FIRST_BOOT)
+    state, reason = state_of(guide, "gpu-driver")
+    assert (state is StepState.TO_DO) == bool(first)
+    assert (f"needs driver {first} or newer; this is {version}" in reason) == bool(first)
 
 
 def test_a_node_whose_faults_are_skipped_is_not_simply_set_up() -> None:
