@@ -421,9 +421,9 @@ source = "sample/plugin main.c"
 COUNTER = Recipe(
     (
         Change(
-            "probes/facts/rdma/port_health.py",
-            '    _mlx5("sample_resent", column=_RETRANS, rise=_LOST_AND_RESENT, is_expected=False),\n',
-            before="    # sw/rxe/rxe_hw_counters.c",
+            "probes/facts/rdma/port_counters.txt",
+            "HARDWARE sample_resent - RETRANSMITS lost-and-resent\n",
+            before="# sw/rxe/rxe_hw_counters.c",
         ),
         Change(
             "probes/simulation/node/devices/ports.py", '    "sample_resent",\n', after="HW_COUNTERS = (\n"
@@ -445,8 +445,8 @@ def test_sample_packets_that_were_sent_again() -> None:
         "tests/probes/live/events/test_ports.py",
         "tests/probes/live/test_ports.py",
     ),
-    {"probes/facts/rdma/port_health.py": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
-    others=("probes/live/model/explanations.toml",),
+    {"probes/facts/rdma/port_counters.txt": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
+    others=("probes/facts/rdma/port_health.py", "probes/live/model/explanations.toml"),
 )
 QUESTION = Recipe(
     (
