@@ -33,6 +33,10 @@ def test_no_explanation_of_an_event_has_a_replaced_phrase() -> None:
     assert not [text for table in tables for text in table.values() if PHRASES.search(text)]
 
 
+def test_no_use_of_a_module_has_a_replaced_phrase() -> None:
+    assert not PHRASES.search((ROOT / "probes/facts/kernel/ladder.txt").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("package", ["probes", "widgets", "tui"])
 def test_no_string_or_docstring_has_a_replaced_phrase(package: str) -> None:
     found = [
