@@ -78,10 +78,12 @@ def sample_port_without_lid(examination: Examination) -> Outcome:
 ''',
         ),
         Change(
-            "probes/simulation/faults/nic.py",
-            """    fault("sample-port-without-lid", "A port (mlx5_2) has no LID", _port("mlx5_2", lid="0x0")),
+            "probes/simulation/faults/nic.toml",
+            """
+[sample-port-without-lid]
+summary = "A port (mlx5_2) has no LID"
+port.mlx5_2 = {lid = "0x0"}
 """,
-            before=")\n",
         ),
         Change(
             "tests/probes/checks/nic/test_port_state.py",
@@ -106,7 +108,7 @@ def test_sample_a_port_without_a_lid() -> None:
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "no check has the id ['sample-port-without-lid'], which a fault finds",
         ),
-        "probes/simulation/faults/nic.py": (
+        "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "add a fault to probes/simulation/faults/ that finds",
         ),
@@ -117,15 +119,13 @@ def test_sample_a_port_without_a_lid() -> None:
 FAULT = Recipe(
     (
         Change(
-            "probes/simulation/faults/nic.py",
-            """    fault(
-        "sample-port-polling",
-        "The port of mlx5_4 looks for its peer",
-        _port("mlx5_4", state="1: DOWN", phys_state="2: Polling"),
-        finds={"ib-port-not-active"},
-    ),
+            "probes/simulation/faults/nic.toml",
+            """
+[sample-port-polling]
+summary = "The port of mlx5_4 looks for its peer"
+finds = ["ib-port-not-active"]
+port.mlx5_4 = {state = "1: DOWN", phys_state = "2: Polling"}
 """,
-            before=")\n",
         ),
         Change(
             "tests/probes/checks/nic/test_port_state.py",
@@ -144,12 +144,12 @@ def test_sample_a_port_that_polls() -> None:
         "sample or lost or names",
     ),
     {
-        "probes/simulation/faults/nic.py": (
+        "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/nic/test_port_state.py::test_sample_a_port_that_polls",
             "sample-port-polling",
         )
     },
-    others=("probes/simulation/faults/live.py",),
+    others=tuple(f"probes/simulation/faults/{name}.py" for name in ("fault", "live", "nic")),
 )
 PROBE = Recipe(
     (
@@ -271,7 +271,7 @@ def test_sample_one_line_is_kept() -> None:
     },
     others=(
         "probes/recording/redaction/basic_rules.py",
-        "probes/recording/redaction/tokens.py",
+        "probes/recording/redaction/forms.txt",
         "tests/probes/recording/test_redaction_checks.py",
     ),
 )
@@ -1201,13 +1201,13 @@ def _sample_smb(tree: Tree) -> None:
 METRIC = Recipe(
     (
         Change(
-            "probes/metrics/metric_list.py",
-            'SAMPLE = Metric("gdrtop_sample_nics", "RDMA NICs of this node.")\n',
-            after='NICS_DIRECT = Metric("gdrtop_nics_direct", "NICs that serve these GPUs.")\n',
+            "probes/metrics/metrics.toml",
+            'gdrtop_sample_nics = "RDMA NICs of this node."\n',
+            after="[gauge]\n",
         ),
         Change(
             "probes/metrics/metrics.py",
-            "        family(metric_list.SAMPLE, [({}, len(seen.examination.topology.nics))]),\n",
+            '        _family("sample_nics", [({}, len(seen.examination.topology.nics))]),\n',
             after="        *_judged(seen),\n",
         ),
         Change(
@@ -1228,14 +1228,13 @@ def test_the_nics_of_a_sample_are_counted() -> None:
     {
         "probes/metrics/metrics.py": (
             "tests/probes/metrics/test_metrics.py",
-            "metric_list.py and families() of probes/export/ differ",
+            "metrics.toml and families() of probes/metrics/ differ",
         ),
         "tui/manual/metrics.md": (
             "tests/probes/metrics/test_metrics.py",
             "add a row to tui/manual/metrics.md for {'gdrtop_sample_nics'}",
         ),
     },
-    others=("probes/metrics/metric_list.py",),
 )
 NIC_FAMILY = Recipe(
     (

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.toml import read_toml
+from probes.base.data_files import read_toml
 from probes.messages.catalogue import catalogue, codes
 from tests.support.sources import constants
 

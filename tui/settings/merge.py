@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TypeVar
 
+from probes.base.data_files import parse_toml
 from probes.base.site import COMPONENTS, Silence, SiteCombination, VersionRange, parse_range
 from probes.base.text import did_you_mean, printable
-from probes.base.toml import parse_toml
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (

@@ -8,8 +8,8 @@ import re
 import threading
 from collections.abc import Iterator
 
+from probes.base.data_files import parse_toml
 from probes.base.text import printable
-from probes.base.toml import parse_toml
 from probes.host.trusted_path import is_root, require_path
 from tui.files import NotWritten
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root

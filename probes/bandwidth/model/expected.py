@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from probes.bandwidth.model.limits import payload_share
+from probes.base.data_files import parse_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.toml import parse_toml
 from probes.facts.pci.functions import link_gbps
 
 MAX_TABLE_BYTES = 256 << 10

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 from enum import Enum
 from functools import cache
-from pkgutil import get_data
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -133,7 +133,7 @@ OTHER_NIC_KINDS = {
 def _patterns() -> tuple[tuple[LogKind, re.Pattern[str]], ...]:
     """Return the compiled patterns, which take a hundredth of a second: most logs have no relevant line."""
     found = []
-    for line in (get_data(__package__, "log_forms.txt") or b"").decode().splitlines():
+    for line in read_text(__package__, "log_forms.txt").splitlines():
         kind, _, form = line.partition(" ")
         if kind != "#":
             for part, pattern in _PARTS.items():

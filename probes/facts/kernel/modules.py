@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from pkgutil import get_data
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, because, known, map_known
@@ -115,7 +115,7 @@ class ModuleFacts:
 
 CORE_LADDER = ("ib_core", *CONNECTX.modules, "nvidia", "nvidia_uvm", PEERMEM)
 
-_LINES = (get_data(__package__, "ladder.txt") or b"").decode().splitlines()[1:]
+_LINES = read_text(__package__, "ladder.txt").splitlines()[1:]
 _ROWS = [(*names.split(), why) for names, _, why in (line.partition(": ") for line in _LINES)]
 USUAL_NEEDS = {name: tuple(needs) for name, *needs, _ in _ROWS}
 """Dependencies for a node without modules.dep, in load order."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from enum import Enum
 from functools import cache, partial
-from pkgutil import get_data
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
@@ -116,7 +116,7 @@ _RISES = {
 
 def _read_counters() -> tuple[PortCounter, ...]:
     """Return the rows of port_counters.txt."""
-    lines = (get_data(__package__, "port_counters.txt") or b"").decode().splitlines()
+    lines = read_text(__package__, "port_counters.txt").splitlines()
     return tuple(_counter(*line.split()) for line in lines if not line.startswith("#"))
 
 

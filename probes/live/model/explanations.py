@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Severity
 from probes.facts.rdma.port_health import Harm
 from probes.live.model.sample import EventKind, LiveEvent, PathWord
@@ -12,8 +13,6 @@ from probes.live.model.sample import EventKind, LiveEvent, PathWord
 
 @cache
 def _texts() -> Mapping[str, Mapping[str, str]]:
-    from probes.base.toml import read_toml  # most samples have no event
-
     return read_toml("probes.live.model", "explanations.toml")
 
 
