@@ -696,17 +696,20 @@ PAGE = Recipe(
 COMBINATION = Recipe(
     (
         Change(
-            "probes/checks/system/combinations.py",
-            """    Combination(
-        "sample",
-        "Sample 1.0 on samples",
-        "Nothing works.",
-        "Use Sample 1.1",
-        "https://example.com/sample",
-        seen=sample,
-    ),
+            "probes/checks/system/combinations.toml",
+            """[sample]
+components = "Sample 1.0 on samples"
+symptom = "Nothing works."
+cure = "Use Sample 1.1"
+source = "https://example.com/sample"
+
 """,
-            after="COMBINATIONS = (\n",
+            before="[r595-efa-grace]\n",
+        ),
+        Change(
+            "probes/checks/system/combinations.py",
+            '    "sample": sample,\n',
+            after="_SEEN: dict[str, Seen] = {\n",
         ),
         Change(
             "probes/checks/system/combinations.py",
