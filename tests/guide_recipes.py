@@ -321,9 +321,9 @@ EVENT = Recipe(
             before="    SAMPLES_MISSED =",
         ),
         Change(
-            "probes/live/model/explanations.py",
-            '    EventKind.SAMPLE: "A client in the kernel came or went.",\n',
-            before="    EventKind.SAMPLES_MISSED:",
+            "probes/live/model/explanations.toml",
+            'sample = "A client in the kernel came or went."\n',
+            before="samples-missed =",
         ),
         Change(
             "probes/live/events/detectors.py",
@@ -372,7 +372,7 @@ def test_sample_a_client_in_the_kernel_is_an_event() -> None:
             "tests/tui/commands/test_schema.py",
             "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
         ),
-        "probes/live/model/explanations.py": (
+        "probes/live/model/explanations.toml": (
             "tests/probes/live/events/test_node.py::test_sample_a_client_in_the_kernel_is_an_event",
             "not enough values to unpack",
         ),
@@ -429,9 +429,9 @@ source = "sample/plugin main.c"
 COUNTER = Recipe(
     (
         Change(
-            "probes/facts/rdma/port_health.py",
-            '    _mlx5("sample_resent", column=_RETRANS, rise=_LOST_AND_RESENT, is_expected=False),\n',
-            before="    # sw/rxe/rxe_hw_counters.c",
+            "probes/facts/rdma/port_counters.txt",
+            "HARDWARE sample_resent - RETRANSMITS lost-and-resent\n",
+            before="# sw/rxe/rxe_hw_counters.c",
         ),
         Change(
             "probes/simulation/node/devices/ports.py", '    "sample_resent",\n', after="HW_COUNTERS = (\n"
@@ -453,8 +453,8 @@ def test_sample_packets_that_were_sent_again() -> None:
         "tests/probes/live/events/test_ports.py",
         "tests/probes/live/test_ports.py",
     ),
-    {"probes/facts/rdma/port_health.py": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
-    others=("probes/live/model/explanations.py",),
+    {"probes/facts/rdma/port_counters.txt": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
+    others=("probes/facts/rdma/port_health.py", "probes/live/model/explanations.toml"),
 )
 QUESTION = Recipe(
     (
@@ -1350,11 +1350,7 @@ def test_a_sample_is_printed() -> None:
 )
 KERNEL_MESSAGE = Recipe(
     (
-        Change(
-            "probes/facts/kernel/log.py",
-            '    (LogKind.NIC_POWER, rf"{_MLX}: sample alarm"),\n',
-            before="    (\n        LogKind.NIC_LINK,",
-        ),
+        Change("probes/facts/kernel/log_forms.txt", "NIC_POWER {mlx}: sample alarm\n", before="NIC_LINK \\S"),
         Change(
             "tests/probes/facts/kernel/test_log.py",
             """        ("mlx5_core 0000:5c:00.0: sample alarm", LogKind.NIC_POWER, "0000:5c:00.0"),
@@ -1363,8 +1359,8 @@ KERNEL_MESSAGE = Recipe(
         ),
     ),
     ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
-    {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
-    others=("probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
+    {"probes/facts/kernel/log_forms.txt": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
+    others=("probes/facts/kernel/log.py", "probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
 )
 RECIPES = {
     "a check": CHECK,

@@ -16,7 +16,7 @@ from probes.checks.registry import findings
 from probes.checks.system.combinations import _NEWEST_BRANCH
 from probes.facts.pci.functions import generation, link_gbps
 from probes.facts.system.packages import Distribution, parse_distribution
-from probes.live.ras.policy import RasJob, RasUse, decide
+from probes.live.ras.targets import RasJob, RasUse, decide
 from probes.nccl.log.grammar import distance_word
 from probes.nccl.variables.catalogue import newest, parameters
 from probes.nccl.variables.variable import NEWEST, parse_version

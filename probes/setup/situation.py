@@ -22,8 +22,14 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
 from probes.facts.system import kubernetes, platform, slurm
-from probes.facts.system.kubernetes import ContainerMessage, KubernetesFacts, message_of
-from probes.facts.system.kubernetes_objects import ContainerState, GpuOperator, NetworkOperator
+from probes.facts.system.kubernetes import (
+    ContainerMessage,
+    ContainerState,
+    GpuOperator,
+    KubernetesFacts,
+    NetworkOperator,
+    message_of,
+)
 from probes.facts.system.platform import Cloud
 from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of

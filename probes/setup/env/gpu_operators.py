@@ -13,7 +13,7 @@ from probes.base.evidence import Severity
 from probes.base.text import join_limited, printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_OPEN_ONLY
+from probes.facts.gpudirect_probe import FIRST_OPEN_ONLY
 from probes.queries.modules import ofed_of
 from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.yaml_tree import Mapping, Scalar, flag_at, map_at, text_at, value_at

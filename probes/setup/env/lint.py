@@ -12,7 +12,7 @@ from probes.base.frozen import frozen
 from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
-from probes.host.no_host import NoHost
+from probes.host.protocol import NoHost
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import CATALOGUE, is_known, newest, similar_name
 from probes.nccl.variables.variable import Kind, Variable, Version, parse_version

@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, FIRST_OPEN_ONLY
+from probes.facts.gpudirect_probe import FIRST_DMABUF_DRIVER, FIRST_OPEN_ONLY
 from probes.facts.pci.functions import PciFunction
 from probes.facts.pci.nic_families import CONNECTX, OTHER_VERBS_MODULES, VERBS_MODULES
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts

@@ -27,7 +27,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.kubernetes_objects import GpuOperator
+from probes.facts.system.kubernetes import GpuOperator
 from probes.facts.system.packages import Distribution, Family
 from probes.queries.modules import has_efa_only, ofed_of, plugin_only_driver
 from probes.setup.situation import PathChoice, Situation, choose_path
