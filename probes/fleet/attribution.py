@@ -13,6 +13,7 @@ from enum import Enum
 from statistics import median, median_high
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Unknown, known
 from probes.fleet.rails import RailLeaves
 
@@ -134,9 +135,7 @@ def suspects(results: Sequence[PairResult]) -> tuple[str, ...]:
 def attribute(results: Sequence[PairResult]) -> Attribution:
     """Return what the slow and the failed tests have in common."""
     references = _references(results)
-    groups: dict[tuple[PairMemory, int], list[PairResult]] = {}
-    for result in results:
-        groups.setdefault((result.memory, result.rail), []).append(result)
+    groups = grouped(((result.memory, result.rail), result) for result in results)
     several = len({rail for _, rail in groups}) > 1
     found: list[Culprit] = []
     left: dict[PairMemory, list[PairResult]] = {memory: [] for memory in PairMemory}
@@ -223,10 +222,7 @@ def _slow_nics(
     group: Sequence[PairResult], reference: float | None
 ) -> tuple[list[Culprit], list[PairResult]]:
     """Return the slow NICs of one rail, worst first, and the tests of no slow NIC."""
-    tests: dict[str, list[int]] = {}
-    for number, result in enumerate(group):
-        for end in result.ends:
-            tests.setdefault(end.node, []).append(number)
+    tests = grouped((end.node, number) for number, result in enumerate(group) for end in result.ends)
     is_bad = [_is_bad(result, reference) for result in group]
     total = {node: len(numbers) for node, numbers in tests.items()}
     bad = {node: sum(is_bad[number] for number in numbers) for node, numbers in tests.items()}
@@ -260,9 +256,7 @@ def _culprits(parts: Sequence[Culprit], results: Sequence[PairResult]) -> tuple[
     for result in results:
         for end in result.ends:
             rails.setdefault((end.node, result.memory), set()).add(result.rail)
-    by_node: dict[tuple[str, PairMemory], list[Culprit]] = {}
-    for part in parts:
-        by_node.setdefault((part.node, part.memories[0]), []).append(part)
+    by_node = grouped(((part.node, part.memories[0]), part) for part in parts)
     places: dict[tuple[Place, str, int | None], list[Culprit]] = {}
     for (node, memory), own in by_node.items():
         is_node = node and len(own) > 1 and 2 * len(own) > len(rails[node, memory])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import TypeVar
 
+from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, Difference, FleetRank, NodeSample, Silence
@@ -48,9 +49,7 @@ def _different(
     if odd is None:
         return
     rest = f"the other {len(members) - len(odd[0])} ranks of this job {phrase(odd[1], True)}"
-    groups: dict[tuple[str, H | None], list[FleetRank]] = {}
-    for rank in odd[0]:
-        groups.setdefault((rank.node, value(rank)), []).append(rank)
+    groups = grouped(((rank.node, value(rank)), rank) for rank in odd[0])
     for (node, here), group in sorted(groups.items(), key=lambda item: len(item[1])):
         assert here is not None
         all_are_likely = aspect == "path" and all(rank.process.path.is_likely for rank in group)

@@ -7,6 +7,7 @@ from enum import Enum
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca
@@ -114,11 +115,9 @@ def devices_of(ports: Iterable[Port]) -> tuple[str, ...]:
 
 def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
     """Group ports by board (PSID), without ports of an unknown board."""
-    boards: dict[str, list[Port]] = {}
-    for port in ports:
-        if not isinstance(port.device.board_id, Unknown):
-            boards.setdefault(port.device.board_id, []).append(port)
-    return boards
+    return grouped(
+        (port.device.board_id, port) for port in ports if not isinstance(port.device.board_id, Unknown)
+    )
 
 
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:

@@ -11,6 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciKind
@@ -159,9 +160,7 @@ class Topology:
         for gpu in self.gpus:
             alike = places[gpu.id], nccl.peers(gpu.id) | {gpu.id}, nccl.by_cpu_link(gpu.id)
             gpus.setdefault(alike, []).append(gpu.id)
-        nics: dict[object, list[str]] = {}
-        for nic in self.nics:
-            nics.setdefault((places[nic.id], nccl.gpus_near(nic.id)), []).append(nic.id)
+        nics = grouped(((places[nic.id], nccl.gpus_near(nic.id)), nic.id) for nic in self.nics)
         pairs = product(gpus.values(), nics.values())
         return tuple((self.paths[some[0], others[0]], len(some) * len(others)) for some, others in pairs)
 

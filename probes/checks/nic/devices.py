@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, first_n
+from probes.base.grouping import grouped
 from probes.base.plan import Step, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, is_there, known
@@ -61,9 +62,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
     if bare:
         bdfs = [nic.bdf for nic in bare]
         older = known(nics_of(examination, CONNECTX_3), ())
-        drivers: dict[str, list[str]] = {}
-        for bdf in bdfs:
-            drivers.setdefault("mlx4_core" if bdf in older else "mlx5_core", []).append(bdf)
+        drivers = grouped(("mlx4_core" if bdf in older else "mlx5_core", bdf) for bdf in bdfs)
         return found(
             f"{join_limited(bdfs)}: {' or '.join(drivers)} is not loaded, was unbound, or failed to start.",
             *first_n(_driver_evidence(nic) for nic in bare),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity
+from probes.base.grouping import grouped
 from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
@@ -252,7 +253,5 @@ def _cuts_off_a_gpu(examination: Examination, gone: set[str]) -> bool:
     def lost(bdf: str) -> bool:
         return bdf in functions and not gone.isdisjoint(functions[bdf].chain)
 
-    near: dict[str, list[bool]] = {}
-    for path in near_paths(examination):
-        near.setdefault(path.a, []).append(lost(examination.topology.nic_ends[path.b]))
+    near = grouped((path.a, lost(examination.topology.nic_ends[path.b])) for path in near_paths(examination))
     return any(lost(gpu.id) for gpu in examination.topology.gpus) or any(map(all, near.values()))

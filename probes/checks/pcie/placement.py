@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct, first_n
+from probes.base.grouping import grouped
 from probes.base.plan import Plan, instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, first_unread, known, map_known
@@ -24,7 +25,7 @@ from probes.queries.pcie_paths import (
 from probes.queries.ports import PORT_DOWN
 from probes.queries.unproven_paths import guest_pairs
 from probes.snapshot.examination import Examination
-from probes.topology.endpoints import Endpoint, is_down
+from probes.topology.endpoints import is_down
 from probes.topology.graph import unread_c2c
 from probes.topology.nccl_paths import NEAR, ORDER, Nccl
 from probes.topology.paths import Path
@@ -184,10 +185,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     near: dict[str, set[str]] = {}
     for path in near_paths(examination):
         near.setdefault(path.a, set()).add(path.b)
-    groups: dict[frozenset[str], list[Endpoint]] = {}
-    for gpu in examination.topology.gpus:
-        if gpu.id in near:
-            groups.setdefault(frozenset(near[gpu.id]), []).append(gpu)
+    groups = grouped((frozenset(near[gpu.id]), gpu) for gpu in examination.topology.gpus if gpu.id in near)
     tally = Tally()
     for nics, gpus in groups.items():
         if len(gpus) > GPUS_A_NIC * len(nics):

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs import process_files
@@ -205,9 +206,7 @@ def names_of(processes: Iterable[Process]) -> str:
 
 def groups_of(processes: Iterable[Process]) -> list[list[Process]]:
     """Return processes grouped by program, user and job."""
-    groups: dict[tuple[str, str, str], list[Process]] = {}
-    for process in processes:
-        groups.setdefault((program_of(process), user_of(process), process.job), []).append(process)
+    groups = grouped(((program_of(process), user_of(process), process.job), process) for process in processes)
     return list(groups.values())
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known, parse_known
 from probes.facts.network.routes import InterfaceFacts
@@ -211,10 +212,9 @@ class RailNetworkFacts:
     @property
     def shared(self) -> dict[str, tuple[RailNetdev, ...]]:
         """The networks that two or more netdevs are in."""
-        found: dict[str, list[RailNetdev]] = {}
-        for netdev in self.netdevs:
-            for network in dict.fromkeys(netdev.networks):
-                found.setdefault(network, []).append(netdev)
+        found = grouped(
+            (network, netdev) for netdev in self.netdevs for network in dict.fromkeys(netdev.networks)
+        )
         return {network: tuple(netdevs) for network, netdevs in found.items() if len(netdevs) > 1}
 
 

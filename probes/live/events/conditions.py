@@ -8,6 +8,7 @@ from operator import attrgetter
 from statistics import median
 
 from probes.base.evidence import Evidence, Severity
+from probes.base.grouping import grouped
 from probes.base.text import capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.live.model.activity import longer_step, waiting_text
@@ -170,9 +171,7 @@ def _all_unknown(values: Iterable[Maybe[object]]) -> Unknown | None:
 def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> Iterator[Condition]:
     if isinstance(sample.processes, Unknown):
         return
-    members: dict[str, list[LiveProcess]] = {}
-    for process in sample.processes:
-        members.setdefault(process.job, []).append(process)
+    members = grouped((process.job, process) for process in sample.processes)
     for job in sample.jobs:
         if job.role is Role.NCCL:
             ranks = [process for process in members.get(job.id, ()) if process.role is Role.NCCL]

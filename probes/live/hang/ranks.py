@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
 from probes.live.processes.gdr_path import gpu_may_post
 
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
@@ -69,9 +70,7 @@ class HangWatch:
             return
         self._began = sample.at if self._began is None else self._began
         self._at = sample.at
-        ports: dict[str, list[PortSample]] = {}
-        for port in sample.ports:
-            ports.setdefault(port.device, []).append(port)
+        ports = grouped((port.device, port) for port in sample.ports)
         gpus = {gpu.bdf: gpu.live for gpu in sample.gpus}
         for process in members(sample, job):
             series = self._ranks.setdefault(process.pid, _Series(process))

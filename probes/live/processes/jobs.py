@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.latest import Latest
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -135,9 +136,7 @@ class JobIds:
         return self._answer.get(lambda: self._updated(asked), values=asked)
 
     def _updated(self, processes: list[tuple[int, Process, Maybe[int], int]]) -> dict[int, str]:
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for pid, group in _grouped(processes).items():
-            groups.setdefault(group, []).append(pid)
+        groups = grouped((group, pid) for pid, group in _grouped(processes).items())
         # A group keeps the id that most of its processes have; ids of others are taken.
         kept: dict[tuple[str, ...], str] = {}
         for group, pids in groups.items():

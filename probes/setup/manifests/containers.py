@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from probes.base.data_files import read_text
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import SHOWN, join_limited, plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpudirect import hardware_of
@@ -109,9 +110,7 @@ def _warnings(pairs: list[SharedRoot]) -> list[str]:
 
 def _table(pairs: list[SharedRoot]) -> list[str]:
     """Return a row for each PCIe root: its GPUs and its NICs."""
-    gpus: dict[str, list[str]] = {}
-    for pair in pairs:
-        gpus.setdefault(pair.root, []).append(pair.gpu)
+    gpus = grouped((pair.root, pair.gpu) for pair in pairs)
     nics = {pair.root: pair.nics for pair in pairs}
     return [
         f"{root}  {join_limited(names)}: {plural(len(nics[root]), 'NIC')} {join_limited(nics[root])}".rstrip()
