@@ -27,6 +27,11 @@ class Mark(Enum):
     THROTTLED = "throttled"
 
 
+def known_counts(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return the counts of marks that gdrtop knows, by their values."""
+    return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}
+
+
 @frozen
 class JobPart:
     """What a component did in one job."""

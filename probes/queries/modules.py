@@ -8,6 +8,7 @@ from collections.abc import Collection
 from probes.base.evidence import Evidence
 from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
@@ -20,7 +21,7 @@ from probes.facts.kernel.modules import (
     has_ofed_peer_memory,
 )
 from probes.facts.node import Node
-from probes.facts.pci.functions import DEVICES, is_for_guests
+from probes.facts.pci.functions import DEVICES, PciFunction, is_for_guests
 from probes.facts.pci.nic_families import MELLANOX, PLUGIN_DRIVERS, PLUGIN_ONLY, NicFamily, cards_of
 from probes.facts.system.services import ServiceFacts
 from probes.queries.finding import Outcome, passed
@@ -39,6 +40,11 @@ LINE_LIMIT = 200  # characters of a line of modprobe.d
 MODULES, FILES = "the kernel modules", "modinfo of the module files"
 PCI, DMABUF, OFED = "the PCI devices", "the DMA-BUF probe", "the OFED release (ofed_info)"
 RELEASE = "the release of the running kernel"
+
+
+def driver_evidence(device: Gpu | PciFunction) -> Evidence:
+    """Return which driver is bound to a device."""
+    return Evidence(f"/sys/bus/pci/devices/{device.bdf}/driver", known(device.driver, "none"))
 
 
 def module_of(examination: Examination, name: str) -> Maybe[KernelModule]:

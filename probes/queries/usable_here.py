@@ -15,7 +15,7 @@ from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
-from probes.facts.system.numa import parse_list
+from probes.facts.system.numa import number_set
 from probes.facts.system.platform import in_container
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
@@ -117,8 +117,8 @@ def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:
         if isinstance(cpuset, Unknown):
             found[node.number] = cpuset
             continue
-        cpus, memory = _numbers(cpuset.cpus), _numbers(cpuset.memory_nodes)
-        own = _numbers(node.cpulist)
+        cpus, memory = number_set(cpuset.cpus), number_set(cpuset.memory_nodes)
+        own = number_set(node.cpulist)
         if cpus is None or memory is None or own is None:
             facts = (cpuset.cpus, cpuset.memory_nodes, node.cpulist, _MALFORMED)
             found[node.number] = next(fact for fact in facts if isinstance(fact, Unknown))
@@ -132,8 +132,3 @@ def _numa_nodes(examination: Examination) -> dict[int, Maybe[str]]:
 
 
 _MALFORMED = Unknown(Reason.MALFORMED, "/proc/self/status")
-
-
-def _numbers(text: Maybe[str]) -> frozenset[int] | None:
-    numbers = None if isinstance(text, Unknown) else parse_list(text)
-    return None if numbers is None else frozenset(numbers)

@@ -180,8 +180,9 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
     node = situation.examination.node
     secure = map_known(node.kernel, lambda kernel: kernel.secure_boot)
     where = map_known(node.platform, lambda platform: platform.environment)
-    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
-    names = {gpu.bdf: gpu.name for gpu in gpus if gpu.name}  # NVML knows new models, an old pci.ids does not
+    names = {
+        gpu.bdf: gpu.name for gpu in node.known_gpus if gpu.name
+    }  # NVML knows new models, an old pci.ids does not
     rows = (
         ("Distribution", _shown(situation.examination.distribution, lambda value: value.name)),
         ("Kernel", _shown(node.kernel_release, str)),

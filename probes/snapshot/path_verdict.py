@@ -136,8 +136,7 @@ def _doubt(reach: Reachability, gpu: str) -> str:
 
 def _c2c_links(node: Node, gpu: str) -> Maybe[int]:
     """Return a GPU's C2C links if they are known or will be; a driver that shows none is taken for none."""
-    gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
-    links = next((row.c2c_links for row in gpus if row.bdf == gpu), 0)
+    links = next((row.c2c_links for row in node.known_gpus if row.bdf == gpu), 0)
     return links if isinstance(links, Unknown) and links.reason is Reason.NOT_YET else 0
 
 

@@ -143,7 +143,7 @@ def _missing_devices(node: Node, topology: Topology, usable: tuple[Gpu, ...]) ->
         return None
     if isinstance(node.pci, Unknown):
         return verdict(State.UNKNOWN, _unread("PCI devices", node.pci))
-    software = [] if isinstance(node.rdma, Unknown) else [device.name for device in node.rdma.devices]
+    software = [device.name for device in node.rdma_devices]
     besides = f": {short_list(software)} not on a PCI device" if software else ""
     return verdict(State.NOT_APPLICABLE, _nics_without_verbs(node.pci) or f"no RDMA NIC{besides}")
 

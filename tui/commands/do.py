@@ -148,7 +148,7 @@ class Do:
             node = self.examination.node
             write_json(node_document("do", node, self._host.wall_clock(), content), self._out)
             return 0
-        self._print([heading(self.examination.node)])
+        self.print([heading(self.examination.node)])
         cells = max(len(offer.id) for offer in offers)
         for offer in offers:
             mark = Run("▸", Tone.GOOD) if offer.plan else Run("–", Tone.DIM)
@@ -157,7 +157,7 @@ class Do:
             text = offer_text(offer)
             texts = wrapped(text, self._width - cells - 4) if has_width(self._out) else [line(text)]
             blank = line(" " * (cells + 4))
-            self._print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
+            self.print([(*(blank if number else head), *part) for number, part in enumerate(texts)])
         return 0
 
     def offer(self, name: str) -> Offer | None:
@@ -194,7 +194,7 @@ class Do:
             if script:
                 self._out.write(f"#!/bin/sh\n# {done}\n")
             else:
-                self._print([heading(self.examination.node), *wrapped(done, self._width)])
+                self.print([heading(self.examination.node), *wrapped(done, self._width)])
             return 0
         print(f"gdrtop: nothing was run: {printable(prepared)}", file=sys.stderr)
         return EXIT_REFUSED
@@ -216,7 +216,7 @@ class Do:
         if prepared.clearance.refused:
             lines += wrapped(not_run(prepared.clearance), width)
         lines += draw_warnings(prepared.clearance, width)
-        self._print(lines)
+        self.print(lines)
 
     def confirm(self, prepared: Prepared, yes: bool, named: str, answers: TextIO | None) -> str | None:
         """Return what was typed; None: not confirmed. Without an option, ask on the terminal."""
@@ -268,7 +268,7 @@ class Do:
         text = difference(before, measure())
         when = local_time(self._host.wall_clock(), "%Y-%m-%d %H:%M %Z")
         ticket = f"For a ticket: {prepared.node}, {when}, {prepared.title}: {text}"
-        self._print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])
+        self.print([(), *wrapped(text, self._width, Tone.TITLE), (), line(ticket)])
         try:
             self._dispatcher.note_measured(prepared.action, text)
         except AuditError as error:
@@ -280,18 +280,18 @@ class Do:
         from tui.actions.rehearsal import rehearse
 
         if not (self._host.origin.is_running or self._host.origin.source is Source.SIMULATED):
-            self._print([line("A rehearsal needs the running node, not --root or --replay.")])
+            self.print([line("A rehearsal needs the running node, not --root or --replay.")])
             return EXIT_REFUSED
         self.show(prepared)
-        self._print([()])
+        self.print([()])
         rehearsed = rehearse(self._host, self.examination, prepared.action, prepared.plan, self._on_event)
         now, then = self.judgment, rehearsed.judgment
-        self._print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
+        self.print([(), *draw_rehearsal(now, then, rehearsed.not_rehearsed, self._width)])
         return _STATUSES.get(rehearsed.ended.outcome, EXIT_FAILED)
 
     def _on_event(self, event: RunEvent) -> None:
         try:
-            self._print(lines_of(event, self._width))
+            self.print(lines_of(event, self._width))
             self._out.flush()
         except OSError:  # the terminal is gone; the current step still ends and is logged
             self._dispatcher.stop(TERMINAL_GONE)
@@ -306,11 +306,12 @@ class Do:
         self.judgment = judge(self.examination)
         change = draw_change(before, self.judgment, self._width)
         try:
-            self._print([(), *change])
+            self.print([(), *change])
         except OSError:
             return
 
-    def _print(self, lines: Sequence[Line]) -> None:
+    def print(self, lines: Sequence[Line]) -> None:
+        """Print lines of text."""
         print_lines(lines, self._out, self._ascii)
 
 

@@ -11,7 +11,7 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.node import probe_node
-from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob
+from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob, known_counts
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.command_line.arguments import UsageError, add_arguments, add_table_options
@@ -158,7 +158,7 @@ def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
         slow_jobs=jobs.slow,
         compared_jobs=jobs.compared,
         stands_out=stands_out(component),
-        events=_events(component.counts),
+        events=known_counts(component.counts),
         jobs=[_part_json(part) for part in component.parts],
     )
 
@@ -170,9 +170,5 @@ def _part_json(part: JobPart) -> dict[str, Any]:
         compared_seconds=round(part.compared_seconds, 1),
         slow_seconds=round(part.slow_seconds, 1),
         is_slow=is_slow(part) if is_compared(part) else None,
-        events=_events(part.counts),
+        events=known_counts(part.counts),
     )
-
-
-def _events(counts: Mapping[str, int]) -> dict[str, int]:
-    return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}

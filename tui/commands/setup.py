@@ -37,8 +37,8 @@ from tui.files.xdg import simulated_directory
 from tui.runtime.json_values import Changed, node_document, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
-from tui.runtime.printing import heading, print_lines, text_width
-from widgets.base.lines import Line, Tone, line, wrapped
+from tui.runtime.printing import heading, text_width
+from widgets.base.lines import Tone, line, wrapped
 from widgets.setup import draw_guide, draw_path_table, draw_step, finished_words
 
 EXIT_NOT_FINISHED = 1
@@ -171,17 +171,17 @@ class SetupCommand:
             is_run = options.run or options.rehearse
             return self._run_step(guide, step, options) if is_run else self._show_step(step)
         elif options.paths:
-            self._print([heading(self._do.examination.node), *draw_path_table(guide, self._width)])
+            self._do.print([heading(self._do.examination.node), *draw_path_table(guide, self._width)])
         else:
-            self._print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
+            self._do.print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
             if self._simulated is not None and self._simulated.is_used:
                 place = printable(self._simulated.directory)
                 text = f"Simulated: what earlier commands did is in {place}. Remove it to begin again."
-                self._print([(), *wrapped(text, self._width, Tone.DIM)])
+                self._do.print([(), *wrapped(text, self._width, Tone.DIM)])
             following = guide.next_step
             if following is not None and following.id == REBOOT and not self._log.record().boots:
                 hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
-                self._print([(), line(hint)])
+                self._do.print([(), line(hint)])
         if guide.choice.is_impossible:
             return EXIT_NOT_APPLICABLE
         return 0 if guide.is_finished else EXIT_NOT_FINISHED
@@ -193,7 +193,7 @@ class SetupCommand:
             print(f"gdrtop: GPUDirect RDMA cannot work on this node: {reason}", file=sys.stderr)
         else:
             draw = draw_path_table if options.paths else draw_guide
-            self._print([heading(self._do.examination.node), *draw(guide, self._width)])
+            self._do.print([heading(self._do.examination.node), *draw(guide, self._width)])
         return EXIT_NOT_APPLICABLE
 
     def _guide(self) -> Guide:
@@ -208,7 +208,7 @@ class SetupCommand:
             print(f"gdrtop: the reboot cannot be checked later: {failure}", file=sys.stderr)
 
     def _show_step(self, step: SetupStep) -> int:
-        self._print([heading(self._do.examination.node), *draw_step(step, self._width)])
+        self._do.print([heading(self._do.examination.node), *draw_step(step, self._width)])
         return 0 if step.is_over else EXIT_NOT_FINISHED
 
     def _run_step(self, guide: Guide, step: SetupStep, options: argparse.Namespace) -> int:
@@ -278,9 +278,6 @@ class SetupCommand:
             steps=[_step_json(step) for step in guide.steps],
         )
         write_json(node_document("setup", node, self._host.wall_clock(), content), self._out)
-
-    def _print(self, lines: Sequence[Line]) -> None:
-        print_lines(lines, self._out, self._ascii)
 
 
 def _step_json(step: SetupStep) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import stat
 import time
 
 from probes.base.text import printable
+from probes.host.trusted_path import is_root
 from tui.files.xdg import STATE, own_directory
 
 ROOTS_DIRECTORY = "/run/gdrtop"
@@ -45,7 +46,7 @@ class ActionLock:
         try:
             descriptor = _open_file(self._directory, _FILE)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            holder = "" if _is_root() else _roots_holder()
+            holder = "" if is_root() else _roots_holder()
         except BlockingIOError:
             holder = _holder(descriptor)
         except (OSError, ValueError) as error:
@@ -142,7 +143,7 @@ def _not_taken(directory: str, name: str, error: Exception) -> str:
 
 def runtime_directory() -> str:
     """Return the directory of this user's lock and detached runs: below /run, or in XDG_RUNTIME_DIR."""
-    if _is_root():
+    if is_root():
         return ROOTS_DIRECTORY
     base = os.environ.get("XDG_RUNTIME_DIR", "")
     try:
@@ -154,17 +155,13 @@ def runtime_directory() -> str:
 
 def open_own_directory(path: str) -> int:
     """Create and open a directory that only this user may write; OSError if it is not, or a link."""
-    os.makedirs(path, 0o755 if _is_root() else 0o700, exist_ok=True)
+    os.makedirs(path, 0o755 if is_root() else 0o700, exist_ok=True)
     descriptor = os.open(path, _DIRECTORY_FLAGS)
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         os.close(descriptor)
         raise OSError(0, "other users can write to its directory")
     return descriptor
-
-
-def _is_root() -> bool:
-    return os.geteuid() == 0
 
 
 def user_name() -> str:

@@ -180,10 +180,7 @@ def _job_names(jobs: Sequence[tuple[str, str]]) -> dict[str, str]:
         return {}
     programs = {job: program_of(name) for job, name in jobs}
     users = {job: re.sub(r" \(([^,)]*),.*\)$", r" (\1)", name) for job, name in jobs}  # "train.py (alice)"
-    for names in (programs, users):
-        if len(set(names.values())) == len(jobs):
-            return names
-    return dict(jobs)
+    return next((names for names in (programs, users) if len(set(names.values())) == len(jobs)), dict(jobs))
 
 
 def _state(state: Maybe[str]) -> Run:

@@ -13,8 +13,8 @@ import shlex
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF
-from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.system.numa import NumaFacts, parse_list
+from probes.base.unknown import Reason, Unknown
+from probes.facts.system.numa import NumaFacts, number_set
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
 
@@ -183,15 +183,10 @@ def _why_not(examination: Examination, number: int, is_here: bool) -> str:
     allowed = examination.cpuset
     if isinstance(allowed, Unknown) or not is_here:
         return ""
-    own, ours = _numbers(node.cpulist) if node is not None else None, _numbers(allowed.cpus)
+    own, ours = number_set(node.cpulist) if node is not None else None, number_set(allowed.cpus)
     if own is not None and ours is not None and not own & ours:
         return f"gdrtop is not allowed to use its CPUs (Cpus_allowed_list {allowed.cpus})"
-    memory = _numbers(allowed.memory_nodes)
+    memory = number_set(allowed.memory_nodes)
     if memory is not None and number not in memory:
         return f"gdrtop is not allowed to use its memory (Mems_allowed_list {allowed.memory_nodes})"
     return ""
-
-
-def _numbers(listed: Maybe[str]) -> frozenset[int] | None:
-    numbers = None if isinstance(listed, Unknown) else parse_list(listed)
-    return None if numbers is None else frozenset(numbers)

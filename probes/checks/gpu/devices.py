@@ -19,7 +19,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import bind_steps
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, needs, passed, unknown
-from probes.queries.modules import DRIVER_README
+from probes.queries.modules import DRIVER_README, driver_evidence
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
 from probes.topology.hops import BELOW_SWITCH, Smi
@@ -90,10 +90,6 @@ def needs_nvml(gpu: Gpu, why: Unknown) -> str:
     return needs(f"NVML for GPU{gpu.index}", why)
 
 
-def _driver(gpu: Gpu) -> Evidence:
-    return Evidence(f"/sys/bus/pci/devices/{gpu.bdf}/driver", known(gpu.driver, "none"))
-
-
 def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -> list[Gpu]:
     """Return the GPUs with a driver that is wanted; without any, end the check."""
     gpus = need_gpus(examination)
@@ -101,7 +97,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     if not chosen:
         for gpu in gpus:
             need(first_unread((gpu.driver,)), f"the driver of GPU{gpu.index}")
-        end_with(passed(*first_n(_driver(gpu) for gpu in gpus) or (NO_GPU,)))
+        end_with(passed(*first_n(driver_evidence(gpu) for gpu in gpus) or (NO_GPU,)))
     return chosen
 
 
@@ -118,7 +114,7 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     chosen = _by_driver(examination, lambda driver: is_there(driver) is False)
     return found(
         f"{names_of(chosen)}: nvidia is not loaded, does not support this GPU, or could not initialize it.",
-        *first_n(_driver(gpu) for gpu in chosen),
+        *first_n(driver_evidence(gpu) for gpu in chosen),
         fix=make_plan("Let the driver bind to the GPU", *bind_steps(examination, "nvidia", bdfs_of(chosen))),
         devices=bdfs_of(chosen),
     )
@@ -136,7 +132,7 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
     return found(
         f"{names_of(chosen)}: nouveau was loaded before the NVIDIA driver.",
-        *first_n(_driver(gpu) for gpu in chosen),
+        *first_n(driver_evidence(gpu) for gpu in chosen),
         fix=reboot_plan(
             "Blacklist nouveau",
             "Write the lines “blacklist nouveau” and “options nouveau modeset=0” to a file in"
@@ -160,7 +156,7 @@ def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     chosen = _by_driver(examination, is_for_guests)
     return found(
         f"{names_of(chosen)}: bound to a driver that passes the GPU to a virtual machine.",
-        *first_n(_driver(gpu) for gpu in chosen),
+        *first_n(driver_evidence(gpu) for gpu in chosen),
         devices=bdfs_of(chosen),
     )
 

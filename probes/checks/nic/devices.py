@@ -15,7 +15,7 @@ from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
 from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of
-from probes.queries.modules import nics_of
+from probes.queries.modules import driver_evidence, nics_of
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, need_devices, severity_without
 from probes.snapshot.examination import Examination
 
@@ -42,10 +42,6 @@ def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
     return tuple(device for device in need_devices(examination) if not isinstance(device.bdf, Unknown))
 
 
-def _driver_evidence(function: PciFunction) -> Evidence:
-    return Evidence(f"/sys/bus/pci/devices/{function.bdf}/driver", known(function.driver, "none"))
-
-
 @AREA.warning(
     "nic-without-driver",
     "A NIC has no driver",
@@ -65,7 +61,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
         drivers = grouped(("mlx4_core" if bdf in older else "mlx5_core", bdf) for bdf in bdfs)
         return found(
             f"{join_limited(bdfs)}: {' or '.join(drivers)} is not loaded, was unbound, or failed to start.",
-            *first_n(_driver_evidence(nic) for nic in bare),
+            *first_n(driver_evidence(nic) for nic in bare),
             fix=make_plan(
                 "Bind the driver to the NIC",
                 *(step for name, own in drivers.items() for step in bind_steps(examination, name, own)),
@@ -75,7 +71,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
         )
     for nic in functions:
         need(nic.driver, "the NICs' drivers")
-    return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
+    return passed(*first_n(driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
 @AREA.note(
@@ -93,10 +89,10 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(nic.bdf for nic in away)}: bound to a driver that passes the NIC to a virtual "
             "machine or to user space.",
-            *first_n(_driver_evidence(nic) for nic in away),
+            *first_n(driver_evidence(nic) for nic in away),
             devices=tuple(nic.bdf for nic in away),
         )
-    return passed(*first_n(_driver_evidence(nic) for nic in functions) or (_NO_NIC,))
+    return passed(*first_n(driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
 @AREA.warning(

@@ -38,6 +38,12 @@ _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
 @lru_cache(32)
+def number_set(text: Maybe[str]) -> frozenset[int] | None:
+    """Return the numbers of a kernel list; None if it is unknown or malformed."""
+    numbers = None if isinstance(text, Unknown) else parse_list(text)
+    return None if numbers is None else frozenset(numbers)
+
+
 def parse_list(text: str) -> tuple[int, ...] | None:
     """Parse a kernel list such as "0-2,4" (lib/bitmap.c bitmap_parselist); None if it is malformed."""
     numbers: list[int] = []

@@ -63,10 +63,7 @@ def find_period(rates: Sequence[float], interval: float, shortest: float, longes
     if not peaks:
         return None
     best = max(lags[peak] for peak in peaks)
-    for peak in peaks:
-        if lags[peak] >= _OF_BEST * best:
-            return _refined(lags, peak, interval)
-    return None
+    return next((_refined(lags, peak, interval) for peak in peaks if lags[peak] >= _OF_BEST * best), None)
 
 
 def _centered(rates: Sequence[float]) -> list[float] | None:

@@ -6,7 +6,7 @@ import dataclasses
 import ipaddress
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from probes.base.unknown import Unknown
 from probes.facts.kernel.log import recognize, started_driver
 from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
 from probes.host.collectives import CollectiveSpeed
-from probes.host.component_history import ComponentHistory, Mark
+from probes.host.component_history import ComponentHistory, known_counts
 from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.recording.redaction.config_files import symbol_lines
@@ -172,9 +172,6 @@ def component_history(tokens: Tokens, answer: ComponentHistory) -> ComponentHist
 
     def job_name(text: str) -> str:
         return tokens.text(_JOB_ID.sub(lambda found: str(tokens.number(JOB, found[0])), text))
-
-    def known_counts(counts: Mapping[str, int]) -> dict[str, int]:
-        return {mark.value: counts[mark.value] for mark in Mark if mark.value in counts}
 
     components = (
         dataclasses.replace(

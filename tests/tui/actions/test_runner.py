@@ -268,10 +268,10 @@ def test_a_user_respects_roots_lock_and_root_no_users_lock(
 ) -> None:
     monkeypatch.setattr("tui.runtime.lock.ROOTS_DIRECTORY", str(tmp_path / "roots"))
     with ActionLock(str(tmp_path / "roots")):
-        monkeypatch.setattr("tui.runtime.lock._is_root", lambda: False)
+        monkeypatch.setattr("tui.runtime.lock.is_root", lambda: False)
         with pytest.raises(LockTaken, match="user root"), ActionLock(str(tmp_path / "users")):
             pass
-        monkeypatch.setattr("tui.runtime.lock._is_root", lambda: True)
+        monkeypatch.setattr("tui.runtime.lock.is_root", lambda: True)
     with ActionLock(str(tmp_path / "users")), ActionLock(str(tmp_path / "roots")):
         pass
 
@@ -288,7 +288,7 @@ def test_roots_lock_is_found_among_many_locks(tmp_path: Path, monkeypatch: pytes
         lock_others()
         stack.enter_context(ActionLock(str(tmp_path / "roots")))
         lock_others()
-        monkeypatch.setattr("tui.runtime.lock._is_root", lambda: False)
+        monkeypatch.setattr("tui.runtime.lock.is_root", lambda: False)
         with pytest.raises(LockTaken, match="user root"), ActionLock(str(tmp_path / "users")):
             pass
 
