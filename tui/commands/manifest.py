@@ -15,10 +15,10 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from probes.base.data_files import read_text
 from probes.base.text import did_you_mean, printable
 from probes.facts.gpudirect import GdrPath
 from probes.host.protocol import Host
-from probes.metrics.dashboard import alert_rules, dashboard
 from probes.setup.manifests.catalogue import MANIFESTS
 from probes.setup.manifests.immutable_hosts import openibd_drop_in
 from probes.setup.manifests.manifest_text import DriverOwner, Refused, make_request
@@ -137,8 +137,8 @@ def monitoring_files(textfile: str | None = None) -> Mapping[str, str]:
     return {
         "gdrtop-metrics.service": unit("gdrtop-metrics.service", **values),
         "gdrtop-metrics.timer": unit("gdrtop-metrics.timer"),
-        "gdrtop-rules.yml": alert_rules(),
-        "gdrtop-dashboard.json": dashboard(),
+        "gdrtop-rules.yml": read_text("probes.metrics", "alert_rules.yaml"),
+        "gdrtop-dashboard.json": read_text("probes.metrics", "dashboard.json"),
     }
 
 

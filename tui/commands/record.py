@@ -19,6 +19,7 @@ from tui.runtime.node_monitor import NodeMonitor
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ProgressLine
 from tui.runtime.recorder import Recorded, Recorder, refuse_recorded
+from tui.runtime.signals import handled_by
 
 INTERVAL_SECONDS = 1.0
 _MOST_SECONDS = 3600
@@ -139,15 +140,9 @@ def _hangups_as_interrupts() -> Iterator[None]:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            before[number] = signal.signal(number, interrupt)
-    try:
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    with handled_by(interrupt, [each for each in numbers if signal.getsignal(each) is signal.SIG_DFL]):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _say(text: str, out: TextIO | None) -> None:

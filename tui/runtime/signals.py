@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -92,13 +92,16 @@ def signals_stop(
         received.append(number)
         stop(REASONS[signal.Signals(number)])
 
-    before = {
-        number: signal.signal(number, handle)
-        for number in REASONS
-        if signal.getsignal(number) != signal.SIG_IGN
-    }
+    with handled_by(handle, [number for number in REASONS if signal.getsignal(number) != signal.SIG_IGN]):
+        yield
+
+
+@contextmanager
+def handled_by(handler: Callable[..., object], numbers: Iterable[int]) -> Iterator[None]:
+    """Handle these signals for a while."""
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -43,10 +43,6 @@ class _Answer:
     taken_at: float | None = None
 
 
-def _is_text(part: object) -> bool:
-    return isinstance(part, str)
-
-
 class RemoteHost(CollectedHost):
     """A node behind a connection; after it has failed, all answers are unknown until it is there again."""
 
@@ -238,7 +234,10 @@ class RemoteHost(CollectedHost):
         self, name: str, began: float, questions: list[Question] | None = None, answer: Unknown | None = None
     ) -> None:
         if is_logging():
-            asked = (next(filter(_is_text, asked[1:]), asked[0]) for asked in questions or ())
+            asked = (
+                next((part for part in asked[1:] if isinstance(part, str)), asked[0])
+                for asked in questions or ()
+            )
             log_source(self.origin, name, began, answer, asked)
 
     def _connected(self) -> Connection:

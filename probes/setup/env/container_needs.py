@@ -7,7 +7,7 @@ internal/modifier/gated.go (NVIDIA_MOFED); NCCL user guide, Troubleshooting, Doc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache, partial
 
 from probes.base.data_files import read_toml
@@ -20,20 +20,13 @@ from probes.setup.env.container import EFA, MANY, Container, Network, Syntax, is
 from probes.snapshot.examination import Examination
 
 
-def problems_of(
-    containers: Sequence[Container], examination: Examination, stack: Stack | None
-) -> Iterator[Problem]:
-    """Name what containers with GPUs miss for RDMA; a warning if they have all GPUs of the node."""
-    for container in containers:
-        yield from _of_container(container, examination, stack)
-
-
 @cache
 def _fixes() -> dict[str, dict[str, str]]:
     return read_toml(__package__, "container.toml")
 
 
-def _of_container(container: Container, examination: Examination, stack: Stack | None) -> Iterator[Problem]:
+def problems_of(container: Container, examination: Examination, stack: Stack | None) -> Iterator[Problem]:
+    """Name what a container with GPUs misses for RDMA; a warning if it has all GPUs of the node."""
     problem = partial(problem_at, container.line, subject=container.subject)
     all_gpus = len(examination.topology.gpus)
     is_whole = (container.gpus or 0) >= max(2, all_gpus) and not (container.gpus == MANY and all_gpus == 1)

@@ -112,7 +112,8 @@ def lint(
         problems.append(problem_at(1, "windows-line-endings"))
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
         problems.append(too_many())
-    problems.extend(problems_of(parsed.containers, examination, stack))
+    for container in parsed.containers:
+        problems.extend(problems_of(container, examination, stack))
     problems.extend(problems_of_objects(parsed, examination))
     problems.extend(_unknown_names(parsed, stack))
     used = _Software(stack, bool(_SOURCES_GIB.search(text)), bool(_NCCL_TESTS.search(text)))

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import yaml
 
-from probes.metrics.dashboard import alert_rules, dashboard
 from probes.snapshot.verdict import State
 from tests.support.command_line import printed
 from tests.support.observed_metrics import METRICS, families_of
@@ -25,13 +24,13 @@ METRIC = re.compile(r"gdrtop_\w+")
 
 
 def rules() -> list[dict[str, Any]]:
-    (group,) = yaml.safe_load(alert_rules())["groups"]
+    (group,) = yaml.safe_load(monitoring_files()["gdrtop-rules.yml"])["groups"]
     assert group["name"] == "gdrtop"
     return list(group["rules"])
 
 
 def panels() -> list[dict[str, Any]]:
-    return list(json.loads(dashboard())["panels"])
+    return list(json.loads(monitoring_files()["gdrtop-dashboard.json"])["panels"])
 
 
 def expressions() -> list[str]:
@@ -75,7 +74,7 @@ def test_rules_have_the_form_that_prometheus_reads() -> None:
 
 
 def test_the_dashboard_can_be_imported() -> None:
-    content = json.loads(dashboard())
+    content = json.loads(monitoring_files()["gdrtop-dashboard.json"])
     assert "id" not in content
     assert "__inputs" not in content
     assert {variable["name"] for variable in content["templating"]["list"]} == {"datasource", "instance"}
@@ -146,7 +145,7 @@ def test_systemd_accepts_the_units(textfile: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool")
 def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
-    (tmp_path / "rules.yml").write_text(alert_rules(), encoding="utf-8")
+    (tmp_path / "rules.yml").write_text(monitoring_files()["gdrtop-rules.yml"], encoding="utf-8")
     done = subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yml")], capture_output=True)
     assert done.returncode == 0, done.stderr
     test = tmp_path / "test.yml"
