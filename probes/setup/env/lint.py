@@ -34,7 +34,7 @@ from probes.setup.env.container_needs import problems_of
 from probes.setup.env.file_kind import parse_file, recognize
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.env.nic_names import of_names
-from probes.setup.env.recommend import recommend
+from probes.setup.env.recommend import IFNAME, recommend
 from probes.snapshot.examination import Examination, examine
 
 _WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
@@ -98,11 +98,19 @@ def worst_status(reports: Sequence[FileReport]) -> int:
 
 
 def lint(
-    text: str, kind: FileKind, examination: Examination, cloud: Maybe[Cloud], nccl: str = ""
+    text: str,
+    kind: FileKind,
+    examination: Examination,
+    cloud: Maybe[Cloud],
+    nccl: str = "",
+    is_excerpt: bool = False,
 ) -> FileReport:
-    """Parse a file and judge every environment in it; `nccl`: as in `recommend`."""
+    """Parse a file and judge every environment in it.
+
+    `nccl`: as in `recommend`; `is_excerpt`: as in `parse_file`.
+    """
     windows = text.count("\r\n")
-    parsed = parse_file(text.replace("\r\n", "\n"), kind)
+    parsed = parse_file(text.replace("\r\n", "\n"), kind, is_excerpt)
     advice = recommend(examination, cloud, nccl)
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
@@ -142,8 +150,8 @@ def judge_text(
     if kind is None:
         return None
     if examination is not None:
-        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl)
-    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl)
+        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl, is_excerpt=True)
+    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl, is_excerpt=True)
     return replace(report, not_compared=_NO_NODE)
 
 
@@ -257,12 +265,27 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
         known = join_limited((word for word, _ in variable.values), len(variable.values))
         fix = "Write one of these words, or remove the variable"
         yield _warning(line, name, f"{name}: “{words[0]}” is not one of {known}", fix=fix)
+    elif name == IFNAME and value.startswith("^") and not _excludes_loopback(value[1:]):
+        detail = "NCCL leaves out lo only by itself or if the list has it. Over lo, no other node is reached."
+        fix = f"Write {name}={value},lo"
+        yield _warning(line, name, f"{name}={value} lets NCCL choose lo, the loopback interface", detail, fix)
     elif value and variable.default(version) == value:
         yield Problem(line, Severity.NOTE, f"{name}={value} is the default", "", "Remove it", name)
+    elif name == "NCCL_CUMEM_ENABLE" and number == 0:
+        text = f"{name}=0 disables NVLink between nodes (MNNVL)"
+        detail = "On racks such as GB200 NVL72, NCCL then uses the NICs. Other nodes have no MNNVL to lose."
+        yield Problem(line, Severity.NOTE, text, detail, f"On such a rack, remove {name}", name)
     elif variable.for_debugging:
         detail = "NVIDIA advises against it in production: newer NCCL versions may pick a better value."
         fix = "Remove it unless you measured its effect"
         yield Problem(line, Severity.NOTE, f"{name} is for debugging", detail, fix, name)
+
+
+def _excludes_loopback(names: str) -> bool:
+    """Return whether a list has lo, or a prefix of it (src/misc/socket.cc)."""
+    if names.startswith("="):
+        return "lo" in names[1:].split(",")
+    return any("lo".startswith(name) for name in names.split(",") if name)
 
 
 def _of_stack(assignment: Assignment, used: _Software) -> Iterator[Problem]:
