@@ -36,7 +36,7 @@ from probes.setup.env.container_needs import problems_of
 from probes.setup.env.file_kind import parse_file, recognize
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.env.nic_names import of_names
-from probes.setup.env.recommend import IFNAME, recommend
+from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination, examine
 
 _WITH_INDEX = ("NCCL_IB_ADDR_FAMILY", "NCCL_IB_ADDR_RANGE", "NCCL_IB_ROCE_VERSION_NUM")
@@ -257,7 +257,7 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
         yield problem("value-unknown", word=words[0], known=known)
-    elif name == IFNAME and value.startswith("^") and not _excludes_loopback(value[1:]):
+    elif name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and not _excludes_loopback(value[1:]):
         yield problem("interfaces-with-loopback")
     elif value and variable.default(version) == value:
         yield problem("value-is-default")
