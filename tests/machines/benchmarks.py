@@ -45,16 +45,18 @@ def _rows_of_perftest(path: Path) -> Iterator[float]:
 def nccl_tests(path: Path) -> Compared:
     """Compare algorithm and bus bandwidth of each row, out of place and in place, with the row."""
     samples = [
-        sample for sample in _samples(NcclTestsOutput(), path) if sample.variant in ("out-of-place", "in-place")
+        sample
+        for sample in _samples(NcclTestsOutput(), path)
+        if sample.variant in ("out-of-place", "in-place")
     ]
     truth: list[float] = []
     for line in path.read_text(errors="replace").splitlines():
         if re.match(r"\s*\d+\s+\d+\s+[a-z]\w+\s", line):
-            # After size, count, type, operation and root, each group has time, algbw, busbw and errors.
+            # Size, count, type and so on; then time, algbw, busbw and errors, once or twice.
             words = line.split()
-            figures = words[-8:]
-            if len(words) >= 11:
-                truth += [_rounded(float(figures[place]) * _GB) for place in (1, 2, 5, 6)]
+            figures = words[-8:] if len(words) >= 11 else words[-4:]
+            wanted = (place for place in range(len(figures)) if place % 4 in (1, 2))
+            truth += [_rounded(float(figures[place]) * _GB) for place in wanted]
     ours = [_rounded(value) for sample in samples for value in (sample.gbps or 0.0, sample.bus_gbps or 0.0)]
     return compare_lists("figure", truth, ours)
 
@@ -63,11 +65,15 @@ def nvbandwidth(path: Path) -> Compared:
     """Compare each cell with the table; a GPU with itself has none."""
     samples = [sample for sample in _samples(NvbandwidthOutput(), path) if sample.variant != "sum"]
     truth: list[float] = []
+    factor = _GB
     for line in path.read_text(errors="replace").splitlines():
-        if re.match(r"\s*\d+\s+(?:\d+\.\d+|N/A)", line):
+        if "(row)" in line:
+            factor = 0.001 if "(ns)" in line else _GB
+        elif re.match(r"\s*\d+\s+(?:\d+\.\d+|N/A)", line):
             cells = line.split()[1:]
-            truth += [_rounded(float(cell) * _GB) for cell in cells if cell not in ("N/A", "0.00")]
-    return compare_lists("cell", truth, [_rounded(sample.gbps or 0.0) for sample in samples if sample.gbps])
+            truth += [_rounded(float(cell) * factor) for cell in cells if cell not in ("N/A", "0.00")]
+    ours = [sample.latencies[0].microseconds if sample.gbps is None else sample.gbps for sample in samples]
+    return compare_lists("cell", truth, map(_rounded, ours))
 
 
 def gdrcopy(path: Path) -> Compared:

@@ -15,33 +15,35 @@ class Compared:
 
     values: int
     differences: tuple[str, ...] = ()
+    unknown: int = 0  # that gdrtop says it does not know
 
     @property
     def agreed(self) -> int:
         """How many are the same."""
-        return self.values - len(self.differences)
+        return self.values - len(self.differences) - self.unknown
 
     def __add__(self, other: Compared) -> Compared:
-        return Compared(self.values + other.values, self.differences + other.differences)
+        return Compared(
+            self.values + other.values, self.differences + other.differences, self.unknown + other.unknown
+        )
 
 
 def compare(truth: Mapping[Any, object], ours: Mapping[Any, object]) -> Compared:
-    """Compare by key; a value that only one side has differs, and so does an unknown one."""
+    """Compare by key; a value that only one side has differs."""
     missing = object()
     keys = dict.fromkeys((*truth, *ours))
     differ = [key for key in keys if truth.get(key, missing) != ours.get(key, missing)]
-    return Compared(
-        len(keys), tuple(f"{_words(key)}: {_value(truth, key)}, not {_value(ours, key)}" for key in differ)
+    unknown = [key for key in differ if isinstance(ours.get(key), Unknown)]
+    texts = (
+        f"{_words(key)}: {truth.get(key, 'nothing')}, not {ours.get(key, 'nothing')}"
+        for key in differ
+        if key not in unknown
     )
+    return Compared(len(keys), tuple(texts), len(unknown))
 
 
 def _words(key: object) -> str:
     return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
-
-
-def _value(values: Mapping[Any, object], key: object) -> str:
-    value = values.get(key, "nothing")
-    return value.describe() if isinstance(value, Unknown) and hasattr(value, "describe") else str(value)
 
 
 def compare_lists(what: str, truth: Iterable[object], ours: Iterable[object]) -> Compared:

@@ -26,8 +26,8 @@ _MIB = 1 << 20
 _IN_TEXT = {
     "name": r"Product Name +: (.+)",
     "UUID": r"GPU UUID +: (\S+)",
-    "memory": r"FB Memory Usage\n +Total +: (\d+) MiB",
-    "BAR1": r"BAR1 Memory Usage\n +Total +: (\d+) MiB",
+    "memory": r"(?m:^)    FB Memory Usage\n +Total +: (\d+) MiB",
+    "BAR1": r"(?m:^)    BAR1 Memory Usage\n +Total +: (\d+) MiB",
     "MIG": r"MIG Mode\n +Current +: (Enabled|Disabled)",
     "persistence": r"Persistence Mode +: (Enabled|Disabled)",
 }
@@ -44,8 +44,9 @@ _IN_XML = {
 def smi_xml(path: Path) -> Compared:
     """Compare nvidia-smi -q -x, as gdrtop reads it on other nodes, with its elements."""
     text = path.read_text(errors="replace")
-    blocks = re.split(r"<gpu id=\"", text)[1:]
     facts = parse_facts(text)
+    whole_gpus = re.sub(r"<mig_devices>.*?</mig_devices>", "", text, flags=re.S)
+    blocks = re.split(r"<gpu id=\"", whole_gpus)[1:]
     return _compare_gpus({block.partition('"')[0]: block for block in blocks}, _IN_XML, facts)
 
 

@@ -28,7 +28,7 @@ def nccl_log(path: Path) -> Compared:
     facts = read(path.read_bytes())
     all_channels = text.count("] via NET/")
     # One line is cut inside its /GDRDMA by another rank's.
-    with_gdr = len(re.findall(r"\] via NET/\S*/GDRD", text))
+    with_gdr = len(re.findall(r"\] via NET/[^\n]*?/GDRD", text))
     if not all_channels:
         state = State.UNKNOWN
     else:

@@ -6,6 +6,7 @@ import re
 import tempfile
 from pathlib import Path
 
+from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.host.machine.local import LocalHost
 from probes.nccl.log.facts import Place
@@ -16,7 +17,7 @@ from probes.topology.paths import build
 from tests.machines.compared import Compared, compare
 from tests.support.nccl_xml import words_of_gdrtop, words_of_nccl
 from tests.support.topo_matrix import matrix_in, words_of
-from tests.support.trees import tree_from_lspci
+from tests.support.trees import tree_from_lspci, write
 
 _NEAREST = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _STORAGE = ("mlx5_4", "mlx5_9")  # of the simulated node
@@ -35,7 +36,9 @@ def nearest_nics(path: Path) -> Compared:
     if any(word == "OK" for word in cells.values()):
         pairs = len(gpus) * (len(gpus) - 1) // 2
         truth = {"peers": f"All {pairs} pairs"}
-        return compare(truth, {"peers": f"All {pairs} pairs" if shown.startswith(f"All {pairs} pairs") else shown})
+        return compare(
+            truth, {"peers": f"All {pairs} pairs" if shown.startswith(f"All {pairs} pairs") else shown}
+        )
     if not nics:
         wanted = f"connects all {len(gpus)} GPUs ({nvlinks.pop()})" if nvlinks else "connects none"
         return compare({"NVLink": wanted}, {"NVLink": wanted if wanted in shown else shown})
@@ -53,9 +56,16 @@ def nearest_nics(path: Path) -> Compared:
 def tree_and_table(text: Path, table: Path) -> Compared:
     """Compare the words of every pair in the tree that lspci shows with nvidia-smi's."""
     with tempfile.TemporaryDirectory() as folder:
-        tree_from_lspci(text.read_text(errors="replace"), Path(folder))
+        lspci = text.read_text(errors="replace")
+        tree_from_lspci(lspci, Path(folder))
+        for number, cpus in re.findall(r"^node (\d+) cpus: ([\d ]+)$", lspci, re.M):  # of numactl
+            write(
+                Path(folder), f"/sys/devices/system/node/node{number}/cpulist", f"{cpus.replace(' ', ',')}\n"
+            )
         topology = build(probe_node(LocalHost(folder)))
-    return compare(matrix_in(table.read_text()), words_of(topology))
+    unknown = Unknown(Reason.NOT_THERE, "numa_node")
+    ours = {pair: unknown if word == "?" else word for pair, word in words_of(topology).items()}
+    return compare(matrix_in(table.read_text()), ours)
 
 
 def simulated_and_table(table: Path) -> Compared:
@@ -64,7 +74,9 @@ def simulated_and_table(table: Path) -> Compared:
     compute = [nic for nic in topology.nics if nic.id not in _STORAGE]
     names = {gpu.id: gpu.label for gpu in topology.gpus}
     names |= {nic.id: f"NIC{number}" for number, nic in enumerate(compute)}
-    words = {(names[a], names[b]): path for (a, b), path in topology.paths.items() if a in names and b in names}
+    words = {
+        (names[a], names[b]): path for (a, b), path in topology.paths.items() if a in names and b in names
+    }
     truth = {pair: word for pair, word in matrix_in(table.read_text()).items() if word != "X"}
     return compare(
         truth,

@@ -51,6 +51,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Reference": {
         "config": "What can be configured, and how is a finding silenced?",
         "files": "Which files does gdrtop read and write?",
+        "machines": "On which real machines was gdrtop compared, and with what?",
     },
 }
 SUBJECTS = tuple(subject for questions in GROUPS.values() for subject in questions)
