@@ -1,4 +1,4 @@
-"""GPUs as nvidia-smi prints them and RDMA ports as sysfs and tools show them, against the texts themselves."""
+"""GPUs as nvidia-smi prints them and RDMA ports as sysfs and tools show them, against the texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the manual about real machines: tui/manual/machines.md, which this writes and the tests compare."""
+"""The page of the manual about real machines, tui/manual/machines.md."""
 
 from __future__ import annotations
 
@@ -13,33 +13,37 @@ _MOST_NAMED = 4  # differences of one row
 _BEFORE = """\
 # Real machines
 
-Outputs, logs and copies of `/sys` that other people published, with what gdrtop reads there compared with what another
-program says of the same machine, or with the text itself. Find hardware like yours in the tables.
+Other people published outputs, logs and copies of `/sys` of their machines. What gdrtop reads there was
+compared with what another program says of the same machine, or with the text. Find hardware like yours
+in the tables.
 
 Proven by these comparisons:
 
-- Path words (PIX, PXB, PHB, NODE, SYS) of each GPU and NIC are NCCL's and nvidia-smi's, on machines of the kinds below.
-- What gdrtop reads in outputs and logs is what stands in them: link, ACS, GPUs, ports, channels, results, Xids.
+- The path words of GPUs and NICs (PIX, PXB, PHB, NODE, SYS) are those of NCCL and nvidia-smi.
+- What gdrtop reads in outputs and logs is in them: links, ACS, GPUs, ports, channels, results and Xids.
 
 Not proven by them:
 
-- gdrtop has not run on these machines. Only their texts were here, so a live reading of their files is not compared.
-- No comparison measures a bandwidth. Nothing here shows that a fix of gdrtop's makes a job faster on these machines.
-- Where a row has unknown values, gdrtop says that it does not know them, because the text does not show them.
+- gdrtop did not run on these machines. It read their texts and copies of their files, and saw none of
+  their jobs run.
+- Nothing was measured or changed there, so no row shows that a fix makes a job faster.
+- Where a row has unknown values, the text does not show enough, and gdrtop says that it does not know
+  them.
 
-Each row names how many values agree. A difference would be named there. `python -m tests.machines` compares again.
+A row says how many values agree, and names those that differ. `python -m tests.machines` compares again;
+the public repository of each text is in tests/machines/table.py.
 """
 _AFTER = """\
 ## A real kernel
 
-`make test-vm` boots virtual nodes with the kernels of Debian 12 and 13, GPUs and NICs that QEMU and small modules stand for, and
-software RDMA. It compares the PCI tree, memory regions, queue pairs, module changes, processes and live rates with what
-was set up. It proves that gdrtop reads and changes a real kernel, not how the drivers of NVIDIA and the NICs behave.
+`make test-vm` boots a virtual node with a real Linux kernel, software RDMA, and stand-ins for the
+drivers of GPUs and NICs. What gdrtop shows and changes there is compared with lspci, lsmod, rdma,
+ibv_devinfo, modprobe and `/proc`. It does not show how NVIDIA's driver or a NIC's driver behaves.
 
 ## Only simulated
 
-No output of a real machine of these kinds was compared. Their simulated nodes follow documents and source code that
-the node's file in probes/simulation/nodes names.
+No output of a real machine of these kinds was compared. Their simulated nodes follow documents and
+source code, which the node's file in probes/simulation/nodes names.
 
 | simulated node | hardware that no comparison shows |
 |---|---|
@@ -52,11 +56,11 @@ ONLY_SIMULATED = {
     "hgx-b200": "B200 behind NVSwitches that NVLSM manages",
     "aws-p5": "EFA on P5: 32 devices, efa_nv_peermem",
     "aws-p6-b300": "EFA on P6",
-    "gcp-a4": "Google Cloud A4, gIB",
+    "gcp-a4": "B200 on Google Cloud, gIB",
     "slingshot": "HPE Slingshot (cxi), GH200 nodes of four GPUs",
     "azure-nd-h100": "Azure ND H100 v5",
     "bare-roce": "RoCE over bonds on H200, but for the one bond above",
-    "pcie-l40s": "L40S in a server of two sockets",
+    "pcie-l40s": "L40S servers of two sockets and their NICs",
     "cloud-vm": "virtual machines without NUMA nodes",
 }
 # Simulated nodes for whose hardware a row above stands, at least in part.
@@ -65,13 +69,14 @@ SHOWN = {
     "dgx-a100": "GPUs, NVLinks and nccl-tests; paths of A100 machines of clouds, not of a DGX",
     "gb200": "the GPUs; paths, C2C and NICs are only simulated",
     "oci-h100": "paths, nccl-tests",
-    "dgx-spark": "perftest with host memory; the node itself is only simulated",
+    "dgx-spark": "perftest with host memory; all else is only simulated",
 }
 _LAST = """\
-NICs with other drivers than mlx5, EFA and hfi1 (Broadcom `bnxt_re`, Intel `irdma`, AMD Pensando `ionic`, Microsoft
-`mana_ib`), Spectrum-X and AMD GPUs have no row, so what gdrtop says of them is from documents and source code, too.
+Only ConnectX, EFA and Omni-Path devices have a row. What gdrtop says of other NICs, such as Broadcom's
+`bnxt_re`, Intel's `irdma`, AMD Pensando's `ionic` and Microsoft's `mana_ib`, is from documents and
+source code, too.
 
-Of other simulated nodes, the tables show:
+Of the hardware of the other simulated nodes, the tables show:
 
 """
 
@@ -87,9 +92,6 @@ def text(results: dict[Comparison, Compared]) -> str:
     lines += [f"| `{name}` | {what} |" for name, what in ONLY_SIMULATED.items()]
     lines += ["", _LAST.rstrip("\n"), ""]
     lines += [f"- `{name}`: {what}" for name, what in SHOWN.items()]
-    lines += ["", "## Sources\n", "All are public repositories on GitHub:\n"]
-    sources = {name for rows in SECTIONS.values() for each in rows for name in each.repositories}
-    lines += [f"- {name}" for name in sorted(sources, key=str.casefold)]
     return "\n".join(lines) + "\n"
 
 

@@ -75,7 +75,7 @@ def _near(facts: PciFacts, nodes: NumaFacts, bdf: str) -> frozenset[int]:
 
 
 def lspci_registers(path: Path) -> Compared:
-    """Compare links, Device Control, ACS and ATS of GPUs, NICs and bridges, read from lspci -vvv, with its words."""
+    """Compare links, Device Control, ACS and ATS of GPUs, NICs and bridges with the words of lspci -vvv."""
     text = path.read_text(errors="replace")
     parsed = read_functions(Section("lspci", tuple(text.splitlines()), Place("lspci", 1)))
     host = PastedHost(parsed.answers)

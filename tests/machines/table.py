@@ -30,11 +30,6 @@ class Comparison:
         return self.function(*paths) if self.together else sum(map(self.function, paths), Compared(0))
 
     @property
-    def repositories(self) -> list[str]:
-        """The public repositories of the data."""
-        return self.source.split(", ")
-
-    @property
     def is_slow(self) -> bool:
         """Whether it unpacks a whole /sys, which takes many seconds."""
         return self.function is pci.hwloc_tree
@@ -45,7 +40,8 @@ def _perftest(*names: str) -> tuple[str, ...]:
 
 
 _TREE = "NUMA nodes, PCI functions and their NUMA nodes; lstopo's output"
-_SEARCH = "path word of each pair; NCCL's search (topo.cc, paths.cc), written again in tests"
+_PATHS = "path word of each pair; what NCCL wrote to its log on such a node"
+_SEARCH = "path word of each pair; NCCL's search, as its source code has it"
 _REGISTERS = "MaxPayload, MaxReadReq, ACS, ATS, links; lspci's text"
 _WORDS = "which GPUs have a near NIC; the words of nvidia-smi topo -m"
 _CHANNELS = "channels, those with /GDRDMA, and the answer; the lines"
@@ -58,10 +54,10 @@ _MOC_LOG = "moc-ocp-gdr-noread-ncclsubsys.log"
 SECTIONS: dict[str, tuple[Comparison, ...]] = {
     "Paths between GPUs and NICs": (
         Comparison(
-            "MOC server, EPYC Genoa, pods on OpenShift",
+            "Massachusetts Open Cloud (MOC), EPYC Genoa",
             "4 H100 SXM, 4 ConnectX-7 (RoCE 400G)",
             "tssala23/moc-training-scripts",
-            "path word of each pair; the paths that NCCL wrote to its log on the same machine",
+            _PATHS,
             topology.nccl_paths,
             ("nccl_xml/moc-4xh100-4cx7-gdr-topo.xml", f"nccl_logs/{_MOC_LOG}"),
             together=True,
@@ -70,13 +66,13 @@ SECTIONS: dict[str, tuple[Comparison, ...]] = {
             "Xeon server, NVLink bridge",
             "2 A100 PCIe, ConnectX-6 Dx of 2 ports",
             "Timez-zx/nccl-tests",
-            "path word of each pair; the paths that NCCL wrote to its log on the same machine",
+            _PATHS,
             topology.nccl_paths,
             ("nccl_xml/a100pcie-2gpu-cx6dx-topo-A.xml", "nccl_logs/a100pcie-cx6dx-roce-gdr-disabled.log"),
             together=True,
         ),
         Comparison(
-            "Google Cloud A3 Ultra or A4",
+            "Google Cloud, 8 GPUs with NV18",
             "8 H200 or B200, 8 NICs (RoCE)",
             "google/dranet",
             "nvidia-smi topo -m; the simulated `hgx-h100` has the same word for each pair",
@@ -480,9 +476,9 @@ SECTIONS: dict[str, tuple[Comparison, ...]] = {
     "Logs of the kernel": (
         Comparison(
             "Fleet of GPU nodes, single lines",
-            "Xid, SXid, nvidia-peermem, lost GPUs",
+            "GPUs and NVSwitches",
             "leptonai/gpud",
-            "what each line is about; the begin of the line",
+            "what a line is: Xid, SXid, nvidia-peermem, lost GPU; its begin",
             logs.kernel_log,
             ("dmesg/gpud-kernel-lines.txt", "dmesg/peermem-invalid-context-kmsg.log"),
         ),

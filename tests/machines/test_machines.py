@@ -1,4 +1,4 @@
-"""What gdrtop reads of real machines is what the page of the manual says, and the page names every difference."""
+"""The comparisons with real machines, and that the page of the manual has their results."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _STORAGE = ("mlx5_4", "mlx5_9")  # of the simulated node
 
 
 def nearest_nics(path: Path) -> Compared:
-    """Compare how many GPUs have a NIC below their switch, as gdrtop reads the table, with the table's words."""
+    """Compare how many GPUs have a NIC below their switch, as gdrtop reads it, with the table's words."""
     text = path.read_text()
     parsed = read_matrix(Section("nvidia-smi topo", tuple(text.splitlines()), Place("topo", 1)))
     cells = matrix_in(text)
@@ -88,7 +88,7 @@ def simulated_and_table(table: Path) -> Compared:
 
 
 def nccl_search(path: Path) -> Compared:
-    """Compare the words of every pair with those of NCCL's search, which tests/support/nccl_xml.py follows."""
+    """Compare the words of every pair with those of NCCL's search, as tests/support/nccl_xml.py has it."""
     text = path.read_text().strip()
     with tempfile.TemporaryDirectory() as folder:
         return compare(words_of_nccl(text), words_of_gdrtop(text, Path(folder)))
