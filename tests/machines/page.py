@@ -19,8 +19,11 @@ in the tables.
 
 Proven by these comparisons:
 
-- The path words of GPUs and NICs (PIX, PXB, PHB, NODE, SYS) are those of NCCL and nvidia-smi.
-- What gdrtop reads in outputs and logs is in them: links, ACS, GPUs, ports, channels, results and Xids.
+- The path words are NCCL's: on two machines by NCCL's own log, on the others by a second program that
+  follows NCCL's source code.
+- nvidia-smi's words were compared on one real tree, and half of them are unknown there. A simulated node
+  has the words of one real machine.
+- What gdrtop reads in outputs, logs and files is what they say: links, ACS, GPUs, ports, channels, results and Xids.
 
 Not proven by them:
 
@@ -85,7 +88,11 @@ def text(results: dict[Comparison, Compared]) -> str:
     """Return the page with these results."""
     lines = [_BEFORE]
     for title, rows in SECTIONS.items():
-        lines += [f"## {title}\n", "| machine | GPUs, NICs | compared | result |", "|---|---|---|---|"]
+        lines += [
+            f"## {title}\n",
+            "| machine: GPUs, NICs | result, of what compared with what |",
+            "|---|---|",
+        ]
         lines += [row(comparison, results[comparison]) for comparison in rows]
         lines.append("")
     lines.append(_AFTER.rstrip("\n"))
@@ -97,7 +104,7 @@ def text(results: dict[Comparison, Compared]) -> str:
 
 def row(comparison: Comparison, result: Compared) -> str:
     """Return the line of one comparison."""
-    return f"| {comparison.machine} | {comparison.devices} | {comparison.truth} | {shown(result)} |"
+    return f"| {comparison.machine}: {comparison.devices} | {shown(result)}: {comparison.truth} |"
 
 
 def shown(result: Compared) -> str:
