@@ -23,7 +23,8 @@ Proven by these comparisons:
   follows NCCL's source code.
 - nvidia-smi's words were compared on one real tree, and half of them are unknown there. A simulated node
   has the words of one real machine.
-- What gdrtop reads in outputs, logs and files is what they say: links, ACS, GPUs, ports, channels, results and Xids.
+- What gdrtop reads in outputs, logs and files is what they say: links, ACS, GPUs, ports, channels, results
+  and Xids.
 
 Not proven by them:
 

@@ -110,7 +110,8 @@ def test_a_card_alone_may_be_limited_by_its_slot() -> None:
 def test_the_registers_of_a_bridge_to_conventional_pci_are_read() -> None:
     lines = bridge("02:00.0", "PCI-Express to PCI/PCI-X Bridge", "02", "03").splitlines()
     answers = read_functions(Section("lspci", tuple(lines), Place("text", 1))).answers
-    space = parse_config(answers["file", "/sys/devices/pci0000:02/0000:02:00.0/config"])
+    (config,) = (content for (_, path), content in answers.items() if path.endswith("/config"))
+    space = parse_config(config)
     assert isinstance(space, ConfigSpace)
     assert isinstance(space.express, PciExpress)
     assert space.express.max_read_request_bytes == 4096
