@@ -91,6 +91,8 @@ _TYPES = {
     "Root Port": 4,
     "Upstream Port": 5,
     "Downstream Port": 6,
+    "PCI-Express to PCI/PCI-X Bridge": 7,
+    "PCI/PCI-X to PCI-Express Bridge": 8,
     "Root Complex Integrated Endpoint": 9,
     "Root Complex Event Collector": 10,
 }
@@ -101,7 +103,9 @@ _BUSES = re.compile(r"Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subor
 _REGION = re.compile(
     r"Region ([0-5]): Memory at (?:\S{1,20}) \(\d\d-bit, (non-)?prefetchable\).*\[size=(\w{1,10})\]"
 )
-_EXPRESS = re.compile(r"Capabilities: \[\w+\] Express(?: \(v(\d)\))? ([A-Z][\w ]+?)(?: \([\w+-]+\))?(?:,|$)")
+_EXPRESS = re.compile(
+    r"Capabilities: \[\w+\] Express(?: \(v(\d)\))? ([A-Z][\w /-]+?)(?: \([\w+-]+\))?(?:,|$)"
+)
 _PAYLOAD = re.compile(r"MaxPayload (\d{3,4}) bytes, MaxReadReq (\d{3,4}) bytes")
 _LINK = re.compile(r"Lnk(Cap|Sta):.*?Speed (\d{1,3}(?:\.\d)?)GT/s(?: \(\w+\))?, Width x(\d{1,2})")
 _RESIZABLE = re.compile(r"BAR (\d): current size: (\w{1,8}), supported: ([\w ]{1,200})")
