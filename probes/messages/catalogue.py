@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from pkgutil import get_data
-from typing import Any
 
+from probes.base.toml import read_toml
 from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, words_of
 from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 FILES = (
     "benchmarks",
@@ -133,7 +126,7 @@ def catalogue(*files: str) -> Catalogue:
 def codes() -> Mapping[str, Mapping[str, Code]]:
     """Return the tables of numbers, with each row under its number and its names."""
     tables: dict[str, dict[str, Code]] = {}
-    for table, rows in _read("codes").items():
+    for table, rows in read_toml(__package__, "codes.toml").items():
         known = tables.setdefault(table, {})
         for number, row in rows.items():
             code = Code(number, **{**row, "also": tuple(row.get("also", ()))})
@@ -148,14 +141,8 @@ def explain(found: Found, context: Context = NOTHING_KNOWN) -> Meaning:
 
 
 def _messages(name: str) -> Iterator[Message]:
-    content = _read(name)
+    content = read_toml(__package__, f"{name}.toml")
     for entry in content["message"]:
         cases = tuple(Case(**case) for case in entry.pop("cases", ()))
         forms, samples = tuple(entry.pop("forms")), tuple(entry.pop("samples"))
         yield Message(forms=forms, samples=samples, cases=cases, **{"program": content["program"], **entry})
-
-
-def _read(name: str) -> dict[str, Any]:
-    content = get_data(__package__, f"{name}.toml")  # importlib.resources imports much more
-    assert content is not None
-    return tomllib.loads(content.decode())

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TypeVar
 
 from probes.base.site import COMPONENTS, Silence, SiteCombination, VersionRange, parse_range
 from probes.base.text import did_you_mean, printable
+from probes.base.toml import tomllib
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
@@ -24,11 +24,6 @@ from tui.settings.table import (
     keys_in,
     shown,
 )
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _LOCKED = "read_only"
 _FIELDS = ("id", "device", "nodes", "reason", "until")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator
 
 from probes.base.text import printable
+from probes.base.toml import tomllib
 from probes.host.trusted_path import is_root, require_path
 from tui.files import NotWritten
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
@@ -19,11 +19,6 @@ from tui.settings import load
 from tui.settings.load import WHAT
 from tui.settings.merge import lines_of
 from tui.settings.table import template
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MODE, SITE_MODE = 0o600, 0o644  # every user reads the site's
 _EDIT = "set it with gdrtop config --edit"

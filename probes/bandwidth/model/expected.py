@@ -5,7 +5,6 @@ The table of gdrtop is probes/bandwidth/expected.toml; a site can have one of it
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -14,12 +13,8 @@ from typing import Any
 from probes.bandwidth.model.limits import payload_share
 from probes.base.frozen import frozen
 from probes.base.text import printable
+from probes.base.toml import tomllib
 from probes.facts.pci.functions import link_gbps
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MAX_TABLE_BYTES = 256 << 10
 _MOST_ROWS = 500

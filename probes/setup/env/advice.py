@@ -11,7 +11,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, printable
-from probes.nccl.variables.variable import Version
+from probes.nccl.variables.catalogue import Version
 
 STATED, OF_JOBS, ASSUMED = "stated", "running jobs", "assumed"  # where a version is from
 

@@ -13,8 +13,15 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
 from probes.host.no_host import NoHost
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, similar_name
-from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
+from probes.nccl.variables.catalogue import (
+    Kind,
+    Variable,
+    Version,
+    is_known,
+    parse_version,
+    similar_name,
+    variables,
+)
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
@@ -192,7 +199,7 @@ def _of_group(
             yield from _of_name(assignment, advice.version, name in judged)
             yield from _of_stack(assignment, used)
             if value is not None and name not in judged and (name, value) not in advised:
-                yield from _of_value(CATALOGUE.get(name), value, assignment.line, advice.version)
+                yield from _of_value(variables().get(name), value, assignment.line, advice.version)
             if name in conf and value not in (None, conf[name]):
                 text = f"{name} overrides {conf[name]} from /etc/nccl.conf"
                 yield Problem(assignment.line, Severity.NOTE, text, variable=name)
@@ -227,7 +234,7 @@ def _warning(line: int, variable: str, title: str, detail: str = "", fix: str = 
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
     """Find names that the library no longer reads, or not yet."""
-    variable = CATALOGUE.get(assignment.name)
+    variable = variables().get(assignment.name)
     if variable is None or not assignment.name.startswith("NCCL_") or is_judged:
         return
     name, line = assignment.name, assignment.line

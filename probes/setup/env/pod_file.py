@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from probes.base.evidence import Severity
 from probes.base.text import printable
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     Assignment,

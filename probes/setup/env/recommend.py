@@ -15,8 +15,7 @@ from probes.facts.network.routes import Interface
 from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.variable import NEWEST, Version, parse_version
+from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
 from probes.queries.jobs import jobs_of
 from probes.setup.env.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
@@ -206,7 +205,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         if isinstance(note, Note)
     ]
     settings = [*of_cloud, *(part for part in parts if isinstance(part, Setting))]
-    catalogued = {setting.name: CATALOGUE.get(setting.name) for setting in settings}
+    catalogued = {setting.name: variables().get(setting.name) for setting in settings}
     defaults = {name: variable and variable.default(version) for name, variable in catalogued.items()}
     settings = [setting for setting in settings if defaults[setting.name] != setting.value]
     settings, in_file = _without_conf(examination, settings)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.container import DOCKER, MANY, OF_HOST, Container
 from probes.setup.env.shell_commands import Word
 from probes.setup.env.yaml_containers import (

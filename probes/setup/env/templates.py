@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from probes.base.frozen import frozen
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.assignments import MAX_ASSIGNMENTS, Assignment, read_value
 
 MARK = "$TEMPLATE"

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import field, is_dataclass
 from functools import cache
-from pkgutil import get_data
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from probes.base.frozen import frozen
+from probes.base.toml import read_toml
 from probes.facts.gpu.generations import TURING, is_before, without_gdr
 from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
 from probes.facts.pci.nic_families import CONNECTX, FAMILIES
 from probes.simulation.node.model.names import SIMULATED_NAMES
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 _HIGHEST = 1.35  # of a wave, as a factor of its mean (model/load.py), with a margin
 
@@ -277,9 +270,8 @@ def describe(name: str) -> NodeDescription:
     """Read a description; KeyError for an unknown name, TypeError for a wrong or missing key."""
     if name not in SIMULATED_NAMES:
         raise KeyError(name)
-    content = get_data("probes.simulation", f"nodes/{name}.toml")  # importlib.resources imports much more
-    assert content is not None
-    description = _decode(NodeDescription, {"name": name, **tomllib.loads(content.decode())})
+    content = read_toml("probes.simulation", f"nodes/{name}.toml")
+    description = _decode(NodeDescription, {"name": name, **content})
     assert isinstance(description, NodeDescription)
     return description
 
