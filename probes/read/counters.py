@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from probes.base.text import join_limited, plural
 from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
-from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
+from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
 
 STATISTIC_SIGN = r"\s*link [\w.-]+/\d+ (?!state|subnet|lqpn)\w+ \d+(?: |\s*$)"
@@ -95,12 +95,11 @@ def _risen(ports: Mapping[str, Mapping[str, int]], place: Place) -> Iterator[Sta
         }
         if found:
             meanings = (f"{name} {value} ({_RISES[name].sentence})" for name, value in found.items())
-            yield Statement(
+            yield statement(
                 "port-counters-not-zero",
-                "counters",
-                Weight.NOTE,
-                f"{plural(len(found), 'counter')} of {port} {'is' if len(found) == 1 else 'are'} not 0",
-                f"{join_limited(meanings)}. They count since the driver started or they were reset.",
-                "Read them twice under load: only counters that rise matter (gdrtop live shows the rates).",
-                place=place,
+                place,
+                counters=plural(len(found), "counter"),
+                port=port,
+                verb="is" if len(found) == 1 else "are",
+                meanings=join_limited(meanings),
             )

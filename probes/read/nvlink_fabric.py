@@ -7,8 +7,8 @@ import re
 from probes.base.text import plural, printable
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
-from probes.read.reading import Parsed, Section, Statement
+from probes.read.findings import statement
+from probes.read.reading import Parsed, Section
 
 LOG_SIGN = r"\[\w{3} [ \d]\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]{4,8}\] \[tid \d"
 DOMAIN_SIGN = r"\s*(?:Connectivity Table Legend:|Domain State:\s*\w+)"
@@ -21,9 +21,8 @@ _STATE = re.compile(r"\s*Domain State:\s*(\w{2,20})")
 def read_log(section: Section) -> Parsed:
     """Read fabricmanager.log or nvidia-imex.log; lines without a head belong to the one before."""
     first: dict[str, tuple[str, Place]] = {}
-    errors = read = 0
+    errors = 0
     for number, line in enumerate(section.lines):
-        read += bool(line.strip())
         match = _LINE.match(line)
         if match is None or match[1] not in _SERIOUS:
             continue
@@ -31,53 +30,27 @@ def read_log(section: Section) -> Parsed:
         kind = "version" if _MISMATCH.search(match[2]) else "error"
         if "non-fatal" in match[2].casefold():
             kind = "non-fatal"
-        place = Place(section.place.file, section.place.line + number)
-        first.setdefault(kind, (printable(match[2], 300), place))
-    statements: list[Statement] = []
-    if "version" in first:
-        text, place = first["version"]
-        statements.append(as_check("fabric-manager-down-version", text, place))
-    elif first:
-        text, place = first.get("error", first.get("non-fatal", ("", section.place)))
-        statements.append(
-            Statement(
-                "fabric-manager-error",
-                "Fabric Manager",
-                Weight.WARNING if "error" in first else Weight.NOTE,
-                "Fabric Manager or IMEX logged an error",
-                "Until NVLink works, CUDA programs on nodes with NVSwitches may fail with error 802.",
-                "The first error usually names the part. Check that Fabric Manager has the driver's version,"
-                " and"
-                " nvidia-smi -q shows Fabric State: Completed.",
-                text=text,
-                place=place,
-                count=errors,
-            )
-        )
-    shows = "" if errors else f"{plural(read, 'line')} of Fabric Manager or IMEX without an error."
-    return Parsed(read, tuple(statements), shows=shows)
+        first.setdefault(kind, (printable(match[2], 300), section.at(number)))
+    lines = plural(section.filled, "line")
+    if not first:
+        return Parsed(section.filled, shows=f"{lines} of Fabric Manager or IMEX without an error.")
+    kind = next(kind for kind in ("version", "error", "non-fatal") if kind in first)
+    text, place = first[kind]
+    if kind == "version":
+        said = statement("fabric-manager-down-version", place, cause=text)
+    else:
+        weight = Weight.NOTE if kind == "non-fatal" else None
+        said = statement("fabric-manager-error", place, weight=weight, text=text, count=errors)
+    return Parsed(section.filled, (said,))
 
 
 def read_domain(section: Section) -> Parsed:
     """Read nvidia-imex-ctl -N."""
-    read = sum(bool(line.strip()) for line in section.lines)
     for number, line in enumerate(section.lines):
-        match = _STATE.match(line)
-        if match is None:
-            continue
-        if match[1] == "UP":
-            return Parsed(read, shows="The IMEX domain is up.")
-        down = Statement(
-            "imex-domain-not-up",
-            "nvidia-imex-ctl",
-            Weight.WARNING,
-            f"The IMEX domain is {match[1]}",
-            "Multi-node NVLink (MNNVL) does not work until all nodes of the domain are connected.",
-            "The table shows which nodes are not connected: check nvidia-imex there, and that all nodes have"
-            " the same"
-            " /etc/nvidia-imex/nodes_config.cfg.",
-            text=line.strip(),
-            place=Place(section.place.file, section.place.line + number),
-        )
-        return Parsed(read, (down,))
-    return Parsed(read)
+        if match := _STATE.match(line):
+            if match[1] == "UP":
+                return Parsed(section.filled, shows="The IMEX domain is up.")
+            place, text = section.at(number), line.strip()
+            down = statement("imex-domain-not-up", place, text=text, state=match[1])
+            return Parsed(section.filled, (down,))
+    return Parsed(section.filled)

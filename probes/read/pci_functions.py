@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.base.plan import instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.facts.kernel.log import SHORT_BDF
 from probes.facts.pci.config_space import (
@@ -28,7 +27,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import DMI
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
+from probes.read.findings import statement
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section, Statement
 
@@ -185,7 +184,8 @@ def read_functions(section: Section) -> Parsed:
         read += 1
     statements = list(_loose(loose, section))
     if has_loose_links:
-        statements.append(_slow_links(has_loose_links, section.place))
+        links = plural(has_loose_links, "link")
+        statements.append(statement("links-with-fewer-lanes", section.place, links=links, weight=Weight.NOTE))
     tree = _Tree(functions)
     statements += _faults(functions, tree, section)
     answers = tree.answers() if functions else {}
@@ -198,7 +198,7 @@ def read_functions(section: Section) -> Parsed:
 def _started(text: str, section: Section, number: int) -> _Function | None:
     """Return the function that a line begins."""
     match = _NUMERIC.match(text)
-    place = Place(section.place.file, section.place.line + number)
+    place = section.at(number)
     if match:
         ids = int(match[3], 16), int(match[4], 16)
         return _Function(_bdf(match[1]), int(match[2], 16), ids, f"{match[3]}:{match[4]}", place)
@@ -449,47 +449,21 @@ def _code(size: int) -> int:
 
 # What the text says beside the checks.
 
-_CLEAR = make_plan(
-    "Clear the redirects",
-    instruction("Find the ports between GPU and NIC with lspci -vvv and lspci -tv", True),
-    "Turn ACS or the IOMMU's translation off in the BIOS, or boot with iommu=pt",
-    instruction("Until the next boot: setpci -s <port> ECAP_ACS+6.w=0000:001c"),
-    disturbs="virtual machines that use these devices: ACS keeps them apart",
-)
-
 
 def _loose(lines: list[tuple[int, str]], section: Section) -> Iterator[Statement]:
     """Judge ACSCtl lines whose functions the text does not name."""
-    redirecting = [(number, text) for number, text in lines if any(word in text for word in _REDIRECTS)]
+    redirecting = [number for number, text in lines if any(word in text for word in _REDIRECTS)]
     if redirecting:
-        place = Place(section.place.file, section.place.line + redirecting[0][0])
-        cause = (
-            f"{plural(len(redirecting), 'port')} of {len(lines)} redirect peer-to-peer requests to the root"
-            " complex. The text does not say which: only ports of switches between a GPU and a NIC matter."
-        )
-        yield as_check("acs-redirect-enabled", cause, place, fix=_CLEAR, weight=Weight.WARNING)
+        ports, place = plural(len(redirecting), "port"), section.at(redirecting[0])
+        yield statement("acs-redirect-enabled", place, ports=ports, all=len(lines), weight=Weight.WARNING)
     elif lines:
-        yield Statement(
-            "acs-without-redirects",
-            "lspci",
-            Weight.HARMLESS,
-            "No ACS line of the text has a redirect",
-            f"{plural(len(lines), 'line')}. Devices without one have no ACS, or root did not run lspci.",
-            place=section.place,
-        )
+        yield statement("acs-without-redirects", section.place, lines=plural(len(lines), "line"))
 
 
-def _slow_links(count: int, place: Place) -> Statement:
-    cause = f"{plural(count, 'link')} below what the device supports. The text does not say of which devices."
-    return as_check("pcie-link-degraded-width", cause, place, weight=Weight.NOTE)
-
-
-_SLOT = make_plan(
-    "Find what limits the link",
-    "Compare LnkCap of the port above (lspci -vvv -s <port>): a slot with fewer lanes limits every card",
-    "Check the slot's lanes (bifurcation) and speed in the BIOS",
-    "With the power off, reseat the card and its riser, or move it to a slot with all lanes",
-    disturbs="every job on this node",
+_SLOT = (
+    "Find what limits the link: Compare LnkCap of the port above (lspci -vvv -s <port>): a slot with fewer"
+    " lanes limits every card; Check the slot's lanes (bifurcation) and speed in the BIOS; With the power"
+    " off, reseat the card and its riser, or move it to a slot with all lanes."
 )
 
 
@@ -513,22 +487,12 @@ def _faults(functions: Mapping[str, _Function], tree: _Tree, section: Section) -
             cause = (
                 f"{'; '.join(list(texts)[:8])}. The slot, its port in the BIOS or a bad contact limits it."
             )
-            yield as_check(name, cause, found[0].place, fix=_SLOT)
-    gone = [function for function in functions.values() if function.is_gone]
-    if gone:
-        cause = f"{join_limited(each.short for each in gone)}: reads as ones (rev ff)."
-        yield as_check("pcie-function-gone", cause, gone[0].place)
-    denied = sum(function.is_denied for function in functions.values())
-    if denied:
-        yield Statement(
-            "lspci-needs-root",
-            "lspci",
-            Weight.NOTE,
-            "lspci did not run as root",
-            f"{plural(denied, 'device')} shown with <access denied>: links, ACS and MaxPayload are missing.",
-            "Run sudo lspci -vvv.",
-            place=section.place,
-        )
+            yield statement(name, found[0].place, cause=cause, fix=_SLOT)
+    if gone := [function for function in functions.values() if function.is_gone]:
+        names = join_limited(each.short for each in gone)
+        yield statement("pcie-function-gone", gone[0].place, functions=names)
+    if denied := sum(function.is_denied for function in functions.values()):
+        yield statement("lspci-needs-root", section.place, devices=plural(denied, "device"))
 
 
 def _words(link: tuple[str, str] | None) -> str:

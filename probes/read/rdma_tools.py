@@ -9,9 +9,9 @@ import re
 from collections import Counter
 
 from probes.base.text import join_limited, plural
-from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
-from probes.read.reading import Parsed, Section, Statement
+from probes.read.findings import statement
+from probes.read.reading import Parsed, Section
 
 SYSTEM_SIGN = r"\s*netns (?:shared|exclusive)\b"
 RESOURCES_SIGN = (
@@ -27,6 +27,7 @@ DRIVER_SIGN = (
 
 _QUEUE = re.compile(r"\s*link ([\w.-]{1,64})/\d{1,3} lqpn (\d{1,9}).{0,200}?\bstate (\w{2,8})\b(.{0,400})")
 _OWNER = re.compile(r"\bcomm \[?([\w.:/-]{1,40})\]?")
+_NO_LINK = "The cable, the transceiver or the switch port, or the interface is down"
 _BROKEN = ("ERR", "SQE", "SQD")
 
 
@@ -45,15 +46,13 @@ def read_resources(section: Section) -> Parsed:
     states: Counter[str] = Counter()
     broken: dict[str, list[str]] = {}
     first: Place | None = None
-    read = 0
     for number, line in enumerate(section.lines):
-        read += bool(line.strip())
         match = _QUEUE.match(line)
         if match is None:
             continue
         states[match[3]] += 1
         if match[3] in _BROKEN:
-            first = first or Place(section.place.file, section.place.line + number)
+            first = first or section.at(number)
             owner = _OWNER.search(match[4])
             broken.setdefault(match[3], []).append(
                 f"{match[1]} QP {match[2]}{f' of {owner[1]}' if owner else ''}"
@@ -64,21 +63,16 @@ def read_resources(section: Section) -> Parsed:
         each = join_limited(f"{count} {state}" for state, count in states.most_common())
         shows = f"{plural(total, 'queue pair')}: {each}."
     statements = tuple(
-        Statement(
+        statement(
             "queue-pair-broken",
-            "rdma",
-            Weight.WARNING,
-            f"{plural(len(names), 'queue pair')} in state {state}",
-            f"{join_limited(names)}. A queue pair gets there after an error, such as a peer that no longer"
-            " answers,"
-            " and carries nothing any more.",
-            "Look for the first completion error in the log of the program, on both ends. The program must"
-            " connect again.",
-            place=first,
+            first,
+            pairs=plural(len(names), "queue pair"),
+            state=state,
+            names=join_limited(names),
         )
         for state, names in broken.items()
     )
-    return Parsed(read, statements, shows=shows)
+    return Parsed(section.filled, statements, shows=shows)
 
 
 def read_devices(section: Section) -> Parsed:
@@ -90,20 +84,7 @@ def read_devices(section: Section) -> Parsed:
     ]
     if names:
         return Parsed(1 + len(names), shows=f"{plural(len(names), 'RDMA device')}: {join_limited(names)}.")
-    none = Statement(
-        "no-verbs-device",
-        "ibv_devices",
-        Weight.WARNING,
-        "libibverbs finds no RDMA device",
-        "There is no RDMA NIC, its driver is not loaded, /dev/infiniband is not in the container, or the"
-        " image has"
-        " no provider library for the NIC.",
-        "Compare with ls /sys/class/infiniband. If devices are there, install ibverbs-providers (rdma-core)"
-        " in the"
-        " image and pass /dev/infiniband into the container.",
-        place=section.place,
-    )
-    return Parsed(1, (none,))
+    return Parsed(1, (statement("no-verbs-device", section.place),))
 
 
 def read_settings(section: Section) -> Parsed:
@@ -121,23 +102,10 @@ def read_settings(section: Section) -> Parsed:
             has_link = match[1] == "yes"
             shown.append(f"{name} has {f'a link{speed}' if has_link else 'no link'}.")
             if not has_link:
-                place = Place(section.place.file, section.place.line + number)
-                statements.append(_no_link(name, text, place))
-    read = sum(bool(line.strip()) for line in section.lines)
-    return Parsed(read, tuple(statements), shows=" ".join(shown[:8]))
-
-
-def _no_link(name: str, text: str, place: Place) -> Statement:
-    why = re.search(r"\((.{3,80})\)", text)
-    return Statement(
-        "netdev-without-link",
-        "ethtool",
-        Weight.WARNING,
-        f"{name} has no link",
-        f"{why[1]}." if why else "The cable, the transceiver or the switch port, or the interface is down.",
-        f"ip link set {name} up, then check the cable and the switch port (mlxlink shows the reason).",
-        place=place,
-    )
+                said = re.search(r"\((.{3,80})\)", text)
+                why = said[1] if said else _NO_LINK
+                statements.append(statement("netdev-without-link", section.at(number), netdev=name, why=why))
+    return Parsed(section.filled, tuple(statements), shows=" ".join(shown[:8]))
 
 
 def read_driver(section: Section) -> Parsed:

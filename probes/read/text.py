@@ -201,7 +201,7 @@ class TextReader:
 
     def _take_plain(self, line: str, kinds: Collection[str]) -> None:
         """Count a line of these kinds, which says nothing more."""
-        for kind in kinds:
+        for kind in sorted(kinds):
             self._kinds[kind] += 1
         if kinds:
             self._read += 1

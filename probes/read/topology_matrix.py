@@ -16,7 +16,7 @@ from probes.base.text import join_limited, plural
 from probes.checks.pcie.placement import GPUS_A_NIC, nearer_plan
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
+from probes.read.findings import fix_text, statement
 from probes.read.reading import Parsed, Section, Statement
 from probes.topology.hops import BELOW_SWITCH, Smi
 from probes.topology.nccl_paths import Nccl
@@ -237,7 +237,7 @@ def _far(
         if near and far is Nccl.PHB:
             name = "gpu-without-near-nic"
         weight = None if near else Weight.NOTE
-        yield as_check(name, cause, place, fix=nearer_plan(far), weight=weight)
+        yield statement(name, place, cause=cause, fix=fix_text(nearer_plan(far)), weight=weight)
 
 
 def _shared(matrix: Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
@@ -247,7 +247,7 @@ def _shared(matrix: Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -
     for nics, gpus in groups.items():
         if len(gpus) > GPUS_A_NIC * len(nics):
             names = join_limited(map(matrix.shown, nics))
-            yield as_check("gpu-nic-shared", f"{join_limited(gpus)} share {names}.", place)
+            yield statement("gpu-nic-shared", place, cause=f"{join_limited(gpus)} share {names}.")
 
 
 def _notes(
@@ -264,30 +264,17 @@ def _notes(
         f"{join_limited(gpus)}: {join_limited(map(matrix.shown, nics))} ({word.value})"
         for (word, nics), gpus in groups.items()
     )
-    yield _note("nearest-nics", "Nearest NICs", f"{'; '.join(texts)}.", place)
+    yield statement("nearest-nics", place, nics="; ".join(texts))
     served = {nic for nics in near.values() for nic in nics}
     alone = [nic for nic in matrix.nics if nic not in served]
     if near and alone and is_whole:
-        names = join_limited(map(matrix.shown, alone))
+        names, count = join_limited(map(matrix.shown, alone)), plural(len(alone), "NIC")
         verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
-        yield _note(
-            "nic-near-no-gpu",
-            f"{plural(len(alone), 'NIC')} {verb} below no GPU's PCIe switch",
-            f"{names}: GPU data reaches {pronoun} only through a CPU. NICs for storage or"
-            " management are often placed so; list the others in NCCL_IB_HCA.",
-            place,
+        yield statement(
+            "nic-near-no-gpu", place, count_of_nics=count, verb=verb, pronoun=pronoun, names=names
         )
     if any(nic.startswith("NIC") and nic not in matrix.legend for nic in matrix.nics):
-        yield _note(
-            "topo-without-legend",
-            "The names of the NICs are not in the text",
-            "The table's NIC legend is missing: it says which device (mlx5_…) NIC0 and the others are.",
-            place,
-        )
-
-
-def _note(name: str, title: str, cause: str, place: Place) -> Statement:
-    return Statement(name, "nvidia-smi", Weight.NOTE, title, cause, place=place)
+        yield statement("topo-without-legend", place)
 
 
 def _counts(matrix: Matrix) -> dict[tuple[str, str], int]:
@@ -331,7 +318,7 @@ def _nvlink(matrix: Matrix, place: Place) -> Iterable[Statement]:
         if len(own) == len(others) == 1 and (least := next(iter(own))) < (most := others[0]):
             has = "no NVLink to them" if not least else f"NV{least}"
             cause = f"{gpu} has {has}; the other GPUs have NV{most} among each other."
-            yield as_check("nvlink-down", cause, place)
+            yield statement("nvlink-down", place, cause=cause)
 
 
 def _peers(matrix: Matrix, section: Section, read: int) -> Parsed:
@@ -349,21 +336,11 @@ def _peers(matrix: Matrix, section: Section, read: int) -> Parsed:
     words = set(refused.values())
     why = "; ".join(f"{word}: {_PEER_STATES.get(word, 'unknown')}" for word in sorted(words))
     shown = join_limited(f"{a} and {b}" for a, b in refused)
-    statement = Statement(
-        "gpu-peers-refused",
-        "nvidia-smi",
-        Weight.NOTE if is_nvlink else Weight.WARNING,
-        f"{plural(len(refused), 'pair')} of GPUs cannot use {what}",
-        f"{shown} ({why})."
-        + (
-            ""
-            if is_nvlink
-            else " NCCL copies between such GPUs through host memory, or uses NVLink if there is any."
-        ),
-        ""
-        if is_nvlink
-        else "Check IOMMU and ACS, and whether the GPU model supports peer-to-peer (GeForce does not).",
-        place=section.place,
+    said = statement(
+        "gpu-nvlink-refused" if is_nvlink else "gpu-peers-refused",
+        section.place,
+        pairs=plural(len(refused), "pair"),
+        gpus=f"{shown} ({why})",
     )
     good = len(states) - len(refused)
-    return Parsed(read, (statement,), shows=f"{good} of {len(states)} pairs of GPUs support {what}.")
+    return Parsed(read, (said,), shows=f"{good} of {len(states)} pairs of GPUs support {what}.")

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
-from probes.messages.message import Proof, Weight
+from probes.messages.message import Proof
 from probes.nccl.topology_file import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, parse_system
+from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
 from probes.read.topology_matrix import Matrix, distances
 from probes.topology.nccl_paths import Nccl, pci_path
@@ -77,37 +78,16 @@ def _matrix(system: Element, has_gpus: bool) -> Matrix:
 def _support(nets: list[Element], section: Section) -> Iterator[Statement]:
     """Say whether NCCL can register GPU memory with the NICs that it found (gdr, src/graph/topo.cc)."""
     without = [net.get("name") for net in nets if net.get("gdr") == "0"]
-    if without and len(without) == len(nets):
-        yield Statement(
-            "topology-without-gdr",
-            "NCCL",
-            Weight.WARNING,
-            'NCCL found no NIC that can reach GPU memory (gdr="0")',
-            f"{join_limited(without)}: neither DMA-BUF nor nvidia_peermem worked when this job started, or"
-            " the"
-            " network is TCP.",
-            "Run gdrtop check on the node. With TCP, see why NCCL finds no RDMA device (NCCL_DEBUG=INFO).",
-            Proof.NO_GDR,
-            place=section.place,
-        )
-    elif without:
-        yield Statement(
-            "topology-partly-without-gdr",
-            "NCCL",
-            Weight.WARNING,
-            'NCCL found NICs that cannot reach GPU memory (gdr="0")',
-            f"{join_limited(without)}, of {plural(len(nets), 'NIC')}.",
-            "Compare these NICs with the others: driver, firmware, port, and whether DMA-BUF works (gdrtop"
-            " check).",
-            place=section.place,
-        )
+    if without:
+        name = "topology-without-gdr" if len(without) == len(nets) else "topology-partly-without-gdr"
+        count = plural(len(nets), "NIC")
+        yield statement(name, section.place, nics=join_limited(without), all=count)
 
 
 def read_graphs(section: Section) -> Parsed:
     """Read the graphs of NCCL_GRAPH_DUMP_FILE; typeinter is the distance between GPU and NIC."""
     shown: list[str] = []
     statements: list[Statement] = []
-    read = sum(bool(line.strip()) for line in section.lines)
     has_net = any("<net " in line for line in section.lines)
     for line in section.lines:
         match = _GRAPH.search(line)
@@ -121,18 +101,10 @@ def read_graphs(section: Section) -> Parsed:
             words += f", {values.get('typeinter', '?')} to the NICs"
         shown.append(words)
         if has_net and values.get("typeinter") in ("PHB", "SYS"):
-            statements.append(
-                Statement(
-                    "graph-far-nics",
-                    "NCCL",
-                    Weight.NOTE,
-                    f"NCCL's {kind} reaches the NICs only at {values['typeinter']}",
-                    "NCCL does not use GPUDirect RDMA over this distance by default.",
-                    "See which GPUs have no near NIC: nvidia-smi topo -m, or gdrtop topo.",
-                    place=section.place,
-                )
-            )
-    return Parsed(read, tuple(statements), shows=f"NCCL's graphs: {'; '.join(shown[:8])}." if shown else "")
+            distance = values["typeinter"]
+            statements.append(statement("graph-far-nics", section.place, kind=kind, distance=distance))
+    shows = f"NCCL's graphs: {'; '.join(shown[:8])}." if shown else ""
+    return Parsed(section.filled, tuple(statements), shows=shows)
 
 
 def _number(values: dict[str, str], name: str) -> int:
