@@ -78,21 +78,17 @@ def read_query(section: Section) -> Parsed:
             if len(blocks) < _MOST_GPUS:
                 blocks.append(_Block(match[1], section.at(number)))
             above = []
-        elif match := _PAIR.match(text) if text else None:
+        elif (match := _PAIR.match(text)) or (0 < len(text) < 60 and text[0].isalpha()):
             indent = len(line) - len(line.lstrip())
             while above and above[-1][0] >= indent:
                 above.pop()
-            path = "/".join((*(name for _, name in above), _name(match[1])))
-            values = blocks[-1].values if blocks else head
-            values.setdefault(path, printable((match[2] or "").strip(), 200))
+            name = _name(match[1] if match else text)
+            if match:
+                values = blocks[-1].values if blocks else head
+                path = "/".join((*(outer for _, outer in above), name))
+                values.setdefault(path, printable((match[2] or "").strip(), 200))
             if len(above) < 6:
-                above.append((indent, _name(match[1])))
-        elif text and len(text) < 60 and text[0].isalpha():
-            indent = len(line) - len(line.lstrip())
-            while above and above[-1][0] >= indent:
-                above.pop()
-            if len(above) < 6:
-                above.append((indent, _name(text)))
+                above.append((indent, name))
         elif not text.startswith("="):
             continue
         read += 1

@@ -8,7 +8,8 @@ Source: pciutils lspci.c, ls-caps.c, ls-ecaps.c and ls-tree.c.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,7 +108,6 @@ _RESIZABLE = re.compile(r"BAR (\d): current size: (\w{1,8}), supported: ([\w ]{1
 _FLAG = re.compile(r"(\w{1,20})([+-])")
 _DRIVER = re.compile(r"Kernel driver in use: (\S{1,40})")
 _NUMA = re.compile(r"NUMA node: (\d{1,4})")
-_GROUP = re.compile(r"IOMMU group: (\d{1,6})")
 _MOST_FUNCTIONS = 20_000
 
 
@@ -138,7 +138,6 @@ class _Function:
     resizable: list[tuple[int, int, int]] = field(default_factory=list)
     driver: str = ""
     numa: str = ""
-    group: str = ""
 
     @property
     def is_gpu(self) -> bool:
@@ -258,8 +257,6 @@ def _detail(function: _Function, text: str, register: str) -> str:
         function.driver = match[1]
     elif match := _NUMA.match(text):
         function.numa = match[1]
-    elif match := _GROUP.match(text):
-        function.group = match[1]
     if word in ("DevCtl", "DevCtl2"):
         register = word
     elif re.match(r"[A-Z][A-Za-z0-9]+:", text):
@@ -330,20 +327,15 @@ class _Tree:
 
     def shows(self) -> str:
         """Return one sentence about what is there."""
-        gpus = [each for each in self._functions.values() if each.is_gpu]
-        nics = [each for each in self._functions.values() if each.is_nic]
-        if not gpus and not nics:
-            return ""
-        kinds = [
-            plural(len(found), noun)
-            for found, noun in ((gpus, "NVIDIA GPU"), (nics, "ConnectX function"))
-            if found
-        ]
+        gpus = sum(each.is_gpu for each in self._functions.values())
+        nics = sum(each.is_nic for each in self._functions.values())
+        counts = ((gpus, "NVIDIA GPU"), (nics, "ConnectX function"))
+        kinds = " and ".join(plural(count, noun) for count, noun in counts if count)
         near = self.near()
-        if gpus and nics and near and len(near) == len(gpus):
-            count = sum(bool(nics_near) for nics_near in near.values())
-            return f"{' and '.join(kinds)}: {count} of {len(gpus)} GPUs share a PCIe switch with a NIC."
-        return f"{' and '.join(kinds)} in the list."
+        if gpus and nics and len(near) == gpus:
+            count = sum(map(bool, near.values()))
+            return f"{kinds}: {count} of {gpus} GPUs share a PCIe switch with a NIC."
+        return f"{kinds} in the list." if kinds else ""
 
     def answers(self) -> dict[tuple[str, ...], Any]:
         """Return the files of these functions."""
@@ -393,53 +385,42 @@ def _config(function: _Function) -> bytes | None:
         return b"\xff" * HEADER_BYTES
     if not function.is_whole or function.is_denied or function.express is None or not function.control:
         return None
-    content = bytearray(WHOLE_BYTES)
-
-    def put(offset: int, value: int, size: int = 2) -> None:
-        content[offset : offset + size] = value.to_bytes(size, "little")
-
-    put(0, function.ids[0])
-    put(2, function.ids[1])
-    put(6, 0x10)
-    content[0x34] = HEADER_BYTES
-    version, port_type = function.express
-    express = HEADER_BYTES
-    content[express] = 0x10
-    put(express + 2, version | port_type << 4)
     payload, request = function.sizes or (128, 128)
     control = 0x0010 * function.control.get("RlxdOrd", False) | 0x0100 * function.control.get("ExtTag", False)
     control |= _code(payload) << 5 | _code(request) << 12
-    put(express + 8, control)
-    put(express + 0xA, sum(1 << bit for bit, name in enumerate(ERRORS) if name in function.status))
-    put(express + 0x10, function.aspm)
-    put(express + 0x28, 0x1000 * function.ten_bit_tags)
-    capabilities: list[tuple[int, int]] = []  # id, length
+    status = sum(1 << bit for bit, name in enumerate(ERRORS) if name in function.status)
+    version, port_type = function.express
+    content, express = bytearray(WHOLE_BYTES), HEADER_BYTES
+    for offset, values in (
+        (0, (*function.ids, 0, 0x10)),
+        (0x34, (express,)),
+        (express, (0x10, version | port_type << 4)),
+        (express + 8, (control, status)),
+        (express + 0x10, (function.aspm,)),
+        (express + 0x28, (0x1000 * function.ten_bit_tags,)),
+    ):
+        struct.pack_into(f"<{len(values)}H", content, offset, *values)
+    capabilities: list[tuple[int, bytes]] = []  # id, registers
     if function.acs is not None:
-        capabilities.append((0x0D, 8))
+        capabilities.append((0x0D, struct.pack("<2H", 0, function.acs)))
     if function.ats is not None:
-        capabilities.append((0x0F, 8))
-    if function.resizable:
-        capabilities.append((0x15, 4 + 8 * len(function.resizable)))
+        capabilities.append((0x0F, struct.pack("<2H", 0, 0x8000 * function.ats)))
+    if bars := function.resizable[:6]:
+        capabilities.append((0x15, b"".join(_resizable(bar, len(bars)) for bar in bars)))
     offset = CONVENTIONAL_BYTES
-    for place, (number, length) in enumerate(capabilities):
-        following = offset + (length + 7) // 8 * 8
-        put(offset, number | 1 << 16 | (following << 20 if place + 1 < len(capabilities) else 0), 4)
-        if number == 0x0D:
-            put(offset + 6, function.acs or 0)
-        elif number == 0x0F:
-            put(offset + 6, 0x8000 * bool(function.ats))
-        else:
-            _put_bars(put, offset, function.resizable)
+    for more, (number, registers) in zip(range(len(capabilities))[::-1], capabilities, strict=True):
+        following = offset + (4 + len(registers) + 7) // 8 * 8
+        header = struct.pack("<I", number | 1 << 16 | (following << 20 if more else 0))
+        content[offset:following] = (header + registers).ljust(following - offset, b"\0")
         offset = following
     return bytes(content)
 
 
-def _put_bars(put: Any, offset: int, bars: Iterable[tuple[int, int, int]]) -> None:
-    bars = list(bars)[:6]
-    for place, (index, size, largest) in enumerate(bars):
-        bits = [max(0, value.bit_length() - 21) for value in (size, largest)]
-        put(offset + 8 * place + 4, 1 << 4 + min(bits[1], 27), 4)
-        put(offset + 8 * place + 8, index & 7 | len(bars) << 5 | (bits[0] & 0x3F) << 8, 4)
+def _resizable(bar: tuple[int, int, int], count: int) -> bytes:
+    """Return capability and control of one of the resizable BARs."""
+    index, size, largest = bar
+    bits, most = (max(0, value.bit_length() - 21) for value in (size, largest))
+    return struct.pack("<2I", 1 << 4 + min(most, 27), index & 7 | count << 5 | (bits & 0x3F) << 8)
 
 
 def _code(size: int) -> int:
