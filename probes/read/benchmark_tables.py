@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from probes.bandwidth.model.rating import best_row, steady
 from probes.bandwidth.model.samples import About, Fact, Sample
 from probes.bandwidth.tools.failures import Output
 from probes.bandwidth.tools.tool import Parser
+from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
 
-NO_NIC = "No NIC takes part, so it says nothing about GPUDirect RDMA."
 _MOST_TESTS = 50  # of one section
 _MOST_ROWS = 100_000
 _WORD = re.compile(r"\w")
@@ -97,10 +98,8 @@ def parsed(section: Section, reader: TableReader, statements: Iterator[Statement
     return Parsed(len(own), tuple(statements))
 
 
-def result_statement(section: Section, line: int, name: str, title: str, **texts: object) -> Statement:
-    """Return a statement about a result of a program, with its line in the section."""
+def result_statement(section: Section, line: int, name: str, **texts: Any) -> Statement:
+    """Return `statement()` of a result, with its line in the section."""
     # Channels of NCCL are left out of a section, so lines behind them have other numbers.
     number = 0 if any("NCCL " in before for before in section.lines[:line]) else line
-    place = replace(section.place, line=section.place.line + number)
-    text = section.lines[number].strip()
-    return Statement(f"{name}-result", name, title=title, text=text, place=place, **texts)  # type: ignore[arg-type]
+    return statement(name, section.at(number), text=section.lines[number].strip(), **texts)

@@ -10,7 +10,6 @@ from probes.bandwidth.model.rating import best_row, short_gbps
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.tools.nccl_tests import NcclTestsOutput
 from probes.base.text import binary_size, plural
-from probes.messages.message import Weight
 from probes.read.benchmark_tables import TableReader, Test, parsed, result_statement
 from probes.read.reading import Parsed, Section, Statement
 
@@ -42,14 +41,7 @@ def read_nccl_tests(section: Section) -> Parsed:
 def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
     cut = next((number for number, line in enumerate(section.lines) if _CUT.match(line)), None)
     if cut is not None:
-        yield result_statement(
-            section,
-            cut,
-            "nccl-tests",
-            "Rows of nccl-tests are cut by NCCL's own lines, so their figures are lost",
-            weight=Weight.NOTE,
-            fix="Let NCCL write its lines to files: NCCL_DEBUG_FILE=/tmp/nccl.%h.%p.log.",
-        )
+        yield result_statement(section, cut, "nccl-tests-cut")
     lonely = sum(len(test.ranks) == 1 for test in tests)
     best: dict[object, Statement] = {}
     most: dict[object, float] = {}
@@ -63,59 +55,27 @@ def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statemen
         what = figure.what or "nccl-tests"
         wrong = max((sample.wrong or 0 for sample in rows), default=0)
         if wrong:
-            title = f"{plural(wrong, 'element')} of {what} came out wrong: data was corrupted"
-            yield result_statement(
-                section, test.line, "nccl-tests", title, weight=Weight.CRITICAL, fix=_CORRUPTED
-            )
+            elements = plural(wrong, "element")
+            yield result_statement(section, test.line, "nccl-tests-wrong", elements=elements, what=what)
         hosts = {host.split()[1] for host in test.ranks if len(host.split()) > 1}
         if len(test.ranks) > 1 and all(rank.startswith("0:") for rank in test.ranks):
-            yield _without_mpi(section, test)
+            processes = plural(len(test.ranks), "process", "processes")
+            yield result_statement(section, test.line, "nccl-tests-without-mpi", processes=processes)
             continue
         if len(test.ranks) == 1 or (not figure.bus_gbps and figure.gbps):
-            yield _one_rank(section, test, what, lonely)
+            name = "nccl-tests-one-rank-each" if lonely > 1 else "nccl-tests-one-rank"
+            yield result_statement(section, test.line, name, what=what)
             continue
-        size = "" if figure.size_bytes is None else f" with {binary_size(figure.size_bytes)}"
-        where = f" on {plural(len(test.ranks), 'GPU')} of {plural(len(hosts), 'node')}" if test.ranks else ""
-        title = f"{what} reaches a bus bandwidth of {(figure.bus_gbps or 0) / 8:.3g} GB/s{size}{where}"
+        where = "" if figure.size_bytes is None else f" with {binary_size(figure.size_bytes)}"
+        where += f" on {plural(len(test.ranks), 'GPU')} of {plural(len(hosts), 'node')}" if test.ranks else ""
         cause, fix = _of_bus(figure, len(test.ranks), len(hosts))
         # Of runs of one size each, the fastest stands for all.
         kind, bus = (what, len(test.ranks), *sorted(hosts)), figure.bus_gbps or 0.0
         if bus >= most.get(kind, 0.0):
+            texts = {"what": what, "rate": f"{bus / 8:.3g}", "where": where, "cause": cause, "fix": fix}
             most[kind] = bus
-            best[kind] = result_statement(
-                section, test.line, "nccl-tests", title, weight=Weight.NOTE, cause=cause, fix=fix
-            )
+            best[kind] = result_statement(section, test.line, "nccl-tests-result", **texts)
     yield from best.values()
-
-
-_CORRUPTED = "Find the bad GPU, NIC or node by running it on half of them, and take it out of use."
-
-
-def _one_rank(section: Section, test: Test, what: str, lonely: int) -> Statement:
-    several = lonely > 1
-    return result_statement(
-        section,
-        test.line,
-        "nccl-tests",
-        f"{what} ran with one rank, whose bus bandwidth is 0 by definition",
-        weight=Weight.WARNING if several else Weight.HARMLESS,
-        cause="If one mpirun started these processes, nccl-tests is built without MPI (make MPI=1)."
-        if several
-        else "One GPU has no other to exchange data with. Nothing is wrong.",
-        fix="Test two GPUs or more: -g 2, or several processes of a build with MPI=1.",
-    )
-
-
-def _without_mpi(section: Section, test: Test) -> Statement:
-    return result_statement(
-        section,
-        test.line,
-        "nccl-tests",
-        f"{plural(len(test.ranks), 'process', 'processes')} ran, each as rank 0 of its own test",
-        weight=Weight.CRITICAL,
-        cause="nccl-tests is most likely built without MPI, so the processes do not know of each other.",
-        fix="Build it with make MPI=1 MPI_HOME=…, and start that build with mpirun or srun --mpi=pmix.",
-    )
 
 
 _ONE_NODE = (

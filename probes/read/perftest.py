@@ -51,16 +51,11 @@ def _of_perftest(section: Section, tests: Sequence[Test]) -> Iterator[Statement]
         by = f" ({test.facts[About.REGISTERED]})" if About.REGISTERED in test.facts else ""
         parts = [f"{memory}{by}"] if memory == GPU_MEMORY else []
         parts += [f"{binary_size(figure.size_bytes)} messages"] if figure.size_bytes is not None else []
-        yield result_statement(
-            section,
-            test.line,
-            "perftest",
-            f"{what} {reached} with {' and '.join(parts)}" if parts else f"{what} {reached}",
-            weight=weight,
-            cause=f"{_MEMORY_WORDS.get(memory) or _without_gpu_line(section.command)} {cause}".strip(),
-            fix=fix,
-            proves=Proof.GDR if memory == GPU_MEMORY and figure.gbps != 0.0 else Proof.NOTHING,
-        )
+        cause = f"{_MEMORY_WORDS.get(memory) or _without_gpu_line(section.command)} {cause}".strip()
+        result = f"{what} {reached} with {' and '.join(parts)}" if parts else f"{what} {reached}"
+        proves = Proof.GDR if memory == GPU_MEMORY and figure.gbps != 0.0 else Proof.NOTHING
+        texts = {"weight": weight, "proves": proves, "result": result, "cause": cause, "fix": fix}
+        yield result_statement(section, test.line, "perftest-result", **texts)
 
 
 _MEMORY_WORDS = {
