@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from functools import cache, reduce
 from typing import Any
@@ -10,9 +10,13 @@ from typing import Any
 from probes.base.evidence import Severity
 from probes.base.plan import Plan
 from probes.base.toml import read_toml
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
+from probes.facts.gpu.generations import is_model
+from probes.facts.pci.functions import PciKind
+from probes.facts.pci.nic_families import EFA, SLINGSHOT
+from probes.facts.system.platform import in_container, is_guest
 from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
@@ -141,3 +145,33 @@ def fix_text(plan: Plan) -> str:
         for step in plan.steps
     )
     return f"{plan.title}: {'; '.join(step.rstrip('.') for step in steps)}."
+
+
+# What is known of the node on which a text was written.
+
+_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+
+
+def words_about(examination: Examination) -> frozenset[str]:
+    """Return the words of the catalogue (NODE_WORDS) that are true of a node."""
+    return frozenset(_words(examination))
+
+
+def _words(examination: Examination) -> Iterator[str]:
+    node = examination.node
+    for device in node.rdma_devices:
+        for port in device.ports:
+            yield from filter(None, (_LAYERS.get(known(port.link_layer, "")),))
+    functions = () if isinstance(node.pci, Unknown) else node.pci.functions.values()
+    drivers = {known(function.driver, "") for function in functions}
+    yield from (
+        word for word, family in (("efa", EFA), ("slingshot", SLINGSHOT)) if drivers & set(family.pci_drivers)
+    )
+    if any(function.kind is PciKind.NVSWITCH for function in functions):
+        yield "nvswitch"
+    if not isinstance(node.gpus, Unknown) and any(is_model(gpu.name, "GB10") for gpu in node.gpus.gpus):
+        yield "gb10"
+    if is_guest(node.platform) is True:
+        yield "vm"
+    if in_container(node.platform):
+        yield "container"

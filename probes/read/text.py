@@ -15,12 +15,11 @@ from probes.nccl.log.problems import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
-from probes.read.findings import judged
+from probes.read.findings import judged, words_about
 from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
 from probes.read.kernel_modules import without_path
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
-from probes.read.node import words_about
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
 from probes.read.specifications import NAMES, Block, Specifications, shown, statements_of
 from probes.snapshot.examination import Examination
