@@ -11,7 +11,7 @@ from probes.base.text import printable
 from probes.messages.catalogue import NO_DIGITS, catalogue, explain
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
-from probes.nccl.log.problems import UNKNOWN, context_of
+from probes.nccl.log.messages import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of

@@ -34,9 +34,7 @@ from probes.nccl.log.grammar import (
     distance_word,
     parse,
 )
-from probes.nccl.log.messages import MessageTable
-from probes.nccl.log.problems import ProblemLine, context_of, unequal_mtu
-from probes.nccl.log.tables import Table
+from probes.nccl.log.messages import MessageTable, ProblemLine, Table, context_of, unequal_mtu
 from probes.nccl.variables.catalogue import meaning_of
 
 _MOST_CHANNEL_LINES = 1 << 15  # that differ in more than the channel: 8 of each of MOST_RANKS

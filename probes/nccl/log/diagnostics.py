@@ -14,7 +14,7 @@ from probes.base.frozen import frozen
 from probes.messages.catalogue import catalogue
 from probes.messages.message import Weight, version_numbers
 from probes.nccl.log.facts import LogFacts
-from probes.nccl.log.problems import ProblemLine
+from probes.nccl.log.messages import ProblemLine
 
 SINCE_NETWORK = (2, 32, 3)
 """The first version whose diagnostics measure the network."""
