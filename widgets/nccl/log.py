@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from probes.base.text import join_limited, plural
-from probes.nccl.log.diagnostics import is_recommended
 from probes.nccl.log.facts import (
     Channels,
     Distance,
@@ -17,6 +16,7 @@ from probes.nccl.log.facts import (
     Rank,
     State,
 )
+from probes.nccl.log.messages import is_recommended
 from probes.nccl.log.verdict import TCP_NETWORKS, staged_first
 from widgets.base.lines import Line, Run, Tone, line, section, wrapped
 

@@ -12,7 +12,6 @@ from probes.base.text import printable
 from probes.messages.catalogue import catalogue
 from probes.messages.message import Context, Found, Weight, version_numbers
 from probes.nccl.log.channels import ChannelLine, ChannelTable, Line
-from probes.nccl.log.diagnostics import read_diagnostic
 from probes.nccl.log.facts import (
     Capability,
     Communicators,
@@ -34,7 +33,14 @@ from probes.nccl.log.grammar import (
     distance_word,
     parse,
 )
-from probes.nccl.log.messages import MessageTable, ProblemLine, Table, context_of, unequal_mtu
+from probes.nccl.log.messages import (
+    MessageTable,
+    ProblemLine,
+    Table,
+    context_of,
+    read_diagnostic,
+    unequal_mtu,
+)
 from probes.nccl.variables.catalogue import meaning_of
 
 _MOST_CHANNEL_LINES = 1 << 15  # that differ in more than the channel: 8 of each of MOST_RANKS
