@@ -78,10 +78,12 @@ def sample_port_without_lid(examination: Examination) -> Outcome:
 ''',
         ),
         Change(
-            "probes/simulation/faults/nic.py",
-            """    fault("sample-port-without-lid", "A port (mlx5_2) has no LID", _port("mlx5_2", lid="0x0")),
+            "probes/simulation/faults/nic.toml",
+            """
+[sample-port-without-lid]
+summary = "A port (mlx5_2) has no LID"
+port.mlx5_2 = {lid = "0x0"}
 """,
-            before=")\n",
         ),
         Change(
             "tests/probes/checks/nic/test_port_state.py",
@@ -106,7 +108,7 @@ def test_sample_a_port_without_a_lid() -> None:
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "no check has the id ['sample-port-without-lid'], which a fault finds",
         ),
-        "probes/simulation/faults/nic.py": (
+        "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "add a fault to probes/simulation/faults/ that finds",
         ),
@@ -117,15 +119,13 @@ def test_sample_a_port_without_a_lid() -> None:
 FAULT = Recipe(
     (
         Change(
-            "probes/simulation/faults/nic.py",
-            """    fault(
-        "sample-port-polling",
-        "The port of mlx5_4 looks for its peer",
-        _port("mlx5_4", state="1: DOWN", phys_state="2: Polling"),
-        finds={"ib-port-not-active"},
-    ),
+            "probes/simulation/faults/nic.toml",
+            """
+[sample-port-polling]
+summary = "The port of mlx5_4 looks for its peer"
+finds = ["ib-port-not-active"]
+port.mlx5_4 = {state = "1: DOWN", phys_state = "2: Polling"}
 """,
-            before=")\n",
         ),
         Change(
             "tests/probes/checks/nic/test_port_state.py",
@@ -144,12 +144,12 @@ def test_sample_a_port_that_polls() -> None:
         "sample or lost or names",
     ),
     {
-        "probes/simulation/faults/nic.py": (
+        "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/nic/test_port_state.py::test_sample_a_port_that_polls",
             "sample-port-polling",
         )
     },
-    others=("probes/simulation/faults/live.py",),
+    others=tuple(f"probes/simulation/faults/{name}.py" for name in ("fault", "live", "nic")),
 )
 PROBE = Recipe(
     (
@@ -271,7 +271,7 @@ def test_sample_one_line_is_kept() -> None:
     },
     others=(
         "probes/recording/redaction/basic_rules.py",
-        "probes/recording/redaction/tokens.py",
+        "probes/recording/redaction/forms.txt",
         "tests/probes/recording/test_redaction_checks.py",
     ),
 )
@@ -679,33 +679,32 @@ NODE = Recipe(
 PAGE = Recipe(
     (
         Change("tui/manual/sample.md", "# A sample\n\n`gdrtop` has a sample.\n"),
-        Change(
-            "tui/manual/__init__.py",
-            '        "sample": "What is a sample?",\n',
-            before='        "install": "',
-        ),
+        Change("tui/manual/pages.toml", 'sample = "What is a sample?"\n', before="install = "),
     ),
     ("tests/tui/test_manual.py",),
     {
         "tui/manual/sample.md": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
-        "tui/manual/__init__.py": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
+        "tui/manual/pages.toml": ("tests/tui/test_manual.py::test_every_page_is_a_subject", "'sample'"),
     },
-    others=("tui/screens/help.py",),
+    others=("tui/screens/help.toml",),
 )
 COMBINATION = Recipe(
     (
         Change(
-            "probes/checks/system/combinations.py",
-            """    Combination(
-        "sample",
-        "Sample 1.0 on samples",
-        "Nothing works.",
-        "Use Sample 1.1",
-        "https://example.com/sample",
-        seen=sample,
-    ),
+            "probes/checks/system/combinations.toml",
+            """[sample]
+components = "Sample 1.0 on samples"
+symptom = "Nothing works."
+cure = "Use Sample 1.1"
+source = "https://example.com/sample"
+
 """,
-            after="COMBINATIONS = (\n",
+            before="[r595-efa-grace]\n",
+        ),
+        Change(
+            "probes/checks/system/combinations.py",
+            '    "sample": sample,\n',
+            after="_SEEN: dict[str, Seen] = {\n",
         ),
         Change(
             "probes/checks/system/combinations.py",
@@ -746,9 +745,9 @@ COLUMN = Recipe(
             before='        "bus GB/s": lambda process',
         ),
         Change(
-            "widgets/live/columns.py",
-            '        TableColumn("minor", "f", "the last digit of its process ID"),\n',
-            before='        TableColumn("bus GB/s"',
+            "widgets/live/columns.toml",
+            '    { title = "minor", letter = "f", meaning = "the last digit of its process ID" },\n',
+            before='    { title = "bus GB/s"',
         ),
         Change("tui/manual/live.md", "| `minor` | the last digit of the pid |\n", before="| `CNP/s` |"),
     ),
@@ -759,7 +758,10 @@ COLUMN = Recipe(
         "tests/widgets/test_live_panes.py",
     ),
     {
-        "widgets/live/columns.py": ("tests/widgets/live/test_columns.py", "name each column in COLUMNS"),
+        "widgets/live/columns.toml": (
+            "tests/widgets/live/test_columns.py",
+            "name each column in widgets/live/columns.toml",
+        ),
         "tui/manual/live.md": ("tests/tui/test_manual.py", "minor"),
     },
     pictures="test_live[200x60]",
@@ -798,14 +800,12 @@ class SampleScreen(PanesScreen):
 ''',
         ),
         Change(
-            "tui/screens/keys.py",
-            '    "sample": Key("A", "A", "Sample", "Sample: one line"),\n',
-            before='    "pane": Key(',
+            "tui/screens/keys.toml", 'sample = ["A", "A", "Sample", "Sample: one line"]\n', before="pane = "
         ),
         Change(
-            "tui/screens/help.py",
-            '    "SampleScreen": ("SAMPLE", "One line.", ("quit",)),\n',
-            before='    "HistoryScreen": ("HISTORY"',
+            "tui/screens/help.toml",
+            '[SampleScreen]\ntitle = "SAMPLE"\npurpose = "One line."\nkeys = ["quit"]\n\n',
+            before="[HistoryScreen]",
         ),
         Change(
             "tui/app.py", '        bind("sample", "sample", show=False),\n', before='        bind("doctor", '
@@ -843,14 +843,14 @@ def test_sample(snap_compare: Any, size: tuple[int, int]) -> None:
     ),
     {
         "tui/manual/config.md": ("tests/tui/screens/test_own_keys.py", "'sample'"),
-        "tui/screens/keys.py": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
+        "tui/screens/keys.toml": ("tests/tui/screens/test_keys.py", "KeyError: 'sample'"),
         "tui/app.py": (
             "tests/test_architecture.py::test_every_file_is_imported",
             "nothing imports ['tui/screens/sample.py']",
         ),
-        "tui/screens/help.py": (
+        "tui/screens/help.toml": (
             "tests/tui/screens/test_keys.py::test_every_screen_has_its_keys_in_the_help",
-            "add ['SampleScreen'] to _SCREENS in tui/screens/help.py",
+            "add ['SampleScreen'] to tui/screens/help.toml",
         ),
     },
     pictures="test_sample[80x24]",
@@ -1200,13 +1200,13 @@ def _sample_smb(tree: Tree) -> None:
 METRIC = Recipe(
     (
         Change(
-            "probes/metrics/metric_list.py",
-            'SAMPLE = Metric("gdrtop_sample_nics", "RDMA NICs of this node.")\n',
-            after='NICS_DIRECT = Metric("gdrtop_nics_direct", "NICs that serve these GPUs.")\n',
+            "probes/metrics/metrics.toml",
+            'gdrtop_sample_nics = "RDMA NICs of this node."\n',
+            after="[gauge]\n",
         ),
         Change(
             "probes/metrics/metrics.py",
-            "        family(metric_list.SAMPLE, [({}, len(seen.examination.topology.nics))]),\n",
+            '        _family("sample_nics", [({}, len(seen.examination.topology.nics))]),\n',
             after="        *_judged(seen),\n",
         ),
         Change(
@@ -1227,14 +1227,13 @@ def test_the_nics_of_a_sample_are_counted() -> None:
     {
         "probes/metrics/metrics.py": (
             "tests/probes/metrics/test_metrics.py",
-            "metric_list.py and families() of probes/export/ differ",
+            "metrics.toml and families() of probes/metrics/ differ",
         ),
         "tui/manual/metrics.md": (
             "tests/probes/metrics/test_metrics.py",
             "add a row to tui/manual/metrics.md for {'gdrtop_sample_nics'}",
         ),
     },
-    others=("probes/metrics/metric_list.py",),
 )
 NIC_FAMILY = Recipe(
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.binding import Binding
@@ -31,6 +31,7 @@ from tui.runtime.reading_thread import (
 from tui.screens.head import change_head
 from tui.screens.keys import bind
 from tui.screens.overview.screen import OverviewScreen
+from tui.screens.request import Request
 from tui.terminal_app import TerminalApp
 
 if TYPE_CHECKING:
@@ -280,20 +281,24 @@ class GdrtopApp(TerminalApp[None]):
         self._reading_thread.ask_examination(probe=True)
         self._reading_thread.ask()
 
-    # Signals, and messages of the overview
+    # Signals, and requests of the screens
 
     def hang_up(self, why: str) -> None:
         """Stop everything at once, and quit."""
         self.quitting.stop(why)
         self.exit()
 
-    @on(OverviewScreen.FindingRequested)
-    def _show_finding(self, message: OverviewScreen.FindingRequested) -> None:
+    def show_finding(self, finding: str, in_plain_words: bool) -> None:
+        """Show a finding in the doctor, or what it means."""
         self._shared.doctor.filter("")
-        self._shared.doctor.choose(message.finding)
-        if message.in_plain_words:
+        self._shared.doctor.choose(finding)
+        if in_plain_words:
             self._shared.doctor.show("explanation")
         self.action_doctor()
+
+    def on_request(self, request: Request) -> None:
+        """Answer a screen."""
+        REQUESTS[request.name](self, *request.values)
 
 
 _DEAD_IN_QUESTIONS = {binding.action for binding in Binding.make_bindings(GdrtopApp.BINDINGS)}
@@ -319,50 +324,42 @@ ACTIONS: dict[str, Callable[..., object]] = {
 }
 """What a controller does for the action of a key; actions that are more than that are methods."""
 
-# What a screen asks for, and what answers. By the names of Textual's handlers, and not by the classes of the
-# messages, because most screens are imported on first use.
-REQUESTS: dict[str, Callable[[GdrtopApp, Any], object]] = {
-    "_on_examined_list_screen_check_requested": lambda app, _: app.action_probe(),
-    "_on_live_screen_moment_requested": lambda app, message: (
-        app.readings.move_to_end(message.end) if message.end else app.readings.move(message.step)
-    ),
-    "_on_live_screen_events_requested": lambda app, _: app.readings.read_ahead(),
-    "_on_live_screen_time_requested": lambda app, message: app.readings.move_to_time(message.at),
-    "_on_live_screen_log_requested": lambda app, message: app.nccl.show(message.job),
-    "_on_nccl_screen_open_requested": lambda app, message: app.nccl.open(message.key),
-    "_on_nccl_screen_path_typed": lambda app, message: app.nccl.open_path(message.path),
-    "_on_nccl_screen_search_requested": lambda app, _: app.nccl.search(),
-    "_on_nccl_screen_more_requested": lambda app, _: app.nccl.read(),
-    "_on_ras_screen_ask_requested": lambda app, message: app.ras.ask(message.port, message.command),
-    "_on_ras_screen_search_requested": lambda app, _: app.ras.search(),
-    "_on_setup_screen_step_chosen": lambda app, message: app.setup.begin_step(message.step),
-    "_on_setup_screen_skip_requested": lambda app, message: app.setup.skip(message.step),
-    "_on_setup_screen_path_requested": lambda app, _: app.setup.change_path(),
-    "_on_setup_screen_resumed": lambda app, _: app.setup.refresh(),
-    "_on_actions_screen_chosen": lambda app, message: app.actions.show_plan(message.offer),
-    "_on_overview_screen_fix_requested": lambda app, message: app.actions.show_plan(f"fix:{message.finding}"),
-    "_on_doctor_screen_fix_requested": lambda app, message: app.actions.show_plan(f"fix:{message.finding}"),
-    "_on_history_screen_undo_requested": lambda app, message: app.actions.show_undo(message.run),
-    "_on_confirm_screen_confirmed": lambda app, message: app.actions.run.start(
-        message.prepared, message.typed
-    ),
-    "_on_confirm_screen_rehearsal_requested": lambda app, message: app.actions.rehearse(
-        message.prepared, message.screen
-    ),
-    "_on_run_screen_stop_requested": lambda app, _: app.actions.run.ask_to_stop(),
-    "_on_run_screen_end_seen": lambda app, _: app.actions.run.note_end_seen(),
-    "_on_registration_screen_asked": lambda app, _: app.registration.ask(),
-    "_on_registration_screen_plan_requested": lambda app, _: app.registration.plan(),
-    "_on_registration_screen_cancel_requested": lambda app, _: app.registration.ask_to_cancel(),
-    "_on_bandwidth_setup_screen_changed": lambda app, _: app.bandwidth.setup.plan(),
-    "_on_bandwidth_setup_screen_start_requested": lambda app, _: app.bandwidth.setup.run_planned(),
-    "_on_bandwidth_run_screen_end_seen": lambda app, _: app.bandwidth.note_end_seen(),
-    "_on_bandwidth_run_screen_cancel_requested": lambda app, _: app.bandwidth.ask_to_cancel(),
-    "_on_bandwidth_run_screen_skip_requested": lambda app, _: app.bandwidth.worker.skip(),
-    "_on_bandwidth_run_screen_again_requested": lambda app, message: app.bandwidth.setup.run_again(
-        message.state.series
-    ),
-    "_on_bandwidth_run_screen_baseline_requested": lambda app, message: app.bandwidth.save_baseline(message),
+# What screens ask for, and what answers. By name, because most screens are imported on first use.
+REQUESTS: dict[str, Callable[..., object]] = {
+    "check": lambda app: app.action_probe(),
+    "finding": lambda app, finding, in_plain_words=False: app.show_finding(finding, in_plain_words),
+    "fix": lambda app, finding: app.actions.show_plan(f"fix:{finding}"),
+    "move": lambda app, step: app.readings.move(step),
+    "move_to_end": lambda app, side: app.readings.move_to_end(side),
+    "move_to_time": lambda app, at: app.readings.move_to_time(at),
+    "read_ahead": lambda app: app.readings.read_ahead(),
+    "log": lambda app, job: app.nccl.show(job),
+    "follow_log": lambda app, key: app.nccl.open(key),
+    "open_log": lambda app, path: app.nccl.open_path(path),
+    "find_logs": lambda app: app.nccl.search(),
+    "read_log": lambda app: app.nccl.read(),
+    "ask_ras": lambda app, port, command: app.ras.ask(port, command),
+    "find_ras": lambda app: app.ras.search(),
+    "begin_step": lambda app, step: app.setup.begin_step(step),
+    "skip_step": lambda app, step: app.setup.skip(step),
+    "change_path": lambda app: app.setup.change_path(),
+    "read_setup": lambda app: app.setup.refresh(),
+    "plan": lambda app, offer: app.actions.show_plan(offer),
+    "undo": lambda app, run: app.actions.show_undo(run),
+    "run": lambda app, prepared, typed: app.actions.run.start(prepared, typed),
+    "rehearse": lambda app, prepared, screen: app.actions.rehearse(prepared, screen),
+    "stop_run": lambda app: app.actions.run.ask_to_stop(),
+    "run_seen": lambda app: app.actions.run.note_end_seen(),
+    "register": lambda app: app.registration.ask(),
+    "plan_registration": lambda app: app.registration.plan(),
+    "cancel_registration": lambda app: app.registration.ask_to_cancel(),
+    "plan_tests": lambda app: app.bandwidth.setup.plan(),
+    "run_tests": lambda app: app.bandwidth.setup.run_planned(),
+    "tests_seen": lambda app: app.bandwidth.note_end_seen(),
+    "cancel_tests": lambda app: app.bandwidth.ask_to_cancel(),
+    "skip_test": lambda app: app.bandwidth.worker.skip(),
+    "repeat_tests": lambda app, series: app.bandwidth.setup.run_again(series),
+    "save_baseline": lambda app, state: app.bandwidth.save_baseline(state),
 }
-for name, answer in {**{f"action_{action}": act for action, act in ACTIONS.items()}, **REQUESTS}.items():
-    setattr(GdrtopApp, name, answer)
+for name, act in ACTIONS.items():
+    setattr(GdrtopApp, f"action_{name}", act)

@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TextIO, cast
 
+from probes.base.data_files import read_toml
 from probes.base.text import did_you_mean, printable
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
@@ -25,6 +26,7 @@ from tui.command_line.arguments import (
     add_output_options,
     interval,
     set_configured_defaults,
+    set_help,
 )
 from tui.files import NotWritten
 from tui.launch import (
@@ -46,95 +48,10 @@ _DESCRIPTION = """\
 htop for GPUDirect RDMA: is it working on this node, and if not, why?
 Without a command, gdrtop opens the dashboard.
 """
-_EXAMPLES = """\
-examples:
-  gdrtop                          open the dashboard
-  gdrtop --demo                   open it on a simulated node; --demo list shows them all
-  gdrtop check                    list what is wrong, why, and how to fix it
-  gdrtop check acs-redirect-enabled
-                                  show one check with all details
-  gdrtop forecast                 show what the next reboot brings, for each installed kernel
-  gdrtop topo --json              print topology and path types for a script
-  gdrtop topo --format dot        draw the topology with Graphviz
-  gdrtop modules                  list the kernel modules in load order
-  gdrtop do --list                list the actions; gdrtop do load-modules runs one
-  gdrtop manifest helm            write what other nodes like this one need
-  gdrtop bench                    measure the first GPU with its best NIC
-  gdrtop prove                    show which NICs can register which GPU's memory
-  gdrtop check --root /host       check a node whose / is mounted at /host, or a dumped tree
-  gdrtop fleet 'gpu[01-64]'       show which of these nodes differ from the rest, and how
-  gdrtop fleet watch 'gpu[01-64]'
-                                  show many nodes on a screen, the worst first
-  gdrtop live                     show what the running jobs do, as text
-  gdrtop explain 41000            explain a process to its user; --job ID a whole job
-  gdrtop read ticket.txt          explain any text: logs, dmesg, outputs of tools, scripts, pods
-  gdrtop nccl-log train.log       explain what NCCL wrote to a job's log
-  gdrtop ras                      ask NCCL which rank the others wait for
-  gdrtop hang 4711                query every source for why a job hangs
-  gdrtop env                      print the variables that jobs on this node need
-  gdrtop env --lint job.sbatch    check what a script, a pod or nccl.conf sets
-  gdrtop watch                    save a recording around every event, without a screen
-  gdrtop reliability              show which NIC was the slow one, job after job
-  gdrtop metrics --textfile /var/lib/prometheus/node-exporter/gdrtop.prom
-                                  write metrics for Prometheus
-  gdrtop diff old.tar.gz .        show what has changed on this node since a recording
-  gdrtop record node.tar.gz       record 10 s of this node to a file
-  gdrtop report node.html         write one page for a ticket or a handover
-  gdrtop --replay node.tar.gz     open the dashboard on a recorded node
-
-Exit status 3: usage error, no such node, or the output cannot be written; 70: an error in gdrtop.
-"""
-_COMMANDS = {
-    "check": "show what keeps GPUDirect RDMA from working well, why, and how to fix it",
-    "topo": "print the topology, the path between every GPU and NIC, and each GPU's best NIC",
-    "modules": "print the kernel modules in load order, and why one is missing",
-    "live": "show which jobs use GPUDirect RDMA now, on which path and how fast, and what changes",
-    "explain": "explain a job to its user: devices, limits, the path of each library, what to change",
-    "read": "explain any text: logs, dmesg, outputs of tools, scripts and pods",
-    "nccl-log": "show what NCCL's log says about GPUDirect RDMA, and explain its errors",
-    "ras": "ask NCCL's RAS service which ranks are missing, dead or behind",
-    "hang": "show why a job hangs: the suspect, the evidence and the next command",
-    "do": "list the actions for this node, or run one after showing its plan",
-    "setup": "show the steps to set up this node, or run one of them",
-    "forecast": "show whether it will work after a reboot or an upgrade, or with another image",
-    "fleet": "judge many nodes at once, watch a job on all of them, or measure between them",
-    "diff": "show in what nodes, recordings or moments differ, the most relevant first",
-    "manifest": "write what other nodes like this one need: Kubernetes objects, boot files, scripts",
-    "env": "print the NCCL, UCX and NVSHMEM variables that jobs on this node need; explain or check them",
-    "bench": "measure bandwidth and latency between GPUs and NICs",
-    "prove": "register the memory of each GPU with each NIC for a moment; nothing is sent",
-    "config": "show what is configured, and where each value is from; edit the file",
-    "schema": "print the JSON Schema of a command's JSON output",
-    "watch": "keep the most recent hours on disk, and save a recording around every event",
-    "reliability": "show which NICs and GPUs were slow or had errors over weeks of jobs",
-    "prolog": "check the GPUs of a Slurm job and the NICs near them, before it starts",
-    "epilog": "save what the ports did during a Slurm job",
-    "health-check": "drain this node of Slurm while it must get no new jobs",
-    "metrics": "write the verdict, findings, paths and counters of this node for Prometheus",
-    "record": "record this node to a file that can be replayed anywhere",
-    "report": "write one page about this node for a ticket or a handover",
-    "help": "show the manual",
-    "completion": "print what completes commands and options in bash, zsh or fish",
-}
+_TABLES = read_toml(__name__, "cli.toml")
+_COMMANDS: dict[str, str] = _TABLES["commands"]
 _FLEET = ("check", "live", "hang", "bench", "watch")  # what gdrtop fleet does; without a word it checks
-# What people type from other tools, and what they mean here.
-_HINTS = {
-    **dict.fromkeys(("doctor", "diagnose", "status", "health", "verdict"), "; did you mean gdrtop check?"),
-    **dict.fromkeys(("top", "monitor", "dashboard"), "; gdrtop alone opens the dashboard"),
-    **dict.fromkeys(("fix", "actions", "run"), "; did you mean gdrtop do?"),
-    **dict.fromkeys(("install", "wizard", "init"), "; did you mean gdrtop setup?"),
-    **dict.fromkeys(("nccl", "log", "logs"), "; did you mean gdrtop nccl-log?"),
-    **dict.fromkeys(("environment", "variables", "lint"), "; did you mean gdrtop env?"),
-    **dict.fromkeys(("compare", "difference"), "; did you mean gdrtop diff?"),
-    **dict.fromkeys(("prometheus", "exporter", "export"), "; did you mean gdrtop metrics?"),
-    **dict.fromkeys(("settings", "configuration", "configure"), "; did you mean gdrtop config?"),
-    **dict.fromkeys(("history", "reliable", "flaky"), "; did you mean gdrtop reliability?"),
-    **dict.fromkeys(("paste", "text", "dmesg", "what"), "; did you mean gdrtop read?"),
-    "manual": "; did you mean gdrtop help?",
-    **dict.fromkeys(("upgrade", "reboot", "predict"), "; did you mean gdrtop forecast?"),
-    "replay": "; did you mean gdrtop --replay FILE?",
-    "demo": "; did you mean gdrtop --demo?",
-}
+_HINTS = {word: f"; {hint}" for hint, words in _TABLES["hints"].items() for word in words}
 # Commands that make garbage for longer than a moment.
 _LONG = (
     *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log"),
@@ -232,6 +149,7 @@ def _command(name: str) -> Command:
 def _fill(name: str, parser: argparse.ArgumentParser) -> None:
     if name not in _WITHOUT_NODE:
         add_node_options(parser, name)
+    set_help(parser, name)
     _command(name).add_options(parser)
     add_output_options(parser)
     set_configured_defaults(parser, name)
@@ -239,7 +157,7 @@ def _fill(name: str, parser: argparse.ArgumentParser) -> None:
 
 def command_parser(names: Collection[str] = tuple(_COMMANDS)) -> _Parser:
     """Return the parser of the command line, with these commands."""
-    parser = _Parser(prog="gdrtop", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser = _Parser(prog="gdrtop", description=_DESCRIPTION, epilog=_TABLES["help"]["examples"])
     add_node_options(parser, with_defaults=True)
     add_output_options(parser, with_defaults=True)
     helps = {

@@ -21,22 +21,16 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def refusal() -> str:
-    """Return why no app can run here, or ""."""
-    if wrong := _wrong_settings():
-        return wrong
+    """Return why no app can run here, such as keys, theme or columns that cannot be used; or ""."""
+    if is_configured() and (found := current()).is_about_screens:
+        from tui.screens.own_settings import wrong_settings
+
+        if wrong := next(wrong_settings(found), ""):
+            return wrong
     is_dumb = os.environ.get("TERM", "dumb") == "dumb"
     if _is_terminal(sys.stdin) and _is_terminal(sys.stdout) and not is_dumb:
         return ""
     return "the dashboard needs a terminal, and TERM must not be dumb"
-
-
-def _wrong_settings() -> str:
-    """Return why the configured keys, theme or columns cannot be used, or ""."""
-    if is_configured() and (found := current()).is_about_screens:
-        from tui.screens.own_settings import wrong_settings
-
-        return next(wrong_settings(found), "")
-    return ""
 
 
 def prepare(ascii_only: bool, color: str = "auto") -> bool:

@@ -16,6 +16,7 @@ from tui.runtime.fleet_reader import FleetReader
 from tui.screens.fleet import FleetScreen, FleetState
 from tui.screens.head import change_head
 from tui.screens.keys import bind
+from tui.screens.request import Request
 from tui.terminal_app import TerminalApp
 from widgets.base.lines import Run, Tone
 
@@ -86,7 +87,8 @@ class FleetApp(TerminalApp[OpenedNode]):
 
     # Reading
 
-    def _read(self) -> None:
+    def read(self) -> None:
+        """Read all nodes now."""
         self._reader.start()
         self._show()
 
@@ -95,7 +97,7 @@ class FleetApp(TerminalApp[OpenedNode]):
         if self._reader.is_reading:
             return
         if age is None or (self._interval is not None and age >= self._interval):
-            self._read()
+            self.read()
 
     def _notify(self) -> None:
         """Report once until the screen has taken it; called in the reader's thread."""
@@ -125,15 +127,14 @@ class FleetApp(TerminalApp[OpenedNode]):
         else:
             self._fleet.draw_summary()
 
-    @on(FleetScreen.ReadRequested)
-    def _read_now(self) -> None:
-        self._read()
+    def on_request(self, request: Request) -> None:
+        """Answer the screen."""
+        REQUESTS[request.name](self, *request.values)
 
     # The dashboard of a node
 
-    @on(FleetScreen.OpenRequested)
-    def _open(self, message: FleetScreen.OpenRequested) -> None:
-        name = message.node
+    def open_node(self, name: str) -> None:
+        """Connect to a node, and end with its dashboard."""
         self._state.opening = name
         self._fleet.draw()
 
@@ -148,6 +149,12 @@ class FleetApp(TerminalApp[OpenedNode]):
             lambda host: self.exit(OpenedNode(name, host)),
             fail,
         )
+
+
+REQUESTS: dict[str, Callable[..., object]] = {
+    "open_node": lambda app, name: app.open_node(name),
+    "read_nodes": lambda app: app.read(),
+}
 
 
 class NodeApp(GdrtopApp):

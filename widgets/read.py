@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural
 from probes.messages.message import Weight
 from probes.read.reading import Reading, Statement
-from widgets.base.lines import Line, Run, Tone, line, section, wrapped
+from widgets.base.lines import Line, Tone, labeled_below, line, listed, section, wrapped
 
 _MOST = 24  # statements of one section
 _MARKS = {"gdr": ("✓", Tone.GOOD), "nvlink": ("✓", Tone.GOOD), "unknown": ("?", Tone.PLAIN)}
@@ -23,19 +22,14 @@ def draw(reading: Reading, width: int) -> list[Line]:
     lines = list(starts)
     for reason in () if reading.log_verdict is None else reading.log_verdict.reasons:
         places = ", ".join(map(str, reason.places))
-        lines += _hanging(f"- {reason.text}{f' ({places})' if places else ''}", width)
+        lines += listed(f"- {reason.text}{f' ({places})' if places else ''}", width)
     if reading.proven.path != "unknown":
         for text in reading.shown[:_MOST]:
-            lines += _hanging(f"- {text}", width)
-    groups: dict[str, list[Statement]] = {"Errors": [], "Warnings": [], "Notes": [], "Harmless": []}
-    follows = []
-    for statement in reading.statements:
-        if statement.weight is Weight.FOLLOWS:
-            follows.append(statement)
-        else:
-            groups[_TITLES[statement.weight]].append(statement)
-    for title, statements in groups.items():
-        is_short = title == "Harmless"
+            lines += listed(f"- {text}", width)
+    groups = grouped((statement.weight, statement) for statement in reading.statements)
+    follows = groups.pop(Weight.FOLLOWS, [])
+    for weight, title in _TITLES.items():
+        statements, is_short = groups.get(weight, []), weight is Weight.HARMLESS
         shown = [row for each in statements[:_MOST] for row in _statement(each, width, is_short)]
         left = len(statements) - _MOST
         lines += section(
@@ -81,7 +75,7 @@ def _statement(statement: Statement, width: int, is_short: bool) -> list[Line]:
     if statement.count > 1:
         where.append(f"{statement.count} lines")
     seen = f" ({', '.join(where)})" if where else ""
-    lines = _hanging(f"{mark} {statement.title}{seen}", width, tone)
+    lines = listed(f"{mark} {statement.title}{seen}", width, tone)
     texts = [
         ("Also", "; ".join(statement.more)),
         ("Line", statement.text),
@@ -89,20 +83,8 @@ def _statement(statement: Statement, width: int, is_short: bool) -> list[Line]:
         ("Fix", statement.fix),
     ]
     for label, text in texts[2:3] if is_short else texts:
-        if text:
-            lines += _labelled(label, text, width)
+        lines += labeled_below(label, text, width, _LABEL)
     return lines
-
-
-def _hanging(text: str, width: int, tone: Tone = Tone.PLAIN) -> list[Line]:
-    """Wrap a text; its second and further lines are indented further."""
-    lines = wrapped(text, width - 2, tone, indent="  ")
-    return [lines[0], *((Run("  "), *rest) for rest in lines[1:])]
-
-
-def _labelled(label: str, text: str, width: int) -> list[Line]:
-    lines = wrapped(text, width, indent=" " * (_LABEL + 4))
-    return [(Run(f"    {label:<{_LABEL}}"), *lines[0][1:]), *lines[1:]]
 
 
 def _kinds(reading: Reading) -> str:
@@ -118,8 +100,4 @@ def _unread(reading: Reading, width: int) -> list[Line]:
         return []
     count = f"{plural(reading.unread, 'line')} of {reading.lines}"
     lines: list[Line] = [*wrapped(f"Not read: {count}, which gdrtop does not know.", width)]
-    return [*lines, *(line(f"  {text}"[:width]) for text in _few(reading.unread_lines))]
-
-
-def _few(texts: Sequence[str]) -> Sequence[str]:
-    return texts[:3]
+    return [*lines, *(line(f"  {text}"[:width]) for text in reading.unread_lines[:3])]

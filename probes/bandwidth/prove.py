@@ -15,12 +15,13 @@ from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu
-from probes.facts.gpudirect import GpuDirectFacts
+from probes.facts.gpudirect import GpuDirectFacts, parse_driver_version
 from probes.facts.gpudirect_probe import CUDA_START_ERRORS
 from probes.facts.kernel.modules import PRESENT, ModuleFacts, ModuleState
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.system.limits import MemlockFacts
+from probes.queries.kernel_log import NAMES_IMPORTER
 from probes.queries.unproven_paths import unproven_pairs
 from probes.snapshot.examination import Examination
 
@@ -186,11 +187,21 @@ def dmabuf_error(number: int, gpu: str, nic: str, examination: Examination) -> s
     if number == errno.EPROTONOSUPPORT:
         return "the kernel does not know DMA-BUF registration, added in Linux 5.12"
     if number == errno.ENOMEM:
-        bar1 = _bar1(gpu, examination)
-        return f"the GPU's memory could not be mapped for the NIC: BAR1 is full, or the IOMMU refused{bar1}"
+        return _unmapped(gpu, examination)
     if number == errno.EINVAL:
         return "the NIC cannot register this buffer: a virtual function, or its firmware"
     return _NO_REASON
+
+
+def _unmapped(gpu: str, examination: Examination) -> str:
+    """Return why a GPU's memory was not mapped; older drivers refuse some NIC drivers with the same error."""
+    gpus = examination.node.gpus
+    version = None if isinstance(gpus, Unknown) else known(gpus.driver.version, None)
+    is_older = version is not None and (parse_driver_version(version) or NAMES_IMPORTER) < NAMES_IMPORTER
+    refusers = "the IOMMU or the GPU driver refused" if is_older else "the IOMMU refused"
+    log = "; dmesg | grep P2P shows whether the driver did" if is_older else ""
+    bar1 = _bar1(gpu, examination)
+    return f"the GPU's memory could not be mapped for the NIC: BAR1 is full, or {refusers}{bar1}{log}"
 
 
 def peer_memory_error(number: int, nic: str, examination: Examination) -> str:

@@ -14,12 +14,12 @@ from probes.checks.gpu import driver, fabric, modes, nvlink, smmu
 from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
-from probes.checks.nccl import engines, gdr_settings, library, log_contents, log_path, network, other_settings
+from probes.checks.nccl import engines, gdr_settings, library, logs, network, other_settings
 from probes.checks.nic import counters, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
-from probes.checks.peermem import boot, in_use, on_disk, symbols
+from probes.checks.peermem import boot, in_use, on_disk
 from probes.checks.system import combinations, device_files, kubernetes, limits, tools
 from probes.queries.finding import (
     Area,
@@ -41,7 +41,7 @@ _OF_VARIABLES = (gdr_settings, network, gdr_settings.GIDS, library, other_settin
 # a file may have a place of its own.
 _ORDER: tuple[ModuleType | Area, ...] = (
     *(gdr_path, loaded, refused, builds),  # whether GPUDirect RDMA works at all comes before the reasons
-    *(on_disk, symbols, in_use.PARAMETERS, boot, in_use),
+    *(on_disk, in_use.PARAMETERS, boot, in_use),
     *(dmabuf, vendor_paths, gdr_path.REFUSALS, vendor_paths.DATA_DIRECT),
     *(errors, acs, iommu, placement.PASSTHROUGH, placement, acs.HOST_BRIDGES, links, device_control),
     *(nic_devices, port_state, port_rates, roce_gids, roce_mtu, roce_gids.RAILS),
@@ -49,7 +49,7 @@ _ORDER: tuple[ModuleType | Area, ...] = (
     *(gpu_devices, driver, smmu, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
     *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, device_files, kubernetes, combinations),
     *_OF_VARIABLES,
-    *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, log_contents, log_path),
+    *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, logs),
     *(live_jobs, live_ports, builds.NEXT_BOOT, tools),
 )
 

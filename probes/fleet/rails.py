@@ -7,7 +7,6 @@ RDMA devices do not decide: if a NIC is missing, all names after it change.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.rdma.cxi import has_verbs
@@ -246,9 +245,8 @@ def _heard(neighbors: Maybe[dict[str, Leaf]], rail: Rail) -> Maybe[Leaf]:
 
 def parse_lldp(text: str) -> Maybe[dict[str, Leaf]]:
     """Parse lldpctl's JSON; return the switch that each network interface has heard, the first one."""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
+    content = parse_json(text)
+    if content is None:
         return Unknown(Reason.MALFORMED, "lldpctl", "its output is not valid JSON")
     found: dict[str, Leaf] = {}
     interfaces = _item(_item(content, "lldp"), "interface")

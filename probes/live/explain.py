@@ -17,6 +17,7 @@ from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import (
+    NVSHMEM,
     PEERMEM_VARIABLE,
     STAGING_SETTINGS,
     TCP_SETTINGS,
@@ -41,7 +42,6 @@ STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "un
 _NO_NIC = "no NIC"
 _TCP_LOGS = ("job-log-tcp", "job-log-plugin-missing")
 _DMABUF, _PEERMEM = GdrPath.DMABUF.value, GdrPath.PEERMEM.value
-_NVSHMEM = "libnvshmem_host"
 _FIRST_UCX_WITH_DMABUF = (1, 14)
 
 
@@ -65,7 +65,7 @@ def library_paths(
     found: dict[str, LibraryPath] = {}
     has_nvshmem = has_initialized_nvshmem(process.libraries)
     for library in process.libraries:
-        if library.name in _LIBRARIES and (library.name != _NVSHMEM or has_nvshmem):
+        if library.name in _LIBRARIES and (library.name != NVSHMEM or has_nvshmem):
             title, choose = _LIBRARIES[library.name]
             version = known(library.version, "")
             try:
@@ -187,7 +187,7 @@ class _Paths:
 _LIBRARIES: dict[str, tuple[str, Callable[[_Paths], tuple[str, str]]]] = {
     "libnccl": ("NCCL", _Paths.nccl),
     "libucp": ("UCX", _Paths.ucx),
-    _NVSHMEM: ("NVSHMEM", _Paths.nvshmem),
+    NVSHMEM: ("NVSHMEM", _Paths.nvshmem),
     "libfabric": ("libfabric", _Paths.libfabric),
     "libnixl": ("NIXL", _Paths.nixl),
     "libplugin_UCX": ("NIXL", _Paths.nixl),

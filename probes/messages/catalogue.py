@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
 
-from probes.base.toml import read_toml
+from probes.base.data_files import read_toml
 from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, words_of
 from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
 

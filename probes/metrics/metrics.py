@@ -19,8 +19,7 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
 from probes.live.ports import counter_files, pcie_stall_percent, read_until_refused, rise
-from probes.metrics import metric_list
-from probes.metrics.metric_list import Family, Labels, Sample, family
+from probes.metrics.metric_list import METRICS, PORT_EVENTS, Family, Labels, Sample, family
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import PortCounters, read_port
@@ -118,47 +117,51 @@ class Observation:
     seconds: float  # that the check took
 
 
+def _family(name: str, values: Iterable[tuple[Labels, Maybe[float]]]) -> Family:
+    return family(METRICS[f"gdrtop_{name}"], values)
+
+
 def families(seen: Observation, with_bytes: bool = False) -> tuple[Family, ...]:
     """Return all metrics of a node; `with_bytes`: also the ports' bytes, which node_exporter has as well."""
     found = [
         *_judged(seen),
-        family(metric_list.PATH, _paths(seen.examination)),
+        _family("path_info", _paths(seen.examination)),
         *_peermem(seen.examination),
         *_jobs(seen.sample),
-        family(metric_list.SILENT, [({}, _silent_seconds(seen.sample))]),
-        family(metric_list.KERNEL_CLIENT, _kernel_clients(seen.sample)),
+        _family("job_silent_seconds", [({}, _silent_seconds(seen.sample))]),
+        _family("kernel_client_info", _kernel_clients(seen.sample)),
         *_ports(seen, with_bytes),
-        family(metric_list.LAST_CHECK, [({}, seen.examination.taken_at)]),
-        family(metric_list.DURATION, [({}, seen.seconds)]),
+        _family("last_check_timestamp_seconds", [({}, seen.examination.taken_at)]),
+        _family("check_duration_seconds", [({}, seen.seconds)]),
     ]
     found = [each for each in found if each.samples or each.unknown]
     unknown = (Sample({"metric": each.metric.name}, each.unknown) for each in found)
     omitted = Sample({}, sum(each.omitted for each in found))
-    return (*found, Family(metric_list.UNKNOWN, tuple(unknown)), Family(metric_list.OMITTED, (omitted,)))
+    return (
+        *found,
+        Family(METRICS["gdrtop_unknown_values"], tuple(unknown)),
+        Family(METRICS["gdrtop_omitted_samples"], (omitted,)),
+    )
 
 
 def _judged(seen: Observation) -> Iterator[Family]:
     verdict, findings = seen.judgment.verdict, seen.judgment.findings
     source = seen.examination.node.origin.source.value
-    yield family(metric_list.BUILD, [({"version": seen.version, "source": source}, 1)])
+    yield _family("build_info", [({"version": seen.version, "source": source}, 1)])
     states = (({"state": state.name.lower()}, float(state is verdict.state)) for state in State)
-    yield family(metric_list.VERDICT, states)
-    counts = (
-        (metric_list.GPUS, verdict.gpus),
-        (metric_list.GPUS_DIRECT, verdict.gpus_served),
-        (metric_list.NICS_DIRECT, verdict.nics),
-    )
+    yield _family("verdict", states)
+    counts = {"gpus": verdict.gpus, "gpus_direct": verdict.gpus_served, "nics_direct": verdict.nics}
     unread = Unknown(Reason.NOT_YET, "", verdict.reason)
-    for metric, count in counts:  # the count of an UNKNOWN node is 0, for lack of anything better
-        yield family(metric, [({}, unread if verdict.state is State.UNKNOWN and not count else count)])
-    yield family(metric_list.FINDING, _findings(findings))
+    for name, count in counts.items():  # the count of an UNKNOWN node is 0, for lack of anything better
+        yield _family(name, [({}, unread if verdict.state is State.UNKNOWN and not count else count)])
+    yield _family("finding", _findings(findings))
     by_severity = {Severity.CRITICAL: verdict.critical, Severity.WARNING: verdict.warnings}
-    yield family(
-        metric_list.FINDINGS,
+    yield _family(
+        "findings",
         (({"severity": word.value}, count) for word, count in by_severity.items() if count is not None),
     )
     ended = Counter(finding.status for finding in findings)
-    yield family(metric_list.CHECKS, (({"status": status.value}, ended[status]) for status in Status))
+    yield _family("checks", (({"status": status.value}, ended[status]) for status in Status))
 
 
 def _findings(findings: tuple[Finding, ...]) -> _Values:
@@ -205,26 +208,25 @@ def _peermem(examination: Examination) -> Iterator[Family]:
     loaded = map_known(examination.node.modules, is_loaded)
     if isinstance(loaded, Unknown):  # that /proc/modules is not there does not say that the module is not
         loaded = Unknown(Reason.FILE_MISSING, loaded.source)
-    yield family(metric_list.PEERMEM_LOADED, [({}, map_known(loaded, float))])
-    yield family(metric_list.PEERMEM_REFCNT, [({}, examination.reading.peermem.refcnt)])
+    yield _family("peermem_loaded", [({}, map_known(loaded, float))])
+    yield _family("peermem_refcnt", [({}, examination.reading.peermem.refcnt)])
 
 
 def _jobs(sample: LiveSample | None) -> Iterator[Family]:
     """Yield how many jobs and processes have each path; 0 only where all processes can be seen."""
-    metrics = (metric_list.JOBS, metric_list.PROCESSES)
+    names = ("jobs", "job_processes")
     unread = Unknown(Reason.NOT_RECORDED, "processes")
     if sample is None or isinstance(sample.processes, Unknown):
-        for metric in metrics:
-            yield family(metric, [({}, unread)])
+        yield from (_family(name, [({}, unread)]) for name in names)
         return
     counted = Counter(process.path.word for process in sample.processes)
     with_word = Counter(word for _, word in {(each.job, each.path.word) for each in sample.processes})
-    for metric, count in zip(metrics, (with_word, counted), strict=True):
+    for name, count in zip(names, (with_word, counted), strict=True):
         values = [
             ({"path": word.name.lower()}, unread if sample.missing and not count[word] else count[word])
             for word in PathWord
         ]
-        yield family(metric, values)
+        yield _family(name, values)
 
 
 def _silent_seconds(sample: LiveSample | None) -> Maybe[float]:
@@ -251,27 +253,29 @@ def _kernel_clients(sample: LiveSample | None) -> _Values:
 
 
 def _ports(seen: Observation, with_bytes: bool) -> Iterator[Family]:
-    metrics = [metric_list.WAIT, metric_list.STALL, metric_list.PAUSE, *metric_list.PORT_EVENTS.values()]
-    metrics += [metric_list.SENT, metric_list.RECEIVED] if with_bytes else []
     if isinstance(seen.ports, Unknown):
-        for metric in metrics:
-            yield family(metric, [({}, seen.ports)])
+        unread: list[tuple[Labels, Maybe[float]]] = [({}, seen.ports)]
+        rates = ("port_transmit_wait_ratio", "port_pcie_stall_ratio", "port_pause_seconds")
+        octets = ("port_data_transmitted_bytes", "port_data_received_bytes") if with_bytes else ()
+        yield from (_family(name, unread) for name in rates)
+        yield from (family(metric, unread) for metric in PORT_EVENTS.values())
+        yield from (_family(name, unread) for name in octets)
         return
     earlier = {(port.device, port.port): port for port in known(seen.ports_before, ())}
     named = [({"device": port.device, "port": str(port.port)}, port) for port in seen.ports]
-    yield family(
-        metric_list.WAIT,
+    yield _family(
+        "port_transmit_wait_ratio",
         ((labels, wait_ratio(earlier.get((port.device, port.port)), port)) for labels, port in named),
     )
-    yield family(metric_list.STALL, ((labels, _stall(port)) for labels, port in named))
-    yield family(metric_list.PAUSE, (value for labels, port in named for value in _pauses(labels, port)))
-    for name, metric in metric_list.PORT_EVENTS.items():
+    yield _family("port_pcie_stall_ratio", ((labels, _stall(port)) for labels, port in named))
+    yield _family("port_pause_seconds", (value for labels, port in named for value in _pauses(labels, port)))
+    for name, metric in PORT_EVENTS.items():
         yield family(metric, ((labels, _count(port, name)) for labels, port in named))
     if with_bytes:
         # A netdev's bytes are not those of the port alone.
         own = [(labels, port.bytes) for labels, port in named if not port.bytes.interface]
-        yield family(metric_list.SENT, ((labels, read.sent_bytes) for labels, read in own))
-        yield family(metric_list.RECEIVED, ((labels, read.received_bytes) for labels, read in own))
+        yield _family("port_data_transmitted_bytes", ((labels, read.sent_bytes) for labels, read in own))
+        yield _family("port_data_received_bytes", ((labels, read.received_bytes) for labels, read in own))
 
 
 def _stall(port: PortTotals) -> Maybe[float]:

@@ -35,9 +35,21 @@ _TALOS_DRIVER = (
 )
 _TALOS_MODULES = "Load the modules by the machine configuration: gdrtop manifest talos"
 _RED_HAT_STREAMS = ("8", "9")  # NVIDIA's repository has module streams for these
+# The releases whose repository and packages a source names, the newest of each distribution last. Of another
+# one, the guide is named: its repository may have another name, and its packages, too.
+_RELEASES = {
+    "ubuntu": ("ubuntu2004", "ubuntu2204", "ubuntu2404", "ubuntu2604"),
+    "debian": ("debian12", "debian13"),
+    "rhel": ("rhel8", "rhel9", "rhel10"),
+    "sles": ("sles15",),
+    "amzn": ("amzn2023",),
+    "azl": ("azl3",),
+}
+KNOWN_RELEASES = tuple(release for releases in _RELEASES.values() for release in releases)
+_LAST_TDNF = "azl3"  # Azure Linux 4 is built with dnf5; no source says whether it has tdnf, too
 _AMAZON = "amzn2023"
 _FEDORA = "fedora"  # has another `dnf config-manager`
-_AMAZON_BRANCHES = ("6.12", "6.18")  # of kernels whose packages name it: kernel6.12-devel
+_AMAZON_FIRST, _AMAZON_BRANCHES = "6.1", ("6.12", "6.18")  # the packages of all but the first name it
 _FIRST_UNNUMBERED = 580  # from this branch on, every package of Fabric Manager is nvidia-fabricmanager
 
 # The doca-host package of each release and processor: those of azhpc-images, which are tried together with
@@ -93,28 +105,39 @@ def _processor(examination: Examination) -> str:
 
 
 def _release_name(distribution: Distribution) -> str:
-    """Return a release as NVIDIA's repositories name it: "ubuntu2404", "rhel9"; "" where it has none."""
+    """Return a release as NVIDIA's repositories name theirs: "ubuntu2404"; "" of other distributions.
+
+    Also of releases that are not in KNOWN_RELEASES.
+    """
     major = distribution.version.partition(".")[0]
     if not major.isdigit():
         return ""
     if distribution.id == "ubuntu":
         return f"ubuntu{distribution.version.replace('.', '')}"
-    if distribution.id in ("debian", "sles"):
+    if distribution.id in ("debian", "sles", "amzn"):
         return f"{distribution.id}{major}"
-    if distribution.id == "amzn":
-        return _AMAZON if major == "2023" else ""
     if distribution.family is Family.AZURE_LINUX:
         return f"azl{major}"
     is_rhel = distribution.family is Family.RED_HAT and distribution.id != _FEDORA
     return f"rhel{major}" if is_rhel else ""
 
 
+def _known_releases(distribution: Distribution) -> str:
+    """Return a sentence on the releases whose commands are known, if this one is not among them."""
+    release = _release_name(distribution)
+    releases = next((names for key, names in _RELEASES.items() if release.startswith(key)), ())
+    if not releases or release in releases:
+        return ""
+    return f" gdrtop knows the commands of {', '.join(releases)}."
+
+
 def install_steps(
     examination: Examination, why: str, packages: Mapping[Family, Sequence[str]], otherwise: str = ""
 ) -> tuple[Step, ...]:
     """Return the step that installs packages of the distribution; `otherwise` is what to do on others."""
-    family = family_of(examination)
-    if family in packages and family in _INSTALL:
+    family, release = family_of(examination), _release_name(_distribution(examination))
+    has_tool = family is not Family.AZURE_LINUX or release == _LAST_TDNF
+    if family in packages and family in _INSTALL and has_tool:
         return (Step(why, (*_INSTALL[family], *packages[family])),)
     return (instruction(otherwise or why),)
 
@@ -123,7 +146,7 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
     """Return the steps that add NVIDIA's package repository; () where no source names them."""
     distribution, processor = _distribution(examination), _processor(examination)
     family, release = distribution.family, _release_name(distribution)
-    if not release or not processor:
+    if release not in KNOWN_RELEASES or not processor:
         return ()
     place = f"{_CUDA_REPOS}/{release}/{'sbsa' if processor == 'aarch64' else processor}"
     why = "Add NVIDIA's package repository"
@@ -139,10 +162,10 @@ def _repository_steps(examination: Examination) -> tuple[Step, ...]:
         )
         add = Step(why, ("dnf", "config-manager", "--add-repo", f"{place}/cuda-{release}.repo"))
         return (epel, add) if release.startswith("rhel") else (add,)
-    if family is Family.SUSE and release == "sles15":
+    if family is Family.SUSE:
         file = "/etc/zypp/repos.d/cuda-sles15.repo"
         return (Step(why, ("curl", "-fsSL", "-o", file, f"{place}/cuda-sles15.repo")), _REFRESH[family])
-    if release == "azl3":
+    if family is Family.AZURE_LINUX:
         file = "/etc/yum.repos.d/azurelinux-nvidia-prod.repo"
         return (Step(f"{why} of Azure Linux", ("curl", "-fsSL", "-o", file, _AZURE_REPO.format(processor))),)
     return ()
@@ -171,11 +194,11 @@ def open_driver_steps(examination: Examination) -> tuple[Step, ...]:
     why = "Install the driver with open kernel modules"
     if not repository:
         name = distribution.name or "this distribution"
-        guide = instruction(
+        guide = (
             f"{why} (nvidia-open) as described at {DRIVER_GUIDE} for {name}. It lists the systems that NVIDIA"
-            f" supports. gdrtop knows the packages of {KNOWN_SYSTEMS}."
+            f" supports.{_known_releases(distribution) or f' gdrtop knows the packages of {KNOWN_SYSTEMS}.'}"
         )
-        return (header_step(examination), guide)
+        return (header_step(examination), instruction(guide))
     if family is Family.AZURE_LINUX:  # its modules are built for its kernels
         package = "cuda-open-hwe" if _processor(examination) == "aarch64" else "cuda-open"
         return (*repository, Step(why, (*_INSTALL[family], package)))
@@ -223,18 +246,20 @@ def header_step(examination: Examination, release: Maybe[str] | None = None) -> 
     why = f"Install the {which} kernel's headers, which DKMS needs"
     if isinstance(release, Unknown):
         return instruction(f"{why}.")
-    packages = {
+    packages: dict[Family, tuple[str, ...]] = {
         Family.DEBIAN: (f"linux-headers-{release}",),
-        Family.RED_HAT: (_red_hat_headers(release),),
         Family.AZURE_LINUX: (f"kernel-devel-{release}",),
     }
+    if package := _red_hat_headers(release):
+        packages[Family.RED_HAT] = (package,)
     return install_steps(examination, why, packages, f"{why} (those of {release}).")[0]
 
 
 def _red_hat_headers(release: str) -> str:
+    """Return the package of a kernel's headers; "" for a branch of Amazon Linux without a source."""
     branch = ".".join(release.split(".")[:2])
-    if f".{_AMAZON}." in release and branch in _AMAZON_BRANCHES:
-        return f"kernel{branch}-devel-{release}"
+    if f".{_AMAZON}." in release and branch != _AMAZON_FIRST:
+        return f"kernel{branch}-devel-{release}" if branch in _AMAZON_BRANCHES else ""
     if release.endswith("+64k"):
         return f"kernel-64k-devel-{release.removesuffix('+64k')}"
     return f"kernel-uek-devel-{release}" if "uek" in release else f"kernel-devel-{release}"

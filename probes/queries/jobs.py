@@ -12,11 +12,13 @@ from probes.base.plan import Plan, Step, instruction, user_plan
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.jobs.process_files import WORLD_SIZES, has_initialized_nvshmem
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.node import Node
 from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
 from probes.host.nvml import NvmlLive
+from probes.nccl.settings import parse_number
 from probes.queries.finding import Outcome, end_with, found, needs, passed, unknown
 from probes.queries.kernel_log import is_dmabuf_refused
 from probes.snapshot.condition import Watched
@@ -414,6 +416,44 @@ def _cpus_of_gpus(node: Node) -> dict[str, frozenset[int]]:
         for gpu in node.gpus.gpus
         if not isinstance(gpu.numa_node, Unknown)
     }
+
+
+def world_size(settings: JobSettings) -> int:
+    """Return how many ranks the job's variables name, 0 if none does."""
+    return max(parse_number(settings.get(name) or "") or 0 for name in WORLD_SIZES)
+
+
+# Queue pairs to which GPUs post: GIN of NCCL, IBGDA of NVSHMEM. mlx5's are made by DevX, not by verbs.
+#
+# Sources: NVIDIA/nccl src/include/nccl_device/core.h, ncclGinType_t; NVIDIA/nvshmem ibgda.cpp.
+#
+
+GIN_TYPE, GDAKI, EFA_GDA = "NCCL_GIN_TYPE", 3, 5
+IBGDA, _NIC_HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
+GIN_CLASS, NVSHMEM_CLASS = "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS"
+NVSHMEM, _IBGDA_LIBRARY = "libnvshmem_host", "nvshmem_transport_ibgda"
+
+
+def gin_type(settings: JobSettings) -> int | None:
+    """Return the kind of GIN that a job demands; None: NCCL chooses one, if the program uses GIN."""
+    return parse_number(settings.get(GIN_TYPE) or "")
+
+
+def ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
+    """Return evidence of each process that uses IBGDA, by pid.
+
+    `with_cpu`: also with the CPU as its NIC handler, which needs no driver option.
+    """
+    users: dict[int, Evidence] = {}
+    for process, settings in jobs.of_processes:
+        if (settings.get(_NIC_HANDLER) or "").strip().lower() == "cpu" and not with_cpu:
+            continue
+        # A variable alone may be left over in an image that runs something else.
+        if maps(process, _IBGDA_LIBRARY):
+            users[process.pid] = Evidence(f"/proc/{process.pid}/maps", _IBGDA_LIBRARY)
+        elif parse_number(settings.get(IBGDA) or "") and has_initialized_nvshmem(process.libraries):
+            users[process.pid] = settings.evidence(IBGDA)
+    return users
 
 
 # How UCX and the engines that move KV caches choose between the paths to GPU memory.

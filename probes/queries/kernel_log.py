@@ -132,7 +132,10 @@ P2P_REFUSALS = (
     *("p2p-topology-refused-old-importer", "p2p-topology-refused", "p2p-topology-refused-override"),
 )
 """The findings that the GPU driver denies GPU memory to NICs: jobs then have no path."""
-IMPORTER = "importer unable to handle MMIO"  # nv-dmabuf.c: a NIC driver attached without peer-to-peer support
+IMPORTER = ("importer unable to handle MMIO", "dynamic attachment with no P2P support")
+"""A NIC driver attached without peer-to-peer support (nv-dmabuf.c): since 580.65.06, and before."""
+NAMES_IMPORTER = (580, 65, 6)
+"""Older drivers write the second line, and the NIC gets ENOMEM, as from dma_buf_map_attachment."""
 
 
 def age_of(examination: Examination, message: KernelMessage, of_nics: bool) -> tuple[bool, str]:
@@ -182,7 +185,8 @@ def is_dmabuf_refused(examination: Examination) -> bool:
     """
     log, paths = examination.kernel_log, importer_refutes(examination)
     refused = () if isinstance(log, Unknown) else log.messages
-    messages = [each for each in refused if each.kind is LogKind.P2P_REFUSED and IMPORTER in each.text]
+    kinds = [each for each in refused if each.kind is LogKind.P2P_REFUSED]
+    messages = [each for each in kinds if any(words in each.text for words in IMPORTER)]
     if not messages or not paths or is_in_use(examination, paths):
         return False
     return not age_of(examination, messages[-1], of_nics=True)[0]

@@ -78,16 +78,21 @@ def file_of(examination: Examination, name: str) -> Maybe[ModuleFile]:
 
 
 def module_messages(
-    examination: Examination, kinds: Collection[LogKind], words: str = "", modules: Collection[str] = ()
+    examination: Examination,
+    kinds: Collection[LogKind],
+    words: Collection[str] = ("",),
+    modules: Collection[str] = (),
 ) -> Maybe[tuple[KernelMessage, ...]]:
-    """Return the kernel messages of these kinds, about these modules (or any), with these words."""
+    """Return the kernel messages of these kinds, about these modules (or any), with one of these texts."""
     log = examination.kernel_log
     if isinstance(log, Unknown):
         return log
     return tuple(
         message
         for message in log.messages
-        if message.kind in kinds and words in message.text and (not modules or message.module in modules)
+        if message.kind in kinds
+        and any(text in message.text for text in words)
+        and (not modules or message.module in modules)
     )
 
 

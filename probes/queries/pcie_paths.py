@@ -11,6 +11,7 @@ from probes.base.evidence import LIKE_THESE, Evidence, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.config_space import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
 from probes.facts.pci.rdma_topo import ARGV, is_dma_function
@@ -31,6 +32,11 @@ def functions_of(examination: Examination) -> dict[str, PciFunction]:
     """Return all PCI functions by BDF; empty where they could not be read."""
     pci = examination.node.pci
     return {} if isinstance(pci, Unknown) else pci.functions
+
+
+def gpus_here(examination: Examination) -> tuple[Gpu, ...]:
+    """Return the node's GPUs; none where they could not be read."""
+    return known(map_known(examination.node.gpus, lambda facts: facts.gpus), ())
 
 
 class DeviceNames:
@@ -151,8 +157,7 @@ def need_guest(examination: Examination, *evidence: Evidence) -> bool:
 
 def is_grace(examination: Examination) -> bool:
     """Return whether GPUs are attached to the CPU by C2C, or the root ports are Grace's or Vera's."""
-    gpus = examination.node.gpus
-    if not isinstance(gpus, Unknown) and any(known(gpu.c2c_links, 0) for gpu in gpus.gpus):
+    if any(known(gpu.c2c_links, 0) for gpu in gpus_here(examination)):
         return True
     pci = examination.node.pci
     return not isinstance(pci, Unknown) and pci.has_grace_root_ports

@@ -159,6 +159,11 @@ def gpus_without_nic(examination: Examination, lost: Collection[str]) -> tuple[s
     return tuple(cut_off)
 
 
+def severity_without(examination: Examination, lost: Collection[str]) -> Severity:
+    """Return CRITICAL if a GPU is left without a working NIC when these devices fail, else WARNING."""
+    return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
+
+
 def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bool:
     """Say whether the port seems unused: the card's other port works, or no port of this board does."""
     card = known(port.device.bdf, "").rpartition(".")[0]
@@ -173,27 +178,50 @@ def _is_spare(examination: Examination, port: Port, lost: Collection[str]) -> bo
     return all(is_down(device) for device in equals)
 
 
+_FAULTY = "The cable, optics or switch port is faulty"
+
+
 class PortProblem(Enum):
-    """Why a port carries no traffic, or may soon carry none."""
+    """Why a port carries no traffic, or may soon carry none; the value is what a finding says of the port.
+
+    Sources: the physical states and the link state machine of the InfiniBand specification; Linux ib_verbs.h,
+    IB_PORT_ACTIVE_DEFER; mlx5/main.c, mlx5_query_port_roce.
+    """
 
     NONE = "carries traffic"
-    UNSTEADY = "active, but its link recovers from errors"
-    CONTRADICTORY = "active, but its link is not up"
-    NO_SIGNAL = "no signal from the other end"
-    ASLEEP = "asleep"
-    TRAINING = "link training does not finish"
-    RECOVERING = "its link recovers from errors"
-    TESTED = "in a test of its link"
-    NO_LINK = "down, in a physical state without a name"
-    LINK_LOST = "active, but without its link"
-    NO_CARRIER = "netdev without a carrier"
-    DISABLED = "disabled"
-    HELD_DOWN = "down although its link is up"
-    NETDEV_DOWN = "netdev set down"
-    NETDEV_UP = "down although its netdev has a link"
-    NETDEV_UNSEEN = "down, as its netdev is"
-    NO_SUBNET_MANAGER = "no subnet manager"
-    STALLED = "not fully configured by the subnet manager"
+    UNSTEADY = f"active, but its link recovers from errors right now. {_FAULTY}, or dirty."
+    CONTRADICTORY = (
+        "active, but the driver reports a physical state without a link. The link may be changing right now."
+    )
+    NO_SIGNAL = f"no signal from the other end. {_FAULTY}, or nothing is plugged in."
+    ASLEEP = "asleep, so it does not look for a link. An admin or the subnet manager has set it so."
+    TRAINING = (
+        "there is a signal, but link training does not finish. Cable or optics are faulty, or do not support "
+        "the speed."
+    )
+    RECOVERING = f"its link recovers from errors, and carries nothing meanwhile. {_FAULTY}, or dirty."
+    TESTED = "its link is in a test mode (Phy Test), which was not ended."
+    NO_LINK = "down, and the driver does not say why."
+    LINK_LOST = (
+        "active, but without its link, and the port waits for the link to come back. If it does not, the "
+        "cable, optics or switch port is faulty."
+    )
+    NO_CARRIER = (
+        f"no carrier. {_FAULTY} or disabled, nothing is plugged in, or NIC and switch differ in speed or FEC."
+    )
+    DISABLED = "disabled by an admin, on this node or at the switch."
+    HELD_DOWN = (
+        "its link is up, so the cable works. An admin (ibportstate), the subnet manager, or the firmware of "
+        "a NIC that several hosts share keeps the port down."
+    )
+    NETDEV_DOWN = "a RoCE port follows its netdev, and the netdev is set down."
+    NETDEV_UP = (
+        "its netdev has a link, but the RDMA device reports none. It follows another netdev, such as a bond "
+        "or one in another network namespace, or its driver missed the change."
+    )
+    NETDEV_UNSEEN = "down, because its netdev is set down or has no carrier."
+    NO_SUBNET_MANAGER = "the link is up, but no subnet manager has configured the port."
+    STALLED = "the subnet manager stopped halfway, is overloaded or refuses this port."
 
 
 _OF_LINK = {

@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 from functools import cache, reduce
 from typing import Any
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Severity
 from probes.base.plan import Plan
-from probes.base.toml import read_toml
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS

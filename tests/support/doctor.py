@@ -34,8 +34,12 @@ def found_on(name: str) -> set[str]:
 
 
 def place_of_fault(name: str) -> str:
-    """Return file and line of a fault, as probes/simulation/faults/nic.py:241."""
+    """Return file and line of a fault, as probes/simulation/faults/nic.toml:24."""
     module = next(area for area in AREAS if any(fault.name == name for fault in area.FAULTS))
+    table = _path(module).with_suffix(".toml")
+    tables = table.read_text(encoding="utf-8").splitlines() if table.exists() else []
+    if f"[{name}]" in tables:
+        return f"{table.relative_to(_ROOT)}:{tables.index(f'[{name}]') + 1}"
     return f"{_path(module).relative_to(_ROOT)}:{_lines(_path(module)).get(name, 1)}"
 
 

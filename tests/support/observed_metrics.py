@@ -4,15 +4,12 @@ from collections.abc import Mapping
 from functools import cache
 
 from probes.metrics import metric_list
-from probes.metrics.metric_list import Family, Metric
+from probes.metrics.metric_list import Family
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tui.commands.metrics.reading import MetricsReader
 
-METRICS = (
-    *(value for value in vars(metric_list).values() if isinstance(value, Metric)),
-    *metric_list.PORT_EVENTS.values(),
-)
+METRICS = (*metric_list.METRICS.values(), *metric_list.PORT_EVENTS.values())
 Samples = Mapping[frozenset[tuple[str, str]], float]
 
 

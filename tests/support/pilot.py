@@ -8,8 +8,8 @@ from textual.pilot import Pilot
 
 from probes.host.protocol import Host
 from tui.app import GdrtopApp
-from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.overview.screen import OverviewScreen
+from tui.screens.request import Request
 from widgets.base.lines_view import LinesView
 
 LONGEST_WAIT_SECONDS = 60.0
@@ -71,7 +71,7 @@ async def examined(pilot: Pilot[None], clock: SteppedClock, again: bool = False)
     state = overview(pilot).state
     assert state is not None
     before = state.checked.examination
-    pilot.app.post_message(ExaminedListScreen.CheckRequested())
+    pilot.app.post_message(Request("check"))
     await until(pilot, lambda: state.checked.examination is not (before if again else None))
     await settled(pilot)
 

@@ -298,7 +298,7 @@ def test_every_file_of_a_command_is_listed() -> None:
     parts = {path for path in (ROOT / "tui/commands/fleet").glob("*.py") if path.stem in _FLEET}
     texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "tui/commands").rglob("*.py")}
     found = {path for path, text in texts.items() if "\ndef add_options(" in text and "\ndef run(" in text}
-    assert found - parts == listed, "_COMMANDS of tui/cli.py and the files of tui/commands/ differ"
+    assert found - parts == listed, "tui/cli.toml and the files of tui/commands/ differ"
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.history import HistoryScreen
-from tui.screens.list_screen import ExaminedListScreen
 from tui.screens.live.screen import LiveScreen
+from tui.screens.request import Request
 
 
 def _sizes(*usual: tuple[int, int]) -> list[Any]:
@@ -90,7 +90,7 @@ def test_a_recording(snap_compare: Any, size: tuple[int, int]) -> None:
         await until(pilot, lambda: "1/5" in shown(pilot, "head"))
         await pilot.press("right_square_bracket", "right_square_bracket")
         await until(pilot, lambda: "3/5" in shown(pilot, "head"))
-        pilot.app.post_message(ExaminedListScreen.CheckRequested())
+        pilot.app.post_message(Request("check"))
         state = overview(pilot).state
         assert state is not None
         await until(pilot, lambda: state.judgment is not None and state.judgment.is_checked)

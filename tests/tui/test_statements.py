@@ -14,7 +14,7 @@ import pytest
 from probes.checks.judgment import judge
 from probes.fleet.summary import summarize
 from probes.live.job_examination import examine_with_jobs
-from probes.metrics import metric_list
+from probes.metrics.metric_list import METRICS
 from probes.metrics.metrics import Observation, families
 from probes.setup.step import SetupRecord, StepState
 from probes.setup.steps.checked import CheckedStep
@@ -145,7 +145,7 @@ def read_setup(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
         done = (StepState.DONE, StepState.SKIPPED)
         claims.has_open_steps = any(step.id in checked and step.state not in done for step in guide.steps)
     seen = Observation("0", examination, judgment, None, (), (), 0.0)
-    (verdict,) = (found for found in families(seen) if found.metric is metric_list.VERDICT)
+    (verdict,) = (found for found in families(seen) if found.metric is METRICS["gdrtop_verdict"])
     (state,) = (sample.labels["state"] for sample in verdict.samples if sample.value)
     claims.read_state("metrics", state.upper().replace("_", " "))
 

@@ -10,7 +10,7 @@ from probes.base.plan import Plan, Step
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown
 from tui.terminal.program_output import toned
-from widgets.base.lines import Line, Run, Tone, line, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, wrapped
 from widgets.doctor.plan import draw_group, step_groups
 
 # The events of a run, and how its steps and the whole run ended.
@@ -111,15 +111,18 @@ def lines_of(event: RunEvent, width: int) -> list[Line]:
     return _run_ended(event, width)
 
 
+def step_result(
+    outcome: RunOutcome, exit_status: int | None, seconds: float | None, explanation: str, width: int
+) -> list[Line]:
+    """Return how a step ended, and why."""
+    result = f" {outcome.value}{f', exit status {exit_status}' if exit_status else ''}"
+    took = "" if seconds is None else f"  {seconds:.1f} s"
+    first = line("  ", mark_of(outcome), result, Run(took, Tone.DIM))
+    return [first, *paragraphs((explanation,), width, Tone.WARNING, "    ")]
+
+
 def _step_ended(event: StepEnded, width: int) -> list[Line]:
-    result = event.outcome.value
-    if event.exit_status:
-        result += f", exit status {event.exit_status}"
-    lines: list[Line] = [
-        line("  ", mark_of(event.outcome), f" {result}", Run(f"  {event.seconds:.1f} s", Tone.DIM))
-    ]
-    if event.explanation:
-        lines.extend(wrapped(event.explanation, width, Tone.WARNING, "    "))
+    lines = step_result(event.outcome, event.exit_status, event.seconds, event.explanation, width)
     if isinstance(event.kernel_lines, Unknown):
         if event.outcome is RunOutcome.FAILED:
             lines.extend(wrapped(f"kernel log: {event.kernel_lines}", width, Tone.DIM, "    "))

@@ -10,6 +10,7 @@ import hashlib
 import shlex
 from collections.abc import Iterable, Sequence
 
+from probes.base.data_files import read_text
 from probes.base.plan import FileChange, Plan, Step
 from probes.base.text import printable
 from probes.plans.common import is_reboot
@@ -19,47 +20,6 @@ _REBOOTED = (
     "This node was rebooted since this script began. Have gdrtop write a new one, which has what is left,"
     " or give this one the number of a step."
 )
-# $1: the step to begin with. After a reboot, what was set by earlier steps may be gone.
-_HEAD = """\
-set -eu
-exec 3<&0
-PATH=/usr/sbin:/usr/bin:/sbin:/bin
-export PATH DEBIAN_FRONTEND=noninteractive
-{root}
-folder=${{XDG_STATE_HOME:-$HOME/.local/state}}/gdrtop
-if [ "$(id -u)" -eq 0 ]; then folder=/var/log/gdrtop; fi
-progress=$folder/script-{name}
-boot=$(cat /proc/sys/kernel/random/boot_id)
-step=1 begun=$boot waiting=0
-if [ -r "$progress" ]; then read -r step begun waiting < "$progress"; fi
-if [ $# -gt 0 ]; then
-    step=$1 waiting=0
-elif [ "$begun" != "$boot" ]; then
-    echo {rebooted} >&2
-    exit 2
-fi
-case $step in '' | *[!0-9]*) echo "The argument is the number of the step to begin with." >&2; exit 3 ;; esac
-reached() {{
-    step=$1
-    mkdir -p "$folder"
-    echo "$1 $boot ${{2:-0}}" > "$progress"
-}}
-by_hand() {{
-    if [ "$waiting" -eq "$1" ] && [ -t 3 ]; then
-        printf 'Are the steps from %s on done, which only you can do? (y/n) ' "$1"
-        read -r answer <&3
-        if [ "$answer" = y ]; then
-            cat > /dev/null
-            reached "$2"
-            return
-        fi
-    fi
-    cat >&2
-    reached "$1" "$1"
-    if [ "$2" -eq 0 ]; then rm -f "$progress"; fi
-    exit 2
-}}
-"""
 _ROOT = 'if [ "$(id -u)" -ne 0 ]; then echo "Run this script as root." >&2; exit 3; fi'
 
 
@@ -85,7 +45,8 @@ def script_of_all(title: str, plans: Sequence[Plan], source: str) -> str:
     body = _body(plans)
     name = hashlib.sha256("\n".join([source, *body]).encode()).hexdigest()[:12]
     root = _ROOT if needs_root else ""
-    head = _HEAD.format(root=root, name=name, rebooted=shlex.quote(_REBOOTED))
+    # $1: the step to begin with. After a reboot, what was set by earlier steps may be gone.
+    head = read_text(__name__, "script-head.sh").format(root=root, name=name, rebooted=shlex.quote(_REBOOTED))
     return "\n".join([*lines, *(line for line in head.split("\n") if line), "", *body, ""])
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from probes.base.data_files import read_toml
 from probes.base.origin import Source
 from probes.simulation.node.model.names import SIMULATED_NAMES
 from tui.files.read_file import read_small
@@ -193,6 +194,13 @@ def duration(least: int, most: int) -> Callable[[str], int]:
         return seconds
 
     return read
+
+
+def set_help(parser: argparse.ArgumentParser, command: str) -> None:
+    """Set what the help of a command ends with, such as its exit statuses, and begins with."""
+    texts = read_toml("tui.commands", "epilogs.toml")
+    parser.description = texts["descriptions"].get(command, parser.description)
+    parser.epilog = texts.get(command)
 
 
 def set_configured_defaults(parser: argparse.ArgumentParser, command: str = "") -> None:

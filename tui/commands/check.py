@@ -63,14 +63,6 @@ _MOST_NAMED = 4  # skipped checks
 _MOST_SECONDS = 3600
 _WATCH = f" --seconds {WATCH_SECONDS}"
 _PAUSE_SECONDS = 5.0  # between two checks of --wait
-_STATUS_HELP = """\
-exit status (the monitoring plugin convention):
-  0    no warning
-  1    warnings, or DEGRADED
-  2    critical findings, or BROKEN
-  3    UNKNOWN or NOT APPLICABLE; usage error
-with --for npd, nhc and slurm: what they expect (gdrtop help consumers)
-"""
 # Without the contracts themselves, which --help does not need.
 CONSUMERS = {
     "nagios": "Nagios and Icinga",
@@ -102,7 +94,6 @@ class CheckOptions(OutputOptions):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

@@ -19,12 +19,6 @@ from tui.commands.schema import KINDS
 from tui.manual import SUBJECTS
 
 SHELLS = ("bash", "zsh", "fish")
-_EXAMPLES = """\
-to use it:
-  bash  gdrtop completion bash > ~/.local/share/bash-completion/completions/gdrtop
-  zsh   gdrtop completion zsh > DIR/_gdrtop, where DIR is in $fpath
-  fish  gdrtop completion fish > ~/.config/fish/completions/gdrtop.fish
-"""
 # What is asked at each Tab; the rest stands in the script.
 _DYNAMIC = {"demos": "_gdrtop_demos", "hosts": "_gdrtop_hosts"}
 _PREAMBLE = {
@@ -52,7 +46,6 @@ _FILE_METAVARS = ("FILE", "DIR", "PATH")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    parser.epilog = _EXAMPLES
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

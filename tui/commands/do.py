@@ -63,18 +63,7 @@ class DoDocument(TypedDict):
     actions: tuple[_Action, ...]
 
 
-_STATUS_HELP = """\
-exit status:
-  0    done, or nothing is left to do
-  1    a step failed, or its outcome is unknown
-  2    refused: not possible on this node, stopped by a guard, or not confirmed
-  3    usage error, or no such action
-  130  stopped
-"""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
-_HELP = """\
-examples:
-  gdrtop env > nccl.env; . ./nccl.env          the variables as shell commands
-  gdrtop env --nccl-conf                       for /etc/nccl.conf
-  gdrtop env --explain NCCL_NET_GDR_LEVEL=5    what a value means, by version and on this node
-  gdrtop env --lint job.sbatch pods/*.yaml     check scripts, YAML or nccl.conf; - is stdin
-
-exit status of --lint, the worst of all files:
-  0  ok    1  warnings    2  errors    3  no value to check in any file, a file cannot be read, or usage error
-"""
 _VERSION = re.compile(r"v?([0-9]{1,3}\.[0-9]{1,3}(?:\.[0-9]{1,3})?)")
 _SIMILAR = 0.75  # most names share a prefix and words such as DEVICES
 _WORDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
@@ -103,7 +93,6 @@ class EnvDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _HELP
     forms = parser.add_mutually_exclusive_group()
     texts = {
         "shell": "export lines for a shell or an sbatch script (default)",

@@ -31,13 +31,6 @@ from widgets.live.explain import draw_changes, draw_processes, draw_summary, nee
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
-_STATUS_HELP = """\
-exit status:
-  0    nothing to change
-  1    something to change, by you or by an admin
-  3    unknown: no such process or job with a GPU or RDMA is visible here, or nothing to change
-       was found and the processes, or the path or GPUs of one, could not be read; usage error
-"""
 
 
 # In this document, the path has been any text.
@@ -59,7 +52,6 @@ class ExplainDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

@@ -285,37 +285,20 @@ def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> 
         )
         for change in advice.upgrade.changes
     ]
-    content = {
-        "exit_status": exit_status(kernel),
-        "command": advice.upgrade.command,
-        "packages": packages,
-        "not_applicable": advice.forecast.not_applicable,
-        "forecast": None if kernel is None else kernel_json(kernel),
-        "assumed": list(advice.assumed),
-        "not_known": list(advice.forecast.not_known),
-    }
+    content = object_from(
+        advice,
+        UpgradeDocument,
+        advice.upgrade,
+        advice.forecast,
+        exit_status=exit_status(kernel),
+        packages=packages,
+        forecast=None if kernel is None else kernel_json(kernel),
+    )
     node = examination.node
     return node_document("upgrade", node, host.wall_clock(), content)
 
 
-_STATUS_HELP = """\
-examples:
-  gdrtop forecast                               after the next reboot, for each installed kernel
-  gdrtop forecast --upgrade 'apt-get dist-upgrade'
-                                                after an upgrade of packages; it is only simulated
-  gdrtop forecast --image /images/gpu --as node.tar.gz
-                                                an image on the hardware of a recorded node
-
-exit status, as for gdrtop check, of the node as it will be:
-  0    GPUDirect RDMA will work
-  1    warnings, or DEGRADED
-  2    it will not work, or critical findings
-  3    unknown, or it cannot work on this node; usage error
-"""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

@@ -174,20 +174,9 @@ def _read(names: Sequence[str], errors: TextIO) -> list[Dump]:
 
 
 SECONDS = 11  # RAS answers a second question after 10 s, and a job is silent then; and a little more
-_STATUS_HELP = """\
-JOB is a Slurm job ID, a name such as train.py, or the pid of a rank; without it, all NCCL jobs.
-
-exit status, of the worst job:
-  0    the job moves data
-  1    no NIC of the job moves data, and no source names a suspect
-  2    no NIC of the job moves data, or that is unknown, and there is a suspect
-  3    unknown: no such job, or no rates; usage error
-  130  interrupted
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     parser.add_argument("job", metavar="JOB", nargs="?", default="", help="the job; default: all NCCL jobs")
     parser.add_argument("--job", metavar="ID", dest="named_job", default="", help="the same as JOB alone")
     add_watch_options(parser)

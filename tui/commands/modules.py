@@ -30,16 +30,7 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
-_STATUS_HELP = """\
-exit status:
-  0    all modules that this node needs are loaded
-  1    a module is missing
-  3    the state of a module is unknown, or whether it is needed; usage error
-"""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_table_options(parser, "modules")
 
 

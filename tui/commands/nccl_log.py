@@ -23,18 +23,6 @@ from tui.runtime.printing import ProgressLine, print_lines, text_width
 from widgets.nccl.log import draw
 
 _REFRESH_SECONDS = 0.2
-_HELP = """\
-files:
-  several files, patterns in quotes, and NCCL_DEBUG_FILE's %h and %p: 'logs/nccl.%h.%p.log'
-  gzip, and zstd with Python 3.14 or newer; - reads standard input
-
-exit status:
-  0    every network channel uses GPUDirect RDMA
-  1    some of them
-  2    none of them
-  3    unknown: no network channel in the log yet, or most channel lines are cut off; usage
-       error
-"""
 
 
 class NcclLogDocument(TypedDict):
@@ -49,7 +37,6 @@ class NcclLogDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _HELP
     parser.add_argument("files", metavar="FILE", nargs="+", help="a log written with NCCL_DEBUG=INFO, or -")
     parser.add_argument("--json", action="store_true", help="print JSON (gdrtop schema nccl-log)")
 

@@ -29,21 +29,9 @@ from widgets.bandwidth.prove import NOT_PROVEN, NOTICE, SIMULATED, draw_results,
 from widgets.base.lines import Line, Tone, line, sentence, wrapped
 
 EXIT_REFUSED, EXIT_NOT_PROVEN = 1, 2
-_STATUS_HELP = """\
-exit status:
-  0    the memory of every GPU registers with every NIC, as a DMA-BUF or as
-       peer memory, and on none of these paths data was seen to be wrong
-       (EFAs that reach a GPU over C2C count as registered)
-  1    a pair was refused on both paths
-  2    a pair was not tried, gave no answer, or registers on a path on which
-       data was seen to be wrong; nothing can run here
-  3    usage error, no such GPU or NIC, or the output cannot be written
-  130  interrupted
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     parser.add_argument("--gpu", metavar="N", help="only this GPU, by index or PCI address (default: all)")
     parser.add_argument("--nic", metavar="DEV", help="only this NIC (default: all)")
     parser.add_argument("--dry-run", action="store_true", help="show what would be tried; run nothing")

@@ -48,14 +48,6 @@ from widgets.base.lines import Line, line
 from widgets.nccl.ras import diagnostics_lines, event_text, report_lines
 
 _MOST_SECONDS = 3600
-_STATUS_HELP = """\
-exit status, from the last report of each job:
-  0    all ranks respond, and none is known to be behind
-  1    operation counts are unequal and have not moved for 10 s, or a diagnostic needs review
-  2    ranks are dead, do not respond or report errors, or nothing has moved for 60 s
-  3    unknown: no job was queried or none responded; usage error
-  130  interrupted
-"""
 EXIT_UNKNOWN = EXIT_WRONG_USAGE
 T = TypeVar("T")
 
@@ -89,7 +81,6 @@ class RasDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

@@ -23,18 +23,6 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.read import draw
 
-_HELP = """\
-files:
-  logs of NCCL, RCCL, UCX, PyTorch and others, dmesg, outputs of tools, scripts, pods; several kinds
-  in one file, also with the prefixes of kubectl, srun, journald and Ray; - or none: standard input
-
-exit status:
-  0    nothing to warn of
-  1    warnings, or data that does not use GPUDirect RDMA
-  2    something critical
-  3    nothing that gdrtop knows; usage error
-"""
-
 
 class ReadDocument(TypedDict):
     """`gdrtop read --json`."""
@@ -51,7 +39,6 @@ class ReadDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _HELP
     texts = {
         "--here": "judge the text against this node; --host, --demo and --replay choose another one",
         "--json": "print JSON (gdrtop schema read)",

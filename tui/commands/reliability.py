@@ -34,13 +34,6 @@ EXIT_STANDS_OUT, EXIT_NO_HISTORY = 1, 2
 HOW = "Run gdrtop watch as a service, which keeps the history: gdrtop help watch."
 AS_ROOT = "Run gdrtop reliability as root to see it."
 ELSEWHERE = "Run gdrtop reliability on that node: the history is not read over a connection."
-_STATUS_HELP = """\
-exit status:
-  0    no NIC and no GPU stands out
-  1    one was the slow one in most of its last jobs
-  2    there is no history, or it cannot be read
-  3    usage error
-"""
 
 
 _PART = Annotated[JobPart, Changed(without=("counts",), is_slow=bool | None, events=Mapping[Mark, int])]
@@ -73,7 +66,6 @@ class ReliabilityDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     text = "show the jobs of this NIC or GPU: mlx5_5, 'GPU 3', a PCI address, a GUID or a UUID"
     add_arguments(parser, {"[COMPONENT]": text}, component={"default": ""})
     add_table_options(parser, "reliability")

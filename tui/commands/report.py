@@ -15,7 +15,7 @@ from tui.command_line.arguments import UsageError, add_arguments
 from tui.commands.bench.lists import BenchDocument, result_json
 from tui.commands.check import CheckDocument, check_json
 from tui.commands.live.live import LiveDocument, live_json
-from tui.commands.topo import TopoDocument, highlights_of, topology_json
+from tui.commands.topo import TopoDocument, topology_json
 from tui.controllers.report_reader import read_report
 from tui.files import NotWritten
 from tui.files.new_file import check_new, write_new
@@ -34,6 +34,7 @@ from tui.runtime.json_values import (
 )
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
+from widgets.doctor.findings import highlights_of
 
 STDOUT = "-"
 _FORMATS = {"md": "Markdown", "html": "one HTML file, without scripts", "json": "JSON (gdrtop schema report)"}
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if host.origin.source is Source.LIVE:
         _note_in_setup(open_setup_log(is_live=True), path)
     elif host.origin.source is Source.SIMULATED:
-        from tui.commands.simulated_setup import SimulatedSetup
+        from tui.commands.setup import SimulatedSetup
 
         simulated = SimulatedSetup(host.origin.label)
         if simulated.is_used:

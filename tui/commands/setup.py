@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.request import Mode
 from probes.base.origin import Source
-from probes.base.plan import Step
+from probes.base.plan import FileChange, Step
 from probes.base.text import did_you_mean, printable
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
@@ -20,15 +21,19 @@ from probes.setup.step import SetupStep, StepState
 from probes.setup.steps.guide import Guide, read_guide, remaining_plans
 from probes.setup.steps.step_list import REBOOT, STEPS
 from probes.simulation.host import SimulatedHost
+from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog
+from tui.actions.events import RunOutcome
 from tui.actions.manual_steps import as_simulated
+from tui.actions.runner import file_commands
 from tui.actions.script import script_of_all
-from tui.bandwidth.results_store import open_results_store
+from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore, open_results_store
 from tui.command_line.arguments import EXIT_REFUSED, UsageError, add_arguments
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
 from tui.commands.forecast import write_advice
-from tui.commands.simulated_setup import SimulatedSetup
-from tui.files.setup_log import PATH, SKIP, UNSKIP, SetupLog, open_setup_log, remember_boot
+from tui.files.append_file import objects_of
+from tui.files.setup_log import PATH, SKIP, UNSKIP, DiskSetupLog, SetupLog, open_setup_log, remember_boot
+from tui.files.xdg import simulated_directory
 from tui.runtime.json_values import Changed, node_document, object_from, write_json
 from tui.runtime.lock import user_and_day
 from tui.runtime.open_host import open_host
@@ -39,14 +44,6 @@ from widgets.setup import draw_guide, draw_path_table, draw_step, finished_words
 EXIT_NOT_FINISHED = 1
 EXIT_NOT_APPLICABLE = 3
 _PATHS = {"dmabuf": GdrPath.DMABUF.value, "peermem": GdrPath.PEERMEM.value, "recommended": ""}
-_STATUS_HELP = """\
-exit status:
-  0    the node is set up, apart from skipped steps; or the step is done
-  1    steps are left to do; or a step failed
-  2    nothing was run: not possible now, or not confirmed
-  3    not applicable: GPUDirect RDMA cannot work on this node; or usage error
-  130  stopped
-"""
 
 
 class _SetupStep(SetupStep):
@@ -71,7 +68,6 @@ class SetupDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(parser, {"[STEP]": "show one step; without it, list all steps"})
     what = parser.add_mutually_exclusive_group()
     rehearsal = "run the step on a simulated copy of this node and show the expected verdict"
@@ -291,3 +287,53 @@ def _step_json(step: SetupStep) -> dict[str, Any]:
     commands = () if step.plan is None else step.plan.steps
     files = [object_from(each, _COMMAND, file=each.file and each.file.path) for each in commands]
     return object_from(step, _STEP, optional=step.is_optional, commands=files)
+
+
+class SimulatedSetup:
+    """What `gdrtop setup` did to a simulated node: choices, results and commands, for the next command.
+
+    They are files below the user's cache directory; without a home directory, gone when gdrtop ends.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.directory = simulated_directory(name)
+        self.log: SetupLog = SetupLog()
+        self.results: ResultsStore = MemoryResultsStore()
+        self.actions: AuditFile = MemoryLog()
+        if self.directory:
+            choices = os.path.join(self.directory, "setup.jsonl")
+            self.log = DiskSetupLog(choices, roots=os.path.join(self.directory, "roots.jsonl"))
+            self.results = DiskResultsStore(self.directory)
+            self.actions = AuditLogFile(os.path.join(self.directory, "actions.jsonl"))
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether an earlier command left something."""
+        return bool(self.directory) and os.path.isdir(self.directory)
+
+    def restore(self, host: SimulatedHost) -> None:
+        """Run again what earlier commands ran on the node, and reboot it where they did."""
+        for step in _done_steps(self.actions.lines()):
+            argv = tuple(word for word in step.get("argv") or () if isinstance(word, str))
+            path, text, kept = step.get("file"), step.get("text"), step.get("kept")
+            commands: Sequence[tuple[tuple[str, ...], str]] = [(argv, "")] if argv else ()
+            if isinstance(path, str) and (text is None or isinstance(text, str)):
+                change = FileChange(path, text, kept if isinstance(kept, str) and text is None else "")
+                commands = file_commands(host, change, "")
+            for command, given in commands:
+                host.perform(command, given)
+
+
+def _done_steps(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the steps that were completed, oldest first; lines that are not gdrtop's are left out."""
+    begun: dict[tuple[object, object], dict[str, Any]] = {}
+    for entry in objects_of(lines):
+        key = (str(entry.get("run")), str(entry.get("step")))
+        if entry.get("event") == "step":
+            begun[key] = entry
+        elif (
+            entry.get("event") == "step end"
+            and entry.get("outcome") == RunOutcome.DONE.value
+            and key in begun
+        ):
+            yield begun.pop(key)

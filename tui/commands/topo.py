@@ -24,9 +24,7 @@ from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import read_system, system_of, xml_text
 from probes.queries.finding import Finding
-from probes.queries.pcie_paths import detours
-from probes.queries.unproven_paths import unproven_pairs
-from probes.queries.usable_here import UsableHere, usable_here
+from probes.queries.usable_here import UsableHere
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import NicRole, roles_of
 from probes.snapshot.verdict import Verdict
@@ -51,7 +49,7 @@ from tui.runtime.json_values import (
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
-from widgets.doctor.findings import marks_of
+from widgets.doctor.findings import highlights_of
 from widgets.node import matrix as matrix_drawing
 from widgets.node import nccl_tree
 from widgets.node import topology as topology_drawing
@@ -65,21 +63,9 @@ if TYPE_CHECKING:
 
 
 FORMATS = ("text", "table", "json", "yaml", "dot")
-_FORMAT_HELP = """\
-formats:
-  text  boxes, the matrix of GPUs and NICs, and each GPU's best NIC (default)
-  dot   for Graphviz (networkx reads the graph of --json): gdrtop topo --format dot | dot -Tsvg > topology.svg
-
---nccl-xml alone writes this node's PCI tree as the XML that NCCL_TOPO_FILE takes. With FILE, it shows what
-that file says: one from a cloud image, or one that NCCL_TOPO_DUMP_FILE wrote.
-
-The nodes of the graph are NUMA nodes, host bridges, PCIe ports, GPUs, NICs and NVSwitches. Its edges are
-PCIe, NVLink, C2C and SMP links with their speeds. Degraded links and devices are marked.
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _FORMAT_HELP
     add_arguments(
         parser,
         {
@@ -277,17 +263,6 @@ def _switch_ports(asked: Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]) -> 
 def _switch_port_json(port: tuple[str, int], answer: Maybe[SwitchPort]) -> dict[str, Any]:
     given = dict.fromkeys(("guid", "number", "counters"), answer) if isinstance(answer, Unknown) else {}
     return object_from(answer, _SwitchPort, device=port[0], port=port[1], **given)
-
-
-def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:
-    """Return what stands out in the topology of a node: roles, marks, and what this session may use."""
-    return Highlights(
-        marks=marks_of(found, examination.topology.ids_by_bdf),
-        detours=detours(examination),
-        roles=roles_of(examination.node, examination.topology),
-        usable=usable_here(examination),
-        unproven=unproven_pairs(examination),
-    )
 
 
 def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, width: int) -> list[Line]:

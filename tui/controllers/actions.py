@@ -120,6 +120,8 @@ class ActionRunController(Activity):
         return wait_for_password(self._app.call_later, ask, lambda: self._context.is_leaving)
 
     def _take_events(self) -> None:
+        from tui.screens.run import RunScreen
+
         state = self._state
         if state is None:
             return
@@ -132,12 +134,7 @@ class ActionRunController(Activity):
             self._app.exit()
         elif state.needs_recheck:
             self._context.reading_thread.recheck()
-        self._notify_end(state)
-
-    def _notify_end(self, state: RunState) -> None:
-        from tui.screens.run import RunScreen
-
-        if state.ended is not None and not isinstance(self._app.screen, RunScreen):
+        if not isinstance(self._app.screen, RunScreen):
             outcome = state.ended.outcome.value.capitalize()
             self._context.notify(f"{outcome}. Press {self.key} to see it.", title=state.prepared.title)
 
@@ -383,9 +380,7 @@ class ActionsController:
         def apply(rehearsed: Rehearsal) -> None:
             screen.show_rehearsal(before, rehearsed.judgment, rehearsed.not_rehearsed)
 
-        def run() -> Rehearsal:
-            return rehearse(host, examination, prepared.action, prepared.plan)
-
+        run = partial(rehearse, host, examination, prepared.action, prepared.plan)
         self._context.run_in_thread(run, apply, screen.show_rehearsal_failure)
 
     def _show_in_list(self, name: str) -> None:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from probes.snapshot.examination import Examination
     from tui.controllers.readings import ReadingsController
     from tui.runtime.reading_thread import Examined
-    from tui.screens.bandwidth_run.screen import BandwidthRunScreen
     from tui.screens.bandwidth_run.state import SeriesState
     from tui.screens.bandwidth_setup import BandwidthSetupState, ToRun
 
@@ -210,7 +209,11 @@ class BandwidthSetupController:
         def apply(examination: Examination, affected: tuple[str, ...]) -> None:
             if setup.to_run is to_run:  # else it was canceled
                 setup.to_run = replace(to_run, examination=examination, affected_by=affected)
-                self._ask_or_start(setup)
+                if setup.is_asking:
+                    self._ask(setup)
+                    self.draw()
+                else:
+                    self._start(setup)
 
         def fail(message: str) -> None:
             setup.cancel_run()
@@ -218,13 +221,6 @@ class BandwidthSetupController:
 
         current = replace(to_run.examination, reading=newest)
         self._worker.check_impact(current, to_run.series, before, apply, fail)
-
-    def _ask_or_start(self, setup: BandwidthSetupState) -> None:
-        if setup.is_asking:
-            self._ask(setup)
-            self.draw()
-        else:
-            self._start(setup)
 
     def _ask(self, setup: BandwidthSetupState) -> None:
         """Ask over the settings, also for a series that runs again, whether jobs may be affected."""
@@ -339,6 +335,8 @@ class BandwidthController(Activity):
         self._context.change_head(test=state.word)
 
     def _take_events(self) -> None:
+        from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+
         state = self.worker.state
         if state is None:
             return
@@ -352,11 +350,6 @@ class BandwidthController(Activity):
             self._app.exit()
             return
         self.setup.load_results()
-        self._notify_end(state)
-
-    def _notify_end(self, state: SeriesState) -> None:
-        from tui.screens.bandwidth_run.screen import BandwidthRunScreen
-
         if not isinstance(self._app.screen, BandwidthRunScreen):
             text = f"The bandwidth test has ended. Press {self.key} to see it."
             self._context.notify(text, title=state.series.title)
@@ -368,11 +361,11 @@ class BandwidthController(Activity):
             state.was_seen = True
             self._context.change_head(test=state.word)
 
-    def save_baseline(self, message: BandwidthRunScreen.BaselineRequested) -> None:
+    def save_baseline(self, state: SeriesState) -> None:
         """Save the results as the baseline of their machine type; ask first if that may be wrong."""
         from tui.screens.ask import YES, AskScreen, sentences
 
-        state, setup = message.state, self.setup.state
+        setup = self.setup.state
 
         def answered(answer: str | None) -> None:
             if answer == YES:

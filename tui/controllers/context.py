@@ -191,19 +191,13 @@ class QuitController:
         if active is None:
             self._leave()
             return
-
         self._context.ask_to_stop(
             f"{active.name} is running. Stop it and quit gdrtop?",
             "Stop it, then quit",
             self._leave,
             "Stop it, and stay in gdrtop",
-            self._cancel,
+            active.cancel,
         )
-
-    def _cancel(self) -> None:
-        active = self._context.active
-        if active is not None:
-            active.cancel()
 
     def _leave(self) -> None:
         active = self._context.active

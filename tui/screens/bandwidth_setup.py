@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.message import Message
 from textual.widgets import Input
 
 from probes.bandwidth.model.command import Refused
@@ -21,6 +20,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
+from tui.screens.request import Request
 from widgets.bandwidth.result import draw_last_result
 from widgets.bandwidth.series import draw_affected, draw_planned, draw_settings, peer_command
 from widgets.base.lines import Line, Run, Tone, paragraphs, rows_of, sentence, wrapped
@@ -212,12 +212,6 @@ class BandwidthSetupScreen(PanesScreen):
     ]
     CONDITIONAL = ("start", "name_peer", "copy")
 
-    class Changed(Message):
-        """The settings have changed. The tests must be planned again."""
-
-    class StartRequested(Message):
-        """Request to run the tests, after a check of what they would affect."""
-
     def __init__(self, state: BandwidthSetupState) -> None:
         super().__init__()
         self.state = state
@@ -234,7 +228,7 @@ class BandwidthSetupScreen(PanesScreen):
     def on_mount(self) -> None:
         self._peer.display = False
         self._view("settings").focus()
-        self.post_message(self.Changed())
+        self.post_message(Request("plan_tests"))
 
     @property
     def _peer(self) -> Input:
@@ -289,7 +283,7 @@ class BandwidthSetupScreen(PanesScreen):
         if self.state.change(step):
             self._view("planned").scroll_to(y=0, animate=False)
             self.draw()
-            self.post_message(self.Changed())
+            self.post_message(Request("plan_tests"))
         elif self.state.chosen.selected == "peer":
             self.action_name_peer()
 
@@ -305,7 +299,7 @@ class BandwidthSetupScreen(PanesScreen):
             return
         self._leave_input()
         self.draw()
-        self.post_message(self.Changed())
+        self.post_message(Request("plan_tests"))
 
     def _leave_input(self) -> None:
         self._peer.display = False
@@ -316,7 +310,7 @@ class BandwidthSetupScreen(PanesScreen):
         if self.state.chosen.has_peer and not self.state.chosen.peer:
             self.action_name_peer()
         else:
-            self.post_message(self.StartRequested())
+            self.post_message(Request("run_tests"))
 
     def action_copy(self) -> None:
         save_and_copy.copy(self, self.state.peer_command)
@@ -328,7 +322,7 @@ class BandwidthSetupScreen(PanesScreen):
         elif self.state.is_checking:
             self.state.cancel_run()
             self.draw()
-            self.post_message(self.Changed())  # nothing was planned during the check
+            self.post_message(Request("plan_tests"))  # nothing was planned during the check
         else:
             super().action_leave()
 

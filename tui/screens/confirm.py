@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.message import Message
 from textual.widgets import Input
 
 from probes.base.origin import Origin, Source
@@ -18,6 +16,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter, typing_items
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, scroll, static_view
+from tui.screens.request import Request
 from widgets.base.lines import Line, Run, Tone, paragraphs, section, wrapped
 from widgets.base.lines_view import LinesView
 
@@ -196,20 +195,6 @@ class ConfirmScreen(PanesScreen):
         *leave_keys(),
     ]
 
-    @dataclass
-    class Confirmed(Message):
-        """Run the plan; `typed` is the host name that the user typed, if it was asked for."""
-
-        prepared: Prepared
-        typed: str
-
-    @dataclass
-    class RehearsalRequested(Message):
-        """Run the plan on a simulated twin of the node."""
-
-        prepared: Prepared
-        screen: ConfirmScreen
-
     def __init__(self, state: ConfirmState) -> None:
         super().__init__()
         self._state = state
@@ -283,7 +268,7 @@ class ConfirmScreen(PanesScreen):
     def _confirm(self) -> None:
         if not self._is_confirmed:  # also if the key was pressed twice
             self._is_confirmed = True
-            self.post_message(self.Confirmed(self._state.prepared, self._state.typed))
+            self.post_message(Request("run", self._state.prepared, self._state.typed))
 
     def action_unfold(self) -> None:
         """Show each of many equal steps, or only the first again."""
@@ -295,7 +280,7 @@ class ConfirmScreen(PanesScreen):
     def action_rehearse(self) -> None:
         """Run the plan on a simulated twin first; this node stays as it is."""
         if self._state.can_rehearse and not self._state.is_rehearsing:
-            self.post_message(self.RehearsalRequested(self._state.prepared, self))
+            self.post_message(Request("rehearse", self._state.prepared, self))
 
     def show_rehearsing(self) -> None:
         """Show that the rehearsal runs."""

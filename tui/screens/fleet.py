@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-
-from textual.message import Message
 
 from probes.base.text import plural
 from probes.fleet.compare import Difference, Kind, badness
@@ -17,6 +14,7 @@ from tui.runtime.fleet_reader import FleetReading
 from tui.screens.keys import bind
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
+from tui.screens.request import Request
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
 from widgets.fleet.answer import differences_of, draw_node, draw_table, headline, type_name, types_of
@@ -171,15 +169,6 @@ class FleetScreen(FilteredListScreen[FleetState]):
     TITLES = ("Fleet", "Nodes", "Node")
     FILTER = "a word: nodes whose row contains it"
 
-    @dataclass
-    class OpenRequested(Message):
-        """Open the dashboard of a node."""
-
-        node: str
-
-    class ReadRequested(Message):
-        """Read all nodes now."""
-
     def _draw_panes(self) -> None:
         self._list.set_title(f"Nodes, {self._state.order}")
         self._details.set_title(self._state.selected or "Node")
@@ -197,14 +186,14 @@ class FleetScreen(FilteredListScreen[FleetState]):
         return "" if action == "open" and self._state.opening else super().why_not(action)
 
     def action_open(self) -> None:
-        self.post_message(self.OpenRequested(self._state.selected))
+        self.post_message(Request("open_node", self._state.selected))
 
     def action_sort(self) -> None:
         self._state.change_order()
         self.draw()
 
     def action_refresh(self) -> None:
-        self.post_message(self.ReadRequested())
+        self.post_message(Request("read_nodes"))
 
     def action_close(self) -> None:
         """Go back to the table: the screen is the first one, and only q quits."""

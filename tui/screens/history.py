@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-
-from textual.message import Message
 
 from tui.actions.audit_log import PastRun, PastStep
-from tui.actions.events import mark_of
+from tui.actions.events import mark_of, step_result
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ListScreen
 from tui.screens.list_state import ListState
+from tui.screens.request import Request
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, wrapped
 
@@ -72,16 +70,9 @@ def _step(number: int, step: PastStep, width: int) -> list[Line]:
     command = shlex.join(step.argv) if step.argv else f"change {step.path}"
     lines: list[Line] = [(), *wrapped(f"# {step.why}", width, Tone.DIM)]
     lines.extend(wrapped(f"{number} {command}", width, Tone.TITLE))
-    result = step.outcome.value
-    if step.exit_status:
-        result += f", exit status {step.exit_status}"
-    seconds = "" if step.seconds is None else f"  {step.seconds:.1f} s"
-    lines.append(line("  ", mark_of(step.outcome), f" {result}", Run(seconds, Tone.DIM)))
-    if step.explanation:
-        lines.extend(wrapped(step.explanation, width, Tone.WARNING, "    "))
-    if step.kept:
-        lines.extend(wrapped(f"backup of the file: {step.kept}", width, Tone.DIM, "    "))
-    return lines
+    lines += step_result(step.outcome, step.exit_status, step.seconds, step.explanation, width)
+    kept = f"backup of the file: {step.kept}" if step.kept else ""
+    return [*lines, *paragraphs((kept,), width, Tone.DIM, "    ")]
 
 
 class HistoryScreen(ListScreen[HistoryState]):
@@ -96,12 +87,6 @@ class HistoryScreen(ListScreen[HistoryState]):
     DETAILS = "steps"
     TITLES = ("History", "Runs", "Steps")
 
-    @dataclass
-    class UndoRequested(Message):
-        """Show the plan that undoes a past run."""
-
-        run: PastRun
-
     def why_not(self, action: str) -> str | None:
         if action == "undo" and self._state.run is None:
             return "gdrtop has not run anything on this node."
@@ -109,4 +94,4 @@ class HistoryScreen(ListScreen[HistoryState]):
 
     def action_undo(self) -> None:
         if self._state.run is not None:
-            self.post_message(self.UndoRequested(self._state.run))
+            self.post_message(Request("undo", self._state.run))

@@ -10,7 +10,6 @@ from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.message import Message
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input
@@ -19,6 +18,7 @@ from tui.screens.head import HeadView, draw_head
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, move_keys
 from tui.screens.list_state import ExaminedListState, FilteredListState, ListState
+from tui.screens.request import Request
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
@@ -290,10 +290,7 @@ class FilteredListScreen(ListScreen[F]):
 class ExaminedListScreen(FilteredListScreen[E]):
     """A list from an examination, with a summary above it and a filter."""
 
-    class CheckRequested(Message):
-        """Check the node."""
-
     def action_refresh(self) -> None:
         self._state.begin()
         self.draw()
-        self.post_message(self.CheckRequested())
+        self.post_message(Request("check"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from textual.app import ComposeResult
-from textual.message import Message
 from textual.widgets import Input
 
 from probes.base.text import join_limited, plural
@@ -16,6 +15,7 @@ from tui.screens import save_and_copy
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, FilteredListScreen
 from tui.screens.list_state import FilteredListState
+from tui.screens.request import Request
 from widgets.base.lines import Line, Run, Tone, fit, paragraphs, plain, wrapped
 from widgets.nccl.log import draw
 
@@ -229,24 +229,6 @@ class NcclScreen(FilteredListScreen[NcclState]):
     TITLES = ("NCCL", "Logs", "Next run")
     FILTER = "A word in the line. Esc: clear"
 
-    @dataclass
-    class OpenRequested(Message):
-        """Follow the log with this key."""
-
-        key: str
-
-    @dataclass
-    class PathTyped(Message):
-        """Follow a file that the user named."""
-
-        path: str
-
-    class SearchRequested(Message):
-        """Search for the logs of the jobs again."""
-
-    class MoreRequested(Message):
-        """Read what is new in the followed log."""
-
     def _inputs(self) -> ComposeResult:
         yield from super()._inputs()
         yield Input(placeholder="Path of a log. Esc: cancel", id="path", max_length=4096)
@@ -258,7 +240,7 @@ class NcclScreen(FilteredListScreen[NcclState]):
     def follow(self) -> None:
         """Ask for what is new."""
         if self._state.opened:
-            self.post_message(self.MoreRequested())
+            self.post_message(Request("read_log"))
 
     @property
     def _path(self) -> Input:
@@ -278,7 +260,7 @@ class NcclScreen(FilteredListScreen[NcclState]):
     def action_open(self) -> None:
         """Follow the selected log, and show only it."""
         if self._state.selected:
-            self.post_message(self.OpenRequested(self._state.selected))
+            self.post_message(Request("follow_log", self._state.selected))
             self._details.scroll_to(y=0, animate=False)
         super().action_open()
 
@@ -288,7 +270,7 @@ class NcclScreen(FilteredListScreen[NcclState]):
         self.draw()
 
     def action_refresh(self) -> None:
-        self.post_message(self.SearchRequested())
+        self.post_message(Request("find_logs"))
 
     def action_write(self) -> None:
         save_and_copy.save(self, "gdrtop-nccl", txt=self._state.text())
@@ -306,7 +288,7 @@ class NcclScreen(FilteredListScreen[NcclState]):
             path = submitted.value.strip()
             self._leave_path()
             if path:
-                self.post_message(self.PathTyped(path))
+                self.post_message(Request("open_log", path))
 
     def _leave_path(self) -> None:
         self._path.value = ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from textual.message import Message
-
 from probes.bandwidth.prove import GpuTrial, PairResult
 from probes.base.text import plural
 from probes.snapshot.examination import Examination
@@ -13,6 +11,7 @@ from tui.screens import save_and_copy
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
+from tui.screens.request import Request
 from widgets.bandwidth.prove import NOT_PROVEN, NOTICE, draw_results, gpu_marks
 from widgets.base.lines import Line, Run, Tone, as_text, fit, line, wrapped
 
@@ -111,15 +110,6 @@ class RegistrationScreen(ListScreen[RegistrationState]):
     DETAILS = "reasons"
     TITLES = ("Prove", "GPUs", "NICs")
 
-    class Asked(Message):
-        """Register, after a question."""
-
-    class PlanRequested(Message):
-        """Read again what would be tried."""
-
-    class CancelRequested(Message):
-        """Stop, after a question."""
-
     def why_not(self, action: str) -> str | None:
         if action == "ask" and self._state.is_running:
             return "a registration is running."
@@ -129,13 +119,13 @@ class RegistrationScreen(ListScreen[RegistrationState]):
         return "nothing is running." if is_idle else super().why_not(action)
 
     def action_ask(self) -> None:
-        self.post_message(self.Asked())
+        self.post_message(Request("register"))
 
     def action_cancel(self) -> None:
-        self.post_message(self.CancelRequested())
+        self.post_message(Request("cancel_registration"))
 
     def action_refresh(self) -> None:
-        self.post_message(self.PlanRequested())
+        self.post_message(Request("plan_registration"))
 
     def action_write(self) -> None:
         save_and_copy.save(self, "gdrtop-prove", txt=self._state.text())

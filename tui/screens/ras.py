@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-from textual.message import Message
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
@@ -17,6 +14,7 @@ from tui.screens import save_and_copy
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import REFRESH_KEY, ListScreen
 from tui.screens.list_state import ListState
+from tui.screens.request import Request
 from widgets.base.figures import local_time
 from widgets.base.lines import Line, Run, Tone, as_text, fit, paragraphs, wrapped
 from widgets.nccl.ras import diagnostics_lines, report_lines
@@ -174,16 +172,6 @@ class RasScreen(ListScreen[RasState]):
     DETAILS = "answer"
     TITLES = ("RAS", "Ports", "Response")
 
-    @dataclass
-    class AskRequested(Message):
-        """Send a command to a port, after the confirmation that it needs."""
-
-        port: str
-        command: str
-
-    class SearchRequested(Message):
-        """Search for the jobs again."""
-
     def why_not(self, action: str) -> str | None:
         if self._state.is_recorded and action in ("app.ras_events", "ask('diagnostics')"):
             return "this is a recording."
@@ -195,10 +183,10 @@ class RasScreen(ListScreen[RasState]):
 
     def action_ask(self, what: str) -> None:
         if self._state.selected:
-            self.post_message(self.AskRequested(self._state.selected, _COMMANDS[what]))
+            self.post_message(Request("ask_ras", self._state.selected, _COMMANDS[what]))
 
     def action_refresh(self) -> None:
-        self.post_message(self.SearchRequested())
+        self.post_message(Request("find_ras"))
 
     def action_write(self) -> None:
         save_and_copy.save(self, "gdrtop-ras", txt=self._state.text())

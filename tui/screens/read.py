@@ -14,7 +14,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
-from widgets.base.lines import Tone, line, plain, wrapped
+from widgets.base.lines import Tone, as_text, line, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.read import draw
 
@@ -63,7 +63,7 @@ class ReadScreen(PanesScreen):
         return super().why_not(action)
 
     def _answer(self) -> str:
-        return "" if self._reading is None else "\n".join(map(plain, draw(self._reading, _TEXT_WIDTH))) + "\n"
+        return "" if self._reading is None else as_text(draw(self._reading, _TEXT_WIDTH))
 
     def action_write(self) -> None:
         save_and_copy.save(self, "gdrtop-read", txt=self._answer())

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.message import Message
 
 from probes.checks.judgment import Judgment
 from tui.actions.events import (
@@ -28,6 +27,7 @@ from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import KEYS, bind, leave_keys
 from tui.screens.list_screen import PanesScreen, static_view
+from tui.screens.request import Request
 from widgets.base.lines import Line, Run, Tone, folded, plain, wrapped
 from widgets.base.lines_view import LinesView
 from widgets.doctor.changes import draw_change
@@ -180,12 +180,6 @@ class RunScreen(PanesScreen):
         *leave_keys(),
     ]
 
-    class StopRequested(Message):
-        """Stop the run after the running step; if that was requested, do not wait for the step."""
-
-    class EndSeen(Message):
-        """The end of the run was on the screen."""
-
     def __init__(self, state: RunState) -> None:
         super().__init__()
         self.state = state
@@ -232,7 +226,7 @@ class RunScreen(PanesScreen):
         seconds = time.monotonic() - self._step_began
         self._view("summary").show(self.state.head(seconds))
         if self.state.is_over and self.is_current and not self.state.was_seen:
-            self.post_message(self.EndSeen())
+            self.post_message(Request("run_seen"))
 
     def why_not(self, action: str) -> str | None:
         return "the action has ended." if action == "stop" and self.state.ended is not None else None
@@ -241,7 +235,7 @@ class RunScreen(PanesScreen):
 
     def action_stop(self) -> None:
         """Ask to stop after the running step; the second time, to stop waiting for it."""
-        self.post_message(self.StopRequested())
+        self.post_message(Request("stop_run"))
 
     def action_save(self) -> None:
         save_and_copy.save(self, self.state.file_name, txt=self.state.text())

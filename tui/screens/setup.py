@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from textual.message import Message
 
 from probes.setup.step import StepState
 from tui.screens import save_and_copy
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
 from tui.screens.list_state import ExaminedListState
+from tui.screens.request import Request
 from widgets.base.lines import Line, Tone, wrapped
 
 if TYPE_CHECKING:
@@ -122,31 +120,13 @@ class SetupScreen(ExaminedListScreen[GuideState]):
     TITLES = ("Setup", "Steps", "Step")
     FILTER = "A word in the title or the state. Esc: clear"
 
-    @dataclass
-    class StepChosen(Message):
-        """Run what completes a step, after showing it."""
-
-        step: str
-
-    @dataclass
-    class SkipRequested(Message):
-        """Skip a step, or take it up again."""
-
-        step: str
-
-    class PathRequested(Message):
-        """Use the other path."""
-
-    class Resumed(Message):
-        """The screen is shown again, after a test or an action perhaps."""
-
     def _draw_panes(self) -> None:
         self._details.border_title = self._state.detail_title
         super()._draw_panes()
 
     def on_screen_resume(self) -> None:
         """Have the guide read again."""
-        self.post_message(self.Resumed())
+        self.post_message(Request("read_setup"))
 
     def why_not(self, action: str) -> str | None:
         if action in self.CONDITIONAL and self._state.guide is None:
@@ -159,7 +139,7 @@ class SetupScreen(ExaminedListScreen[GuideState]):
         """Show the plan or the test of the selected step, else the step alone."""
         step = self._state.step
         if self._state.view == "step" and step is not None and step.can_begin:
-            self.post_message(self.StepChosen(step.id))
+            self.post_message(Request("begin_step", step.id))
         else:
             super().action_open()
 
@@ -168,11 +148,11 @@ class SetupScreen(ExaminedListScreen[GuideState]):
         self._draw_from_top()
 
     def action_path(self) -> None:
-        self.post_message(self.PathRequested())
+        self.post_message(Request("change_path"))
 
     def action_leave_out(self) -> None:
         if self._state.selected:
-            self.post_message(self.SkipRequested(self._state.selected))
+            self.post_message(Request("skip_step", self._state.selected))
 
     def action_write(self) -> None:
         """Write all remaining commands to a script."""

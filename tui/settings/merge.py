@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime
 from typing import TypeVar
 
+from probes.base.data_files import parse_toml
 from probes.base.site import COMPONENTS, Silence, SiteCombination, VersionRange, parse_range
 from probes.base.text import did_you_mean, printable
-from probes.base.toml import tomllib
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
@@ -93,7 +93,7 @@ class _Layers:
         try:
             text = content.decode("utf-8-sig")
             _require_short_keys(text)
-            tables = tomllib.loads(text)
+            tables = parse_toml(text)
         except (ValueError, RecursionError) as error:
             is_encoding = isinstance(error, UnicodeDecodeError)
             what = "it is not UTF-8 text" if is_encoding else printable(str(error) or "too deep", 200)

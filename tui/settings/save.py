@@ -8,8 +8,8 @@ import re
 import threading
 from collections.abc import Iterator
 
+from probes.base.data_files import parse_toml
 from probes.base.text import printable
-from probes.base.toml import tomllib
 from probes.host.trusted_path import is_root, require_path
 from tui.files import NotWritten
 from tui.files.new_file import NewFile, make_directory, shown_path, why, why_not_as_root
@@ -84,7 +84,7 @@ def with_value(text: str, name: str, value: str) -> str:
 
     ValueError: the text is not valid TOML, or has the setting in a form that gdrtop does not change.
     """
-    wanted = tomllib.loads(text)
+    wanted = parse_toml(text)
     table, _, key = name.rpartition(".")
     inner = wanted.setdefault(table, {}) if table else wanted
     if not isinstance(inner, dict):
@@ -92,7 +92,7 @@ def with_value(text: str, name: str, value: str) -> str:
     inner[key] = value
     for changed in _changes(text, table, key, json.dumps(value, ensure_ascii=False)):
         try:
-            if tomllib.loads(changed) == wanted:
+            if parse_toml(changed) == wanted:
                 return changed
         except ValueError:  # not valid there; the next place may be
             continue

@@ -17,6 +17,7 @@ from probes.bandwidth.model.limits import Bound, Limit
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.results.against_earlier import latency_us
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import binary_size
 from probes.base.unknown import Unknown
 from widgets.base.figures import BLOCKS, short
@@ -278,9 +279,7 @@ class _Plot:
 
     def _values(self, curve: Curve) -> dict[int, float]:
         """Return the mean of each slot that has rows."""
-        slots: dict[int, list[float]] = {}
-        for x, value in curve.points:
-            slots.setdefault((self._place(x) - self._first) // self._merged, []).append(value)
+        slots = grouped(((self._place(x) - self._first) // self._merged, value) for x, value in curve.points)
         return {slot: sum(values) / len(values) for slot, values in slots.items()}
 
     def _draw_bars(self, curve: Curve, number: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from probes.bandwidth.prove import CONTEXT_MEMORY, DMABUF, GpuTrial, Outcome, PairResult, PathResult
+from probes.base.grouping import grouped
 from probes.base.text import plural
 from probes.queries.unproven_paths import OVER_C2C
 from widgets.bandwidth.table import draw_grid
@@ -68,9 +69,7 @@ def _cell(pairs: dict[tuple[str, str], PairResult], place: int, gpu: str, nic: s
 
 def draw_doubts(results: Sequence[PairResult], width: int) -> list[Line]:
     """Return why data of registered pairs may be wrong, each reason once."""
-    doubts: dict[str, list[PairResult]] = {}
-    for result in filter(_is_doubtful, results):
-        doubts.setdefault(result.doubt, []).append(result)
+    doubts = grouped((result.doubt, result) for result in filter(_is_doubtful, results))
     lines: list[Line] = []
     for doubt, pairs in doubts.items():
         lines += [(), *wrapped(f"▲ {plural(len(pairs), 'pair')}: {doubt}", width, Tone.WARNING, hanging="  ")]
@@ -82,11 +81,8 @@ def draw_doubts(results: Sequence[PairResult], width: int) -> list[Line]:
 
 def draw_reasons(results: Sequence[PairResult], width: int) -> list[Line]:
     """Return why paths do not register, each reason once."""
-    reasons: dict[tuple[str, PathResult], list[PairResult]] = {}
-    for result in results:
-        for name, path in result.paths:
-            if path.outcome is not Outcome.REGISTERS:
-                reasons.setdefault((name, path), []).append(result)
+    tried = ((named, result) for result in results for named in result.paths)
+    reasons = grouped((named, result) for named, result in tried if named[1].outcome is not Outcome.REGISTERS)
     of_dmabuf = ((path, pairs) for (name, path), pairs in reasons.items() if name == DMABUF)
     both = {path: pairs for path, pairs in of_dmabuf if all(pair.peer_memory == path for pair in pairs)}
     lines: list[Line] = []

@@ -244,6 +244,20 @@ def paragraphs(
     return [line for text in texts if text for line in wrapped(text, width, tone, indent, hanging)]
 
 
+def listed(text: str, width: int, tone: Tone = Tone.PLAIN, hang: str = "  ") -> list[Line]:
+    """Wrap an entry of a list; its second and further lines are indented further."""
+    first, *rest = wrapped(text, width - len(hang), tone, indent="  ")
+    return [first, *((Run(hang), *line) for line in rest)]
+
+
+def labeled_below(label: str, text: str, width: int, cells: int) -> list[Line]:
+    """Return a text behind its label, below an entry of a list; nothing for ""."""
+    if not text:
+        return []
+    first, *rest = wrapped(text, width, indent=" " * (cells + 4))
+    return [(Run(f"    {label:<{cells}}"), *first[1:]), *rest]
+
+
 def section(title: str, lines: Sequence[Line]) -> list[Line]:
     """Return lines below a title and a blank line; nothing without lines."""
     return [(), (Run(title, Tone.TITLE),), *lines] if lines else []

@@ -12,18 +12,25 @@ from rich.cells import cell_len
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural
 from probes.checks.judgment import Judgment
 from probes.checks.statements import NO_IDS, device_statements, marked_ids
 from probes.facts.gpudirect import GdrPath
 from probes.queries.finding import Finding, Status, named_first
+from probes.queries.pcie_paths import detours
+from probes.queries.unproven_paths import unproven_pairs
+from probes.queries.usable_here import usable_here
 from probes.snapshot.condition import CONGESTED, ERRORS_RISING, FLAPPING, PAUSED, SLOW_NIC, THROTTLED
+from probes.snapshot.examination import Examination
+from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.figures import local_time
 from widgets.base.health import SEVERITY_MARKS
 from widgets.base.lines import Line, Run, Tone, behind, fit, line, paragraphs, width_of, wrapped
 from widgets.doctor.plan import draw_consequences, draw_steps, gain_text
 from widgets.node import verdict as verdict_drawing
+from widgets.node.highlights import Highlights
 
 _STATUS_MARKS = {
     Status.PASSED: Run("✓", Tone.GOOD),
@@ -135,10 +142,7 @@ def entries_of(findings: Sequence[Finding]) -> list[Entry]:
     entries.extend(Entry(name, (finding,)) for name, finding in found.items() if name not in listed)
     silenced = (finding for finding in findings if finding.status is Status.SILENCED)
     entries.extend(Entry(finding.id, (finding,)) for finding in silenced)
-    needs: dict[str, list[Finding]] = {}
-    for finding in findings:
-        if finding.status is Status.UNKNOWN:
-            needs.setdefault(finding.cause, []).append(finding)
+    needs = grouped((finding.cause, finding) for finding in findings if finding.status is Status.UNKNOWN)
     entries.extend(Entry(f"needs:{cause}", tuple(group)) for cause, group in needs.items())
     passed = (finding for finding in findings if finding.status is Status.PASSED)
     return [*entries, *(Entry(finding.id, (finding,)) for finding in passed)]
@@ -336,6 +340,17 @@ def why_no_fix(finding: Finding) -> str:
     """Return what to do about a finding without a fix of its own: fix its cause."""
     same_cause = f"See {finding.part_of}, which has the same cause."
     return same_cause if finding.part_of else "No command fixes this."
+
+
+def highlights_of(examination: Examination, found: Sequence[Finding]) -> Highlights:
+    """Return what stands out in the topology of a node: roles, marks, and what this session may use."""
+    return Highlights(
+        marks=marks_of(found, examination.topology.ids_by_bdf),
+        detours=detours(examination),
+        roles=roles_of(examination.node, examination.topology),
+        usable=usable_here(examination),
+        unproven=unproven_pairs(examination),
+    )
 
 
 def explain_path(verdict: Verdict, width: int) -> list[Line]:

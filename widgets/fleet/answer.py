@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from probes.base.evidence import Severity
+from probes.base.grouping import grouped
 from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered
@@ -95,9 +96,7 @@ def draw_problem(problem: FoundProblem, width: int) -> list[Line]:
 
 
 def _unanswered(nodes: Iterable[Unanswered], width: int) -> list[Line]:
-    reasons: dict[str, list[str]] = {}
-    for unanswered in nodes:
-        reasons.setdefault(unanswered.reason, []).append(unanswered.node)
+    reasons = grouped((unanswered.reason, unanswered.node) for unanswered in nodes)
     lines: list[Line] = []
     for reason, names in sorted(reasons.items(), key=lambda pair: -len(pair[1])):
         count = f" ({len(names)})" if len(names) > 1 else ""
@@ -194,12 +193,12 @@ OwnDifferences = Mapping[str, Sequence[tuple[Difference, Kind]]]
 
 def differences_of(fleet: Fleet) -> dict[str, list[tuple[Difference, Kind]]]:
     """Return by node in what it differs from the rest; without a rest, no node does."""
-    found: dict[str, list[tuple[Difference, Kind]]] = {}
-    for difference in fleet.differences:
-        for kind in difference.others if difference.rest is not None else ():
-            for node in kind.nodes:
-                found.setdefault(node, []).append((difference, kind))
-    return found
+    own = (
+        (difference, kind)
+        for difference in fleet.differences
+        for kind in (difference.others if difference.rest is not None else ())
+    )
+    return grouped((node, each) for each in own for node in each[1].nodes)
 
 
 def type_name(role: Role) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from probes.base.grouping import grouped
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Unknown, known
 from probes.checks.statements import use_health
@@ -105,10 +106,7 @@ def _unanswered(job: FleetJob, width: int) -> list[Line]:
 
 
 def _by_reason(nodes: Mapping[str, str]) -> dict[str, list[str]]:
-    by_reason: dict[str, list[str]] = {}
-    for name, reason in sorted(nodes.items()):
-        by_reason.setdefault(reason, []).append(name)
-    return by_reason
+    return grouped((reason, name) for name, reason in sorted(nodes.items()))
 
 
 def _no_ranks(job: FleetJob, width: int) -> list[Line]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from statistics import median
 
+from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import Crowd, Culprit, PairResult, PairsReport, Place
@@ -132,9 +133,7 @@ def draw_left_out(nodes: Mapping[str, str], rails: Mapping[str, str], width: int
     """Return what is not measured, with the same reason folded into one line."""
     lines: list[Line] = []
     for title, left_out in (("node", nodes), ("rail", rails)):
-        by_reason: dict[str, list[str]] = {}
-        for name, reason in left_out.items():
-            by_reason.setdefault(reason, []).append(name)
+        by_reason = grouped((reason, name) for name, reason in left_out.items())
         texts = (f"{_names(names)}: {printable(reason, 400)}" for reason, names in by_reason.items())
         below = paragraphs(texts, width, Tone.WARNING, "  ")
         lines += section(f"Not measured: {plural(len(left_out), title)}", below)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from probes.base.evidence import Severity
+from probes.base.grouping import grouped
 from probes.base.text import plural
 from probes.base.unknown import Unknown, map_known
 from probes.checks.statements import use_health
@@ -34,10 +35,7 @@ def draw_summary(explained: Sequence[ProcessExplanation], width: int) -> list[Li
 def draw_processes(explained: Sequence[ProcessExplanation], width: int) -> list[Line]:
     """Return a block for each kind of process: those of one differ only in their GPUs and NICs."""
     lines: list[Line] = []
-    alike: dict[object, list[ProcessExplanation]] = {}
-    for each in explained:
-        alike.setdefault(_kind(each), []).append(each)
-    for first, *others in alike.values():
+    for first, *others in grouped((_kind(each), each) for each in explained).values():
         lines += [(), *draw_process(first, width)]
         if others:
             pids = ", ".join(str(other.pid) for other in others)

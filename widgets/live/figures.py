@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.latest import Latest
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -125,13 +126,8 @@ def rank_rates(sample: LiveSample) -> dict[int, RankRate]:
 
 def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
     processes = known(sample.processes, ())
-    users: dict[str, list[int]] = {}
-    for process in processes:
-        for nic in process.ready_nics:
-            users.setdefault(nic, []).append(process.pid)
-    ports: dict[str, list[PortSample]] = {}
-    for port in sample.ports:
-        ports.setdefault(port.device, []).append(port)
+    users = grouped((nic, process.pid) for process in processes for nic in process.ready_nics)
+    ports = grouped((port.device, port) for port in sample.ports)
     rates: dict[int, RankRate] = {}
     for process in processes:
         own = [port for nic in process.ready_nics for port in ports.get(nic, ())]

@@ -11,7 +11,7 @@ from probes.live.model.sample import GpuSample, LiveSample
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import figure_run, gibibytes, in_gbps, short
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
-from widgets.live.columns import sorted_title
+from widgets.live.columns import COLUMNS, sorted_title
 from widgets.live.figures import gpu_labels
 from widgets.live.order import FINE, SortKeys, badness_of_devices, falling, sorted_by_column
 
@@ -39,42 +39,17 @@ def draw(
     def cells(cell: Callable[[GpuSample], Run]) -> LazyLines:
         return cells_of(shown, cell)
 
-    def column(
-        title: str, importance: int, field: str, text: Callable[[float], str], least: int = 0
-    ) -> Column:
+    def column(title: str, importance: int, field: str, text: Callable[[float], str], least: int) -> Column:
         figures = cells(lambda gpu: figure_run(_field(gpu.live, field), text))
         return Column(title, figures, importance, True, least=least)
 
     columns = [
         Column("GPU", cells(lambda gpu: _name(gpu, labels)), 1, least=4),
-        column("use", 2, "utilization_percent", "{:.0f}%".format, 4),
-        column("↑PCIe", 3, "pcie_tx_bytes_per_second", _gbps),
-        column("↓PCIe", 3, "pcie_rx_bytes_per_second", _gbps),
-        column("↑NVLink", 7, "nvlink_tx_bytes_per_second", _gbps),
-        column("↓NVLink", 7, "nvlink_rx_bytes_per_second", _gbps),
-        column("memory", 5, "memory_used_bytes", _size, 6),
-        column("BAR1", 8, "bar1_used_bytes", _size, 6),
-        column("°C", 6, "temperature_celsius", "{:.0f}".format, 3),
-        column("W", 9, "power_watts", "{:.0f}".format, 4),
-        column("SM MHz", 10, "sm_clock_mhz", "{:.0f}".format),
+        *(column(*row) for row in FIGURES),
         Column("throttled", cells(lambda gpu: _throttle(gpu.live)), 4, least=9, grows=True),
     ]
     marked = None if sort is None else sorted_title("gpus", sort)
     return draw_columns(columns, [gpu.bdf for gpu in shown], width, selected, widths, hidden, marked)
-
-
-_SORT_FIELDS = {
-    "use": "utilization_percent",
-    "PCIe sent": "pcie_tx_bytes_per_second",
-    "PCIe received": "pcie_rx_bytes_per_second",
-    "NVLink sent": "nvlink_tx_bytes_per_second",
-    "NVLink received": "nvlink_rx_bytes_per_second",
-    "memory": "memory_used_bytes",
-    "BAR1": "bar1_used_bytes",
-    "temperature": "temperature_celsius",
-    "power": "power_watts",
-    "SM MHz": "sm_clock_mhz",
-}
 
 
 def sorted_rows(sample: LiveSample, sort: str) -> list[GpuSample]:
@@ -83,10 +58,11 @@ def sorted_rows(sample: LiveSample, sort: str) -> list[GpuSample]:
     lost = {gpu.bdf: (0, 0) for gpu in sample.gpus if isinstance(gpu.live, Unknown)}
     worst_first = sorted(sample.gpus, key=lambda gpu: lost.get(gpu.bdf, badness.get(gpu.bdf, FINE)))
     places = {gpu.bdf: float(place) for place, gpu in enumerate(sample.gpus)}
+    names = {column.title: column.key for column in COLUMNS["gpus"]}
     keys: SortKeys[GpuSample] = {
         "GPU": lambda gpu: places[gpu.bdf],
         "throttled": lambda gpu: _throttle(gpu.live).text,
-        **{name: partial(_figure, field) for name, field in _SORT_FIELDS.items()},
+        **{names[title]: partial(_figure, field) for title, _, field, _, _ in FIGURES},
     }
     return sorted_by_column(worst_first, keys, sort)
 
@@ -121,3 +97,18 @@ def _throttle(live: Maybe[NvmlLive]) -> Run:
     if isinstance(reasons, Unknown):
         return figure_run(reasons)
     return Run(", ".join(reasons), Tone.WARNING) if reasons else Run("none", Tone.DIM)
+
+
+# Title, importance, field of NVML, text and cells of each figure.
+FIGURES: tuple[tuple[str, int, str, Callable[[float], str], int], ...] = (
+    ("use", 2, "utilization_percent", "{:.0f}%".format, 4),
+    ("↑PCIe", 3, "pcie_tx_bytes_per_second", _gbps, 0),
+    ("↓PCIe", 3, "pcie_rx_bytes_per_second", _gbps, 0),
+    ("↑NVLink", 7, "nvlink_tx_bytes_per_second", _gbps, 0),
+    ("↓NVLink", 7, "nvlink_rx_bytes_per_second", _gbps, 0),
+    ("memory", 5, "memory_used_bytes", _size, 6),
+    ("BAR1", 8, "bar1_used_bytes", _size, 6),
+    ("°C", 6, "temperature_celsius", "{:.0f}".format, 3),
+    ("W", 9, "power_watts", "{:.0f}".format, 4),
+    ("SM MHz", 10, "sm_clock_mhz", "{:.0f}".format, 0),
+)

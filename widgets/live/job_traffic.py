@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from probes.base.grouping import grouped
 from probes.base.history import History
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.statements import Health, rank_health
-from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PortSample, program_of
+from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, program_of
 from widgets.base.figures import gbps, graph, local_time, share, short, tall_graph
 from widgets.base.lines import Line, Run, Tone, fit, width_of
 from widgets.live.figures import added, busier, gpu_labels, line_rates, rank_rates
@@ -198,9 +199,7 @@ def pair_rates(sample: LiveSample) -> dict[tuple[str, str], float]:
     """
     processes = known(sample.processes, ())
     users = Counter(nic for process in processes for nic in process.ready_nics)
-    ports: dict[str, list[PortSample]] = {}
-    for port in sample.ports:
-        ports.setdefault(port.device, []).append(port)
+    ports = grouped((port.device, port) for port in sample.ports)
     found: dict[tuple[str, str], float] = {}
     for process in processes:
         for nic in process.ready_nics if len(process.gpus) == 1 else ():

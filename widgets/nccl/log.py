@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from probes.base.text import join_limited, plural
 from probes.nccl.log.facts import (
@@ -18,7 +19,7 @@ from probes.nccl.log.facts import (
 )
 from probes.nccl.log.messages import is_recommended
 from probes.nccl.log.verdict import TCP_NETWORKS, staged_first
-from widgets.base.lines import Line, Run, Tone, line, section, wrapped
+from widgets.base.lines import Line, Tone, labeled_below, line, listed, section, wrapped
 
 _MOST_RANKS = 32
 _MOST_ROWS = 12
@@ -42,7 +43,7 @@ def draw(facts: LogFacts, verdict: LogVerdict, width: int) -> list[Line]:
     mark, tone = _MARKS[verdict.state]
     lines = wrapped(f"{mark} GPUDirect RDMA: {verdict.text}", width, tone)
     for reason in verdict.reasons:
-        lines.extend(_indented(f"- {reason.text}{_at(reason.places)}", width))
+        lines.extend(listed(f"- {reason.text}{_at(reason.places)}", width))
     for title, noun, problems in _sections(facts.problems):
         below = [row for problem in problems[:_MOST_ROWS] for row in _problem(problem, width)]
         lines += section(title, [*below, *_more(problems, noun)])
@@ -69,12 +70,6 @@ def _more(rows: Sequence[object], noun: str, most: int = _MOST_ROWS) -> list[Lin
     return [line(f"  and {left} more {nouns} (--json shows all)")] if left > 0 else []
 
 
-def _indented(text: str, width: int, hang: str = "  ") -> list[Line]:
-    """Wrap a text; its second and further lines are indented further."""
-    lines = wrapped(text, width - len(hang), indent="  ")
-    return [lines[0], *((Run(hang), *rest) for rest in lines[1:])]
-
-
 def _at(places: Iterable[Place]) -> str:
     shown = ", ".join(map(str, places))
     return f" ({shown})" if shown else ""
@@ -83,19 +78,10 @@ def _at(places: Iterable[Place]) -> str:
 def _problem(problem: Problem, width: int) -> list[Line]:
     seen = problem.seen
     count = f", {seen.count} lines, last {seen.last}" if seen.count > 1 else ""
-    lines = _indented(f"{'-' if problem.is_note else '✗'} {problem.title} ({seen.first}{count})", width)
-    if problem.ranks:
-        lines.extend(_labelled("From", ", ".join(problem.ranks), width))
-    for label, text in (("Line", seen.text), ("Cause", problem.cause), ("Fix", problem.fix)):
-        if text:
-            lines.extend(_labelled(label, text, width))
-    return lines
-
-
-def _labelled(label: str, text: str, width: int) -> list[Line]:
-    lines = wrapped(text, width, indent=" " * (_LABEL + 4))
-    first = f"    {label:<{_LABEL}}"
-    return [(Run(first), *lines[0][1:]), *lines[1:]]
+    lines = listed(f"{'-' if problem.is_note else '✗'} {problem.title} ({seen.first}{count})", width)
+    texts = {"From": ", ".join(problem.ranks), "Line": seen.text, "Cause": problem.cause, "Fix": problem.fix}
+    below = (labeled_below(label, text, width, _LABEL) for label, text in texts.items())
+    return [*lines, *chain.from_iterable(below)]
 
 
 def _job(facts: LogFacts, width: int) -> list[Line]:
@@ -120,7 +106,7 @@ def _job(facts: LogFacts, width: int) -> list[Line]:
         ("Flush", ", ".join(flushes)),
         ("Diagnostics", _texts(facts.diagnostics)),
     ]
-    return [part for label, text in rows if text for part in _labelled(label, text, width)]
+    return [part for label, text in rows for part in labeled_below(label, text, width, _LABEL)]
 
 
 def _texts(mentions: Sequence[Mention]) -> str:
@@ -209,7 +195,7 @@ def _ranks(facts: LogFacts, width: int) -> list[Line]:
     lines: list[Line] = []
     for cells in (header, *rows):
         text = "  ".join(f"{cell:<{wide}}" for cell, wide in zip(cells, widths, strict=True))
-        lines.extend(_indented(text, width, hang="    ") if len(text) + 2 > width else [line(f"  {text}")])
+        lines.extend(listed(text, width, hang="    ") if len(text) + 2 > width else [line(f"  {text}")])
     without = len(facts.ranks) - len(ranks)
     lines.extend(_more(ranks, "rank", _MOST_RANKS))
     if facts.more_ranks:
@@ -254,7 +240,7 @@ def _distances(distances: Sequence[Distance], width: int) -> list[Line]:
         reads = {None: "", True: ", send", False: ", receive"}[row.reads]
         state = "enabled" if row.is_enabled else "disabled"
         text = f"GPU {row.gpu}  NIC {row.nic}  {state}{reads}: {words} ({row.distance}, {row.limit})"
-        lines.extend(_indented(f"{text}  {row.seen.first}", width))
+        lines.extend(listed(f"{text}  {row.seen.first}", width))
     return [*lines, *_more(ordered, "pair")]
 
 
@@ -262,7 +248,7 @@ def _settings(facts: LogFacts, width: int) -> list[Line]:
     lines: list[Line] = []
     for setting in facts.settings[:_MOST_RANKS]:
         meaning = f": {setting.meaning}" if setting.meaning else ""
-        lines.extend(_indented(f"{setting.name}={setting.value}{meaning} ({setting.seen.first})", width))
+        lines.extend(listed(f"{setting.name}={setting.value}{meaning} ({setting.seen.first})", width))
     return [*lines, *_more(facts.settings, "setting", _MOST_RANKS)]
 
 

@@ -7,6 +7,7 @@ from dataclasses import field
 from functools import cached_property
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.queries.usable_here import UsableHere
 from probes.snapshot.nic_roles import NicRole
@@ -71,15 +72,12 @@ class Highlights:
 
 def not_usable_legend(topology: Topology, width: int, highlights: Highlights) -> list[Line]:
     """Name the GPUs, NICs and NUMA nodes that this session may not use, a line for each reason."""
-    reasons: dict[str, list[str]] = {}
-    for end in (*topology.gpus, *topology.nics):
-        if end.id in highlights.not_usable:
-            reasons.setdefault(highlights.not_usable[end.id], []).append(end.label)
-    for number, why in highlights.usable.other_numa_nodes.items():
-        reasons.setdefault(why, []).append(f"NUMA {number}")
+    why_not, numa = highlights.not_usable, highlights.usable.other_numa_nodes
+    ends = [end for end in (*topology.gpus, *topology.nics) if end.id in why_not]
+    names_of = [*((why_not[end.id], end.label) for end in ends), *((numa[at], f"NUMA {at}") for at in numa)]
     who = "This container" if highlights.usable.is_container else "This session"
     lines: list[Line] = []
-    for why, names in reasons.items():
+    for why, names in grouped(names_of).items():
         text = f"{NOT_USABLE_MARK} {who} may not use {join_limited(names, _MOST_NAMES)}: {why}"
         lines.extend(wrapped(text, width, Tone.WARNING))
     return lines

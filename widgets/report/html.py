@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from importlib import resources
 from xml.etree import ElementTree as ET
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from probes.bandwidth.model.result import Result
@@ -22,12 +20,13 @@ from probes.setup.report import Report
 from widgets.bandwidth.result import mark_of
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line
+from widgets.doctor.findings import highlights_of
 from widgets.node.boxes import Switch, counted_nvswitches, detour_text, switches_by_numa
 from widgets.node.endpoint_lines import NO_FIGURES, Detail, EndpointLines
 from widgets.node.highlights import Highlights
 from widgets.node.topology import numa_title
 from widgets.node.topology_list import unknown_last
-from widgets.report.page import HOW_TO_MEASURE, NO_CHANGES, conclusions_of, highlights_of, page_of, results_of
+from widgets.report.page import environment, texts_of
 
 # The colors of the elements are classes of the page's style sheet, and their text is escaped.
 
@@ -158,7 +157,7 @@ def draw_topology(report: Report) -> str:
     topology = report.examination.topology
     if not topology.gpus and not topology.nics:
         return ""
-    return _Topology(report, highlights_of(report)).draw()
+    return _Topology(report, highlights_of(report.examination, report.findings)).draw()
 
 
 class _Topology:
@@ -271,29 +270,13 @@ def html_of(report: Report, version: str) -> str:
     """Return the HTML document; `version`: of gdrtop."""
     style = resources.files("widgets.report").joinpath("page.css").read_text(encoding="utf-8")
     return (
-        _environment()
+        environment(autoescape=True)
         .get_template("page.html.j2")
         .render(
-            page=page_of(report, version),
+            texts_of(report, version),
             style=Markup(style),  # the package's own file
             style_hash=base64.b64encode(sha256(style.encode()).digest()).decode(),
             topology=Markup(draw_topology(report)),  # ElementTree has escaped it
             bandwidth=Markup(draw_bandwidth([measured.result for measured in report.measured])),
-            results=results_of(report),
-            conclusions=conclusions_of(report),
-            how_to_measure=HOW_TO_MEASURE,
-            no_changes=NO_CHANGES,
         )
-    )
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("widgets.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import cast
+from typing import Any, cast
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from probes.bandwidth.model.rating import Rating
 from probes.base.frozen import frozen
@@ -16,11 +18,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.statements import findings_about
 from probes.live.model.sample import LiveSample
 from probes.queries.finding import Finding, Status
-from probes.queries.pcie_paths import detours
-from probes.queries.unproven_paths import unproven_pairs
-from probes.queries.usable_here import usable_here
 from probes.setup.report import Change, Measured, Report
-from probes.snapshot.nic_roles import roles_of
 from probes.snapshot.verdict import State
 from widgets.bandwidth import result as result_drawing
 from widgets.base.figures import local_time
@@ -31,8 +29,8 @@ from widgets.doctor.findings import (
     entries_of,
     fix_text,
     folded_evidence,
+    highlights_of,
     mark_of,
-    marks_of,
     needs_text,
     silence_text,
 )
@@ -40,7 +38,7 @@ from widgets.doctor.plan import consequences, step_groups
 from widgets.live.job_lines import job_line
 from widgets.node import matrix
 from widgets.node import verdict as verdict_drawing
-from widgets.node.highlights import Highlights, not_usable_legend
+from widgets.node.highlights import not_usable_legend
 
 _WHOLE = 10_000  # cells: nothing is cut
 _TIME = "%Y-%m-%d %H:%M %Z"
@@ -186,21 +184,8 @@ def _version_text(version: Maybe[str]) -> str:
     return version.detail if version.reason is Reason.NOT_THERE and version.detail else str(version)
 
 
-def highlights_of(report: Report) -> Highlights:
-    """Return what the drawings mark: findings, detours and the roles of NICs."""
-    examination = report.examination
-    roles = roles_of(examination.node, examination.topology)
-    return Highlights(
-        marks=marks_of(report.findings, examination.topology.ids_by_bdf),
-        detours=detours(examination),
-        roles=roles,
-        usable=usable_here(examination),
-        unproven=unproven_pairs(examination),
-    )
-
-
 def _matrix(report: Report) -> MatrixText | None:
-    topology, highlights = report.examination.topology, highlights_of(report)
+    topology, highlights = report.examination.topology, highlights_of(report.examination, report.findings)
     if not topology.gpus or not topology.nics:
         return None
     rows = tuple(
@@ -279,14 +264,27 @@ class ResultText:
     commands: tuple[str, ...]
 
 
-def results_of(report: Report) -> tuple[ResultText, ...]:
-    """Return the newest result of each test."""
-    return tuple(map(_result, report.measured))
+def texts_of(report: Report, version: str) -> dict[str, object]:
+    """Return what the templates of all formats show; `version`: of gdrtop."""
+    return {
+        "page": page_of(report, version),
+        "results": tuple(map(_result, report.measured)),
+        "conclusions": tuple(printable(sentence(words)) for words in report.conclusions),
+        "how_to_measure": HOW_TO_MEASURE,
+        "no_changes": NO_CHANGES,
+    }
 
 
-def conclusions_of(report: Report) -> tuple[str, ...]:
-    """Return what the results mean, as sentences."""
-    return tuple(printable(sentence(words)) for words in report.conclusions)
+def environment(**escaping: Any) -> Environment:
+    """Return what renders the templates, with Jinja2's options for escaping."""
+    return Environment(
+        loader=PackageLoader("widgets.report", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        **escaping,
+    )
 
 
 def _result(measured: Measured) -> ResultText:

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from probes.bandwidth.model.limits import payload_share
+from probes.base.data_files import parse_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.toml import tomllib
 from probes.facts.pci.functions import link_gbps
 
 MAX_TABLE_BYTES = 256 << 10
@@ -84,7 +84,7 @@ def parse_table(text: str) -> ExpectedTable:
     if len(text) > MAX_TABLE_BYTES:
         raise TableError(f"it is larger than {MAX_TABLE_BYTES >> 10} KiB")
     try:
-        content = tomllib.loads(text)
+        content = parse_toml(text)
     except RecursionError:
         raise TableError("it is nested too deeply") from None
     except ValueError as error:  # TOMLDecodeError; ValueError for dates and numbers out of range

@@ -26,9 +26,9 @@ from probes.bandwidth.model.result import (
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
 from probes.bandwidth.planning.series import COPIES
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.base.toml import read_toml
 from probes.facts.system.tool_names import PERFTEST
 
 # NCCL sends small messages through host memory in any case: the buffers of its LL protocol are there, with

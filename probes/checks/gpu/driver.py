@@ -44,6 +44,7 @@ from probes.queries.kernel_log import (
     meaning_of,
 )
 from probes.queries.modules import DRIVER_README, FILES, file_of
+from probes.queries.pcie_paths import gpus_here
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -183,9 +184,8 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
         disturbs="every job on this node",
     )
     if any(UNSUPPORTED_GPU in message.text for message in messages) and not back:
-        gpus = examination.node.gpus
         bdfs = bdfs_in(messages)
-        names = [] if isinstance(gpus, Unknown) else [gpu.name for gpu in gpus.gpus if gpu.bdf in bdfs]
+        names = [gpu.name for gpu in gpus_here(examination) if gpu.bdf in bdfs]
         row = next(filter(None, map(generation_named, names)), None)
         least = "" if row is None else f". {row.name} GPUs are supported from R{row.first_branch} on"
         newer = make_plan(

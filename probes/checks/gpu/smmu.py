@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from probes.base.evidence import Evidence
-from probes.base.unknown import Unknown, known, map_known
+from probes.base.unknown import known, map_known
 from probes.facts.gpu.generations import GB10
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.release import SMMU_SVA_OPTION
@@ -14,7 +14,8 @@ from probes.plans.boot import command_line_steps
 from probes.plans.common import reboot_plan, reboot_step
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.kernel_log import age_of, found_in_log, log_messages
-from probes.queries.pcie_paths import gpus_and_nics, is_direct, is_grace
+from probes.queries.modules import module_messages
+from probes.queries.pcie_paths import gpus_and_nics, gpus_here, is_direct, is_grace
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -25,8 +26,7 @@ _PASID_WITH_PASSTHROUGH = (6, 11)
 
 
 def _is_gb10(examination: Examination) -> bool:
-    gpus = examination.node.gpus
-    return not isinstance(gpus, Unknown) and any(GB10.search(gpu.name) for gpu in gpus.gpus)
+    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
 
 
 def _end_without_coherent_gpu(examination: Examination) -> None:
@@ -38,9 +38,7 @@ def _end_without_coherent_gpu(examination: Examination) -> None:
 
 def _messages(examination: Examination) -> list[KernelMessage]:
     """Return what the driver logged about SVA since it was loaded."""
-    log = examination.kernel_log
-    logged = () if isinstance(log, Unknown) else log.messages
-    messages = [message for message in logged if message.kind is LogKind.SMMU_SVA]
+    messages = known(module_messages(examination, (LogKind.SMMU_SVA,)), ())
     return [message for message in messages if not age_of(examination, message, of_nics=False)[0]]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TypeAlias
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan
@@ -13,15 +14,20 @@ from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.module_files import DRIVER_PACKAGES
 from probes.facts.kernel.modules import PEERMEM, KernelModule, ModuleFacts, ModuleState
-from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, MELLANOX, SLINGSHOT, NicFamily
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, FAMILIES, MELLANOX, SLINGSHOT, NicFamily
 from probes.plans.boot import command_line_steps, initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import open_driver_steps
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
-from probes.queries.module_need import impact_of_missing, is_spare, refused_by, severity_of_missing
+from probes.queries.module_need import (
+    RDMA_MODULES,
+    impact_of_missing,
+    is_spare,
+    refused_by,
+    severity_of_missing,
+)
 from probes.queries.modules import (
-    DRIVER_GUIDE,
     LINE_LIMIT,
     MODULES,
     PCI,
@@ -39,134 +45,31 @@ AREA = Area("modules")
 
 _BLACKLIST = "module_blacklist="
 
-_RDMA_MANUAL = "Linux Documentation/infiniband/user_verbs.rst and rdma-core README.md"
-_MLX5_MANUAL = "Linux Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
-_MLX4_MANUAL = "Linux drivers/net/ethernet/mellanox/mlx4 and drivers/infiniband/hw/mlx4"
-_EFA_MANUAL = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start.html"
-_CXI_MANUAL = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1"
-_EFA_PACKAGE, _CXI_PACKAGE = "AWS's EFA installer", "HPE's Slingshot Host Software (cray-cxi-driver)"
 _WATCHED = (
     *(*EFA.modules, *SLINGSHOT.modules, "ib_core", "ib_uverbs", *CONNECTX_3.modules, *CONNECTX.modules),
     *("nvidia", "nvidia_uvm", PEERMEM),
 )
-_OFED_PACKAGE, _DRIVER_PACKAGE = "the kernel's extra modules, or OFED", "the NVIDIA driver"
+_DRIVER_PACKAGE = "the NVIDIA driver"
 
 
 @frozen
 class _Module:
-    """A module that the node needs for its devices."""
+    """A module that the node needs for its devices: a row of loaded.toml."""
 
     name: str
-    families: tuple[NicFamily, ...]  # whose cards need it; (): the GPUs do
-    why: str  # the cause where nothing is known to block the module; {}: its name
+    why: str  # the cause where nothing is known to block the module
     impact: str
     reference: str
-    package: str = _OFED_PACKAGE
+    package: str = "the kernel's extra modules, or OFED"
     part_of: tuple[str, ...] = ()
-    severity: Severity = Severity.CRITICAL
+    severity: str = "critical"
     title: str = "{} is not loaded"
     ok: str = "{} is loaded, or no card needs it"
 
-
-_BY_UDEV = "udev loads {} for these cards unless something prevents it."
-_LOADED = "{} is loaded"
-_MODULES = (
-    _Module(
-        "ib_core",
-        MELLANOX,
-        "The driver of an RDMA card loads ib_core. Nothing has loaded it on this node.",
-        "RDMA does not work: this node has no RDMA device and no port.",
-        _RDMA_MANUAL,
-        part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
-        ok=_LOADED,
-    ),
-    _Module(
-        "mlx5_core",  # ConnectX-4 and newer, Connect-IB and BlueField
-        (CONNECTX,),
-        _BY_UDEV,
-        "ConnectX and BlueField cards do not work at all: no network interface and no RDMA device.",
-        _MLX5_MANUAL,
-    ),
-    _Module(
-        "mlx5_ib",
-        (CONNECTX,),
-        "mlx5_core requests mlx5_ib when it finds a card. On this node that did not happen.",
-        "The cards are network interfaces only. Without RDMA devices no program can use RDMA.",
-        _MLX5_MANUAL,
-        part_of=("mlx5-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
-    ),
-    _Module(
-        "mlx4_core",
-        (CONNECTX_3,),
-        _BY_UDEV,
-        "ConnectX-3 and older cards do not work at all: no network interface and no RDMA device.",
-        _MLX4_MANUAL,
-    ),
-    _Module(
-        "mlx4_ib",
-        (CONNECTX_3,),
-        "mlx4_core requests mlx4_ib when it finds a card. On this node that did not happen.",
-        "ConnectX-3 cards have no RDMA device: neither verbs nor GPUDirect RDMA works with them.",
-        _MLX4_MANUAL,
-        part_of=("mlx4-core-not-loaded", "ib-core-not-loaded", "ib-uverbs-not-loaded"),
-    ),
-    _Module(
-        "ib_uverbs",  # DMA-BUF and nvidia_peermem both need it
-        MELLANOX,
-        "The driver of an RDMA card loads ib_uverbs. On this node that did not happen.",
-        "No program can use RDMA: /dev/infiniband/uverbsN is missing.",
-        _RDMA_MANUAL,
-        part_of=("ib-core-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded"),
-        ok=_LOADED,
-    ),
-    _Module(
-        "efa",
-        (EFA,),
-        _BY_UDEV,
-        "EFA does not work: this node has no EFA device, and NCCL uses TCP.",
-        _EFA_MANUAL,
-        _EFA_PACKAGE,
-    ),
-    _Module(
-        "cxi_ss1",
-        (SLINGSHOT,),
-        _BY_UDEV,
-        "Slingshot NICs do not work at all: no network interface and no device for libfabric.",
-        _CXI_MANUAL,
-        _CXI_PACKAGE,
-    ),
-    _Module(
-        "cxi_user",
-        (SLINGSHOT,),
-        "The module has not been loaded since boot, or was unloaded.",
-        "libfabric finds no Slingshot NIC: /dev/cxiN is missing, and NCCL uses TCP.",
-        _CXI_MANUAL,
-        _CXI_PACKAGE,
-        ("cxi-ss1-not-loaded",),
-    ),
-    _Module(
-        "nvidia",
-        (),
-        "The driver is on disk but not loaded: something unloaded it, or it failed to start (see dmesg).",
-        "No GPU works on this node.",
-        DRIVER_GUIDE,
-        _DRIVER_PACKAGE,
-        title="The nvidia driver is not loaded",
-        ok="nvidia driver is loaded",
-    ),
-    _Module(
-        "nvidia_uvm",  # CUDA's memory manager; GPUDirect RDMA itself does not use it
-        (),
-        "The module has not been loaded since boot, or was unloaded. On the host, the first CUDA program "
-        "loads it if the program runs as root or nvidia-modprobe is installed. A container cannot load it.",
-        "CUDA programs in containers do not start: /dev/nvidia-uvm is missing.",
-        DRIVER_GUIDE,
-        _DRIVER_PACKAGE,
-        ("nvidia-not-loaded",),
-        Severity.WARNING,
-        ok=_LOADED,
-    ),
-)
+    @property
+    def families(self) -> tuple[NicFamily, ...]:
+        """The families whose cards need it; (): the GPUs do."""
+        return MELLANOX if self.name in RDMA_MODULES else tuple(f for f in FAMILIES if self.name in f.modules)
 
 
 def _not_loaded(row: _Module, examination: Examination) -> Outcome:
@@ -185,7 +88,7 @@ def _not_loaded(row: _Module, examination: Examination) -> Outcome:
     blocker = "" if isinstance(facts, Unknown) else explain(facts, row.name)
     is_explained = bool(blocker) and not blocker.startswith("on disk")
     return found(
-        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why.format(row.name),
+        f"{row.name} is not loaded ({blocker[:LINE_LIMIT]})." if is_explained else row.why,
         state,
         Evidence("/sys/bus/pci/devices", join_limited(devices)),
         fix=_load_or_install(examination, module, row.package),
@@ -208,9 +111,10 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
     return make_plan(f"Install {module.name}", *install, load_step(examination, module.name))
 
 
-for _row in _MODULES:
+for _name, _facts in read_toml(__package__, "loaded.toml").items():
+    _row = _Module(_name, **_facts)
     AREA.check(
-        _row.severity,
+        Severity(_row.severity),
         f"{_row.name.replace('_', '-')}-not-loaded",
         _row.title.format(_row.name),
         _row.reference,

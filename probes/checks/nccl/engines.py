@@ -6,6 +6,7 @@ import posixpath
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan
+from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import SETTLED_SECONDS, versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
@@ -14,23 +15,28 @@ from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.jobs.processes import Process
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.rdma.roce import MLX5
-from probes.nccl.settings import parse_number
 from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
 from probes.queries.jobs import (
+    EFA_GDA,
     GDR_PATHS,
+    GIN_TYPE,
+    IBGDA,
+    NVSHMEM,
     PEERMEM_VARIABLE,
-    Jobs,
     conclude,
     excludes_cuda,
+    gin_type,
     gpus_of,
+    ibgda_users,
     job_plan,
     jobs_of,
     maps,
     mooncake_uses_peermem,
     no_fault,
     usable_paths,
+    world_size,
 )
 from probes.queries.modules import MODULES, module_of
 from probes.snapshot.examination import Examination
@@ -38,7 +44,7 @@ from probes.snapshot.examination import Examination
 AREA = Area("nccl")
 NVSHMEM_CHECKS = Area("nccl")
 
-_ENGINE, _PEERMEM = "mooncake/engine", PEERMEM_VARIABLE
+_ENGINE, _HYBRID_EP, _PEERMEM = "mooncake/engine", "hybrid_ep_cpp", PEERMEM_VARIABLE
 _NEWEST_READ = (0, 3, 12, 1)
 _PLUGIN, _UCP, _CUDA_MODULE = "libplugin_UCX", "libucp", "libuct_cuda"
 _OTHER_MODULES = ("libuct_ib", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
@@ -68,7 +74,7 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
         (process, settings)
         for process, settings in jobs.of_processes
         if maps(process, _ENGINE)
-        and process.uverbs_files
+        and known(process.uverbs_files, ())
         and not maps(process, "libfabric")  # its transport for EFA registers by libfabric
     ]
     if not users:
@@ -100,6 +106,46 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
         evidence,
         f"{'It' if sure else 'It likely'} registers GPU memory by ibv_reg_mr, which needs nvidia_peermem.",
         fix=job_plan("Let Mooncake register GPU memory", *steps),
+        devices=("nvidia_peermem",),
+    )
+
+
+@AREA.warning(
+    "hybrid-ep-needs-peermem",
+    "A job's HybridEP registers GPU memory with nvidia_peermem, which is not usable",
+    "https://github.com/deepseek-ai/DeepEP/pull/750; deepseek-ai/DeepEP, branch hybrid-ep, "
+    "csrc/hybrid_ep/buffer/internode_doca.cu",
+    ok="No job's HybridEP needs nvidia_peermem, or it is usable",
+    impact="Registering GPU memory fails, and the job crashes (SIGSEGV).",
+    data_path=True,
+    part_of=("no-gdr-path",),
+)
+def hybrid_ep_needs_peermem(examination: Examination) -> Outcome:
+    """Find HybridEP with RDMA devices open where nvidia_peermem is not usable, unless it uses NIXL."""
+    jobs, gpus = jobs_of(examination), len(examination.usability.gpus)
+    users = [
+        (process, library.path)
+        for process, settings in jobs.of_processes
+        if known(process.uverbs_files, ()) and not maps(process, "libnixl") and not maps(process, _PLUGIN)
+        if not 0 < world_size(settings) <= gpus  # all ranks are on this node
+        for library in known(process.libraries, ())
+        if library.name == _HYBRID_EP
+    ]
+    if not users:
+        return conclude(jobs, (), "")
+    _, peermem = usable_paths(examination)
+    if need(peermem, GDR_PATHS):
+        return passed(Evidence("gdrtop check --only no-gdr-path", "nvidia_peermem is usable"))
+    return conclude(
+        jobs,
+        [Evidence(f"/proc/{process.pid}/maps", path) for process, path in users],
+        "Between nodes it likely registers GPU memory by ibv_reg_mr, which needs nvidia_peermem. DMA-BUF is "
+        "proposed for it (pull request 750).",
+        fix=job_plan(
+            "Let HybridEP register GPU memory",
+            _LOAD_PEERMEM,
+            instruction("Or use a HybridEP that was built with USE_NIXL=1", needs_root=False),
+        ),
         devices=("nvidia_peermem",),
     )
 
@@ -157,13 +203,9 @@ def _lacks_cuda(process: Process, now: float) -> bool:
 
 # Jobs with NVSHMEM: the kernel module and the driver options that its transports need.
 
-_IBGDA, _HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
-_HOST, _TRANSPORT = "libnvshmem_host", "nvshmem_transport_ibgda"
 _NEWEST_NVSHMEM = (3, 4, 5)
-_NVSHMEM_SEES_PEERMEM = (
-    3,
-    3,
-)  # DeepEP patched 3.2.5, and uses 3.3.9 as it is (its pull requests 151 and 295)
+_NVSHMEM_SEES_PEERMEM = (3, 3)  # DeepEP patched 3.2.5, and uses 3.3.9 as it is (its pull requests 151, 295)
+_FIRST_EFA_DRIVER, _FIRST_GDRDRV = (3, 3, 0), (2, 5)
 
 
 @NVSHMEM_CHECKS.note(
@@ -183,7 +225,7 @@ def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     dmabuf, peermem = usable_paths(examination)
     return conclude(
         jobs,
-        [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", _HOST) for user in users],
+        [] if is_loaded else [Evidence(f"/proc/{user.pid}/maps", NVSHMEM) for user in users],
         "Older versions print “neither nv_peer_mem, or nvidia_peermem detected. Skipping transport.” Newer"
         " versions use DMA-BUF.",
         fix=_without_peermem(dmabuf is True) if peermem is not True else None,
@@ -216,7 +258,7 @@ def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
         Evidence(f"/proc/{process.pid}/maps", library.path)
         for process in jobs.processes
         if has_initialized_nvshmem(process.libraries)
-        for library, version in versions_of(process, _HOST)
+        for library, version in versions_of(process, NVSHMEM)
         if () < version < _NVSHMEM_SEES_PEERMEM
     ]
     if not old:
@@ -251,7 +293,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     With the module gdrdrv NVSHMEM can ring the doorbell by the CPU, which NIC_HANDLER=cpu demands.
     """
     jobs = jobs_of(examination)
-    users = _ibgda_users(jobs)
+    users = ibgda_users(jobs)
     if not users:
         return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
@@ -291,14 +333,14 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
 def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
     """Find IBGDA jobs where no RDMA device is of mlx5; "likely" for an NVSHMEM newer than the one read."""
     jobs = jobs_of(examination)
-    users = _ibgda_users(jobs, with_cpu=True)
+    users = ibgda_users(jobs, with_cpu=True)
     if not users:
         return conclude(jobs, (), "")
     drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
     if not drivers or MLX5 in drivers:
         return passed(Evidence("/sys/class/infiniband", ", ".join(drivers) or "no RDMA device"))
     own = (process for process in jobs.processes if process.pid in users)
-    versions = [version for process in own for _, version in versions_of(process, _HOST)]
+    versions = [version for process in own for _, version in versions_of(process, NVSHMEM)]
     is_read = bool(versions) and max(versions) <= _NEWEST_NVSHMEM
     return conclude(
         jobs,
@@ -307,8 +349,66 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
         fix=job_plan(
             "Use another transport",
             "Use DeepEP's normal mode or another library for expert parallelism, which does not need IBGDA",
-            f"Unset {_IBGDA}",
+            f"Unset {IBGDA}",
         ),
+    )
+
+
+@NVSHMEM_CHECKS.warning(
+    "gin-efa-requirements",
+    "A job lets GPUs post to EFA (GIN), and this node does not have all that it needs",
+    "https://github.com/aws/aws-ofi-nccl/issues/1369; aws/aws-ofi-nccl doc/gin-getting-started.md",
+    ok="No job lets GPUs post to EFA, or this node has what that needs",
+    impact="NCCL cannot create the GIN context: “cntr_open_ext failed”, or it cannot map the NIC's memory.",
+)
+def gin_efa_requirements(examination: Examination) -> Outcome:
+    """Find jobs with NCCL_GIN_TYPE=5 where efa is too old, or PeerMappingOverride or gdrdrv is missing.
+
+    The job's image brings rdma-core, libfabric and the plugin, whose versions no file shows.
+    """
+    jobs = jobs_of(examination)
+    users = [
+        settings.evidence(GIN_TYPE) for _, settings in jobs.of_processes if gin_type(settings) == EFA_GDA
+    ]
+    if not users:
+        return conclude(jobs, (), "")
+    drivers = need(_rdma_drivers(examination), RDMA_DEVICES)
+    if "efa" not in drivers:
+        return passed(Evidence("/sys/class/infiniband", ", ".join(drivers) or "no RDMA device"))
+    parameters = need(
+        map_known(examination.node.gpus, lambda gpus: gpus.driver.parameters), DRIVER_PARAMETERS
+    )
+    missing: list[Evidence] = []
+    steps: list[Step | str] = []
+    unread = ""
+    for name, first, step in (
+        ("efa", _FIRST_EFA_DRIVER, "Install the EFA installer 1.50.0 or newer, on the node and in the image"),
+        ("gdrdrv", _FIRST_GDRDRV, "Install GDRCopy 2.5 or newer, load gdrdrv, and use it in the image, too"),
+    ):
+        module = need(module_of(examination, name), MODULES)
+        is_live = need(module.state, MODULES) is ModuleState.LIVE
+        if is_live and isinstance(module.version, Unknown):
+            unread = needs(f"the version of {name}", module.version)
+        elif not is_live or version_numbers(known(module.version, "")) < first:
+            shown = known(module.version, "") if is_live else "not loaded"
+            needed = ".".join(map(str, first))
+            missing.append(Evidence(f"/sys/module/{name}/version", f"{shown}; {needed} needed"))
+            steps.append(step)
+    missing += [Evidence(DRIVER_PARAMETERS, text) for text in _without_peer_mapping(parameters)]
+    if unread and not missing:
+        return unknown(unread, *users[:1])
+    plan = job_plan("Meet the requirements of EFA-GDA", *steps, "Or set NCCL_GIN_TYPE=2, which uses the CPU")
+    if len(missing) > len(steps):
+        line = 'options nvidia NVreg_RegistryDwords="PeerMappingOverride=1;"'
+        change = f"Add this line to a file in /etc/modprobe.d, such as nvidia-gin.conf: `{line}`"
+        plan = driver_option_plan(examination, plan.title, *steps, change)
+    return conclude(
+        jobs,
+        [*users, *missing] if missing else (),
+        "GPUs post to EFA only with efa 3.3.0 (completion counters), GDRCopy 2.5 and PeerMappingOverride=1; "
+        "the image needs an rdma-core and a libfabric with completion counters, too.",
+        fix=plan,
+        devices=("efa", "nvidia"),
     )
 
 
@@ -320,36 +420,21 @@ def _rdma_drivers(examination: Examination) -> Maybe[tuple[str, ...]]:
     )
 
 
-def _ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
-    """Return evidence of each process that uses IBGDA, by pid.
-
-    `with_cpu`: also with the CPU as its NIC handler, which needs no driver option.
-    """
-    users: dict[int, Evidence] = {}
-    for process, settings in jobs.of_processes:
-        if (settings.get(_HANDLER) or "").strip().lower() == "cpu" and not with_cpu:
-            continue
-        # A variable alone may be left over in an image that runs something else.
-        if maps(process, _TRANSPORT):
-            users[process.pid] = Evidence(f"/proc/{process.pid}/maps", _TRANSPORT)
-        elif parse_number(settings.get(_IBGDA) or "") and has_initialized_nvshmem(process.libraries):
-            users[process.pid] = settings.evidence(_IBGDA)
-    return users
-
-
 def _missing_options(parameters: dict[str, str]) -> list[str]:
     """Return the options that IBGDA needs and that the running driver does not have, as the file shows them.
 
     An option that this driver does not list does not count.
     """
-    missing = []
-    dwords = parameters.get("RegistryDwords", '""')
-    pairs = {pair.strip().replace(" ", "") for pair in dwords.strip('"').split(";")}
-    if "PeerMappingOverride=1" not in pairs:
-        missing.append(f"RegistryDwords: {dwords}")
+    missing = _without_peer_mapping(parameters)
     if parameters.get("EnableStreamMemOPs", "1") == "0":
         missing.append("EnableStreamMemOPs: 0")
     return missing
+
+
+def _without_peer_mapping(parameters: dict[str, str]) -> list[str]:
+    dwords = parameters.get("RegistryDwords", '""')
+    pairs = {pair.strip().replace(" ", "") for pair in dwords.strip('"').split(";")}
+    return [] if "PeerMappingOverride=1" in pairs else [f"RegistryDwords: {dwords}"]
 
 
 def _set_options(examination: Examination, has_gdrcopy: bool) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.evidence import Evidence, first_n
 from probes.base.plan import Step, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, is_there, known
@@ -15,7 +15,7 @@ from probes.plans.load_modules import bind_steps, load_step
 from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of
 from probes.queries.modules import nics_of
-from probes.queries.ports import LINK_CAUSES, NO_PORTS, gpus_without_nic, need_devices
+from probes.queries.ports import LINK_CAUSES, NO_PORTS, need_devices, severity_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -39,10 +39,6 @@ def _functions(examination: Examination) -> list[PciFunction]:
 
 def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
     return tuple(device for device in need_devices(examination) if not isinstance(device.bdf, Unknown))
-
-
-def _lost(examination: Examination, bdfs: list[str]) -> Severity:
-    return Severity.CRITICAL if gpus_without_nic(examination, bdfs) else Severity.WARNING
 
 
 def _driver_evidence(function: PciFunction) -> Evidence:
@@ -75,7 +71,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
                 "Bind the driver to the NIC",
                 *(step for name, own in drivers.items() for step in bind_steps(examination, name, own)),
             ),
-            severity=_lost(examination, bdfs),
+            severity=severity_without(examination, bdfs),
             devices=tuple(bdfs),
         )
     for nic in functions:
@@ -147,7 +143,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
                 ),
                 Step("Show whether RDMA devices can be in other network namespaces", NAMESPACE_ARGV, False),
             ),
-            severity=_lost(examination, bdfs),
+            severity=severity_without(examination, bdfs),
             devices=tuple(bdfs),
         )
     if moved and not isinstance(rdma, Unknown):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 
 from probes.bandwidth.model.gains import as_fast_as_its_board, gains_of_ports
 from probes.base.evidence import Evidence, Severity, first_n
@@ -142,8 +141,7 @@ def _gains(examination: Examination, down: Iterable[Port], loss: Severity) -> tu
     return gains_of_ports(examination, (as_fast_as_its_board(port, ports) for port in down))
 
 
-# What is said of ports with each problem. Sources: the physical states of the InfiniBand specification;
-# mlx5/main.c, mlx5_query_port_roce.
+# What shows each problem, and the steps against it.
 
 
 def _show_link(ports: list[Port]) -> Iterable[Step]:
@@ -231,127 +229,62 @@ def _operstate(port: Port) -> tuple[Evidence, ...]:
     return (Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/operstate", state), _state(port))
 
 
-_FAULTY = "The cable, optics or switch port is faulty"
-_WORDS = {
-    PortProblem.UNSTEADY: _Words(
-        f"active, but its link recovers from errors right now. {_FAULTY}, or dirty.",
-        lambda port: (_physical_state(port), _state(port)),
-        _check_signal,
-    ),
-    PortProblem.CONTRADICTORY: _Words(
-        "active, but the driver reports a physical state without a link. The link may be changing right now.",
-        lambda port: (_physical_state(port), _state(port)),
-        lambda ports: ("Check again. If both states stay, update the NIC's firmware and driver",),
-    ),
-    PortProblem.NO_SIGNAL: _Words(
-        f"no signal from the other end. {_FAULTY}, or nothing is plugged in.",
-        lambda port: (_physical_state(port),),
-        _check_cable,
-    ),
-    PortProblem.ASLEEP: _Words(
-        "asleep, so it does not look for a link. An admin or the subnet manager has set it so.",
-        lambda port: (_physical_state(port),),
-        enable_steps,
-    ),
-    PortProblem.TRAINING: _Words(
-        "there is a signal, but link training does not finish. Cable or optics are faulty, or do not support "
-        "the speed.",
-        lambda port: (_physical_state(port), _state(port)),
-        _check_signal,
-    ),
-    PortProblem.RECOVERING: _Words(
-        f"its link recovers from errors, and carries nothing meanwhile. {_FAULTY}, or dirty.",
-        lambda port: (_physical_state(port), _state(port)),
-        _check_signal,
-    ),
-    PortProblem.TESTED: _Words(
-        "its link is in a test mode (Phy Test), which was not ended.",
-        lambda port: (_physical_state(port),),
-        _end_test,
-    ),
-    PortProblem.NO_LINK: _Words(
-        "down, and the driver does not say why.",
-        lambda port: (_physical_state(port), _state(port)),
-        _check_cable,
-    ),
-    # Linux ib_verbs.h, IB_PORT_ACTIVE_DEFER; InfiniBand specification, link state machine.
-    PortProblem.LINK_LOST: _Words(
-        "active, but without its link, and the port waits for the link to come back. If it does not, the "
-        "cable, optics or switch port is faulty.",
-        lambda port: (_physical_state(port), _state(port)),
-        _check_cable,
-    ),
-    PortProblem.NO_CARRIER: _Words(
-        f"no carrier. {_FAULTY} or disabled, nothing is plugged in, or NIC and switch differ in speed or "
-        "FEC.",
-        _operstate,
-        _check_cable,
-    ),
-    PortProblem.DISABLED: _Words(
-        "disabled by an admin, on this node or at the switch.",
-        lambda port: (_physical_state(port),),
-        enable_steps,
-    ),
-    PortProblem.HELD_DOWN: _Words(
-        "its link is up, so the cable works. An admin (ibportstate), the subnet manager, or the firmware of "
-        "a NIC that several hosts share keeps the port down.",
-        lambda port: (_state(port), _physical_state(port)),
-        _release_port,
-    ),
-    PortProblem.NETDEV_DOWN: _Words(
-        "a RoCE port follows its netdev, and the netdev is set down.",
-        lambda port: (
-            Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set"),
-        ),
-        netdev_steps,
-    ),
-    PortProblem.NETDEV_UP: _Words(
-        "its netdev has a link, but the RDMA device reports none. It follows another netdev, such as a bond "
-        "or one in another network namespace, or its driver missed the change.",
-        _operstate,
-        _follow_netdev,
-    ),
-    PortProblem.NETDEV_UNSEEN: _Words(
-        "down, because its netdev is set down or has no carrier.",
-        lambda port: (_state(port),),
-        lambda ports: (
-            "Run `ip link`. Set the netdev up if UP is missing; check cable and switch port if it shows "
-            "NO-CARRIER",
-        ),
-    ),
-    PortProblem.NO_SUBNET_MANAGER: _Words(
-        "the link is up, but no subnet manager has configured the port.",
+def _physical(port: Port) -> tuple[Evidence, ...]:
+    return (_physical_state(port),)
+
+
+def _both_states(port: Port) -> tuple[Evidence, ...]:
+    return _physical_state(port), _state(port)
+
+
+def _netdev_flags(port: Port) -> tuple[Evidence, ...]:
+    return (Evidence(f"/sys/class/net/{known(port.facts.netdev, '?')}/flags", "IFF_UP is not set"),)
+
+
+_Steps = Callable[[list[Port]], "Iterable[Step | str]"]
+_CHECK_AGAIN = "Check again. If both states stay, update the NIC's firmware and driver"
+_LOOK_AT_NETDEV = (
+    "Run `ip link`. Set the netdev up if UP is missing; check cable and switch port if it shows NO-CARRIER"
+)
+_ROWS: dict[PortProblem, tuple[Callable[[Port], tuple[Evidence, ...]], _Steps]] = {
+    PortProblem.UNSTEADY: (_both_states, _check_signal),
+    PortProblem.CONTRADICTORY: (_both_states, lambda ports: (_CHECK_AGAIN,)),
+    PortProblem.NO_SIGNAL: (_physical, _check_cable),
+    PortProblem.ASLEEP: (_physical, enable_steps),
+    PortProblem.TRAINING: (_both_states, _check_signal),
+    PortProblem.RECOVERING: (_both_states, _check_signal),
+    PortProblem.TESTED: (_physical, _end_test),
+    PortProblem.NO_LINK: (_both_states, _check_cable),
+    PortProblem.LINK_LOST: (_both_states, _check_cable),
+    PortProblem.NO_CARRIER: (_operstate, _check_cable),
+    PortProblem.DISABLED: (_physical, enable_steps),
+    PortProblem.HELD_DOWN: (lambda port: (_state(port), _physical_state(port)), _release_port),
+    PortProblem.NETDEV_DOWN: (_netdev_flags, netdev_steps),
+    PortProblem.NETDEV_UP: (_operstate, _follow_netdev),
+    PortProblem.NETDEV_UNSEEN: (lambda port: (_state(port),), lambda ports: (_LOOK_AT_NETDEV,)),
+    PortProblem.NO_SUBNET_MANAGER: (
         lambda port: (Evidence(f"{port.path}/sm_lid", "0x0"), _state(port)),
         _check_subnet_manager,
     ),
-    PortProblem.STALLED: _Words(
-        "the subnet manager stopped halfway, is overloaded or refuses this port.",
-        lambda port: (_state(port),),
-        _check_subnet_manager,
-    ),
+    PortProblem.STALLED: (lambda port: (_state(port),), _check_subnet_manager),
 }
-_OF_VIRTUAL = {
-    PortProblem.HELD_DOWN: _Words(
-        "a virtual function, whose link is up. Its port waits until the host has set its GUIDs and its link "
-        "state, and until a subnet manager that supports virtual ports activates it.",
-        _virtual_states,
+_OF_VIRTUAL: dict[PortProblem, tuple[str, _Steps]] = {
+    PortProblem.HELD_DOWN: (
+        "whose link is up. Its port waits until the host has set its GUIDs and its link state, and until a "
+        "subnet manager that supports virtual ports activates it.",
         _set_up_virtual,
     ),
-    PortProblem.NO_SUBNET_MANAGER: _Words(
-        "a virtual function, whose port no subnet manager has configured. There is none, or it does not "
-        "support virtual ports.",
-        _virtual_states,
+    PortProblem.NO_SUBNET_MANAGER: (
+        "whose port no subnet manager has configured. There is none, or it does not support virtual ports.",
         _set_up_virtual,
     ),
-    PortProblem.STALLED: _Words(
-        "a virtual function, whose port the subnet manager has not activated. It refuses the port, or does "
-        "not support virtual ports.",
-        _virtual_states,
+    PortProblem.STALLED: (
+        "whose port the subnet manager has not activated. It refuses the port, or does not support virtual "
+        "ports.",
         _set_up_virtual,
     ),
-    PortProblem.DISABLED: _Words(
-        "a virtual function, whose port is disabled: by its link state on the host, or with the NIC's port.",
-        _virtual_states,
+    PortProblem.DISABLED: (
+        "whose port is disabled: by its link state on the host, or with the NIC's port.",
         _enable_virtual,
     ),
 }
@@ -359,9 +292,11 @@ _OF_VIRTUAL = {
 
 def _words_of(port: Port, problem: PortProblem) -> _Words:
     """Return what is said of a port; a GUID of 0 is that of a virtual function, for NICs have their own."""
-    virtual = _OF_VIRTUAL.get(problem) if port.is_virtual or port.unset_guids else None
-    words = virtual or _WORDS[problem]
-    return replace(words, cause=f"{words.cause} Its GUID was never set.") if port.unset_guids else words
+    cause, (evidence, steps) = problem.value, _ROWS[problem]
+    if problem in _OF_VIRTUAL and (port.is_virtual or port.unset_guids):
+        why, steps = _OF_VIRTUAL[problem]
+        cause, evidence = f"a virtual function, {why}", _virtual_states
+    return _Words(f"{cause} Its GUID was never set." if port.unset_guids else cause, evidence, steps)
 
 
 _add_check(
@@ -440,7 +375,9 @@ def ib_port_active_without_link(examination: Examination) -> Outcome:
         _causes(chosen),
         *_evidence(chosen),
         fix=user_plan("Keep the link up", *steps),
-        severity=None if _WORDS[PortProblem.UNSTEADY] in chosen else Severity.NOTE,
+        severity=None
+        if any(PortProblem.UNSTEADY.value == words.cause for words in chosen)
+        else Severity.NOTE,
         devices=devices_of(port for ports in chosen.values() for port in ports),
     )
 

@@ -14,7 +14,8 @@ from probes.facts.rdma.devices import Gid
 from probes.facts.rdma.roce import CONF, RailNetdev, RailNetworkFacts
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import conclude, has_pods, jobs_of, needs_environment
-from probes.queries.ports import Port, devices_of, gpus_without_nic, need_ports, port_names
+from probes.queries.pcie_paths import functions_of
+from probes.queries.ports import Port, devices_of, need_ports, port_names, severity_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -38,11 +39,6 @@ def _is_link_local(gid: Gid) -> bool:
 
 def _v2_gids(port: Port) -> list[Gid]:
     return [gid for gid in known(port.facts.gids, ()) if gid.type == "RoCE v2"]
-
-
-def _gid_severity(examination: Examination, ports: list[Port]) -> Severity:
-    lost = {port.device.name for port in ports}
-    return Severity.CRITICAL if gpus_without_nic(examination, lost) else Severity.WARNING
 
 
 def _all_have_gids(ports: tuple[Port, ...]) -> Outcome:
@@ -129,7 +125,7 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
                 Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
                 "Attach the RDMA network to the pod, or use the host network",
             ),
-            severity=_gid_severity(examination, empty),
+            severity=severity_without(examination, devices_of(empty)),
             devices=devices_of(empty),
         )
     return _all_have_gids(ports)
@@ -162,7 +158,7 @@ def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
                 for gid in known(port.facts.gids, ())[:1]
             ),
             fix=_address(without[0]),
-            severity=_gid_severity(examination, without),
+            severity=severity_without(examination, devices_of(without)),
             devices=devices_of(without),
         )
     return _all_have_gids(ports)
@@ -170,9 +166,7 @@ def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
 
 def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     """Say whether a job uses one of these ports itself, not through a VF or from a pod."""
-    pci = examination.node.pci
-    functions = () if isinstance(pci, Unknown) else pci.functions.values()
-    parents = {function.physical_function for function in functions} - {None}
+    parents = {function.physical_function for function in functions_of(examination).values()} - {None}
     if has_pods(examination) or any(known(port.device.bdf, "") in parents for port in ports):
         return False
     settings = (settings for _, settings in jobs_of(examination).of_processes)

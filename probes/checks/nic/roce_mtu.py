@@ -11,6 +11,7 @@ from probes.base.frozen import frozen
 from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.jobs.processes import Process
@@ -19,7 +20,20 @@ from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
 from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
-from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, JobSettings, about, affected, jobs_of
+from probes.queries.jobs import (
+    GDAKI,
+    GIN_CLASS,
+    GIN_TYPE,
+    NCCL_VARIABLES,
+    NVSHMEM_CLASS,
+    RESTARTS,
+    JobSettings,
+    about,
+    affected,
+    gin_type,
+    ibgda_users,
+    jobs_of,
+)
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
@@ -252,7 +266,8 @@ class Request:
 def _requests(examination: Examination) -> Iterator[Request]:
     """Yield what each job that uses NCCL's own network, and RDMA CM, ask of each active RoCE port.
 
-    OFED's traffic_class replaces the class of every queue pair (mlnx-ofa_kernel, hw/mlx5, tclass_get_tclass).
+    OFED's traffic_class replaces the class of every queue pair of verbs (mlnx-ofa_kernel, hw/mlx5,
+    tclass_get_tclass); roce-class-of-gpu has the others.
     """
     ports = _active(examination)
     qos = examination.qos
@@ -419,12 +434,104 @@ def roce_class_overridden(examination: Examination) -> Outcome:
                 ports.append(port)
     if not evidence:
         return unknown(jobs.not_known) if jobs.not_known and active else passed(_NOBODY)
+    rest = "" if not any(_posted_by_gpus(examination)) else ", but for those that GPUs post to"
     return found(
-        about(affected(jobs, evidence), "its queue pairs get the class that is set for the whole port."),
+        about(
+            affected(jobs, evidence), f"its queue pairs get the class that is set for the whole port{rest}."
+        ),
         *first_distinct(evidence),
         fix=user_plan(
             "Set the class in one place",
             f"Set {CLASS} to the port's class, or remove it. To let jobs choose, clear the port's class.",
+            disturbs=RESTARTS,
+        ),
+        devices=devices_of(ports),
+    )
+
+
+_FIRST_GIN_CLASS, _FIRST_OF_PROGRAM = (2, 30, 7), (2, 30, 3)
+
+
+@frozen
+class _GpuPosted:
+    """A process whose GPU posts to queue pairs, and the class that it sets for them."""
+
+    settings: JobSettings
+    evidence: Evidence  # of the process
+    variable: str  # that would set the class
+    shown: Evidence  # of the class
+    traffic_class: int
+    is_of_program: bool = False  # the program may have set another one
+
+
+def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
+    """Yield the processes with GDAKI or IBGDA, whose queue pairs DevX makes, without OFED's class.
+
+    NVIDIA/nccl src/transport/net_ib/gin.cc of 2.28.7 to 2.31.2; NVIDIA/nvshmem ibgda.cpp of 3.4.5.
+    """
+    jobs = jobs_of(examination)
+    of_nvshmem = ibgda_users(jobs, with_cpu=True)
+    for process, settings in jobs.of_processes:
+        if not settings.is_read:
+            continue
+        names: tuple[str, ...] = (NVSHMEM_CLASS,)
+        version: tuple[int, ...] = ()
+        if gin_type(settings) == GDAKI:
+            version = next((numbers for _, numbers in versions_of(process, "libnccl")), _FIRST_GIN_CLASS)
+            names = (GIN_CLASS, CLASS) if version >= _FIRST_GIN_CLASS else (CLASS,)
+            by = settings.evidence(GIN_TYPE)
+        elif process.pid in of_nvshmem:
+            by = of_nvshmem[process.pid]
+        else:
+            continue
+        numbers = [(name, parse_number(settings.get(name) or "")) for name in names]
+        is_set = [(name, number) for name, number in numbers if number is not None and number >= 0]
+        name, value = is_set[0] if is_set else (names[0], 0)
+        shown = settings.evidence(name) if is_set else Evidence(by.source, f"{name} is not set")
+        is_of_program = not is_set and version >= _FIRST_OF_PROGRAM
+        yield _GpuPosted(settings, by, names[0], shown, value, is_of_program)
+
+
+@AREA.note(
+    "roce-class-of-gpu",
+    "Queue pairs that GPUs post to do not get the port's traffic class",
+    "https://github.com/NVIDIA/nccl/issues/2383; NVIDIA/nccl src/transport/net_ib/gin.cc; "
+    "https://github.com/NVIDIA/nvshmem/pull/25",
+    ok="No job has queue pairs that the port's traffic class does not reach",
+    impact="Unless their class is lossless, they lose packets under congestion. GIN of NCCL 2.30.7 was seen "
+    "to hang then.",
+)
+def roce_class_of_gpu(examination: Examination) -> Outcome:
+    """Find ports with a class set in tc/PORT/traffic_class, and jobs with GIN or IBGDA of another class."""
+    evidence: list[Evidence] = []
+    ports: list[Port] = []
+    variables: dict[str, int] = {}
+    has_own = False
+    jobs, active = jobs_of(examination), _active(examination)
+    for user in _posted_by_gpus(examination) if active else ():
+        used = used_devices(examination, user.settings)
+        for port in active:
+            by_driver = _driver_class(port) if port.device.name in used else None
+            if by_driver is None or by_driver >> 2 == user.traffic_class >> 2:
+                continue
+            path = f"{port.device.sysfs_path}/tc/{port.facts.number}/traffic_class"
+            evidence += (user.evidence, user.shown, Evidence(path, str(by_driver)))
+            ports.append(port)
+            variables[user.variable] = by_driver
+            has_own |= user.is_of_program
+    if not evidence:
+        return unknown(jobs.not_known) if jobs.not_known and active else passed(_NOBODY)
+    own = ", unless the program sets another one" if has_own else ""
+    return found(
+        about(
+            affected(jobs, evidence),
+            "the driver gives the port's class to queue pairs of verbs only. Those that GPUs post to have "
+            f"the class of their variable, by default 0{own}.",
+        ),
+        *first_distinct(evidence),
+        fix=user_plan(
+            "Give them the port's class",
+            f"Set {join_limited(f'{name}={value}' for name, value in variables.items())} in the job",
             disturbs=RESTARTS,
         ),
         devices=devices_of(ports),

@@ -269,7 +269,7 @@ def _allow_steps(
 
 def _refused(
     examination: Examination,
-    words: str,
+    words: tuple[str, ...],
     cause: str,
     fix: Plan,
     takes: tuple[str, ...] = (),
@@ -326,7 +326,7 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     )
     is_all = bool(far) and set(far) == set(examination.usability.gpus)
     refutes = (GdrPath.DMABUF, GdrPath.PEERMEM) if is_all else ()
-    return _refused(examination, "PCI topology not supported", cause, plan, far, refutes)
+    return _refused(examination, ("PCI topology not supported",), cause, plan, far, refutes)
 
 
 @REFUSALS.critical(
@@ -356,19 +356,21 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
             "Set ACS as rdma_topo prints it (in firmware, or with pci=config_acs= at boot), then reboot",
             *_allow_steps(examination, first_without=595),
         )
-    return _refused(examination, "FORCE_PCIE", cause, plan)
+    if known(map_known(examination.node.data_direct, lambda facts: bool(facts.functions)), False):
+        cause += " UCX 1.20 and 1.21 also ask for it where a NIC with Data Direct is down (errno 524)."
+    return _refused(examination, ("FORCE_PCIE",), cause, plan)
 
 
 @REFUSALS.critical(
     "p2p-topology-refused-old-importer",
     "The NIC driver does not support peer-to-peer DMA-BUF",
-    f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO",
+    f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO; before 580.65.06: no P2P support",
     ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
     impact=_FAILS,
     data_path=True,
 )
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
-    """Check the log for `importer unable to handle MMIO`, which the driver says of any GPU's memory."""
+    """Check the log for the words of IMPORTER, which the driver says of any GPU's memory."""
     drivers = nic_drivers(examination)
     cause = f"{' or '.join(drivers)} attached to the DMA-BUF without peer-to-peer support, which is refused."
     plan = make_plan(

@@ -181,7 +181,7 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     """
     efas = _efas(examination)
     kinds = (LogKind.NO_SYMBOL_VERSION, LogKind.SYMBOL_VERSION)
-    messages = need(module_messages(examination, kinds, "nvidia_p2p_", (EFA_PEERMEM,)), "the kernel log")
+    messages = need(module_messages(examination, kinds, ("nvidia_p2p_",), (EFA_PEERMEM,)), "the kernel log")
     if not messages:
         return passed(*message_evidence(examination, messages))
     direct = examination.node.gpudirect

@@ -224,7 +224,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
         ports = [bdf for bdf in functions if bdf in " ".join(answer.failed)]
         failed = [Evidence(" ".join(ARGV), f"FAIL {line}") for line in answer.failed]
         return _wrong(
-            examination, f"rdma_topo: {answer.failed[0]}. {_WANTED[_shape(examination)]}", failed, ports
+            examination, f"rdma_topo: {answer.failed[0]}. {_shape(examination).value}", failed, ports
         )
     if not dma_functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100)"))
@@ -240,7 +240,7 @@ def acs_direct_nic(examination: Examination) -> Outcome:
         elif acs is not None and (acs.control & ones != ones or acs.control & zeros):
             bad[bridge] = acs_evidence(bridge, acs)
     if bad:
-        return _wrong(examination, _WANTED[_Shape.DMA], list(bad.values()), list(bad))
+        return _wrong(examination, _Shape.DMA.value, list(bad.values()), list(bad))
     tally.end_if_unknown()
     if not wanted:
         tool = "rdma_topo (rdma-core from 2025-10 or later)"
@@ -262,20 +262,17 @@ def _wanted(dma: PciFunction, functions: dict[str, PciFunction]) -> dict[str, tu
 
 
 class _Shape(Enum):
-    """How NIC and GPU are attached, in rdma_topo's terms."""
+    """How NIC and GPU are attached, in rdma_topo's terms, and what that means for ACS."""
 
-    DMA = "a ConnectX DMA function next to the GPU"
-    INLINE = "the GPU below the NIC's own switch"
-    NUMA = "NIC and GPU below separate root ports"
-
-
-_WANTED = {
-    _Shape.DMA: "On a Direct NIC platform the GPU and the ConnectX DMA function need certain redirects to "
-    "share an IOMMU group.",
-    _Shape.INLINE: "Where GPU and NIC share the ConnectX's own switch, its ports must not redirect on bare "
-    "metal; for virtual machines they need redirects and ATS.",
-    _Shape.NUMA: "NIC and GPU are each attached to the CPU, so their traffic goes through its root ports.",
-}
+    DMA = (
+        "On a Direct NIC platform the GPU and the ConnectX DMA function need certain redirects to share an "
+        "IOMMU group."
+    )
+    INLINE = (
+        "Where GPU and NIC share the ConnectX's own switch, its ports must not redirect on bare metal; for "
+        "virtual machines they need redirects and ATS."
+    )
+    NUMA = "NIC and GPU are each attached to the CPU, so their traffic goes through its root ports."
 
 
 def _shape(examination: Examination) -> _Shape:

@@ -131,7 +131,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
 )
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     """Check for a harmless message that looks alarming; drivers from 560 on do not print it."""
-    log = module_messages(examination, (LogKind.PEERMEM,), words=_FLOOD)
+    log = module_messages(examination, (LogKind.PEERMEM,), words=(_FLOOD,))
     module = module_of(examination, PEERMEM)
     if isinstance(log, Unknown) and not isinstance(module, Unknown) and not is_present(module):
         return passed(state_evidence(module))
@@ -255,7 +255,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
     """Check the kernel log for a parameter that the module rejected."""
     absent_peermem(examination)
-    messages = module_messages(examination, (LogKind.PEERMEM,), words="invalid")
+    messages = module_messages(examination, (LogKind.PEERMEM,), words=("invalid",))
     if isinstance(messages, Unknown) and need_of_peermem(examination) is Need.NOT_NEEDED:
         return not_needed()
     messages = tuple(message for message in need(messages, KERNEL_LOG) if "param value" in message.text)

@@ -10,31 +10,35 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
-from probes.base.site import COMPONENTS, components, site
-from probes.base.unknown import Unknown, is_there, known, map_known
+from probes.base.site import COMPONENTS, SiteCombination, VersionRange, components, site
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
 from probes.checks.nccl.other_settings import uses_expandable_segments
-from probes.checks.system.site_combinations import devices_on_site, seen_on_site
 from probes.facts.gpu.generations import is_model
-from probes.facts.jobs.process_files import WORLD_SIZES, MappedLibrary
+from probes.facts.gpudirect import parse_driver_version
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.facts.jobs.processes import Process
 from probes.facts.pci.nic_families import EFA
+from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import JobSettings, jobs_of
+from probes.queries.jobs import GDAKI, GIN_TYPE, JobSettings, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
-from probes.queries.pcie_paths import functions_of
+from probes.queries.pcie_paths import functions_of, gpus_here
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
 # What gdrtop has read of versions that do not work together; each function yields it for one combination.
 
 _READ_R595 = "595.91.07"
-_GIN_TYPE, _GDAKI, _GDAKI_MTU = "NCCL_GIN_TYPE", 3, 4096
+_WITHOUT_OVERRIDE, _NEWEST_BRANCH = 595, 620  # branches whose guides name EFA on Grace
+_GDAKI_MTU = 4096
+_GB10, _DIRECT_NIC = (12, 1), "UCX_IB_DIRECT_NIC"
 _RANKS_OF_OVERRUN = 44  # NVIDIA/nccl issue 2186
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
@@ -49,11 +53,6 @@ def _mapped(
             yield settings, process, mapped, version, shown
 
 
-def _ranks(settings: JobSettings) -> int:
-    """Return how many ranks the job's variables name, 0 if none does."""
-    return max(parse_number(settings.get(name) or "") or 0 for name in WORLD_SIZES)
-
-
 def _nccl_between(
     examination: Examination, first: tuple[int, ...], fixed: tuple[int, ...]
 ) -> Iterator[tuple[JobSettings, Process, Evidence]]:
@@ -63,7 +62,7 @@ def _nccl_between(
             yield settings, process, shown
 
 
-def efa_without_override(examination: Examination) -> Iterator[Evidence]:
+def efa_without_override(examination: Examination) -> Iterator[Evidence | Unknown]:
     """Yield the EFA devices outside of any IOMMU group of a coherent machine whose driver has no override."""
     gpus = examination.node.gpus
     efas = known(nics_of(examination, EFA), ())
@@ -75,9 +74,15 @@ def efa_without_override(examination: Examination) -> Iterator[Evidence]:
     functions = functions_of(examination)
     groups = {bdf: functions[bdf].iommu_group for bdf in efas if bdf in functions}
     outside = [bdf for bdf, group in groups.items() if is_there(group) is False]
-    # Other releases of R595 may have the option: without their parameters, only the one that was read counts.
-    is_without = version == _READ_R595 if isinstance(parameters, Unknown) else version.startswith("595.")
-    if outside and is_without:
+    branch = (parse_driver_version(version) or (0,))[0]
+    if not outside or branch < _WITHOUT_OVERRIDE:
+        return
+    if branch > _NEWEST_BRANCH:
+        yield Unknown(Reason.NOT_YET, _PARAMS, f"the newest branch that gdrtop knows is R{_NEWEST_BRANCH}")
+    # Other releases may have the option: without their parameters, only the one that was read counts.
+    elif isinstance(parameters, Unknown) and version != _READ_R595:
+        yield parameters
+    else:
         yield Evidence(_PARAMS, f"driver {version}, without {_OVERRIDE}")
         yield Evidence(f"/sys/bus/pci/devices/{outside[0]}/iommu_group", "not found")
 
@@ -87,15 +92,49 @@ def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
     layers = {port.link_layer for _, port in all_ports(examination) if port.is_active}
     if "InfiniBand" not in layers:
         return
-    gpus = examination.node.gpus
-    own = 0 if isinstance(gpus, Unknown) else len(gpus.gpus)
+    own = len(gpus_here(examination))
     for settings, process, evidence in _nccl_between(examination, (2, 29, 7), (2, 30, 7)):
         if (
-            process.uverbs_files
-            and _ranks(settings) > own
+            known(process.uverbs_files, ())
+            and world_size(settings) > own
             and parse_number(settings.get("NCCL_PXN_DISABLE") or "") != 1
         ):
             yield evidence
+
+
+def hang_on_spark(examination: Examination) -> Iterator[Evidence]:
+    """Yield jobs on several DGX Sparks with NCCL 2.30.4, unless they disable NVLS."""
+    if not any(gpu.compute_capability == _GB10 for gpu in gpus_here(examination)):
+        return
+    for settings, process, evidence in _nccl_between(examination, (2, 30, 4), (2, 30, 5)):
+        if (
+            known(process.uverbs_files, ())
+            and world_size(settings) > len(gpus_here(examination))
+            and parse_number(settings.get("NCCL_NVLS_ENABLE") or "") != 0
+        ):
+            yield evidence
+
+
+def ucx_with_idle_data_direct(examination: Examination) -> Iterator[Evidence]:
+    """Yield jobs with UCX 1.20 or 1.21 where a NIC with Data Direct has no active port.
+
+    cuda_copy_md.c exports for PCIe each GPU with such a NIC, and only that NIC can register it then; 1.22.0
+    leaves out a NIC without an active port (ib_mlx5dv_md.c, uct_ib_mlx5dv_check_direct_nic).
+    """
+    facts = examination.node.data_direct
+    functions = {} if isinstance(facts, Unknown) else facts.of_devices
+    direct = {name for name, function in functions.items() if known(function, None)}
+    devices = [device for device in examination.topology.devices.values() if device.name in direct]
+    idle = [device for device in devices if device.ports and all(port.is_down for port in device.ports)]
+    if not idle:
+        return
+    port = idle[0].ports[0]
+    state = Evidence(f"{idle[0].sysfs_path}/ports/{port.number}/state", f"{port.state}, with Data Direct")
+    for settings, process, _, version, shown in _mapped(examination, "libucp", "UCX"):
+        is_off = (settings.get(_DIRECT_NIC) or "").strip().lower() in ("n", "no", "off", "0")
+        if (1, 20) <= version < (1, 22) and known(process.uverbs_files, ()) and not is_off:
+            yield shown
+            yield state
 
 
 def spectrum_x(examination: Examination) -> Iterator[Evidence]:
@@ -119,9 +158,7 @@ def agents_hang(examination: Examination) -> Iterator[Evidence]:
 
 def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with NIXL 0.10.0 on B200."""
-    gpus = examination.node.gpus
-    names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
-    if not any(is_model(name, "B200") for name in names):
+    if not any(is_model(gpu.name, "B200") for gpu in gpus_here(examination)):
         return
     for _, _, _, version, shown in _mapped(examination, "libplugin_UCX", "NIXL"):
         if version == (0, 10, 0):
@@ -146,7 +183,7 @@ def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence | Unknown]:
         (port.device.name, port.facts.number): port for port in ports if port.is_ethernet and port.is_active
     }
     for settings, process, evidence in _nccl_between(examination, (2, 28, 7), (2, 31)):
-        if parse_number(settings.get(_GIN_TYPE) or "") != _GDAKI or not known(process.uverbs_files, ()):
+        if gin_type(settings) != GDAKI or not known(process.uverbs_files, ()):
             continue
         hcas = parse_hca_list(settings.get(HCA) or "")
         places = [(device.name, port.number) for device, port in selected_ports(examination, hcas)]
@@ -156,7 +193,7 @@ def small_mtu_of_gin(examination: Examination) -> Iterator[Evidence | Unknown]:
         for port, mtu in small[:1]:
             yield evidence
             netdev = f"/sys/class/net/{known(port.facts.netdev, port.name)}/mtu"
-            yield Evidence(netdev, f"RDMA MTU {mtu}, {settings.values[_GIN_TYPE][1]}")
+            yield Evidence(netdev, f"RDMA MTU {mtu}, {settings.values[GIN_TYPE][1]}")
         if not small:
             yield from (mtu for _, mtu in mtus if isinstance(mtu, Unknown))
 
@@ -166,13 +203,12 @@ def unlimited_stack(examination: Examination) -> Iterator[Evidence]:
 
     From 2.28.3 on, NCCL prints “Stack size limit (unlimited) is unsafe” and uses 8 MiB.
     """
-    gpus = examination.node.gpus
-    if isinstance(gpus, Unknown) or not any(known(gpu.fabric.cluster, "") for gpu in gpus.gpus):
+    if not any(known(gpu.fabric.cluster, "") for gpu in gpus_here(examination)):
         return
     for settings, process, evidence in _nccl_between(examination, (), (2, 28, 3)):
         if (
             process.stack == math.inf
-            and _ranks(settings) >= _RANKS_OF_OVERRUN
+            and world_size(settings) >= _RANKS_OF_OVERRUN
             and parse_number(settings.get("NCCL_MNNVL_ENABLE") or "") != 0
         ):
             yield evidence
@@ -202,167 +238,28 @@ class Combination:
     devices: Callable[[Examination], tuple[str, ...]] | None = None  # that the finding marks
 
 
-COMBINATIONS = (
-    Combination(
-        "r595-efa-grace",
-        "NVIDIA driver 595.91.07, EFA on GB200 or GB300 (P6e)",
-        "Jobs abort, or use TCP: the driver refuses GPU memory to EFA devices outside of an IOMMU group.",
-        "Use a driver of branch R580 with NVreg_GrdmaPciTopoCheckOverride=1",
-        "https://github.com/NVIDIA/aicr/issues/2459",
-        seen=efa_without_override,
-        title="This NVIDIA driver refuses GPU memory to EFA on Grace",
-    ),
-    Combination(
-        "nccl-memory-peers",
-        "NCCL before 2.23.4, nvidia_peermem on a kernel without memory_peers",
-        "NCCL prints “GPU Direct RDMA Disabled” and copies through host memory.",
-        "Use NCCL 2.23.4 or newer",
-        "https://github.com/NVIDIA/nccl/issues/1676",
-        "memory-peers-missing-old-nccl",
-    ),
-    Combination(
-        "nccl-pxn-hang",
-        "NCCL 2.29.7 to 2.30.6, several nodes on InfiniBand",
-        "Some jobs hang.",
-        "Use NCCL 2.30.7 or newer, or set NCCL_PXN_DISABLE=1",
-        "https://docs.nvidia.com/cuda/cuest/troubleshooting/index.html",
-        seen=hang_on_infiniband,
-        title="This NCCL version has a known hang with several nodes",
-        severity=Severity.NOTE,
-    ),
-    Combination(
-        "nccl-spectrum-x",
-        "NCCL 2.30.5 with the Spectrum-X plugin, all-to-all of groups of different size",
-        "Data is lost or corrupted without an error.",
-        "Set NCCL_NET_PLUGIN=none and NCCL_NET=IB",
-        "https://docs.nvidia.com/nemo/megatron-bridge/0.6.2/releases/known-issues.html",
-        seen=spectrum_x,
-        title="This NCCL version loses data with the Spectrum-X plugin",
-    ),
-    Combination(
-        "open-driver-iommu",
-        "Open NVIDIA driver 595.84, Linux 7.0, a translating IOMMU",
-        "Writes to GPU memory are discarded without an error.",
-        "Boot with iommu=pt",
-        "https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1324",
-        "iommu-translated",
-    ),
-    Combination(
-        "efa-without-peermem",
-        "aws-ofi-nccl 1.14 to 1.19.1 on EFA 1 to 3, without efa_nv_peermem",
-        "The plugin does not offer DMA-BUF, and jobs copy through host memory.",
-        "Load efa_nv_peermem, or use aws-ofi-nccl 1.19.2 or newer",
-        "https://github.com/aws/aws-ofi-nccl/pull/1245",
-        "efa-peermem-unusable",
-    ),
-    Combination(
-        "libfabric-grace",
-        "libfabric before 2.5.0 on EFA without efa_nv_peermem",
-        "Registering GPU memory by its address, as NIXL does, fails with “Bad address”.",
-        "Use libfabric 2.5.0 or newer, or load efa_nv_peermem",
-        "https://github.com/ofiwg/libfabric/issues/12019",
-    ),
-    Combination(
-        "gpu-operator-restart",
-        "GPU Operator 26.3, a driver pod that restarts under a loaded driver",
-        "nvidia-peermem-ctr restarts over and over.",
-        "Drain the node and reboot it",
-        "https://github.com/NVIDIA/gpu-operator/issues/2619",
-        "k8s-peermem-ctr-crashloop",
-    ),
-    Combination(
-        "network-operator-upgrade",
-        "Network Operator, upgraded under a running GPU driver pod",
-        "nvidia_peermem cannot be loaded: “Invalid argument”.",
-        "Drain the node and delete its GPU driver pod",
-        "https://github.com/NVIDIA/gpu-operator/issues/2868",
-        "peermem-symbol-version-mismatch",
-    ),
-    Combination(
-        "nixl-agents-hang",
-        "NIXL 0.10.1 (nixl-cu13) with its UCX 1.20.0, two agents on a node",
-        "Both hang when they create their UCX backend, and their memory grows.",
-        "Use a newer NIXL",
-        "https://github.com/ai-dynamo/nixl/issues/1668",
-        seen=agents_hang,
-        title="This NIXL version hangs with two agents on a node",
-    ),
-    Combination(
-        "nixl-b200",
-        "NIXL 0.10.0 on B200",
-        "KV transfers of NixlConnector between GPUs fail.",
-        "Use another version of NIXL",
-        "https://github.com/vllm-project/vllm/issues/35799",
-        seen=nixl_on_b200,
-        title="This NIXL version fails on B200",
-    ),
-    Combination(
-        "mooncake-segments",
-        "Mooncake 0.3.11.post1 to 0.3.12.post1, expandable segments of PyTorch",
-        "Registering GPU memory fails with “Invalid argument” (errno 22).",
-        "Remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF",
-        "https://github.com/kvcache-ai/Mooncake/issues/2511",
-        seen=mooncake_segments,
-        title="This Mooncake version cannot register expandable segments",
-    ),
-    Combination(
-        "ucx-emerald-rapids",
-        "UCX before 1.21 on Intel Emerald Rapids",
-        "Transfers reach about 16 instead of more than 40 GB/s.",
-        "Set UCX_IB_PCI_RELAXED_ORDERING=try (before UCX 1.15: yes), or use UCX 1.21 or newer",
-        "https://github.com/openucx/ucx/pull/10955",
-        "ucx-without-relaxed-ordering",
-    ),
-    Combination(
-        "nccl-sparse-gids",
-        "NCCL 2.21 to 2.26.1, a RoCE GID table with empty entries",
-        "NCCL fails at startup.",
-        "Use NCCL 2.26.2 or newer, or set NCCL_IB_GID_INDEX",
-        "https://github.com/NVIDIA/nccl/issues/1573",
-        "nccl-sparse-gid-table",
-    ),
-    Combination(
-        "nccl-host-memory",
-        "NCCL 2.26.3 or newer, a NUMA node with memory but without CPUs",
-        "Ranks of a node fail: “attaching to shared memory segment … (size 0)”.",
-        "Set NCCL_CUMEM_HOST_ENABLE=0 for all ranks",
-        "https://github.com/NVIDIA/nccl/issues/2190",
-        "job-log-errors",
-    ),
-    Combination(
-        "efa-on-ofed",
-        "The EFA driver, built against MLNX_OFED",
-        "Loading efa fails with a kernel warning or crash.",
-        "Build efa against the kernel's own ib_core",
-        "https://github.com/amzn/amzn-drivers/issues/308",
-    ),
-    Combination(
-        "ofed-memory-peers",
-        "MLNX_OFED 24.10-3.2.5, Linux 6.8 of Ubuntu 24.04",
-        "NCCL prints “GPU Direct RDMA Disabled”, although nvidia_peermem is loaded.",
-        "Use DMA-BUF (the open kernel modules). The reporter went back to Ubuntu 22.04",
-        "https://github.com/NVIDIA/nccl/issues/1939",
-        "job-log-gdr-disabled",
-    ),
-    Combination(
-        "nccl-gin-mtu",
-        "NCCL 2.28.7 to 2.30.7, NCCL_GIN_TYPE=3 on RoCE with an RDMA MTU below 4096",
-        "Transfers that GPUs post (GIN) never complete, and the job hangs without an error.",
-        "Use NCCL 2.31 or newer, raise the MTU to at least 4200, or set NCCL_GIN_TYPE=2",
-        "https://github.com/NVIDIA/nccl/issues/1957",
-        seen=small_mtu_of_gin,
-        title="This NCCL version hangs with GIN and a small RDMA MTU",
-    ),
-    Combination(
-        "nccl-stack",
-        "NCCL before 2.28.3, an unlimited stack, 44 or more ranks in racks with NVLink (GB200)",
-        "ncclCommInitRank crashes (SIGSEGV): the search for a topology overruns the stack of a thread.",
-        "Start the job with `ulimit -s 8192`, or use NCCL 2.28.3 or newer",
-        "https://github.com/NVIDIA/nccl/issues/2186",
-        seen=unlimited_stack,
-        title="This NCCL version crashes with an unlimited stack",
-    ),
-)
+_SEEN: dict[str, Seen] = {
+    "r595-efa-grace": efa_without_override,
+    "nccl-pxn-hang": hang_on_infiniband,
+    "nccl-spark-hang": hang_on_spark,
+    "ucx-idle-data-direct": ucx_with_idle_data_direct,
+    "nccl-spectrum-x": spectrum_x,
+    "nixl-agents-hang": agents_hang,
+    "nixl-b200": nixl_on_b200,
+    "mooncake-segments": mooncake_segments,
+    "nccl-gin-mtu": small_mtu_of_gin,
+    "nccl-stack": unlimited_stack,
+}
+
+
+def _rows() -> Iterator[Combination]:
+    """Yield the rows of combinations.toml."""
+    for name, facts in read_toml(__package__, "combinations.toml").items():
+        severity = Severity(facts.pop("severity", Severity.WARNING.value))
+        yield Combination(name, **facts, severity=severity, seen=_SEEN.get(name))
+
+
+COMBINATIONS = tuple(_rows())
 
 
 @AREA.warning(
@@ -420,3 +317,92 @@ def _rows_of_site() -> Iterator[Combination]:
             most_lines=2 * len(COMPONENTS),  # two for each
             devices=partial(devices_on_site, row),
         )
+
+
+# The rows of a site's configuration, compared with the versions that gdrtop has read.
+
+_LINES = 2  # of evidence for each version that a row names
+
+
+def seen_on_site(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    """Yield the versions that gdrtop has read if all that the row names is here.
+
+    Nothing if one of them is not; why one is unknown if all others are here.
+    """
+    found: list[Evidence] = []
+    unread: list[Unknown] = []
+    for name, read in _READERS.items():
+        if name not in row.versions and not (name == "firmware" and row.board):
+            continue
+        lines = list(read(row, examination))
+        evidence = [line for line in lines if isinstance(line, Evidence)]
+        if not lines:
+            return
+        found += evidence[:_LINES]
+        unread += [] if evidence else [line for line in lines if isinstance(line, Unknown)]
+    yield from unread or found
+
+
+def devices_on_site(row: SiteCombination, examination: Examination) -> tuple[str, ...]:
+    """Return the names of the NICs whose board and firmware a row names; none if it names neither."""
+    if "firmware" not in row.versions and not row.board:
+        return ()
+    return tuple(device.name for device, is_here in _devices(row, examination) if is_here is True)
+
+
+def _devices(row: SiteCombination, examination: Examination) -> Iterator[tuple[RdmaDevice, Maybe[bool]]]:
+    """Yield each NIC, and whether the row names its board and firmware."""
+    rdma, versions = examination.node.rdma, row.versions.get("firmware")
+    for device in () if isinstance(rdma, Unknown) else rdma.devices:
+        if isinstance(device.bdf, Unknown) and device.bdf.reason is Reason.NOT_THERE:
+            continue  # a software device has no firmware
+        board, firmware = device.board_id, device.firmware
+        if row.board and isinstance(board, Unknown):
+            # Only some drivers show a board id.
+            yield device, False if board.reason is Reason.NOT_THERE else board
+        elif row.board and board != row.board:
+            yield device, False
+        else:
+            yield device, True if versions is None else map_known(firmware, versions.contains)
+
+
+def _firmware(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    rdma = examination.node.rdma
+    if isinstance(rdma, Unknown) and rdma.reason is not Reason.NOT_THERE:
+        yield rdma
+    board = f", board {row.board}" if row.board else ""
+    for device, is_here in _devices(row, examination):
+        if isinstance(is_here, Unknown):
+            yield is_here
+        elif is_here:
+            yield Evidence(f"{device.sysfs_path}/fw_ver", f"{known(device.firmware, 'unknown')}{board}")
+
+
+def _driver(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    version = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    if not isinstance(version, Unknown) or version.reason is not Reason.NOT_THERE:  # not loaded
+        yield from _named("/proc/driver/nvidia/version", version, row.versions["driver"])
+
+
+def _kernel(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    yield from _named("/proc/sys/kernel/osrelease", examination.node.kernel_release, row.versions["kernel"])
+
+
+def _named(source: str, version: Maybe[str], versions: VersionRange) -> Iterator[Evidence | Unknown]:
+    if isinstance(version, Unknown):
+        yield version
+    elif versions.contains(version):
+        yield Evidence(source, version)
+
+
+def _nccl(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    for process in jobs_of(examination).processes:
+        if isinstance(process.libraries, Unknown):
+            yield process.libraries
+        for library, _version in versions_of(process, "libnccl"):
+            if row.versions["nccl"].contains(str(library.version)):
+                yield Evidence(f"/proc/{process.pid}/maps", f"NCCL {library.version}")
+
+
+_Reader = Callable[[SiteCombination, Examination], Iterator["Evidence | Unknown"]]
+_READERS: dict[str, _Reader] = {"firmware": _firmware, "driver": _driver, "kernel": _kernel, "nccl": _nccl}

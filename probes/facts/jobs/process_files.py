@@ -48,9 +48,11 @@ SINGLES = (
     *WORLD_SIZES,
 )
 _LIBRARIES = re.compile(
-    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libcudart|libucp|libfabric|libnvshmem_host"
-    r"|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
-    r"(?:-[0-9a-f]{8})?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"  # auditwheel adds a hash to the name
+    r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libcudart|libucp|libfabric"
+    r"|libnvshmem_host|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine"
+    r"|hybrid_ep_cpp|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
+    # auditwheel adds a hash to the name, setuptools the Python.
+    r"(?:-[0-9a-f]{8}|\.cpython-[\w-]{1,60}|\.abi3)?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
 _NO_LINE = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")

@@ -72,6 +72,8 @@ _CERTIFICATES = (
     "/var/lib/shim-signed/mok/MOK.der",
     "/etc/pki/akmods/certs/public_key.der",
 )
+# Scripts that run for a new kernel, of packages and of the admin (run-parts in Debian's linux-base).
+_KERNEL_HOOKS = ("/etc/kernel/postinst.d", "/usr/share/kernel/postinst.d")
 _NVIDIA_KEYS = "/usr/share/nvidia"
 _NVIDIA_KEY = re.compile(r"nvidia-modsign-crt-[0-9A-Fa-f]{1,40}\.der")
 _DKMS_SETTINGS = ("/etc/dkms/framework.conf", "/etc/dkms/framework.conf.d")
@@ -127,9 +129,21 @@ def _first(host: Host, patterns: tuple[str, ...], release: str) -> Maybe[str]:
 
 
 def _initramfs_tool(host: Host) -> Maybe[InitramfsTool]:
-    for tool in InitramfsTool:
-        if any(not isinstance(host.size(f"{directory}/{tool.value}"), Unknown) for directory in DIRECTORIES):
-            return tool
+    """Return the tool that rebuilds the images of this system.
+
+    Ubuntu 26.04 has update-initramfs beside dracut, which builds them: then the hook by which initramfs-tools
+    builds the image of a new kernel is not there.
+    """
+    here = [
+        tool
+        for tool in InitramfsTool
+        if any(not isinstance(host.size(f"{directory}/{tool.value}"), Unknown) for directory in DIRECTORIES)
+    ]
+    if here[:2] == [InitramfsTool.UPDATE_INITRAMFS, InitramfsTool.DRACUT]:
+        hooks = [is_there(host.size(f"{directory}/initramfs-tools")) for directory in _KERNEL_HOOKS]
+        return InitramfsTool.DRACUT if all(hook is False for hook in hooks) else here[0]
+    if here:
+        return here[0]
     return Unknown(Reason.NOT_THERE, "update-initramfs, dracut, mkinitcpio", "no initramfs tool is installed")
 
 

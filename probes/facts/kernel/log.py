@@ -121,6 +121,7 @@ _FORMS = (
         r"|knvlinkDiscoverPostRxDetLinks_\w{1,40}: Getting peer\d{1,4}(?:'s)? postRxDetLinkMask failed)",
     ),
     (LogKind.P2P_REFUSED, r"NVRM: .{0,80}(?:PCI topology not supported|importer unable to handle MMIO)"),
+    (LogKind.P2P_REFUSED, r"NVRM: failed to map dynamic attachment with no P2P support"),  # before 580.65.06
     (LogKind.P2P_REFUSED, r"NVRM: .{0,120}FORCE_PCIE"),
     (LogKind.GPU_DRIVER, rf"NVRM: GPU (?P<bdf>{_BDF}): RmInitAdapter failed"),
     (LogKind.GPU_DRIVER, rf"NVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b.{{0,80}}{UNSUPPORTED_GPU}"),

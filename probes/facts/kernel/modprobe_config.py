@@ -23,7 +23,7 @@ MODPROBE_DIRECTORIES = tuple(f"{root}/modprobe.d" for root in CONFIG_ROOTS)
 LOAD_DIRECTORIES = tuple(f"{root}/modules-load.d" for root in CONFIG_ROOTS)
 MAX_FILES = 512
 _MAX_SOFTDEPS = 64
-_DIRECTIVES = ("blacklist", "install", "alias", "softdep")
+_DIRECTIVES = ("blacklist", "install", "alias", "softdep", "options")
 _END_OF_COMMAND = re.compile(r"[;&|]+")
 _NOTHING = ("false", "true", ":")
 CMDLINE = "/proc/cmdline"
@@ -61,6 +61,7 @@ class ModprobeConfig:
     aliases: tuple[tuple[str, str], ...] = ()  # (pattern, module)
     softdeps: dict[str, str] = field(default_factory=dict)
     """Module that another one pulls in -> "/etc/modprobe.d/x.conf:3: softdep nvidia post: nvidia_peermem"."""
+    options: dict[str, dict[str, str]] = field(default_factory=dict)  # module -> its parameters
 
 
 @frozen
@@ -145,17 +146,21 @@ def read_rules(host: Host, cmdline: Maybe[str]) -> LoadingRules:
             continue
         for module in parse_load_list(text):
             at_boot.setdefault(module, printable(path))
+    options: dict[str, dict[str, str]] = {}
+    for module, parameters in (item for each in configs for item in each.options.items()):
+        options.setdefault(module, {}).update(parameters)
     config = ModprobeConfig(
         dict(ChainMap(*(each.blacklist for each in configs))),  # the first line about a module counts
         tuple(line for each in configs for line in each.install),
         tuple(alias for each in configs for alias in each.aliases),
         dict(ChainMap(*(each.softdeps for each in configs))),
+        options,
     )
     return LoadingRules(config, boot, at_boot, tuple(unread))
 
 
 def parse_modprobe(text: str, path: str) -> ModprobeConfig:
-    """Parse the `blacklist`, `install`, `alias` and `softdep` lines of one file.
+    """Parse the `blacklist`, `install`, `alias`, `softdep` and `options` lines of one file.
 
     Of `alias`, those of a device (`pci:v000010DE…`) are left out.
     """
@@ -163,6 +168,7 @@ def parse_modprobe(text: str, path: str) -> ModprobeConfig:
     install: list[InstallLine] = []
     aliases: list[tuple[str, str]] = []
     softdeps: dict[str, str] = {}
+    options: dict[str, dict[str, str]] = {}
     for number, line in _logical_lines(text):
         if not any(directive in line for directive in _DIRECTIVES):
             continue
@@ -180,7 +186,10 @@ def parse_modprobe(text: str, path: str) -> ModprobeConfig:
             where = printable(f"{path}:{number}: softdep {module} {words[2].strip()}", 256)
             for name in [word for word in words[2].split()[:_MAX_SOFTDEPS] if not word.endswith(":")]:
                 softdeps.setdefault(_underscored(name)[:256], where)
-    return ModprobeConfig(blacklist, tuple(install), tuple(aliases), softdeps)
+        elif words[0] == "options" and len(words) == 3:
+            pairs = (word.partition("=")[::2] for word in words[2].split())
+            options.setdefault(module, {}).update((_underscored(name), value) for name, value in pairs)
+    return ModprobeConfig(blacklist, tuple(install), tuple(aliases), softdeps, options)
 
 
 def parse_cmdline(cmdline: str) -> BootBlacklist:

@@ -402,6 +402,7 @@ _GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 # Share of the raw rate that is left for packets: 8b/10b, 128b/130b, and 236 of 256 bytes of a flit; the other
 # 20 bytes are 6 of DLP, 8 of CRC and 6 of FEC (PCI Express Base Specification 6.0).
 _ENCODING = {1: 0.8, 2: 0.8, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 236 / 256}
+_NEWEST_GENERATION = max(_ENCODING)
 
 
 def generation(speed_gtps: float) -> int | None:
@@ -410,8 +411,11 @@ def generation(speed_gtps: float) -> int | None:
 
 
 def link_gbps(speed_gtps: float, width: int) -> float:
-    """Return the bandwidth per direction in Gb/s (10^9 bits), packet headers included."""
-    return speed_gtps * width * _ENCODING.get(generation(speed_gtps) or 3, 128 / 130)
+    """Return the bandwidth per direction in Gb/s (10^9 bits), packet headers included.
+
+    A speed without a row is newer than all of them: its share is taken for that of the newest.
+    """
+    return speed_gtps * width * _ENCODING[generation(speed_gtps) or _NEWEST_GENERATION]
 
 
 def _most(a: Maybe[float], b: Maybe[float]) -> Maybe[float]:

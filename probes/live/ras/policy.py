@@ -11,6 +11,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
+from probes.nccl.variables.catalogue import NEWER, is_newer
 
 YOUNGEST_SECONDS = 120.0
 LEAST_INTERVAL_SECONDS = 10.0
@@ -124,6 +125,8 @@ def _warnings(job: RasJob, use: RasUse) -> list[str]:
             f"NCCL {job.version}: if a rank does not respond, the query can crash the job"
             " (nccl#1762, fixed in 2.29.2)"
         )
+    if is_newer(version):
+        found.append(f"NCCL {job.version} is {NEWER}; it may have other faults")
     found.append(
         f"NCCL {job.version}: while communicators are created or destroyed, the query can crash a job"
         " with hundreds of GPUs (nccl#2346, open)"

@@ -12,6 +12,7 @@ import re
 from enum import Enum
 
 from probes.base.frozen import frozen
+from probes.nccl.variables.catalogue import is_newer
 
 INTEREST = re.compile(
     rb"NCCL(?: (?:INFO (?:Channel \d(?:(?=[\d/]{0,12}( : [^\n]{1,400})\n)|)"
@@ -185,7 +186,9 @@ _ORDERS: tuple[tuple[tuple[int, int, int], str], ...] = (
 
 
 def distance_word(version: tuple[int, ...], distance: int) -> str | None:
-    """Return the word for a number in a line of this version; None if it has none."""
+    """Return the word for a number in a line of this version; None if it has none, or may have others."""
+    if is_newer(version):
+        return None
     words: list[str] = []
     for since, order in _ORDERS:
         if version >= since:

@@ -6,17 +6,22 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from functools import cache
-from pkgutil import get_data
 from types import MappingProxyType
 from typing import Any
 
+from probes.base.data_files import read_text, read_toml
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
-from probes.base.toml import read_toml
 
 NEWEST = (2, 32)
-"""The NCCL whose defaults gdrtop assumes where the version is unknown."""
+"""The newest NCCL that gdrtop knows (2.32.7 of November 2026), assumed where the version is unknown."""
+NEWER = f"newer than {'.'.join(map(str, NEWEST))}, the newest that gdrtop knows"
 Version = tuple[int, ...]
+
+
+def is_newer(version: Version) -> bool:
+    """Return whether NCCL is newer than any that gdrtop knows."""
+    return version[:2] > NEWEST
 
 
 class Kind(Enum):
@@ -127,7 +132,7 @@ class Parameter:
 @cache
 def parameters() -> dict[str, Parameter]:
     """Return the table by the names of the variables."""
-    lines = (get_data(__package__, "parameters.txt") or b"").decode().splitlines()
+    lines = read_text(__package__, "parameters.txt").splitlines()
     found = (_parameter(*line.split()) for line in lines if line[:1] != "#")
     return {parameter.name: parameter for parameter in found}
 

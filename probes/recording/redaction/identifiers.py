@@ -50,6 +50,7 @@ _COUNTERS = (
     *("**/cgroup.procs", "kernel/mm/memory_peers/**"),
 )
 _SLURM = of_lines(r"(?i)\s*(?:prolog(?:flags)?|propagateresourcelimitsexcept)\s*=")
+_OS_RELEASE = of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")
 FILES: Sequence[Row] = (
     Row("/proc/cmdline", of_text(config_files.kernel_parameters)),
     Row("/proc/cpuinfo", of_text(kernel_files.cpuinfo)),
@@ -100,8 +101,7 @@ FILES: Sequence[Row] = (
     Row("/sys/**/telemetry/*", kept_where(r"[0-9]{1,20}@[0-9]{1,20}\.[0-9]{9}\s*")),
     Row("/sys/kernel/debug/dma_buf/bufinfo", of_text(kernel_files.dma_buffers)),
     Row("/sys/**", _WORDS),
-    Row("/etc/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
-    Row("/usr/lib/os-release", of_lines("(?:PRETTY_NAME|NAME|ID|ID_LIKE|VERSION_ID|VARIANT_ID)=")),
+    Row("/etc/os-release|/usr/lib/os-release", _OS_RELEASE),
     Row("/etc/passwd", of_text(config_files.passwd)),
     Row("/etc/security/limits**.conf", of_text(config_files.limits_conf)),
     Row("**/systemd/**", of_lines(r"\s*(?:\[\w+\]|LimitMEMLOCK|DefaultLimitMEMLOCK)", figures)),

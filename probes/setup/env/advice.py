@@ -11,7 +11,7 @@ from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, printable
-from probes.nccl.variables.catalogue import Version
+from probes.nccl.variables.catalogue import NEWER, Version, is_newer
 
 STATED, OF_JOBS, ASSUMED = "stated", "running jobs", "assumed"  # where a version is from
 
@@ -107,12 +107,14 @@ def _heading(advice: Advice, node: str) -> str:
         advice.version_from, "assumed; use --nccl to set another"
     )
     version = f"NCCL {number}, {origin}"
+    if is_newer(advice.version):
+        version = f"{version}; it is {NEWER}"
     if count:
         cloud = f" on {advice.vendor}" if advice.vendor else ""
         return f"{node} needs {count} variable{'s' * (count > 1)}{cloud} ({version})."
     if any(note.state is State.FIX_FIRST for note in advice.notes):
         return f"{node} shows no need for a variable, but fix what is listed below first ({version})."
-    if advice.is_complete:
+    if advice.is_complete and not is_newer(advice.version):
         return f"{node} needs no variable: the defaults are right ({version})."
     return f"{node} shows no need for a variable, but not everything is known ({version})."
 

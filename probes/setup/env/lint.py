@@ -18,6 +18,7 @@ from probes.nccl.variables.catalogue import (
     Variable,
     Version,
     is_known,
+    newest,
     parse_version,
     similar_name,
     variables,
@@ -224,8 +225,9 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
             yield _warning(assignment.line, name, text, fix=f"Write {near}")
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
-            text = f"NCCL does not read {name}"
-            yield Problem(assignment.line, Severity.NOTE, text, "Only a plugin might read it.", variable=name)
+            text = f"NCCL does not read {name} (up to {newest()})"
+            detail = "Only a plugin or a newer NCCL might read it."
+            yield Problem(assignment.line, Severity.NOTE, text, detail, variable=name)
 
 
 def _warning(line: int, variable: str, title: str, detail: str = "", fix: str = "") -> Problem:

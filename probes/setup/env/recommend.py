@@ -16,7 +16,7 @@ from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
-from probes.queries.jobs import jobs_of
+from probes.queries.jobs import GIN_CLASS, NVSHMEM_CLASS, jobs_of
 from probes.setup.env.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
 from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
@@ -83,6 +83,7 @@ def _traffic_class(examination: Examination, ports: Mapping[str, RdmaPort]) -> N
     if len(found) == 1 and sum(map(len, found.values())) == len(ports):
         (value,) = found
         text = f"the driver already sets traffic class {value} (DSCP {value >> 2}) on all RoCE traffic"
+        text += f", but not on that of GIN ({GIN_CLASS}) and IBGDA ({NVSHMEM_CLASS})"
         return Note(CLASS, State.NOT_NEEDED, text)
     if found:
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())

@@ -43,7 +43,7 @@ HOST = ("--host", "host", "--over", "chroot /{host}")
 # A Python that cannot start ends with 1 and no text, which would be a problem of the node; 3 is unknown.
 _GUARD = 't=$("$0" "$@"); s=$?; [ $s != 1 ] || [ "$t" ] || s=3; echo "$t"; exit $s'
 _CHECK_SECONDS = 30  # as long as a device that does not answer may delay a check, and a CPU limit
-_NPD_IMAGE = "registry.k8s.io/node-problem-detector/node-problem-detector:v0.8.19"
+_NPD_IMAGE = "registry.k8s.io/node-problem-detector/node-problem-detector:v1.36.0"
 _DOCKERFILE = (
     f"FROM {_NPD_IMAGE}",
     "RUN clean-install python3 python3-venv",

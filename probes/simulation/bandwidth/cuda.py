@@ -6,23 +6,13 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.facts.kernel.release import SMMU_SVA_OPTION
+from probes.messages.catalogue import codes
+from probes.messages.message import Code
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.system.services import fabric_state, has_switches
 from probes.simulation.node.system.software import library_mismatch
 
-ERRORS = {
-    3: ("CUDA_ERROR_NOT_INITIALIZED", "initialization error"),
-    100: ("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"),
-    101: ("CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"),
-    802: ("CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"),
-    803: (
-        "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-        "system has unsupported display driver / cuda driver combination",
-    ),
-    999: ("CUDA_ERROR_UNKNOWN", "unknown error"),
-}
-"""CUresult → its name and its text (cuda.h; cuGetErrorString)."""
 _NOT_INITIALIZED, _NO_DEVICE, _NOT_READY, _MISMATCH, _UNKNOWN = 3, 100, 802, 803, 999
 WITHOUT_SVA = f"# {SMMU_SVA_OPTION} is not set"
 
@@ -56,6 +46,11 @@ def devices(tree: Tree, environment: Mapping[str, str]) -> tuple[CudaDevice, ...
     visible = _visible(environment.get("CUDA_VISIBLE_DEVICES"), numbers)
     found = (CudaDevice(i, tree.gpus[number].bdf, node.gpu.name) for i, number in enumerate(visible))
     return tuple(found) or _NO_DEVICE
+
+
+def error_of(result: int) -> Code:
+    """Return the text of a CUresult, as its name, and its name in cuda.h, first in `also`."""
+    return codes()["cuda"][str(result)]
 
 
 def _visible(wanted: str | None, numbers: list[int]) -> list[int]:

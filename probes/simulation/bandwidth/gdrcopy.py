@@ -53,7 +53,7 @@ def _script(node: SimulatedNode, command: ParsedCommand, at: float) -> Script:
 
 def _cuda_failure(error: int) -> tuple[str, ...]:
     return (
-        f"CUDA error: {cuda.ERRORS[error][0]}",
+        f"CUDA error: {cuda.error_of(error).also[0]}",
         f'Assertion "(CUDA_SUCCESS) == (result)" failed at common.cpp:{100 + error % 100}',
     )
 

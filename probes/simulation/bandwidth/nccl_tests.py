@@ -84,7 +84,7 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     host, pid = node.hostname(), 50_000 + node.number(" ".join(command.words), at, 40_000)
     devices = cuda.devices(node.tree, command.environment)
     if isinstance(devices, int):
-        failure = f"{host}: Test CUDA failure common.cu:1043 '{cuda.ERRORS[devices][1]}'"
+        failure = f"{host}: Test CUDA failure common.cu:1043 '{cuda.error_of(devices).name}'"
         return node.run(ended(at + 0.3, 1, failure, f" .. {host} pid {pid}: Test failure common.cu:891"))
     if run.gpus > len(devices):
         missing = f"Invalid number of GPUs: {run.gpus} requested but only {len(devices)} were found."

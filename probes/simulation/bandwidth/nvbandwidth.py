@@ -27,8 +27,8 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     """Start the tests that `-t` names."""
     devices = cuda.devices(node.tree, command.environment)
     if isinstance(devices, int):
-        name, text = cuda.ERRORS[devices]
-        failure = f"[{name}] {text} in expression cuInit(0) in main() : nvbandwidth.cpp:211"
+        error = cuda.error_of(devices)
+        failure = f"[{error.also[0]}] {error.name} in expression cuInit(0) in main() : nvbandwidth.cpp:211"
         return node.run(ended(at + 0.3, 1, failure))
     tests = [word for word in command.words if not word.startswith("-")]
     unknown = next((name for name in tests if name not in _TESTS), None)

@@ -26,6 +26,7 @@ from probes.base.unknown import Unknown, known
 from probes.facts.gpu.generations import is_model
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_requirements import why_topology_allowed
+from probes.queries.kernel_log import IMPORTER
 from probes.simulation.bandwidth import cuda, perftest_text
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode, program_bytes
 from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest
@@ -116,6 +117,9 @@ def dmabuf_error(tree: Tree, examination: Examination, nic: str) -> int | None:
         return errno.EOPNOTSUPP
     if _denies(examination) or any("dma-buf attach failed" in line for line in tree.kernel_log):
         return _ENOTSUPP
+    # Before 580.65.06 the driver returns no table, which dma_buf_map_attachment calls ENOMEM.
+    if any(words in line for line in tree.kernel_log for words in IMPORTER):
+        return errno.ENOMEM
     return None
 
 

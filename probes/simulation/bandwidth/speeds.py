@@ -182,8 +182,7 @@ def device_of(examination: Examination, nic: str) -> RdmaDevice | None:
 
 
 def _card_of(examination: Examination, gpu: str) -> Gpu | None:
-    gpus = examination.node.gpus
-    return None if isinstance(gpus, Unknown) else next((card for card in gpus.gpus if card.bdf == gpu), None)
+    return next((card for card in examination.node.known_gpus if card.bdf == gpu), None)
 
 
 def beside_job(gbps: float, job_gbps: float, line_gbps: float) -> float:

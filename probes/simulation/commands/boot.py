@@ -15,6 +15,7 @@ from probes.facts.kernel.release import read_cmdline
 from probes.facts.pci.nic_families import EFA, LADDER_DRIVERS, RDMA_MODULE_OF, SLINGSHOT
 from probes.facts.system import services
 from probes.host.protocol import Host
+from probes.queries.kernel_log import IMPORTER
 from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.systemctl import MODULES_LOAD
 from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
@@ -24,7 +25,7 @@ from probes.simulation.node.system.services import stop
 
 _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")
 _BOOT_SECONDS = 20.0
-_AGAIN = ("dma-buf attach failed", "no symbol version for")  # what the kernel says in each boot
+_AGAIN = ("dma-buf attach failed", *IMPORTER, "no symbol version for")  # what the kernel says in each boot
 # Drivers that udev loads by the alias of a device on the bus.
 _BY_DEVICE = (*LADDER_DRIVERS, "nvidia")
 # Loaded by nvidia-modprobe with the first CUDA program, by rdma-core's udev rules, by the cxi driver.

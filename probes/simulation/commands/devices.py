@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
+from probes.facts.pci import config_space
 from probes.facts.pci.functions import DEVICES
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS
 from probes.simulation.commands.command_result import (
@@ -159,12 +160,13 @@ def _values(text: str | None, width: int) -> tuple[tuple[int, int], ...]:
 
 def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
     path = f"{real_path(tree, bdf)}/config"
-    old_content = tree.files.get(path)
-    content = bytearray(old_content if isinstance(old_content, bytes) else b"")
-    offset = access.offset
+    before = tree.files.get(path)
+    before = before if isinstance(before, bytes) else b""
+    content, offset = bytearray(before), access.offset
     if access.capability is not None:
         extended, number = access.capability
-        start = _find(content, extended, number)
+        list_them = config_space.extended_capabilities if extended else config_space.capabilities
+        start = list_them(before).get(number)
         if start is None:
             sort = "Extended capability" if extended else "Capability"
             error = f"Instance #0 of {sort} {number:04x} not found - there are no capabilities with that id."
@@ -183,21 +185,6 @@ def _access(tree: Tree, bdf: str, access: _Access) -> CommandResult:
         offset += access.width
     tree.files[path] = bytes(content)
     return done()
-
-
-def _find(content: bytes | bytearray, extended: bool, number: int) -> int | None:
-    """Return the offset of a capability; None if there is none or the function does not answer."""
-    at = 0x100 if extended else content[0x34] if len(content) > 0x34 else 0
-    seen: set[int] = set()
-    while at and at not in seen and at + 4 <= len(content):
-        seen.add(at)
-        header = int.from_bytes(content[at : at + 4], "little")
-        if header in (0, 0xFFFFFFFF):
-            break
-        if header & (0xFFFF if extended else 0xFF) == number:
-            return at
-        at = header >> 20 if extended else header >> 8 & 0xFF
-    return None
 
 
 # Ports

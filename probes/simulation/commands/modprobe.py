@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.unknown import known
-from probes.facts.kernel.modprobe_config import (
-    MODPROBE_DIRECTORIES,
-    InstallLine,
-    LoadingRules,
-    loaded_by,
-    read_rules,
-)
+from probes.facts.kernel.modprobe_config import InstallLine, LoadingRules, loaded_by, read_rules
 from probes.facts.kernel.modules import LADDER
 from probes.facts.kernel.release import read_cmdline
 from probes.facts.pci.nic_families import RDMA_MODULE_OF
-from probes.host.protocol import Host
 from probes.simulation.commands.command_result import (
     CommandResult,
     Invocation,
@@ -45,12 +38,13 @@ class _Modprobe:
     def __init__(self, call: Invocation, options: Mapping[str, str]) -> None:
         self._tree, self._now = call.tree, call.seconds
         self._options = options
-        self._rules: LoadingRules = read_rules(call.host, read_cmdline(call.host))
+        cmdline = read_cmdline(call.host)
+        self._rules: LoadingRules = read_rules(call.host, cmdline)
         self._softdeps: dict[str, list[str]] = {}
         for pulled, where in self._rules.config.softdeps.items():
             words = where.partition(": softdep ")[2].split()
             self._softdeps.setdefault("".join(words[:1]).replace("-", "_"), []).append(pulled)
-        self._configured = _parameters_in_config(call.host)
+        self._configured = _parameters(known(cmdline, ""), self._rules.config.options)
         self._file_names = self._rules.file_names(LADDER)
         self._names = {file: module for module, file in self._file_names.items()}
         self._index = read_index(call.tree, self._file_names)
@@ -223,29 +217,15 @@ def rmmod(call: Invocation) -> CommandResult:
     return CommandResult(tuple(lines), 1 if lines else 0, 0.1 * len(words))
 
 
-def _parameters_in_config(host: Host) -> dict[str, dict[str, str]]:
-    """Return module -> parameters, also of the command line; of files with one name the first wins."""
-    files: dict[str, str] = {}
-    for directory in MODPROBE_DIRECTORIES:
-        for name in known(host.names(directory), ()):
-            if name.endswith(".conf") and not name.startswith("."):
-                files.setdefault(name, f"{directory}/{name}")
+def _parameters(cmdline: str, options: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return module -> parameters: those of the command line, then the `options` of modprobe.d."""
     found: dict[str, dict[str, str]] = {}
-    for word in known(read_cmdline(host), "").replace('"', "").split():
-        module, dot, option = word.partition(".")
-        if dot and "=" in option:
-            parameter, _, value = option.partition("=")
-            found.setdefault(module.replace("-", "_"), {})[parameter.replace("-", "_")] = value
-    for name in sorted(files):
-        for line in known(host.read(files[name]), "").replace("\\\n", " ").splitlines():
-            words = line.split()
-            if len(words) < 3 or words[0] != "options":
-                continue
-            parameters = found.setdefault(words[1].replace("-", "_"), {})
-            for word in words[2:]:
-                parameter, _, value = word.partition("=")
-                parameters[parameter.replace("-", "_")] = value
-    return found
+    for word in cmdline.replace('"', "").split():
+        name, equals, value = word.partition("=")
+        module, dot, parameter = name.replace("-", "_").partition(".")
+        if dot and equals:
+            found.setdefault(module, {})[parameter] = value
+    return {module: {**found.get(module, {}), **options.get(module, {})} for module in {*found, *options}}
 
 
 COMMANDS = {"modprobe": modprobe, "rmmod": rmmod}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.faults.fault import (
-    ChangeDescription,
     Faults,
     add_file,
     add_link,
     change_fields,
+    described,
     fault,
     remove_path,
 )
@@ -21,20 +19,15 @@ from probes.simulation.node.jobs.processes import (
     JOB,
     add_rank,
     default_libraries,
-    library_directory,
     limits,
     put_in_container,
 )
 from probes.simulation.node.jobs.traffic import scale_job
-from probes.simulation.node.model.description import ClusterDescription, NodeDescription
+from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Tree, log
 from probes.simulation.node.model.workload import changes
-from probes.simulation.node.system.kubernetes import DRIVER, OFED, PEERMEM
 
 _SMALL = str(8 << 20)
-_SLURMD = "/etc/systemd/system/slurmd.service"
-_SLURMD_UNIT = "[Service]\nExecStart=/usr/sbin/slurmd -D\n"
-_LOGIN_LIMITS = "/etc/security/limits.d/zz-hardening.conf"
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 
 _PROGRAMS = tuple(f"/usr/bin/{name}" for name in PERFTEST)
@@ -76,43 +69,6 @@ def _without_peermem(description: NodeDescription) -> NodeDescription:
     return change_fields(driver={"flavor": "proprietary"}, modules={"live": live})(description)
 
 
-def _cluster(cluster: ClusterDescription) -> ChangeDescription:
-    """Put the node into a Kubernetes cluster with NVIDIA's operators, which bring the drivers."""
-    return change_fields(system={"cluster": cluster, "packages": {}, "slurm": ""})
-
-
-_OPERATORS = ClusterDescription(driver="570.124.06", rdma=True, ofed="doca3.5.0-26.07-0.7.0.0-0")
-_WAITING_FOR_MOFED = replace(
-    _OPERATORS,
-    waiting=(PEERMEM, OFED),
-    log=("waiting for mellanox ofed and nvidia drivers to be installed",) * 3,
-)
-_OFED_LOOP = replace(
-    _OPERATORS,
-    waiting=(OFED,),
-    reason="CrashLoopBackOff",
-    log=(
-        "storage modules are loaded for current driver,terminating prior driver reload failure due to"
-        ' UNLOAD_STORAGE_MODULES not set to "true"',
-    ),
-)
-_DRIVER_LOOP = ClusterDescription(
-    driver="560.35.03",
-    waiting=(DRIVER,),
-    reason="CrashLoopBackOff",
-    log=("Could not unload NVIDIA driver kernel modules, driver is in use",),
-)
-
-
-def _driver_container(tree: Tree) -> None:
-    tree.add(f"/run/nvidia/driver/lib/modules/{tree.description.kernel}/modules.dep", "")
-
-
-def _mofed(tree: Tree) -> None:
-    tree.remove("/run/mellanox/drivers/.driver-ready")
-    tree.directory("/run/mellanox/drivers")
-
-
 @FAULTS.fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", finds=())
 def _ssh_over_nic(tree: Tree) -> None:
     nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
@@ -131,33 +87,13 @@ def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
     return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
 
 
-def _library_alone(tree: Tree) -> None:
-    place = library_directory(tree)
-    tree.add(f"{place}/libgdrapi.so.2.5", "")
-    tree.link(f"{place}/libgdrapi.so.2", "libgdrapi.so.2.5")
-
-
-_OTHER_PROGRAMS = ("perftest-missing", "perftest-without-cuda", "perftest-without-dmabuf")
-
 # fmt: off
+FAULTS += described("environment", _without_peermem, _no_gdrdrv)
 FAULTS += (
-    fault("memlock-scheduler", "slurmd limits how much memory jobs can lock",
-          add_file(_SLURMD, _SLURMD_UNIT)),
-    fault("memlock-login", "Login sessions can lock only 64 MiB of memory",
-          add_file(_LOGIN_LIMITS, "* - memlock 65536\n")),
     fault("memlock-shell", "This shell can lock only 8 MiB of memory",
           add_file("/proc/40000/limits", limits(_SMALL, _SMALL))),
-    fault("dev-infiniband-missing", "/dev/infiniband is missing", remove_path("/dev/infiniband")),
-    fault("dev-infiniband-incomplete", "The device file of one NIC is missing",
-          remove_path("/dev/infiniband/uverbs9"), excludes=("dev-infiniband-missing",)),
-    fault("dev-infiniband-denied", "This user cannot open the device file of one NIC",
-          lambda tree: tree.denied.add("/dev/infiniband/uverbs1"), excludes=("dev-infiniband-missing",)),
-    fault("dev-nvidia-missing", "/dev/nvidia1 is missing", remove_path("/dev/nvidia1")),
-    fault("k8s-rdma-not-enabled", "A driver container without nvidia_peermem or DMA-BUF",
-          _driver_container, change_description=_without_peermem, on="bare-roce"),
-    fault("k8s-peermem-ctr-crashloop", "The driver container has no module files",
-          lambda tree: tree.directory("/run/nvidia/driver/lib/modules"),
-          change_description=_cluster(_DRIVER_LOOP), on="pcie-l40s"),
+    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
+          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
     fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory",
           lambda tree: add_rank(tree, 44000), add_file("/proc/44000/limits", limits(_SMALL, _SMALL))),
     fault("memlock-container-runtime", "containerd limits how much memory a job can lock",
@@ -169,32 +105,9 @@ FAULTS += (
     fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files",
           lambda tree: add_rank(tree, 44001), remove_path("/proc/44001/root/dev", "/proc/44001/fd"),
           add_link("/proc/44001/fd/3", "/dev/nvidia0")),
-    fault("k8s-operators", "The GPU Operator and the Network Operator installed both drivers",
-          _driver_container, remove_path("/usr/bin/ofed_info", "/var/lib/dkms"),
-          change_description=_cluster(_OPERATORS), finds=()),
-    fault("k8s-waiting-for-mofed", "The MOFED container is not ready",
-          _mofed, _driver_container, remove_path("/var/lib/dkms"),
-          change_description=_cluster(_WAITING_FOR_MOFED)),
-    fault("k8s-mofed-storage-modules", "Storage modules block the MOFED container",
-          _mofed, lambda tree: tree.live_modules.append("rpcrdma"), change_description=_cluster(_OFED_LOOP)),
     fault("perftest-without-cuda", "perftest is built without CUDA",
-          *(add_file(path, b"\x7fELF\0ibv_reg_mr\0") for path in _PROGRAMS), excludes=_OTHER_PROGRAMS[::2]),
+          *(add_file(path, b"\x7fELF\0ibv_reg_mr\0") for path in _PROGRAMS)),
     fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
-          *(add_file(path, b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0") for path in _PROGRAMS),
-          excludes=_OTHER_PROGRAMS[:2]),
-    fault("libcuda-link-missing", "The symlink libcuda.so is missing",
-          lambda tree: tree.remove(f"{library_directory(tree)}/libcuda.so"), excludes=_OTHER_PROGRAMS),
-    fault("libibverbs-missing", "The libibverbs provider for these NICs is not installed",
-          lambda tree: tree.remove(f"{library_directory(tree)}/libmlx5.so.1")),
-    fault("gdrdrv-device-missing", "/dev/gdrdrv is missing",
-          remove_path("/dev/gdrdrv"), excludes=("gdrdrv-missing",)),
-    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
-          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
-    fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS),
-          excludes=_OTHER_PROGRAMS[1:]),
-    fault("rdma-core-without-dmabuf", "An old libibverbs is installed in /usr/local/lib",
-          add_file(f"/usr/local/lib/{_OLD_VERBS}", ""),
-          add_link("/usr/local/lib/libibverbs.so.1", _OLD_VERBS)),
-    fault("gdrdrv-missing", "GDRCopy is installed without its driver gdrdrv",
-          _library_alone, change_description=_no_gdrdrv),
+          *(add_file(path, b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0") for path in _PROGRAMS)),
+    fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS)),
 )

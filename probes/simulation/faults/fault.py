@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
-from dataclasses import is_dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any, Concatenate, ParamSpec
 
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.facts.rdma.devices import EMPTY_GID
-from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.node.jobs.processes import library_directory
+from probes.simulation.node.model.description import NodeDescription, with_fields
 from probes.simulation.node.model.tree import Content, Tree, log
 from probes.simulation.node.modules.loading import refuse_module, remove_modules
-from probes.simulation.node.modules.modules import modinfo_of, set_modinfo
+from probes.simulation.node.modules.modules import modinfo_of, remove_module_file, set_modinfo
+from probes.simulation.node.system.services import stop
 
 Given = ParamSpec("Given")
 ChangeTree = Callable[[Tree], object]  # what it returns does not matter
@@ -41,8 +45,7 @@ def as_change(function: Callable[Concatenate[Tree, Given], object]) -> Callable[
 
 # What rows of a table need; `unloaded` names dependent modules first.
 add_file, add_link = as_change(Tree.add), as_change(Tree.link)
-logged, unloaded, refused = as_change(log), as_change(remove_modules), as_change(refuse_module)
-set_module_field = as_change(set_modinfo)
+unloaded, refused = as_change(remove_modules), as_change(refuse_module)
 
 
 def remove_path(*paths: str) -> ChangeTree:
@@ -73,16 +76,7 @@ def empty_gid(tree: Tree, port: str, index: int) -> None:
 
 def change_fields(**fields: Any) -> ChangeDescription:
     """Return a change of fields; a dict has the fields of a part, as `driver={"flavor": "proprietary"}`."""
-
-    def change(description: NodeDescription) -> NodeDescription:
-        parts = {name: getattr(description, name) for name in fields}
-        changed = {
-            name: replace(parts[name], **value) if is_dataclass(parts[name]) else value
-            for name, value in fields.items()
-        }
-        return replace(description, **changed)
-
-    return change
+    return lambda description: with_fields(description, fields)
 
 
 def change_devices(change: Callable[[str], str | None]) -> ChangeDescription:
@@ -99,11 +93,6 @@ def change_devices(change: Callable[[str], str | None]) -> ChangeDescription:
             for root in description.root
         ),
     )
-
-
-def append_to_cmdline(words: str) -> ChangeDescription:
-    """Return a change that adds words to the kernel command line."""
-    return lambda description: replace(description, cmdline=f"{description.cmdline} {words}")
 
 
 def state_of(tree: Tree) -> dict[str, object]:
@@ -152,3 +141,91 @@ class Faults(list[Fault]):
             return change_tree
 
         return add
+
+
+def _names(tree: Tree) -> dict[str, str]:
+    """Return what {kernel}, {libraries} and a device such as {GPU0} or {mlx5_0} stand for: of those, BDFs."""
+    devices = {f"GPU{number}": gpu.bdf for number, gpu in enumerate(tree.gpus)}
+    devices |= {nic.name: nic.bdf for nic in tree.nics}
+    return {"kernel": tree.description.kernel, "libraries": library_directory(tree), **devices}
+
+
+@as_change
+def _add_files(tree: Tree, files: Mapping[str, Content]) -> None:
+    for path, content in files.items():
+        tree.add(path.format_map(_names(tree)), content)
+
+
+@as_change
+def _add_links(tree: Tree, links: Mapping[str, str]) -> None:
+    for path, target in links.items():
+        tree.link(path.format_map(_names(tree)), target)
+
+
+@as_change
+def _log_lines(tree: Tree, lines: list[Any]) -> None:
+    """Log lines; one that is not a text alone has its moment and its level, too."""
+    for text, *when in ([line] if isinstance(line, str) else line for line in lines):
+        log(tree, text.format_map(_names(tree)), *when)
+
+
+@as_change
+def _set_modinfo(tree: Tree, modules: Mapping[str, Mapping[str, str]]) -> None:
+    for name, fields in modules.items():
+        for field in fields.items():
+            set_modinfo(tree, name, *field)
+
+
+# What the keys of a fault in a TOML file do; a file has further ones in the module of its name.
+_CHANGES: dict[str, Callable[..., ChangeTree]] = {
+    "files": _add_files,
+    "links": _add_links,
+    "directories": lambda paths: lambda tree: [*map(tree.directory, paths)],
+    "remove": lambda paths: lambda tree: [tree.remove(path.format_map(_names(tree))) for path in paths],
+    "deny": lambda path: lambda tree: tree.denied.add(path),
+    "log": _log_lines,
+    "unload": lambda names: unloaded(*names),
+    "modinfo": _set_modinfo,
+    "not_on_disk": lambda name: lambda tree: remove_module_file(tree, name),
+    "loaded": lambda name: lambda tree: tree.live_modules.append(name),
+    "journal": lambda messages: lambda tree: tree.journal.update(messages),
+    "stop": lambda service: lambda tree: stop(tree, *service),
+}
+
+
+def described(
+    area: str, *descriptions: ChangeDescription, **own: Callable[..., ChangeTree]
+) -> Iterator[Fault]:
+    """Yield the faults in AREA.toml, by name. Each has the options of `fault`, and what it changes, in order.
+
+    `description`: fields of the node's description; `devices`: others in place of devices, "" removes one;
+    `cmdline`: words that the kernel's command line gains; `node`: the name of one of `descriptions`, without
+    an underscore, which changes the description first. Every other key names a function in _CHANGES or
+    `own`, which makes a change of the tree of the value.
+    """
+    named = {function.__name__.lstrip("_"): function for function in descriptions}
+    named[""] = lambda node: node
+    for name, row in read_toml(__package__, f"{area}.toml").items():
+        summary, fields = row.pop("summary"), row.pop("description", {})
+        devices, words = row.pop("devices", {}), row.pop("cmdline", "")
+        first = named[row.pop("node", "")]
+        options = {key: row.pop(key) for key in ("on", "finds", "excludes") if key in row}
+        changes = ((_CHANGES | own)[key](value) for key, value in row.items())
+        description = partial(_changed, first, fields, devices, words)
+        yield fault(name, summary, *changes, change_description=description, **options)
+
+
+def _changed(
+    first: ChangeDescription,
+    fields: Mapping[str, Any],
+    devices: Mapping[str, str],
+    words: str,
+    node: NodeDescription,
+) -> NodeDescription:
+    changed: NodeDescription = with_fields(first(node), fields)
+    if devices:
+        by_name = change_devices(lambda device: devices.get(device.partition(" ")[2], device) or None)
+        changed = change_devices(lambda device: devices.get(device, device))(by_name(changed))
+        roots = (root for root in changed.root if root.switch or root.ports or root.flat)
+        changed = replace(changed, root=tuple(roots))
+    return replace(changed, cmdline=f"{changed.cmdline} {words}") if words else changed

@@ -61,15 +61,9 @@ def rank_on(tree: Tree, number: int) -> Program | None:
     return connected[(number + tree.seed) % len(connected)] if connected else None
 
 
-def _of_rank(number: int, change: Callable[[Tree, Program], None]) -> ChangeTree:
+def _of_rank(number: int, change: Callable[[Tree, Program], object]) -> ChangeTree:
     """Return a change of a rank, on nodes with a job."""
-
-    def change_tree(tree: Tree) -> None:
-        rank = rank_on(tree, number)
-        if rank is not None:
-            change(tree, rank)
-
-    return change_tree
+    return lambda tree: change(tree, rank) if (rank := rank_on(tree, number)) else None
 
 
 def nic_of(tree: Tree, program: Program) -> PlacedNic:

@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import VERBS_MODULES
-from probes.simulation.faults.fault import (
-    ChangeDescription,
-    Faults,
-    add_file,
-    append_to_cmdline,
-    fault,
-    refused,
-    remove_path,
-    set_module_field,
-    unloaded,
-)
-from probes.simulation.node.model.description import NodeDescription
+from probes.simulation.faults.fault import Faults, described, fault, refused, unloaded
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import KEY_REJECTED, remove_modules
 from probes.simulation.node.modules.modules import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
@@ -26,9 +13,6 @@ from probes.simulation.node.system.software import remove_products
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = (*VERBS_MODULES, "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
-
-# Faults that remove the module's file hide faults in that file.
-NO_FILE = ("peermem-not-on-disk", "peermem-not-on-disk-other-kernel", "peermem-not-on-disk-old-driver")
 
 FAULTS = Faults()
 
@@ -71,78 +55,16 @@ def _other_architecture(tree: Tree) -> None:
         set_modinfo(tree, name, "vermagic", other)
 
 
-# fmt: off
-FAULTS += (
-    # These leave hardly anything to check, so they are not combined with others.
-    fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", unloaded(*_RDMA), on="pcie-l40s"),
-    fault("mlx5-core-not-loaded", "mlx5_core, the NIC driver, is not loaded",
-          unloaded("mlx5_ib", "mlx5_core"), on="pcie-l40s"),
-    fault("mlx5-ib-not-loaded", "mlx5_ib, the RDMA driver of the NICs, is not loaded",
-          unloaded("mlx5_ib"), on="pcie-l40s"),
-    fault("ib-uverbs-not-loaded", "ib_uverbs is not loaded, so no program can use RDMA",
-          unloaded("mlx5_ib", "efa", "ib_uverbs"), on="pcie-l40s"),
-    fault("nvidia-not-loaded", "The NVIDIA driver is not loaded", unloaded(*_OF_DRIVER), on="pcie-l40s"),
-    fault("nvidia-uvm-not-loaded", "nvidia_uvm is not loaded, so CUDA does not start",
-          unloaded("nvidia_uvm")),
-    fault("module-blacklisted", "modprobe.d blacklists nvidia-peermem",
-          add_file("/etc/modprobe.d/blacklist-gdr.conf", "# hardening\nblacklist nvidia-peermem\n"),
-          excludes=("module-blacklisted-cmdline",)),
-    fault("module-blacklisted-cmdline", "The kernel command line blocks nvidia_peermem",
-          unloaded(PEERMEM), change_description=append_to_cmdline(f"module_blacklist={PEERMEM}")),
-    fault("kernel-forbids-modules-disabled", "kernel.modules_disabled is 1",
-          add_file("/proc/sys/kernel/modules_disabled", "1\n")),
-    fault("initramfs-stale", "The loaded mlx5_core is an old copy from the initramfs",
-          set_module_field("mlx5_core", "srcversion", "51A01A7E51A01A7E51A01A7E")),
-    fault("module-blacklisted-install", "modprobe.d runs /bin/false instead of loading nvidia-peermem",
-          unloaded(PEERMEM),
-          add_file("/etc/modprobe.d/disable-peermem.conf", "install nvidia-peermem /bin/false\n")),
-    fault("kernel-forbids-modules-lockdown", "Kernel lockdown keeps nvidia_peermem from loading",
-          unloaded(PEERMEM),
-          add_file("/sys/kernel/security/lockdown", "none [integrity] confidentiality\n"), excludes=NO_FILE),
-    fault("secure-boot-unsigned", "The kernel enforces module signatures, and nvidia_peermem is unsigned",
-          unloaded(PEERMEM), add_file("/sys/module/module/parameters/sig_enforce", "Y\n"), excludes=NO_FILE),
-    fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
-          refused(PEERMEM, KEY_REJECTED, 14.2)),
-    fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
-          unloaded(PEERMEM), lambda tree: set_modinfo(
-              tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions"),
-          excludes=NO_FILE),
-    fault("dkms-build-failed", "DKMS failed to build OFED", remove_path("/var/lib/dkms/mlnx-ofed-kernel"),
-          add_file("/var/lib/dkms/mlnx-ofed-kernel/24.10/build/make.log",
-                   "fatal error: linux/version.h: No such file or directory\n")),
-    fault("module-file-unusable", "The NVIDIA driver's module file is damaged",
-          unloaded(*_OF_DRIVER), lambda tree: modinfo_of(tree).files.pop("nvidia", None), on="pcie-l40s"),
-    fault("modules-index-missing",
-          "The kernel's module index is missing, and the NVIDIA driver is not loaded", unloaded(*_OF_DRIVER),
-          lambda tree: tree.remove(f"/lib/modules/{tree.description.kernel}/modules.dep"), on="pcie-l40s"),
-    fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",
-          _built_for_other_kernel, finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"), on="pcie-l40s"),
-    fault("driver-half-updated", "The NVIDIA driver on disk is newer than the loaded driver",
-          _half_updated, finds=("driver-half-updated", "driver-upgrade-blocked")),
-    fault("module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture",
-          _other_architecture, on="pcie-l40s"),
-)
-# fmt: on
-
 # From those that use others to those that are used.
 _DRIVER_MODULES = (
     *("nvidia_fs", "gdrdrv", "efa_nv_peermem", "nvidia_peermem"),
     *("nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia"),
 )
 _DRIVER_FILES = ("/proc/driver/nvidia", "/dev/nvidia", "/etc/modules-load.d/nvidia")
-_WITHOUT_SETUP = ("nvidia-not-loaded", "perftest-missing")
-
-# After the word in the fault's name: ID, VERSION_ID and PRETTY_NAME of os-release, and a kernel of it.
-_DISTRIBUTIONS = {
-    "debian": ("debian", "13", "Debian GNU/Linux 13 (trixie)", "6.12.48+deb13-amd64"),
-    "sles": ("sles", "15.6", "SUSE Linux Enterprise Server 15 SP6", "6.4.0-150600.23.38-default"),
-    "azure-linux": ("azurelinux", "3.0", "Microsoft Azure Linux 3.0", "6.6.96.2-2.azl3"),
-    "talos": ("talos", "v1.13.0", "Talos (v1.13.0)", "6.18.5-talos"),
-    "openshift": ("rhcos", "4.18", "Red Hat Enterprise Linux CoreOS 418", "5.14.0-427.40.1.el9_4.x86_64"),
-}
 
 
 def _nothing_installed(tree: Tree) -> None:
+    """Leave only the distribution, and nothing of NVIDIA's."""
     from probes.simulation.commands.boot import end_programs
 
     end_programs(tree)
@@ -155,24 +77,23 @@ def _nothing_installed(tree: Tree) -> None:
         tree.remove(path)
 
 
-def _on_distribution(name: str) -> ChangeDescription:
-    id_, version, pretty, kernel = _DISTRIBUTIONS[name]
-
-    def change(node: NodeDescription) -> NodeDescription:
-        system = replace(node.system, id=id_, version=version, like="", older_kernel="", packages={})
-        system = replace(system, boot="grub-bls" if name == "openshift" else "grub")
-        return replace(node, distribution=pretty, kernel=kernel, system=system)
-
-    return change
-
-
-_NOTHING = "Nothing is installed yet"
-# Only the distribution is installed, and nothing of NVIDIA's.
-NEW_NODES = Faults([
-    fault("new-node", f"{_NOTHING}: no NVIDIA driver, no Fabric Manager, no benchmark tools",
-          _nothing_installed, finds=_WITHOUT_SETUP),
-    *(fault(f"new-node-{name}", f"{_NOTHING}, on {row[2]}", _nothing_installed,
-            change_description=_on_distribution(name), finds=_WITHOUT_SETUP, on="pcie-l40s")
-      for name, row in _DISTRIBUTIONS.items()),
-])  # fmt: skip
-FAULTS += NEW_NODES
+# fmt: off
+FAULTS += described("modules", nothing_installed=lambda _: _nothing_installed)
+FAULTS += (
+    fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", unloaded(*_RDMA), on="pcie-l40s"),
+    fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
+          refused(PEERMEM, KEY_REJECTED, 14.2)),
+    fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
+          unloaded(PEERMEM), lambda tree: set_modinfo(
+              tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")),
+    fault("module-file-unusable", "The NVIDIA driver's module file is damaged",
+          unloaded(*_OF_DRIVER), lambda tree: modinfo_of(tree).files.pop("nvidia", None), on="pcie-l40s"),
+    fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",
+          _built_for_other_kernel, finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"), on="pcie-l40s"),
+    fault("driver-half-updated", "The NVIDIA driver on disk is newer than the loaded driver",
+          _half_updated, finds=("driver-half-updated", "driver-upgrade-blocked")),
+    fault("module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture",
+          _other_architecture, on="pcie-l40s"),
+)
+# fmt: on
+NEW_NODES = [fault for fault in FAULTS if fault.name.startswith("new-node")]

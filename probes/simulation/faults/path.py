@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
@@ -16,13 +16,12 @@ from probes.simulation.faults.fault import (
     as_change,
     change_devices,
     change_fields,
+    described,
     fault,
     refused,
-    remove_path,
-    set_module_field,
     unloaded,
 )
-from probes.simulation.faults.modules import NO_FILE, other_kernel, take_driver_from_disk
+from probes.simulation.faults.modules import other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
@@ -39,9 +38,8 @@ from probes.simulation.node.modules.modules import (
     symvers,
     version_table,
 )
-from probes.simulation.node.system.services import WANTS, stop
+from probes.simulation.node.system.services import WANTS
 
-_NOT_INSERTED = "Failed to insert module 'nvidia_peermem': Unknown symbol in module"
 _OPTIONS = "/etc/modprobe.d/nvidia-peermem.conf"
 _PARAMETERS = "/sys/module/nvidia_peermem/parameters"
 _UNKNOWN_SYMBOL = Refusal(
@@ -50,7 +48,7 @@ _UNKNOWN_SYMBOL = Refusal(
 )
 _SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
 
-FAULTS, _UNLOADED = Faults(), Faults()
+FAULTS = Faults()
 _UNLOAD = unloaded(PEERMEM)
 _NOT_ON_DISK = (_UNLOAD, as_change(remove_module_file)(PEERMEM))
 
@@ -69,7 +67,7 @@ def _without_symbols(tree: Tree) -> None:
     set_modinfo(tree, PEERMEM, "depends", "nvidia")
 
 
-@_UNLOADED.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
+@FAULTS.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
 def _symbol_of_other_ofed(tree: Tree) -> None:
     refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, PEER_MEMORY_SYMBOL), 15.1)
     table, path = version_table(tree), modinfo_fields(tree, PEERMEM).get("filename", "")
@@ -93,14 +91,15 @@ def _inbox_core(tree: Tree) -> None:
 
 
 @as_change
-def peermem_parameter(tree: Tree, name: str, value: str) -> None:
-    """Load nvidia_peermem with a parameter, now and at the next boot."""
-    tree.add(_OPTIONS, f"options nvidia-peermem {name}={value}\n")
-    tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
+def _set_parameters(tree: Tree, parameters: Mapping[str, str]) -> None:
+    """Load nvidia_peermem with parameters, now and at the next boot."""
+    for name, value in parameters.items():
+        tree.add(_OPTIONS, f"options nvidia-peermem {name}={value}\n")
+        tree.add(f"{_PARAMETERS}/{name}", f"{value}\n")
 
 
 @as_change
-def ofed(tree: Tree, release: str) -> None:
+def _install_ofed(tree: Tree, release: str) -> None:
     """Install another release of OFED."""
     tree.commands["ofed_info"] = lambda argv, seconds: f"{release}:\n"
 
@@ -152,88 +151,12 @@ def _flood(tree: Tree) -> None:
         log(tree, text, 900.0 + number, 3)
 
 
-# fmt: off
-_UNLOADED += (
-    fault("peermem-built-without-symbols", "nvidia_peermem was built without the peer-memory symbols",
-          _UNLOAD, _without_symbols, excludes=NO_FILE),
-    fault("boot-load-race", "systemd-modules-load failed to load nvidia_peermem at boot",
-          _UNLOAD, lambda tree: stop(tree, "systemd-modules-load", "failed"),
-          lambda tree: tree.journal.update({"systemd-modules-load": [_NOT_INSERTED]}),
-          excludes=(*NO_FILE, "no-gdr-path")),
-    fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only",
-          *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
-                                               f"{module_path(tree.description, PEERMEM)}:\n")),
-    fault("peermem-symbol-version-mismatch-nvidia", "nvidia_peermem on disk is from another driver version",
-          _UNLOAD, set_module_field(PEERMEM, "version", "565.57.01"), excludes=NO_FILE),
-    fault("peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs",
-          refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
-    fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem",
-          _UNLOAD, add_file(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n"),
-          lambda tree: insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)),
-    fault("peermem-not-loaded", "nvidia_peermem is installed, but not loaded", _UNLOAD, excludes=NO_FILE),
-    fault("peermem-not-on-disk", "nvidia_peermem is not installed",
-          *_NOT_ON_DISK, excludes=("peermem-not-on-disk-other-kernel",)),
-    fault("peermem-lost-after-driver-update", "nvidia_peermem was loaded at boot and has since been unloaded",
-          _UNLOAD, excludes=(*NO_FILE, "no-gdr-path", "boot-load-race", "module-blacklisted",
-                             "module-blacklisted-install", "module-blacklisted-cmdline",
-                             "kernel-forbids-modules-disabled", "peermem-built-without-symbols")),
-)
-# Faults that unload nvidia_peermem hide faults of the loaded module.
-GONE = frozenset(fault.name for fault in _UNLOADED) | {
-    "no-gdr-path", "module-blacklisted-install", "module-blacklisted-cmdline",
-    "kernel-forbids-modules-lockdown", "secure-boot-unsigned", "secure-boot-key-rejected",
-    "module-wrong-vermagic",
-}
-
-FAULTS += _UNLOADED
-FAULTS += (
-    fault("peermem-not-on-disk-old-driver", "NVIDIA driver 460, which has no nvidia_peermem",
-          *_NOT_ON_DISK, change_description=change_fields(driver={"version": "460.106.00", "cuda": "11.2"}),
-          on="dgx-a100"),
-    fault("peermem-parameter-wrong", "nvidia_peermem runs with peerdirect_support=1",
-          peermem_parameter("peerdirect_support", "1"), excludes=GONE),
-    fault("peermem-parameter-persistent-off", "nvidia_peermem runs with persistent_api_support=0",
-          peermem_parameter("persistent_api_support", "0"), excludes=GONE),
-    # With another OFED, with the old module, or with no word for the boot, others' faults look different.
-    fault("peermem-parameter-legacy-ofed", "MLNX_OFED 4.9, which needs peerdirect_support=1",
-          ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), on="dgx-a100"),
-    fault("peermem-lock-inversion", "MLNX_OFED 5.2, which can deadlock with nvidia_peermem",
-          ofed("MLNX_OFED_LINUX-5.2-2.2.0.0"), on="dgx-a100"),
-    fault("peermem-not-persistent", "Nothing will load nvidia_peermem at the next boot",
-          add_file("/etc/modules-load.d/nvidia.conf", "# none\n"), on="dgx-a100"),
-    fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
-          _old_module, on="dgx-a100"),
-    fault("peermem-not-on-disk-container", "The NVIDIA driver runs from a container without nvidia_peermem",
-          _UNLOAD, take_driver_from_disk, on="dgx-a100"),
-    # The modules are exchanged while no job runs: a job would hold either of them.
-    fault("nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem",
-          _end_all_programs, _UNLOAD, _old_module, on="dgx-a100"),
-    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot",
-          _old_package, add_link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")),
-    fault("ofed-replaced-under-peermem", "OFED was upgraded after nvidia_peermem was built and loaded",
-          _ofed_replaced, finds=("peermem-symbol-version-mismatch",), on="dgx-a100", excludes=NO_FILE),
-    fault("inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed",
-          _inbox_core),
-    fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
-          _unneeded, on="pcie-l40s"),
-)
-# fmt: on
-
-
 def _without_either(description: NodeDescription) -> NodeDescription:
     live = tuple(name for name in description.modules.live if name != PEERMEM)
     on_disk = (*description.modules.on_disk, PEERMEM)
     return change_fields(
         driver={"flavor": "proprietary"}, modules={"live": live, "on_disk": on_disk}, gpudirect={"regions": 0}
     )(description)
-
-
-_NCCL = "/usr/lib/x86_64-linux-gnu/libnccl.so.2"
-_PROPRIETARY = change_fields(driver={"flavor": "proprietary"})
-_WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
-_DRIVER_510 = change_fields(driver={"version": "510.108.03", "cuda": "11.6"})
-_VOLTA = change_fields(gpu={"name": "Tesla V100-SXM2-32GB", "id": "10de:1db5", "capability": (7, 0)})
-_KERNEL_OF_RHEL_8 = change_fields(gpudirect={"dmabuf": False}, kernel="4.18.0-553.16.1.el8_10.x86_64")
 
 
 def _driver_580(description: NodeDescription) -> NodeDescription:
@@ -259,12 +182,12 @@ def _connectx_3(description: NodeDescription) -> NodeDescription:
     )(change_devices(lambda device: device.replace(" mlx5_", " mlx4_"))(description))
 
 
-_LAST_OFED = (ofed("MLNX_OFED_LINUX-4.9-7.1.0.0"), peermem_parameter("peerdirect_support", "1"))
-
-
-@as_change
-def _refused(tree: Tree, text: str) -> None:
-    log(tree, f"NVRM: dma-buf attach failed: {text}", 612.4, 3)
+def _refuse_importer(tree: Tree) -> None:
+    """Log what this driver writes when a NIC driver attaches without peer-to-peer support (nv-dmabuf.c)."""
+    if tree.description.driver.numbers < (580, 65, 6):
+        log(tree, "NVRM: failed to map dynamic attachment with no P2P support", 612.4, 3)
+    else:
+        log(tree, "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page", 612.4, 3)
 
 
 def _dma_unbound(tree: Tree) -> None:
@@ -272,64 +195,48 @@ def _dma_unbound(tree: Tree) -> None:
         tree.add(f"{path}/uevent", tree.text(f"{path}/uevent").replace("DRIVER=mlx5_ib\n", ""))
 
 
-def _unless_dma(device: str) -> str | None:
+def _without_dma(description: NodeDescription) -> NodeDescription:
     """Leave out the DMA functions, as a hypervisor or firmware may."""
-    return None if device.startswith("dma ") else device
+    return change_devices(lambda device: None if device.startswith("dma ") else device)(description)
 
 
 # fmt: off
+FAULTS += described(
+    "path", _without_either, _driver_580, _connectx_3, _without_dma,
+    ofed=_install_ofed, peermem_parameter=_set_parameters,
+)
 FAULTS += (
-    fault("no-gdr-path", "No GPUDirect RDMA: proprietary driver without nvidia_peermem",
-          change_description=_without_either),
-    fault("dmabuf-needs-open-module", "Proprietary NVIDIA kernel modules: no DMA-BUF",
-          change_description=_PROPRIETARY),
-    fault("dmabuf-gpu-too-old", "V100 GPUs, too old for DMA-BUF", change_description=_VOLTA, on="dgx-a100"),
-    fault("dmabuf-driver-too-old", "NVIDIA driver 510, too old for DMA-BUF",
-          change_description=_DRIVER_510, on="dgx-a100"),
-    fault("dmabuf-kernel-too-old", "RHEL 8's kernel without OFED, too old for DMA-BUF",
-          change_description=_KERNEL_OF_RHEL_8, on="pcie-l40s"),
-    fault("dmabuf-kernel-config", "A kernel built without DMA-BUF",
-          lambda tree: tree.add(f"/boot/config-{tree.description.kernel}", "CONFIG_MODULES=y\n# end\n"),
-          change_description=_WITHOUT_DMABUF, on="pcie-l40s"),
-    fault("dmabuf-nic-driver-lacks-support", "One NIC (mlx5_6) refuses DMA-BUF",
-          change_description=change_fields(gpudirect={"refusing": ("mlx5_6",)})),
-    fault("nic-connectx-3", "ConnectX-3 NICs with the last OFED that supports them",
-          *_LAST_OFED, change_description=_connectx_3,
-          finds=("dmabuf-nic-driver-lacks-support",), on="dgx-a100"),
-    fault("p2p-topology-refused", "The driver denies a NIC access to GPU memory because of the chipset",
-          _refused("PCI topology not supported for dma-buf"), change_description=_driver_580, on="pcie-l40s"),
-    fault("p2p-topology-refused-force-pcie", "The driver refuses the direct PCIe path between GPU and NIC",
-          _refused("topology not supported for mapping type FORCE_PCIE"), on="gb200"),
+    fault("peermem-built-without-symbols", "nvidia_peermem was built without the peer-memory symbols",
+          _UNLOAD, _without_symbols),
+    fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only",
+          *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
+                                               f"{module_path(tree.description, PEERMEM)}:\n")),
+    fault("peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs",
+          refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
+    fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem",
+          _UNLOAD, add_file(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n"),
+          lambda tree: insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)),
+    fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
+          _old_module, on="dgx-a100"),
+    fault("peermem-not-on-disk-container", "The NVIDIA driver runs from a container without nvidia_peermem",
+          _UNLOAD, take_driver_from_disk, on="dgx-a100"),
+    # The modules are exchanged while no job runs: a job would hold either of them.
+    fault("nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem",
+          _end_all_programs, _UNLOAD, _old_module, on="dgx-a100"),
+    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot",
+          _old_package, add_link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")),
+    fault("ofed-replaced-under-peermem", "OFED was upgraded after nvidia_peermem was built and loaded",
+          _ofed_replaced, finds=("peermem-symbol-version-mismatch",), on="dgx-a100"),
+    fault("inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed",
+          _inbox_core),
+    fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
+          _unneeded, on="pcie-l40s"),
     fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
-          _refused("importer unable to handle MMIO without struct page"),
-          change_description=_driver_580, on="bare-roce"),
-    fault("data-direct-old-rdma-core", "rdma-core 50, whose libmlx5 cannot use Data Direct",
-          change_description=change_fields(rdma_core=50), finds=("data-direct-unavailable",), on="gb300"),
-    fault("data-direct-hidden", "The NICs' DMA functions (Data Direct) are not on the PCI bus",
-          change_description=change_devices(_unless_dma), finds=("data-direct-unavailable",), on="gb300"),
-    fault("dmabuf-kernel-without-odp",
-          "The kernel was built without on-demand paging, so no NIC supports DMA-BUF",
-          lambda tree: tree.add(f"/boot/config-{tree.description.kernel}",
-                                "CONFIG_DMA_SHARED_BUFFER=y\nCONFIG_INFINIBAND_USER_MEM=y\n# end\n"),
-          change_description=_WITHOUT_DMABUF, finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s"),
-    fault("mlx4-ib-not-loaded", "ConnectX-3 NICs without mlx4_ib",
-          *_LAST_OFED, unloaded("mlx4_ib"), change_description=_connectx_3, on="dgx-a100"),
-    fault("mlx4-core-not-loaded", "ConnectX-3 NICs without mlx4_core and mlx4_ib",
-          *_LAST_OFED, unloaded("mlx4_ib", "mlx4_core"), change_description=_connectx_3,
-          on="dgx-a100"),
-    fault("p2p-topology-refused-override",
-          "The driver option GrdmaPciTopoCheckOverride=2 denies GPU memory to NICs",
-          add_file("/etc/modprobe.d/nvidia-options.conf",
-                   "options nvidia NVreg_GrdmaPciTopoCheckOverride=2\n"),
-          add_file("/proc/driver/nvidia/params", 'RegistryDwords: ""\nGrdmaPciTopoCheckOverride: 2\n'),
-          change_description=_driver_580, on="pcie-l40s"),
+          _refuse_importer, on="bare-roce"),
     fault("path-contradicts-node", "The driver's version file says proprietary, and jobs use DMA-BUF",
           lambda tree: tree.add(DRIVER_VERSION, tree.text(DRIVER_VERSION).replace(
               "Open Kernel Module for x86_64", "x86_64 Kernel Module")),
           finds=("path-contradicts-node", "dmabuf-needs-open-module"), on="bare-roce"),
-    fault("memory-peers-missing-old-nccl", "NCCL 2.21, which cannot see nvidia_peermem on this kernel",
-          remove_path(_NCCL), add_file(f"{_NCCL}.21.5", ""), add_link(_NCCL, "libnccl.so.2.21.5"),
-          change_description=_PROPRIETARY, excludes=GONE),
     fault("data-direct-unavailable",
           "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
           _dma_unbound, on="gb300"),

@@ -72,6 +72,12 @@ def test_each_errno_of_a_dma_buf_has_its_sentence(number: int, word: str) -> Non
     assert word in dmabuf_error(number, TRIAL.bdf, "mlx5_0", NODE)
 
 
+def test_no_memory_of_an_older_driver_may_be_its_refusal() -> None:
+    newer = examine(SimulatedHost("hgx-b200", clock=SteppedClock()))
+    assert "the GPU driver refused" in dmabuf_error(12, TRIAL.bdf, "mlx5_0", NODE)
+    assert "the GPU driver refused" not in dmabuf_error(12, TRIAL.bdf, "mlx5_0", newer)
+
+
 def test_not_supported_says_whether_the_nic_driver_knows_dma_buf_at_all() -> None:
     other = examine(SimulatedHost("hgx-h100+dmabuf-nic-driver-lacks-support", clock=SteppedClock()))
     assert "knows DMA-BUF" in dmabuf_error(95, TRIAL.bdf, "mlx5_6", NODE)

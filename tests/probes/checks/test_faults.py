@@ -101,7 +101,7 @@ def test_names_in_a_fault_exist() -> None:
         assert not missing, f"{place_of_fault(name)}: excludes {sorted(missing)}, which are no faults"
         assert fault.on in SIMULATED_NAMES, f"{place_of_fault(name)}: there is no node {fault.on}"
     missing = {name for hidden in HIDES.values() for name in hidden} - set(FAULTS)
-    assert not missing, f"HIDES in probes/simulation/faults/catalogue.py: there is no fault {sorted(missing)}"
+    assert not missing, f"probes/simulation/faults/hides.toml: there is no fault {sorted(missing)}"
 
 
 @pytest.mark.parametrize("name", usual(FAULTS, USUAL_FAULTS))
@@ -142,7 +142,7 @@ def test_faults_are_found_together(faults: list) -> None:  # type: ignore[type-a
         hidden = sorted(fault.finds - found)
         assert not hidden, (
             f"{place_of_fault(fault.name)}: another of {sorted(names)} hides {hidden}; add it to excludes of "
-            "the fault, or to HIDES in probes/simulation/faults/catalogue.py"
+            "the fault, or to probes/simulation/faults/hides.toml"
         )
 
 

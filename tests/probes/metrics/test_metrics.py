@@ -44,7 +44,7 @@ def test_both_parsers_read_every_metric_back(name: str) -> None:
 def test_every_metric_is_in_the_list_written_and_in_the_manual() -> None:
     written = {family.metric for name in (*NODES, STORAGE) for family in families_of(name, with_bytes=True)}
     written |= {*metric_list.PORT_EVENTS.values()}  # those that the simulated NICs do not have
-    assert written == {*METRICS}, "metric_list.py and families() of probes/export/ differ"
+    assert written == {*METRICS}, "metrics.toml and families() of probes/metrics/ differ"
     named = re.findall(r"`(gdrtop_[a-z_*]+)`", page("metrics"))
     missing = {
         metric.name for metric in METRICS if not any(fnmatch(metric.name, pattern) for pattern in named)

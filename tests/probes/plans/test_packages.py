@@ -18,6 +18,7 @@ from probes.plans.packages import (
     nvlsm_steps,
     ofed_steps,
     open_driver_steps,
+    verbs_steps,
 )
 from probes.setup.step import SetupRecord
 from probes.setup.steps.guide import read_guide
@@ -25,6 +26,7 @@ from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 
 UBUNTU = Distribution("ubuntu", "24.04", "Ubuntu 24.04 LTS", Family.DEBIAN)
+UBUNTU_26 = Distribution("ubuntu", "26.04", "Ubuntu 26.04 LTS", Family.DEBIAN)
 DEBIAN = Distribution("debian", "13", "Debian 13", Family.DEBIAN)
 RHEL = Distribution("rhel", "9.4", "RHEL 9.4", Family.RED_HAT)
 RHEL_10 = Distribution("rhel", "10.0", "RHEL 10.0", Family.RED_HAT)
@@ -83,6 +85,12 @@ def test_headers_are_those_of_the_kernel(
     assert commands((header_step(on(node, distribution, release)),)) == [package]
 
 
+def test_a_newer_branch_of_amazon_linux_gets_no_guessed_package(node: Examination) -> None:
+    step = header_step(on(node, AMAZON, "6.24.3-10.amzn2023.x86_64"))
+    assert step.is_instruction
+    assert "6.24.3-10.amzn2023.x86_64" in step.why
+
+
 def test_other_distributions_are_told_which_kernel(node: Examination) -> None:
     step = header_step(on(node, GENTOO, "6.6.1"))
     assert step.is_instruction
@@ -97,6 +105,11 @@ CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
     [
         (UBUNTU, "x86_64", (f"{CUDA}/ubuntu2404/x86_64/cuda-keyring_1.1-1_all.deb", "install nvidia-open")),
         (UBUNTU, "aarch64", (f"{CUDA}/ubuntu2404/sbsa/", "install nvidia-open")),
+        (
+            UBUNTU_26,
+            "x86_64",
+            (f"{CUDA}/ubuntu2604/x86_64/cuda-keyring_1.1-1_all.deb", "install nvidia-open"),
+        ),
         (DEBIAN, "x86_64", (f"{CUDA}/debian13/x86_64/", "install nvidia-open")),
         (RHEL, "x86_64", (f"{CUDA}/rhel9/x86_64/cuda-rhel9.repo", "module enable nvidia-driver:open-dkms")),
         (AMAZON, "x86_64", (f"{CUDA}/amzn2023/x86_64/cuda-amzn2023.repo", "nvidia-driver:open-dkms")),
@@ -130,6 +143,37 @@ def test_red_hat_10_has_no_module_streams_and_amazon_no_epel(node: Examination) 
 )
 def test_without_a_source_the_guide_is_named(node: Examination, distribution: Distribution) -> None:
     assert "driver-installation-guide" in commands(open_driver_steps(on(node, distribution)))[-1]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "newest"),
+    [
+        (replace(UBUNTU, version="26.10"), "ubuntu2604"),
+        (replace(UBUNTU, version="28.04"), "ubuntu2604"),
+        (replace(DEBIAN, version="14"), "debian13"),
+        (replace(RHEL, version="11.0"), "rhel10"),
+        (replace(SLES, version="16.0"), "sles15"),
+        (replace(AMAZON, version="2027"), "amzn2023"),
+        (replace(AZURE, version="4.0"), "azl3"),
+        (Distribution("fedora", "44", "Fedora Linux 44", Family.RED_HAT), ""),
+    ],
+    ids=lambda value: " ".join((value.id, value.version)) if isinstance(value, Distribution) else None,
+)
+def test_a_release_after_the_newest_that_is_known_gets_no_guessed_command(
+    node: Examination, distribution: Distribution, newest: str
+) -> None:
+    made = open_driver_steps(on(node, distribution))
+    assert not any("developer.download.nvidia.com" in command for command in commands(made))
+    assert "driver-installation-guide" in commands(made)[-1]
+    assert distribution.name in commands(made)[-1]
+    assert not newest or commands(made)[-1].endswith(f"{newest}.")
+    assert not any("mellanox.com" in command for command in commands(ofed_steps(on(node, distribution))))
+
+
+def test_azure_linux_4_is_not_told_to_use_tdnf(node: Examination) -> None:
+    newer = on(node, replace(AZURE, version="4.0"), "6.18.1-1.azl4")
+    for made in (open_driver_steps(newer), ofed_steps(newer), (header_step(newer),), verbs_steps(newer)):
+        assert not any(step.argv[:1] == ("tdnf",) for step in made)
 
 
 def test_talos_gets_an_extension_and_no_package(node: Examination) -> None:

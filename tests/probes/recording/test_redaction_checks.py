@@ -44,10 +44,15 @@ def judged(moments: list[Moment]) -> Judged:
     return verdict.state, verdict.path, results
 
 
-NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split())]
+# The values of variables, of tc/*/traffic_class and of module versions, and words of older drivers.
+OTHERS = """
+    bare-roce+roce-class-of-gpu bare-roce+p2p-topology-refused-old-importer aws-p5+gin-efa-requirements
+    pcie-l40s+hybrid-ep-needs-peermem gb300+idle-data-direct
+"""
+NODES = [*simulated_names(), *(f"hgx-h100+{fault}" for fault in FAULTS.split()), *OTHERS.split()]
 # Files, commands, kernel messages, processes: each has rules of its own.
 USUAL = ("acs-on", "nv-peer-mem-conflict-service", "xid-79-fell-off-bus", "memlock-login", "roce-gid-wrong")
-USUAL_NODES = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL)}
+USUAL_NODES = {"hgx-h100", "gb200", *(f"hgx-h100+{fault}" for fault in USUAL), *OTHERS.split()}
 
 
 def recorded(name: str) -> list[Moment]:

@@ -48,6 +48,7 @@ STAYS = {
     "nvlink-down": _NO_SUCH_PROGRAM,
     "gpu-fabric-not-registered": _ASKS,
     "nvshmem-needs-peermem": "built without peer-memory symbols, as the step says",
+    "hybrid-ep-needs-peermem": "built without peer-memory symbols, as the step says",
     "perftest-port-in-use": _NO_SUCH_PROGRAM,
 }
 

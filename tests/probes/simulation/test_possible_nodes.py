@@ -23,10 +23,11 @@ OPTIONS = {
     "GrdmaPciTopoCheckOverride": ((570, 86, 16), (595, 58, 0)),
     "CoherentGPUMemoryMode": ((580, 65, 6), (1000, 0, 0)),
 }
-# Text of the driver's log: the first version that writes it. Source: nv-dmabuf.c.
+# Text of the driver's log: the first version that writes it, and the first without it (nv-dmabuf.c).
 LINES = {
-    "PCI topology not supported for dma-buf": (580, 65, 6),
-    "importer unable to handle MMIO": (580, 65, 6),
+    "PCI topology not supported for dma-buf": ((580, 65, 6), (1000, 0, 0)),
+    "importer unable to handle MMIO": ((580, 65, 6), (1000, 0, 0)),
+    "dynamic attachment with no P2P support": ((515, 43, 4), (580, 65, 6)),
 }
 # The first NCCL with code for a GPU, and the first driver that knows it. Sources: NCCL's Makefile by tag, its
 # release notes of 2.32.3; g_nv_name_released.h of the open modules.
@@ -58,8 +59,9 @@ def impossible(tree: Tree) -> Iterator[str]:
     for name, (first, removed) in OPTIONS.items():
         if f"{name}:" in parameters and not first <= driver < removed:
             yield f"driver {node.driver.version} with {name}"
-    for text, first in LINES.items():
-        if any(text in line for line in tree.kernel_log) and (driver < first or node.gpu.c2c):
+    for text, (first, removed) in LINES.items():
+        is_its_own = first <= driver < removed and not node.gpu.c2c
+        if any(text in line for line in tree.kernel_log) and not is_its_own:
             yield f"driver {node.driver.version}, {node.gpu.c2c} C2C links: {text}"
     nccl, first = GPUS.get(tuple(node.gpu.capability), ((0, 0, 0), (0, 0, 0)))  # type: ignore[arg-type]
     if driver < first:

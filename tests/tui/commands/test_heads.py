@@ -35,6 +35,7 @@ LINES = {
     "report": ("report -",),
     "manifest": ("manifest helm", "manifest slurm-prolog", "manifest gres"),
     "fleet": ("fleet", "fleet live --seconds 2", "fleet hang"),
+    "read": ("read job.sbatch",),
     "diff": ("diff demo:hgx-h100 demo:hgx-h100+acs-on",),
     # Files, slurmd and a directory are told, not a reader.
     **dict.fromkeys(("record", "watch", "prolog", "epilog", "health-check"), ()),

@@ -8,7 +8,7 @@ import pytest
 
 from probes.simulation.host import SimulatedHost
 from tui.cli import main
-from tui.commands.simulated_setup import SimulatedSetup
+from tui.commands.setup import SimulatedSetup
 
 DEMO = "hgx-h100+acs-on"
 
@@ -81,7 +81,7 @@ def test_hostile_lines_of_the_log_are_left_out(own_cache: Path) -> None:
 
 
 def test_without_a_home_directory_it_lasts_as_long_as_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.commands.simulated_setup.simulated_directory", lambda name: "")
+    monkeypatch.setattr("tui.commands.setup.simulated_directory", lambda name: "")
     state = SimulatedSetup("hgx-h100")
     state.log.add("skip", "skipped by root", "ports")
     assert not state.is_used

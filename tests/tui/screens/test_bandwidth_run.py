@@ -22,10 +22,10 @@ from tests.support.bandwidth_screens import (
     started,
 )
 from tests.support.pilot import SteppedClock, overview, shown, stepped_app, until
-from tui.bandwidth.console import MOST_LINES
 from tui.bandwidth.events import SampleReceived
 from tui.screens.ask import AskScreen
 from tui.screens.bandwidth_run.screen import BandwidthRunScreen
+from tui.screens.bandwidth_run.state import MOST_LINES
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
 from tui.screens.confirm import ConfirmScreen
 from widgets.base.lines import plain

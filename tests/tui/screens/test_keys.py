@@ -577,7 +577,7 @@ def test_every_screen_has_its_keys_in_the_help() -> None:
         "ExaminedListScreen",
     }
     missing = sorted({kind.__name__ for kind in all_screens()} - own - bases - {*help_screen._SCREENS})
-    assert not missing, f"add {missing} to _SCREENS in tui/screens/help.py"
+    assert not missing, f"add {missing} to tui/screens/help.toml"
 
 
 def test_every_screen_except_the_overview_has_keys_to_leave_it() -> None:

@@ -49,6 +49,6 @@ def test_a_code_span_is_shown_as_it_is(text: str) -> None:
 
 @given(st.lists(WORDS, max_size=5))
 def test_a_block_of_code_ends_where_it_ends(lines: list[str]) -> None:
-    rendered = MARKDOWN.render("\n".join([*block(lines), "after"]))
+    rendered = MARKDOWN.render(f"{block(lines)}\nafter")
     assert rendered.count("<pre>") == 1
     assert rendered.endswith("</code></pre>\n<p>after</p>\n")

@@ -15,6 +15,7 @@ from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.rating import headline
 from probes.bandwidth.model.result import Ending
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.attribution import PairResult
 from probes.fleet.pairs import NodeRail, PairSettings, limit_gbps
@@ -100,9 +101,7 @@ class PairsRunner:
 
     def _end(self, running: Sequence[_RunningTest]) -> None:
         """Stop the tests of all pairs at the same time: each may take seconds."""
-        by_pair: dict[tuple[str, str], list[_RunningTest]] = {}
-        for each in running:
-            by_pair.setdefault((each.test.server.node, each.test.client.node), []).append(each)
+        by_pair = grouped(((each.test.server.node, each.test.client.node), each) for each in running)
         threads = {
             pair: threading.Thread(target=_end_all, args=(tests,), daemon=True)
             for pair, tests in by_pair.items()

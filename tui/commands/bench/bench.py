@@ -18,39 +18,6 @@ from tui.runtime.open_host import open_host
 if TYPE_CHECKING:
     from tui.commands.bench.run import BenchCommand
 
-_DESCRIPTION = """\
-Measure bandwidth and latency between GPU memory and NICs. Without options,
-measure the first GPU with its best NIC, in loopback. Results are saved under
-$XDG_DATA_HOME/gdrtop (default: ~/.local/share/gdrtop).
-"""
-_EPILOG = """\
-examples:
-  gdrtop bench --memory compare        compare host memory, nvidia-peermem and
-                                       DMA-BUF on one GPU–NIC pair
-  gdrtop bench --sweep --min-gbps 380  measure every GPU with its best NIC; fail
-                                       if one is below 380 Gb/s
-  gdrtop bench --serve                 wait here, and print the command that the
-                                       peer must run
-  gdrtop bench --ssh root@node2        run the client here and the server there
-  gdrtop bench --test all-reduce --over-network
-  gdrtop bench --test all-reduce --memory compare
-                                       measure what jobs lose without GPUDirect
-                                       RDMA: bandwidth, latency and CPU time
-  gdrtop bench --bisect job.env        find which NCCL variable makes a job slow
-  gdrtop bench --dry-run --matrix      show the commands and the affected jobs
-
-exit status:
-  0    measured, and every test reached --min-gbps, or what gdrtop's or the
-       site's table expects for this machine type
-  1    a test is below that; with --bisect: variables of the job cost bandwidth
-  2    not measured: the request was refused, a test failed, a test used memory
-       other than requested (with --memory compare: no path to GPU memory
-       works), a test of a sweep was skipped, or running jobs would be affected
-       and --yes was missing
-  3    usage error, or the results could not be written or saved as a baseline
-  130  interrupted, or stdout closed. Both ends were stopped; results so far
-       were printed
-"""
 _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
 _SIZE = re.compile(r"(\d{1,10})([KMG]?)", re.ASCII)
@@ -59,7 +26,6 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options to a parser, in groups."""
-    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     what = parser.add_argument_group("what to measure")
     tests, memories = ", ".join(TESTS), ", ".join(MEMORIES)
     add_arguments(

@@ -14,32 +14,12 @@ from tui.command_line.arguments import add_arguments, duration, whole_number
 if TYPE_CHECKING:
     from tui.bandwidth.pairs.pairs_session import Nodes
 
-_DESCRIPTION = """\
-Measure bandwidth between pairs of nodes with perftest, rail by rail: NIC k of
-a node with NIC k of another one. Each node is measured once. Nodes that are
-10 % below the usual rate are measured again with two other nodes, which shows
-which of the two ends is slow.
-"""
-_EPILOG = """\
-Nodes with running jobs are left out. Nothing keeps running on any node: each
-test ends by itself, and is stopped when gdrtop ends. A run that was interrupted
-goes on where it stopped, if it is started again with the same nodes and options
-within 12 hours.
-
-exit status:
-  0    measured, and nothing is slow
-  1    a node, NIC, rail or pair is slow, or a cable leads to another switch
-  2    not measured: refused, not confirmed, a node was left out, or a test failed
-  3    usage error, or the results could not be written
-  130  interrupted. All ends were stopped; results so far were printed
-"""
 _LARGEST_RAIL = 63
 _CLOSED_AT_ONCE = 32  # nodes
 _RAILS = re.compile(r"\d{1,2}(?:-\d{1,2})?(?:,\d{1,2}(?:-\d{1,2})?){0,63}", re.ASCII)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.description, parser.epilog = _DESCRIPTION, _EPILOG
     add_arguments(
         parser,
         {

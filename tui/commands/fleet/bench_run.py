@@ -44,7 +44,6 @@ from tui.runtime.signals import signals_stop
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.fleet.pairs import answers, culprit_words, draw_left_out, draw_pairs
-from widgets.fleet.pairs import answers as answers_of
 
 if TYPE_CHECKING:
     from typing_extensions import NotRequired
@@ -356,7 +355,7 @@ class FleetBench:
         if self._session.left_behind:
             return EXIT_NOT_MEASURED, "a process may still run on a node"
         if not report.attribution.is_clean or report.misplaced:
-            return EXIT_BELOW, answers_of(report)[0][0]
+            return EXIT_BELOW, answers(report)[0][0]
         if report.left_out or report.rails_left_out:
             nodes, rails = plural(len(report.left_out), "node"), plural(len(report.rails_left_out), "rail")
             return EXIT_NOT_MEASURED, f"{nodes} and {rails} left out"

@@ -45,13 +45,6 @@ if TYPE_CHECKING:
     from probes.host.remote.remote_host import Answers, Missing
 
 _MOST_NOT_SAVED = 5  # that are named
-_STATUS_HELP = """\
-exit status, as gdrtop check has it for one node: the worst of all nodes
-  0    no warning
-  1    warnings, or DEGRADED
-  2    critical findings, or BROKEN
-  3    UNKNOWN, NOT APPLICABLE, or a node does not answer; usage error, or a recording was not written
-"""
 
 
 @frozen
@@ -63,7 +56,6 @@ class Judged:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     add_reading_options(parser)
     add_arguments(

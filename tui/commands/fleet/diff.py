@@ -29,24 +29,9 @@ from widgets.fleet.differences import draw_changes
 _THIS = (".", "this")
 _DEMO = "demo:"
 _MOST_SIDES = 1000
-_STATUS_HELP = """\
-A and B are each one of:
-  FILE.tar.gz     a recording of gdrtop record; its last moment counts
-  FILE.json       what gdrtop diff --json has written, with all its nodes
-  .               this node
-  demo:NAME       a simulated node, for example demo:hgx-h100+acs-on
-  NAME            another node, over ssh; a file of this name counts first
---since-ok compares this node with its last check at which it was READY or ACTIVE.
-
-exit status:
-  0    the nodes do not differ
-  1    they differ
-  3    usage error, or a node cannot be read
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_table_options(parser, "fleet")
     parser.add_argument(
         "--since-ok", action="store_true", help="show what has changed on this node since it last worked"

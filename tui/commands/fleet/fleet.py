@@ -6,7 +6,7 @@ import argparse
 from importlib import import_module
 from typing import Any, TextIO
 
-from tui.command_line.arguments import UsageError, add_node_options, add_output_options
+from tui.command_line.arguments import UsageError, add_node_options, add_output_options, set_help
 from tui.commands.fleet.nodes import PARTS, add_node_set_options, demo_fleet, names_nodes, opened_nodes
 from tui.runtime.open_host import chosen_origin
 
@@ -20,6 +20,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         part = parts.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         add_node_options(part, "fleet")
         add_node_set_options(part)
+        set_help(part, f"fleet {name}")
         _command(name).add_options(part)
         add_output_options(part)
 

@@ -28,20 +28,9 @@ from widgets.nccl.hang import draw_hang
 EXIT_UNKNOWN = 3
 _FIRST_READING_SECONDS = 60.0  # the first sample reads the whole node
 _NO_RAS = "not queried on many nodes; run gdrtop ras on one of them"
-_STATUS_HELP = """\
-exit status:
-  0    the job moves data on a node
-  1    no NIC of the job moves data, and no source names a suspect
-  2    no NIC of the job moves data, or that is unknown, and there is a suspect;
-       only a sure one if a node does not answer
-  3    unknown: no such job, no rates, or a node does not answer and no suspect
-       is sure; usage error
-  130  interrupted
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     add_watch_options(parser)
 

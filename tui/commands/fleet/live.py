@@ -34,15 +34,6 @@ DEFAULT_SECONDS = 12  # rates are compared over 10 s
 _MOST_SECONDS = 24 * 3600
 _FIRST_WAIT_SECONDS = 10.0  # the first sample reads the whole node
 _WAIT_SECONDS = 1.0
-STATUS_HELP = """\
-exit status:
-  0    every rank uses GPUDirect RDMA, and none differs
-  1    a rank or a rail differs, some ranks do not use it, or the job moves no data for
-       a minute while its ranks wait
-  2    no rank uses GPUDirect RDMA
-  3    a path is unknown, ranks are missing, a node does not answer, no job was found; usage error
-  130  interrupted
-"""
 
 
 class _RankName(TypedDict):
@@ -95,7 +86,6 @@ class FleetLiveDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = STATUS_HELP
     add_job_option(parser, "the NCCL job with the most ranks")
     add_arguments(
         parser,
@@ -197,7 +187,7 @@ def _state(job: FleetJob) -> object:
 
 
 def exit_status(job: FleetJob) -> int:
-    """Return the status as STATUS_HELP describes it."""
+    """Return the status as --help describes it."""
     words = [rank.process.path.word for rank in job.ranks]
     if not words or all(word is PathWord.UNKNOWN for word in words):
         return 3

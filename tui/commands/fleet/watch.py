@@ -33,14 +33,9 @@ if TYPE_CHECKING:
     from tui.runtime.fleet_reader import Found, Progress, Read
 
 _STOP_SECONDS = 2.0  # to end what a reading has started
-_EPILOG = """\
-The nodes are read again a minute after they have answered; saved nodes only with r.
-Enter opens the dashboard of a node, and q goes back to the table.
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
     add_reading_options(parser)
 
 

@@ -73,14 +73,6 @@ if TYPE_CHECKING:
 
 _MOST_SECONDS = 7 * 24 * 3600
 _LATE_SECONDS = 2.0  # less is the time between two samples
-_STATUS_HELP = """\
-exit status, from the last sample (as for gdrtop check, plus what was seen while watching):
-  0    NCCL jobs use GPUDirect RDMA, and there is no warning
-  1    warnings, or DEGRADED: a staged rank, a slow NIC, congestion, …
-  2    critical findings, or BROKEN: no rank of a job uses GPUDirect RDMA, a lost GPU, …
-  3    UNKNOWN or NOT APPLICABLE, or no NCCL job is known to use GPUDirect RDMA; usage error
-  130  interrupted
-"""
 
 INDENT = " " * 10
 
@@ -129,7 +121,6 @@ class LiveDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _STATUS_HELP
     add_arguments(
         parser,
         {

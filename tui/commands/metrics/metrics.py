@@ -11,18 +11,9 @@ from tui.command_line.arguments import UsageError, accept_earlier, add_arguments
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
-_EPILOG = """\
-Without --textfile and --listen, the metrics are printed. gdrtop help metrics lists them;
-gdrtop manifest metrics writes a systemd timer, alert rules and a dashboard.
-
-exit status:
-  0    written, whatever the verdict is; with --listen: stopped by a signal
-  3    the file cannot be written, or gdrtop cannot listen there; usage error
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
     add_arguments(
         parser,
         {

@@ -34,13 +34,6 @@ from tui.launch import SLURMD_SECONDS
 from tui.runtime.json_values import document, object_from, write_json
 from tui.runtime.open_host import open_host
 
-_EPILOG = """\
-environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES and SLURM_JOB_ID, which slurmd sets
-What is saved is one JSON document (gdrtop schema job-counters).
-
-exit status: always 0, because Slurm drains a node whose Epilog fails
-"""
-
 
 class JobCountersDocument(TypedDict):
     """`gdrtop epilog`."""
@@ -79,7 +72,6 @@ def difference_since(host: Host, job: str, directory: str | None = None) -> dict
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["epilog"])
     text = f"save the difference in this directory, of the newest {MOST_DIFFERENCES:,} jobs "
     text += "(default: /var/lib/gdrtop/jobs, without root ~/.local/state/gdrtop/jobs)"

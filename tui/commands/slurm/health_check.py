@@ -17,17 +17,8 @@ from tui.commands.slurm.session import Session, add_common_options, described
 from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host
 
-_EPILOG = """\
-environment: SLURMD_NODENAME, which slurmd sets
-Only a reason that begins with "gdrtop:" is replaced or cleared, and slurmd's "Prolog error" where
-gdrtop prolog failed and could not drain the node. Running jobs go on.
-
-exit status: always 0; slurmd does not use it
-"""
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["health-check"])
 
 

@@ -21,17 +21,9 @@ from tui.launch import SLURMD_SECONDS
 from tui.runtime.open_host import open_host
 
 EXIT_NOT_FIT = 1  # slurmd drains the node and requeues the job
-_EPILOG = """\
-environment: SLURM_JOB_GPUS or CUDA_VISIBLE_DEVICES, SLURM_JOB_ID and SLURMD_NODENAME, which slurmd sets
-
-exit status:
-  0    the job may start, or there is no verdict
-  1    what drains a node (gdrtop check --for slurm) concerns the job's GPUs or the NICs near them
-"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _EPILOG
     add_common_options(parser, SLURMD_SECONDS["prolog"])
     add_arguments(
         parser,

@@ -1,4 +1,4 @@
-"""The systemd unit of `gdrtop watch --unit`."""
+"""The systemd unit of `gdrtop watch --unit`, and what other units share with it."""
 
 from __future__ import annotations
 
@@ -8,70 +8,9 @@ import shlex
 import shutil
 import sys
 
+from probes.base.data_files import read_text
 from probes.base.text import printable
 
-_UNIT = """\
-# {path}
-# gdrtop watch keeps the most recent hours of this node on disk, and saves a recording around every event.
-#   gdrtop watch --unit > {path}
-#   systemctl daemon-reload && systemctl enable --now gdrtop-watch
-#   journalctl -u gdrtop-watch; ls {directory}
-[Unit]
-Description=GPUDirect RDMA event recorder (gdrtop watch)
-Documentation=man:gdrtop(1)
-
-[Service]
-Type=exec
-ExecStart={command}
-Restart=on-failure
-RestartSec=10
-StateDirectory=gdrtop
-StateDirectoryMode=0700
-UMask=0077
-
-# Running jobs come first.
-Nice=10
-CPUWeight=10
-CPUQuota=50%
-IOSchedulingClass=idle
-MemoryMax=512M
-TasksMax=64
-OOMScoreAdjust=500
-
-# Root, because other users' processes and the kernel log need it, but with these capabilities only:
-# the kernel log (SYSLOG), memory and threads of processes (SYS_PTRACE), files of any user (DAC_READ_SEARCH).
-CapabilityBoundingSet=CAP_SYSLOG CAP_SYS_PTRACE CAP_DAC_READ_SEARCH
-AmbientCapabilities=
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome=read-only
-ProtectControlGroups=yes
-ProtectKernelTunables=yes
-ProtectHostname=yes
-PrivateTmp=yes
-LockPersonality=yes
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-RestrictAddressFamilies=AF_UNIX AF_NETLINK AF_INET AF_INET6
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallErrorNumber=EPERM
-
-# These stay off. NVML needs /dev/nvidia*, which PrivateDevices and ProtectClock hide. Events need /dev/kmsg
-# (ProtectKernelLogs). Versions of modules need /usr/lib/modules (ProtectKernelModules). Jobs of other users
-# need the node's /proc and network devices (ProtectProc, PrivateUsers, PrivateNetwork).
-PrivateDevices=no
-PrivateNetwork=no
-PrivateUsers=no
-ProtectClock=no
-ProtectKernelLogs=no
-ProtectKernelModules=no
-ProtectProc=default
-
-[Install]
-WantedBy=multi-user.target
-"""
 _TIMES = {"h": 3600, "m": 60, "s": 1}
 _SIZES = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10, "": 1}
 _PATH = "/etc/systemd/system/gdrtop-watch.service"
@@ -93,12 +32,17 @@ def unit_text(options: argparse.Namespace) -> str:
     words += [option for option in ("--redact", "--json") if getattr(options, option[2:])]
     words += ["--on-event", quoted(shlex.join(options.on_event))] if options.on_event else []
     shown = shlex.quote(shown_directory(options.dir))
-    text = _UNIT.format(path=_PATH, command=" ".join(words), directory=shown)
+    text = unit("gdrtop-watch.service", path=_PATH, command=" ".join(words), directory=shown)
     if asked is None:
         return text
     # Without the directory, systemd does not start the unit, in which only this path can be written.
     text = text.replace("#   systemctl", f"#   install -d -m 0700 {shown}\n#   systemctl", 1)
     return text.replace("UMask=0077\n", f"UMask=0077\nReadWritePaths={quoted(asked)}\n")
+
+
+def unit(name: str, **values: object) -> str:
+    """Return a file of tui/commands/units/ with these values in it."""
+    return read_text("tui.commands", f"units/{name}").format(**values)
 
 
 def shown_directory(asked: str | None) -> str:

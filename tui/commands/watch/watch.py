@@ -120,12 +120,6 @@ _MOST_BYTES = 1 << 40
 _LOG_WIDTH = 8192
 _PAUSE_SECONDS = 0.25  # a signal ends the wait for the next sample after this time
 _TROUBLE = (NoticeKind.PAUSED, NoticeKind.NOT_SAVED, NoticeKind.NO_HISTORY, NoticeKind.HOOK_FAILED)
-_HELP = """\
-Every file in DIR is a recording: gdrtop --replay FILE opens it at the event.
-Print a unit for systemd: gdrtop watch --unit > /etc/systemd/system/gdrtop-watch.service
-What gdrtop reliability shows is kept apart from DIR, for 84 days of jobs.
-SIGTERM, SIGHUP and Ctrl-C stop it with status 0.
-"""
 
 
 class WatchDocument(TypedDict):
@@ -140,7 +134,6 @@ class WatchDocument(TypedDict):
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = _HELP
     add_arguments(
         parser,
         {

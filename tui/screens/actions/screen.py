@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from textual.message import Message
-
 from tui.screens.actions.state import ActionsState
 from tui.screens.keys import leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.request import Request
 from widgets.base.lines import rows_of
 
 
@@ -26,12 +23,6 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
     TITLES = ("Actions", "Actions", "Selected")
     FILTER = "A word in the title or the id. Esc: clear"
 
-    @dataclass
-    class Chosen(Message):
-        """Show the plan of an action."""
-
-        offer: str
-
     def _show_selected(self) -> None:
         row = rows_of(self._list.lines).get(self._state.selected)
         if row:
@@ -43,6 +34,6 @@ class ActionsScreen(ExaminedListScreen[ActionsState]):
     def action_open(self) -> None:
         """Show the plan of the selected action, or why there is none."""
         if self._state.is_possible:
-            self.post_message(self.Chosen(self._state.selected))
+            self.post_message(Request("plan", self._state.selected))
         else:
             super().action_open()

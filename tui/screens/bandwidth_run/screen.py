@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
-from textual.message import Message
 
 from tui.screens import save_and_copy
 from tui.screens.head import HeadView
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import ZOOM_KEY, PanesScreen, static_view
+from tui.screens.request import Request
 from widgets.base.lines_view import LinesView
 
 if TYPE_CHECKING:
@@ -37,27 +36,6 @@ class BandwidthRunScreen(PanesScreen):
         *leave_keys("bandwidth"),
     ]
     CONDITIONAL = ("cancel", "skip", "again", "save", "copy", "baseline")
-
-    class CancelRequested(Message):
-        """Request to stop the whole series."""
-
-    class SkipRequested(Message):
-        """Request to stop the running test and start the next one."""
-
-    class EndSeen(Message):
-        """The screen has shown the end of the series."""
-
-    @dataclass
-    class AgainRequested(Message):
-        """Request to run the same tests again."""
-
-        state: SeriesState
-
-    @dataclass
-    class BaselineRequested(Message):
-        """Request to save these results as the baseline."""
-
-        state: SeriesState
 
     def __init__(self, state: SeriesState) -> None:
         super().__init__()
@@ -110,7 +88,7 @@ class BandwidthRunScreen(PanesScreen):
         self._refresh_changed_bindings()
 
     def _draw_console(self, lines: LinesView) -> None:
-        from tui.bandwidth.console import MOST_LINES
+        from tui.screens.bandwidth_run.state import MOST_LINES
 
         if not self._drawn or len(lines.lines) > 2 * MOST_LINES:
             lines.show(self.state.console.lines(lines.room))
@@ -122,7 +100,7 @@ class BandwidthRunScreen(PanesScreen):
     def _draw_summary(self) -> None:
         self._view("summary").show(self.state.summary(self.size.width))
         if self.state.ended is not None and self.is_current and not self.state.was_seen:
-            self.post_message(self.EndSeen())
+            self.post_message(Request("tests_seen"))
 
     def why_not(self, action: str) -> str | None:
         state = self.state
@@ -153,16 +131,16 @@ class BandwidthRunScreen(PanesScreen):
 
     def action_cancel(self) -> None:
         """Ask to stop the whole series, at both ends."""
-        self.post_message(self.CancelRequested())
+        self.post_message(Request("cancel_tests"))
 
     def action_skip(self) -> None:
-        self.post_message(self.SkipRequested())
+        self.post_message(Request("skip_test"))
 
     def action_again(self) -> None:
-        self.post_message(self.AgainRequested(self.state))
+        self.post_message(Request("repeat_tests", self.state.series))
 
     def action_baseline(self) -> None:
-        self.post_message(self.BaselineRequested(self.state))
+        self.post_message(Request("save_baseline", self.state))
 
     def action_copy(self) -> None:
         save_and_copy.copy(self, self.state.peer_command)

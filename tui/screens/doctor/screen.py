@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from textual.message import Message
-
 from tui.screens.doctor.state import DoctorState
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
+from tui.screens.request import Request
 
 
 class DoctorScreen(ExaminedListScreen[DoctorState]):
@@ -27,12 +24,6 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     DETAILS = "details"
     TITLES = ("Doctor", "Findings", "")
     FILTER = "A word in the title, the id or a device name. Esc: clear"
-
-    @dataclass
-    class FixRequested(Message):
-        """Show the fix of a finding."""
-
-        finding: str
 
     def on_mount(self) -> None:
         if self._state.examination is None:
@@ -54,7 +45,7 @@ class DoctorScreen(ExaminedListScreen[DoctorState]):
     # Keys
 
     def action_fix(self) -> None:
-        self.post_message(self.FixRequested(self._state.selected))
+        self.post_message(Request("fix", self._state.selected))
 
     def action_explain(self) -> None:
         self._show("explanation")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
@@ -18,6 +16,7 @@ from tui.screens.keys import bind, bind_pair, leave_keys
 from tui.screens.list_screen import FILTER_KEY, ZOOM_KEY, PanesScreen, static_view
 from tui.screens.live.state import PANES, LiveState
 from tui.screens.live.tables import choose_columns, choose_order, set_order
+from tui.screens.request import Request
 from widgets.base.lines import rows_of
 from widgets.base.lines_view import LinesView
 from widgets.live.columns import COLUMNS, changed_order, order_text, sort_clicked
@@ -100,28 +99,6 @@ class LiveScreen(PanesScreen):
         *bind_pair("pane", "pane"),
         *leave_keys("live"),
     ]
-
-    @dataclass
-    class MomentRequested(Message):
-        """Show another moment of the recording: so many further, or the first or last one."""
-
-        step: int = 0
-        end: int = 0
-
-    @dataclass
-    class TimeRequested(Message):
-        """Show the moment of the recording at this time, in seconds since 1970."""
-
-        at: float
-
-    class EventsRequested(Message):
-        """Read the events of the whole recording, and call `events_read` for each part."""
-
-    @dataclass
-    class LogRequested(Message):
-        """Show a job's log, "" for all jobs."""
-
-        job: str
 
     def __init__(self, state: LiveState, is_replay: bool = False) -> None:
         super().__init__()
@@ -340,7 +317,7 @@ class LiveScreen(PanesScreen):
 
     def action_step(self, count: int) -> None:
         if self._is_replay:
-            self.post_message(self.MomentRequested(step=count))
+            self.post_message(Request("move", count))
         else:
             self._state.step(count)
             self.draw()
@@ -348,7 +325,7 @@ class LiveScreen(PanesScreen):
     def action_end(self, side: int) -> None:
         """Go to the oldest moment (-1), or return to now (1)."""
         if self._is_replay:
-            self.post_message(self.MomentRequested(end=side))
+            self.post_message(Request("move_to_end", side))
         else:
             self._state.go_to_end(side)
             self.draw()
@@ -365,7 +342,7 @@ class LiveScreen(PanesScreen):
         if self._is_replay and not self._state.knows_event(side):
             self._wanted_event = side
             self.notify("Reading ahead…")
-            self.post_message(self.EventsRequested())
+            self.post_message(Request("read_ahead"))
         else:
             self._go_to_event(side)
 
@@ -384,7 +361,7 @@ class LiveScreen(PanesScreen):
             self.notify("There is no later event." if side > 0 else "There is no earlier event.")
             return
         if self._is_replay:
-            self.post_message(self.TimeRequested(event.at))
+            self.post_message(Request("move_to_time", event.at))
         self._pane = "changes" if not self._is_opened else self._pane
         self.draw()
         if not self._is_opened:
@@ -396,7 +373,7 @@ class LiveScreen(PanesScreen):
         sample = self._state.sample
         key = self._state.keep_selection("ranks") if self._pane == "ranks" else ""
         process = sample.process(int(key)) if sample is not None and key.isdecimal() else None
-        self.post_message(self.LogRequested(process.job if process is not None else ""))
+        self.post_message(Request("log", process.job if process is not None else ""))
 
     def action_columns(self) -> None:
         choose_columns(self, self.draw, self._state, self._pane)

@@ -437,14 +437,8 @@ def _configured(setting: str, pane: str) -> str:
 
 
 def _event_json(event: LiveEvent) -> dict[str, object]:
-    return {
-        "at": event.at,
-        "kind": event.kind.value,
-        "severity": event.severity.value,
-        "subject": event.subject,
-        "text": event.text,
-        "explanation": event.explanation,
-    }
+    words = {"at": event.at, "kind": event.kind.value, "severity": event.severity.value}
+    return {**words, "subject": event.subject, "text": event.text, "explanation": event.explanation}
 
 
 def _hour() -> History:

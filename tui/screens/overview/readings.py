@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
+from probes.base.grouping import grouped
 from probes.base.history import History
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
@@ -128,12 +129,8 @@ class Readings:
 
     def gpus_by_pid(self) -> dict[int, list[str]]:
         """Return which GPUs each process computes on, as NVML reports it now."""
-        found: dict[int, list[str]] = {}
-        live = self.live.gpus
-        for gpu in self.gpus:
-            for pid in known(live[gpu.bdf].processes, ()) if gpu.bdf in live else ():
-                found.setdefault(pid, []).append(f"GPU{gpu.index}")
-        return found
+        live = [(gpu, self.live.gpus[gpu.bdf]) for gpu in self.gpus if gpu.bdf in self.live.gpus]
+        return grouped((pid, f"GPU{gpu.index}") for gpu, now in live for pid in known(now.processes, ()))
 
 
 def _figures(reading: Reading, rates: dict[tuple[str, int], PortRate]) -> LiveFigures:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.message import Message
 from textual.widgets import Input
 
 from tui.runtime.reading_thread import Failed, Probed, Replayed, Sampled
@@ -16,6 +14,7 @@ from tui.screens.head import HeadView, draw_head
 from tui.screens.key_footer import KeyFooter
 from tui.screens.keys import bind, bind_pair, move_keys
 from tui.screens.overview.panel_screen import PANELS, PanelScreen, mount_panels, new_panel
+from tui.screens.request import Request
 from tui.terminal.partial_compositor import draw_partially
 from widgets.base.lines import Run, Tone, rows_of
 from widgets.base.lines_view import LinesView
@@ -57,19 +56,6 @@ class OverviewScreen(PanelScreen):
         bind("back", "back", show=False),
         bind("quit", "back_or_quit", label="Quit"),
     ]
-
-    @dataclass
-    class FindingRequested(Message):
-        """The user wants to see this finding in the doctor, or what it means in plain words."""
-
-        finding: str
-        in_plain_words: bool = False
-
-    @dataclass
-    class FixRequested(Message):
-        """The user wants to see the fix of this finding."""
-
-        finding: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +196,7 @@ class OverviewScreen(PanelScreen):
             return
         if name == "findings":
             if state.finding_to_open:
-                self.post_message(self.FindingRequested(state.finding_to_open))
+                self.post_message(Request("finding", state.finding_to_open))
         elif state.selection.end and not self._zoomed and name in ("", *_ENDPOINTS):
             self._toggle_zoom("path")
         elif name and not self._zoomed:
@@ -230,12 +216,12 @@ class OverviewScreen(PanelScreen):
     def action_explain(self) -> None:
         """Explain the selected finding, else the first one, in plain words."""
         if self.state is not None:
-            self.post_message(self.FindingRequested(self.state.finding_to_open, in_plain_words=True))
+            self.post_message(Request("finding", self.state.finding_to_open, True))
 
     def action_fix(self) -> None:
         """Show the fix of the selected finding, else that of the first one."""
         if self.state is not None:
-            self.post_message(self.FixRequested(self.state.finding_to_open))
+            self.post_message(Request("fix", self.state.finding_to_open))
 
     async def action_load(self) -> None:
         await self.run_action("app.act('load-modules')")

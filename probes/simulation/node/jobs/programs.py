@@ -8,6 +8,7 @@ from itertools import takewhile
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import PLUGIN_DRIVERS, RDMA_MODULE_OF
+from probes.queries.kernel_log import IMPORTER
 from probes.simulation.node.devices.ports import is_active
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via
 from probes.simulation.node.model.workload import angle_of
@@ -63,7 +64,7 @@ def without_peermem(tree: Tree) -> Via:
 def registers_dmabuf(tree: Tree, nic: PlacedNic | None = None) -> bool:
     """Return whether the NIC registers GPU memory through DMA-BUF, and the driver lets it; None: any NIC."""
     node = tree.description
-    is_refused = any("importer unable to handle MMIO" in line for line in tree.kernel_log)
+    is_refused = any(words in line for line in tree.kernel_log for words in IMPORTER)
     refuses = nic is not None and nic.name in node.gpudirect.refusing
     return node.gpudirect.dmabuf and node.exports_dmabuf and not (is_refused or refuses or _is_denied(tree))
 

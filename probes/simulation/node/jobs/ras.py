@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from probes.base.text import plural
 from probes.host.ras import PORT
 from probes.simulation.node.devices.network import NODE_ADDRESS
 from probes.simulation.node.model.tree import Program, Tree, Via
@@ -59,7 +60,8 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
         *_titled("Errors"),
     ]
     if missing:
-        lines += ["INCOMPLETE", f"  Missing communicator data from {_count(missing, 'job process', 'es')}"]
+        count = plural(len(missing), "job process", "job processes")
+        lines += ["INCOMPLETE", f"  Missing communicator data from {count}"]
         lines += [f"  {_process(rank)}" for rank in missing] + [""]
     if dead:
         verb = "processes are" if len(dead) > 1 else "process is"
@@ -68,7 +70,7 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
     if silent:
         lines += [
             f"#0-0 ({_HASH}) INCOMPLETE",
-            f"  Missing communicator data from {_count(silent, 'rank', 's')}",
+            f"  Missing communicator data from {plural(len(silent), 'rank')}",
         ]
         lines += [f"  Rank {first + rank.slot} -- {_place(rank)}" for rank in silent] + [""]
     lines += _titled("Warnings")
@@ -128,10 +130,6 @@ def _until(ranks: Sequence[Program], seconds: float) -> float:
 
 def _titled(title: str) -> list[str]:
     return [title, "=" * len(title), ""]
-
-
-def _count(ranks: Sequence[Program], noun: str, plural: str) -> str:
-    return f"{len(ranks)} {noun}{plural if len(ranks) > 1 else ''}"
 
 
 def _place(rank: Program) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field, is_dataclass
+from collections.abc import Mapping
+from dataclasses import field, is_dataclass, replace
 from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
-from probes.base.toml import read_toml
 from probes.facts.gpu.generations import TURING, is_before, without_gdr
 from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
 from probes.facts.pci.nic_families import CONNECTX, FAMILIES
@@ -270,8 +271,9 @@ def describe(name: str) -> NodeDescription:
     """Read a description; KeyError for an unknown name, TypeError for a wrong or missing key."""
     if name not in SIMULATED_NAMES:
         raise KeyError(name)
-    content = read_toml("probes.simulation", f"nodes/{name}.toml")
-    description = _decode(NodeDescription, {"name": name, **content})
+    description = _decode(
+        NodeDescription, {"name": name, **read_toml("probes.simulation", f"nodes/{name}.toml")}
+    )
     assert isinstance(description, NodeDescription)
     return description
 
@@ -285,12 +287,28 @@ def _decode(kind: Any, value: Any) -> Any:
     if origin in (Union, UnionType):  # with None, which a file cannot say
         return _decode(kinds[0], value)
     if isinstance(kind, type) and is_dataclass(kind):
+        if isinstance(value, kind):
+            return value
         hints = _hints(kind)
         for name in value.keys() - hints.keys():
             raise TypeError(f"{kind.__name__} has no {name}")
         return kind(**{name: _decode(hints[name], item) for name, item in value.items()})
-    if origin is tuple:
-        return tuple(_decode(kinds[0], item) for item in value)  # all items are of one type
+    if origin in (tuple, frozenset):
+        return origin(_decode(kinds[0], item) for item in value)  # all items are of one type
     if origin is dict:
         return {kinds[0](key): _decode(kinds[1], item) for key, item in value.items()}
     return value
+
+
+def with_fields(described: Any, fields: Mapping[str, Any]) -> Any:
+    """Return a description, or a part of one, with other values of these fields; a set gains members."""
+    kind: Any = type(described)
+    changed: dict[str, Any] = {}
+    for name, value in fields.items():
+        before = getattr(described, name)
+        if is_dataclass(before):
+            changed[name] = with_fields(before, value)
+        else:
+            now = _decode(_hints(kind)[name], value)
+            changed[name] = before | now if isinstance(before, frozenset) else now
+    return replace(described, **changed)

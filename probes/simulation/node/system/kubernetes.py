@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+from probes.base.data_files import read_text
 from probes.facts.system.kubernetes import VALIDATIONS
 from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.description import ClusterDescription
@@ -55,14 +56,14 @@ def _kubectl(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> 
         container = _value(argv, "--container")
         return "".join(f"{line}\n" for line in cluster.log) if (container,) == cluster.waiting[:1] else ""
     if kind in ("node", "nodes"):
-        node = _node(tree, cluster)
+        node = _object("node", tree, cluster)
         if kind == "node" and name != tree.description.hostname:
             return CommandOutput(argv, 1, "", f'Error from server (NotFound): nodes "{name}" not found\n')
         return json.dumps(node if kind == "node" else _list([node]))
     if kind == "clusterpolicies.nvidia.com":
-        return json.dumps(_list([_cluster_policy(tree, cluster)]))
+        return json.dumps(_list([_object("cluster policy", tree, cluster)]))
     if kind == "nicclusterpolicies.mellanox.com" and cluster.ofed:
-        return json.dumps(_list([_nic_cluster_policy(cluster)]))
+        return json.dumps(_list([_object("NIC cluster policy", tree, cluster)]))
     if kind == "pods":
         return json.dumps(_list(list(_pods(tree, cluster, argv))))
     error = f'error: the server doesn\'t have a resource type "{kind.partition(".")[0]}"\n'
@@ -78,69 +79,34 @@ def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
     return {"apiVersion": "v1", "items": items, "kind": "List", "metadata": {"resourceVersion": ""}}
 
 
-def _node(tree: Tree, cluster: ClusterDescription) -> dict[str, Any]:
-    gpus = str(len(tree.gpus))
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": tree.description.hostname,
-            "annotations": {"csi.volume.kubernetes.io/nodeid": "{}"},
-            "labels": {
-                "kubernetes.io/hostname": tree.description.hostname,
-                "nvidia.com/gpu.present": "true",
-                "nvidia.com/gpu.deploy.driver": "true" if cluster.driver else "pre-installed",
-                "network.nvidia.com/operator.mofed.wait": "true" if OFED in cluster.waiting else "false",
-                "feature.node.kubernetes.io/pci-15b3.present": "true",
-                "feature.node.kubernetes.io/kernel-version.full": tree.description.kernel,
-            },
-        },
-        "status": {
-            "addresses": [{"type": "InternalIP", "address": "192.0.2.10"}],
-            "allocatable": {
-                "cpu": "224",
-                "nvidia.com/gpu": "0" if DRIVER in cluster.waiting else gpus,
-                "rdma/rdma_shared_device_a": "0" if OFED in cluster.waiting else "63",
-            },
-        },
+def _object(name: str, tree: Tree, cluster: ClusterDescription) -> Any:
+    """Return an object of kubernetes.json for this node; a text such as "$gpus" stands for a value."""
+    waits_for_ofed, waits_for_driver = (name in cluster.waiting for name in (OFED, DRIVER))
+    values = {
+        "hostname": tree.description.hostname,
+        "kernel": tree.description.kernel,
+        "env": _SECRET,
+        "gpus": "0" if waits_for_driver else str(len(tree.gpus)),
+        "rdma_devices": "0" if waits_for_ofed else "63",
+        "deploys_driver": "true" if cluster.driver else "pre-installed",
+        "installs_driver": bool(cluster.driver),
+        "driver": cluster.driver or tree.description.driver.version,
+        "rdma": cluster.rdma,
+        "use_host_mofed": cluster.use_host_mofed,
+        "waits_for_mofed": "true" if waits_for_ofed else "false",
+        "state": "notReady" if cluster.waiting else "ready",
+        "ofed": cluster.ofed,
+        "ofed_state": "notReady" if waits_for_ofed else "ready",
     }
 
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        return values[value[1:]] if isinstance(value, str) and value.startswith("$") else value
 
-def _cluster_policy(tree: Tree, cluster: ClusterDescription) -> dict[str, Any]:
-    return {
-        "apiVersion": "nvidia.com/v1",
-        "kind": "ClusterPolicy",
-        "metadata": {
-            "name": "cluster-policy",
-            "labels": {"app.kubernetes.io/version": "v26.7.0", "helm.sh/chart": "gpu-operator-v26.7.0"},
-        },
-        "spec": {
-            "driver": {
-                "enabled": bool(cluster.driver),
-                "env": _SECRET,
-                "kernelModuleType": "auto",
-                "rdma": {"enabled": cluster.rdma, "useHostMofed": cluster.use_host_mofed},
-                "useNvidiaDriverCRD": False,
-                "version": cluster.driver or tree.description.driver.version,
-            },
-            "gdrcopy": {"enabled": False},
-        },
-        "status": {"namespace": _GPU_NAMESPACE, "state": "notReady" if cluster.waiting else "ready"},
-    }
-
-
-def _nic_cluster_policy(cluster: ClusterDescription) -> dict[str, Any]:
-    state = "notReady" if OFED in cluster.waiting else "ready"
-    return {
-        "apiVersion": "mellanox.com/v1alpha1",
-        "kind": "NicClusterPolicy",
-        "metadata": {"name": "nic-cluster-policy"},
-        "spec": {
-            "ofedDriver": {"image": "doca-driver", "version": cluster.ofed, "env": _SECRET},
-            "rdmaSharedDevicePlugin": {"image": "k8s-rdma-shared-dev-plugin", "config": "{}"},
-        },
-        "status": {"state": state, "appliedStates": [{"name": "state-OFED", "state": state}]},
-    }
+    return filled(json.loads(read_text(__package__, "kubernetes.json"))[name])
 
 
 def _pods(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> Iterator[dict[str, Any]]:

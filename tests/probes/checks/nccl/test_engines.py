@@ -181,3 +181,67 @@ def test_ibgda_works_with_mlx5_only(node: str, nvshmem: str, word: str) -> None:
     options = finding_of("nvshmem-ibgda-driver-options", *libraries, node=node)
     assert options.status is Status.PASSED, "no option and no reboot helps on such a node"
     assert finding_of("nvshmem-ibgda-without-mlx5", *libraries, node="hgx-h100").status is Status.PASSED
+
+
+_HYBRID_EP = f"{_SITE}/hybrid_ep_cpp.cpython-312-x86_64-linux-gnu.so"
+
+
+@pytest.mark.parametrize(
+    ("libraries", "node", "ranks", "status"),
+    [
+        ((_HYBRID_EP,), "pcie-l40s", "32", Status.FOUND),
+        ((_HYBRID_EP,), "pcie-l40s", "", Status.FOUND),
+        ((_HYBRID_EP,), "pcie-l40s", "4", Status.PASSED),  # all of them are on this node
+        ((f"{_SITE}/deep_ep/hybrid_ep_cpp.so",), "pcie-l40s", "", Status.FOUND),
+        ((_HYBRID_EP,), "hgx-h100", "32", Status.PASSED),  # nvidia_peermem is usable
+        ((_HYBRID_EP, f"{_SITE}/nixl_cu13.libs/libnixl.so"), "pcie-l40s", "", Status.PASSED),  # USE_NIXL=1
+        ((f"{_SITE}/deep_ep_cpp.cpython-312-x86_64-linux-gnu.so",), "pcie-l40s", "", Status.PASSED),
+    ],
+)
+def test_hybrid_ep_needs_peermem(libraries: tuple[str, ...], node: str, ranks: str, status: Status) -> None:
+    """deepseek-ai/DeepEP, branch hybrid-ep of July 2026, internode_doca.cu; pull request 750."""
+    variables = {"WORLD_SIZE": ranks} if ranks else {}
+    found = finding_of("hybrid-ep-needs-peermem", *libraries, node=node, **variables)
+    assert found.status is status
+    assert status is Status.PASSED or "likely" in found.cause
+
+
+_WITH_MAPPING = 'RegistryDwords: "PeerMappingOverride=1;"\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "node", "efa", "gdrdrv", "params", "words"),
+    [
+        ("5", "aws-p5", "2.17.2", "2.4", "", ("2.17.2; 3.3.0 needed", "2.4; 2.5 needed", "RegistryDwords")),
+        ("5", "aws-p5", "3.3.0g", "2.5", "", ("RegistryDwords",)),
+        ("5", "aws-p5", "3.3.0g", "2.5.2", _WITH_MAPPING, ()),
+        ("5", "aws-p5", "4.0.0g", "3.0", _WITH_MAPPING, ()),  # newer than all that were read
+        ("2", "aws-p5", "2.17.2", "2.4", "", ()),  # the CPU posts
+        ("5", "hgx-h100", "", "2.4", "", ()),  # no EFA here
+    ],
+)
+def test_what_gin_needs_on_efa(
+    kind: str, node: str, efa: str, gdrdrv: str, params: str, words: tuple[str, ...]
+) -> None:
+    """aws/aws-ofi-nccl issue 1369 and pull request 1371: the versions, and the driver option."""
+    host = SimulatedHost(node, clock=lambda: 1000.0)
+    add_rank(host.tree, _PID, 0, {"NCCL_GIN_TYPE": kind}, default_libraries(host.tree, "2.31.2"))
+    host.tree.add("/sys/module/efa/version", f"{efa}\n")
+    host.tree.add("/sys/module/gdrdrv/version", f"{gdrdrv}\n")
+    if params:
+        host.tree.add("/proc/driver/nvidia/params", params)
+    (finding,) = findings(examine(host), only={"gin-efa-requirements"})
+    assert (finding.status is Status.FOUND) == bool(words)
+    shown = " ".join(line.value for line in finding.evidence)
+    assert all(word in shown for word in words)
+    assert not words or len(finding.evidence) == 1 + len(words)
+
+
+def test_gin_on_efa_with_a_version_that_is_unknown_is_unknown() -> None:
+    host = SimulatedHost("aws-p5", clock=lambda: 1000.0)
+    add_rank(host.tree, _PID, 0, {"NCCL_GIN_TYPE": "5"}, default_libraries(host.tree, "2.31.2"))
+    host.tree.add("/sys/module/efa/version", "3.3.1g\n")
+    host.tree.add("/proc/driver/nvidia/params", _WITH_MAPPING)
+    (finding,) = findings(examine(host), only={"gin-efa-requirements"})
+    assert finding.status is Status.UNKNOWN
+    assert "gdrdrv" in finding.cause

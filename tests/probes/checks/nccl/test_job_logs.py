@@ -9,7 +9,7 @@ import pytest
 from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge, listed
-from probes.checks.nccl.log_contents import nic_names
+from probes.checks.nccl.logs import nic_names
 from probes.checks.registry import CHECKS, findings
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status

@@ -13,6 +13,7 @@ from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.devices.network import set_qos
+from probes.simulation.node.jobs.processes import add_rank
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import examine
 from tests.support.doctor import findings_on
@@ -115,6 +116,70 @@ def test_the_class_of_the_driver_replaces_that_of_the_job() -> None:
     assert finding(OVERRIDDEN, "bare-roce", by_driver(104)).status is Status.FOUND
     assert finding(CLASS, "bare-roce", by_driver(104)).status is Status.PASSED
     assert finding(CLASS, "bare-roce", by_driver(32)).status is Status.FOUND
+
+
+def gpu_posted(
+    *libraries: str, port: int | None = 236, conf: str = "", node: str = "bare-roce", **variables: str
+) -> Finding:
+    """Return the finding about a job whose GPUs may post to queue pairs, on ports with this class."""
+
+    def change(tree: Tree) -> None:
+        tree.add(NCCL_CONF, conf)
+        add_rank(tree, 46000, 0, variables, libraries)
+        for nic in tree.nics if port is not None else ():
+            tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", f"Global tclass={port}\n")
+
+    return finding("roce-class-of-gpu", node, change)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "variable"),
+    [
+        ("2.30.7", {}, "NCCL_GIN_IB_TC=236"),
+        ("2.31.2", {"NCCL_GIN_IB_TC": "0"}, "NCCL_GIN_IB_TC=236"),
+        ("2.31.2", {"NCCL_IB_TC": "106"}, "NCCL_GIN_IB_TC=236"),
+        ("2.29.7", {"NCCL_GIN_IB_TC": "236"}, "NCCL_IB_TC=236"),  # this version does not read it
+        ("2.31.2", {"NCCL_GIN_IB_TC": "236"}, ""),
+        ("2.31.2", {"NCCL_GIN_IB_TC": "238"}, ""),  # the same DSCP
+        ("2.29.7", {"NCCL_IB_TC": "236"}, ""),
+        ("2.31.2", {"NCCL_GIN_TYPE": "2"}, ""),  # the CPU posts
+    ],
+)
+def test_the_class_of_the_port_does_not_reach_the_queue_pairs_of_gpus(
+    version: str, settings: dict[str, str], variable: str
+) -> None:
+    """NVIDIA/nccl issue 2383, and gin.cc and gin_host_gdaki.cc of 2.29.7, 2.30.4, 2.30.7 and 2.31.2."""
+    found = gpu_posted(f"/opt/libnccl.so.{version}", **{"NCCL_GIN_TYPE": "3", **settings})
+    assert (found.status is Status.FOUND) == bool(variable)
+    if variable:
+        assert found.fix is not None
+        assert variable in found.fix.steps[0].why
+
+
+def test_only_the_program_can_set_another_class() -> None:
+    gin = {"NCCL_GIN_TYPE": "3"}
+    assert "unless the program" in gpu_posted("/opt/libnccl.so.2.30.7", **gin).cause
+    assert "unless the program" not in gpu_posted("/opt/libnccl.so.2.29.7", **gin).cause
+
+
+def test_ibgda_of_nvshmem_has_its_own_variable() -> None:
+    transport = "/usr/lib64/nvshmem_transport_ibgda.so.3.0.0"
+    found = gpu_posted(transport)
+    assert found.fix is not None
+    assert "NVSHMEM_IB_TRAFFIC_CLASS=236" in found.fix.steps[0].why
+    assert gpu_posted(transport, NVSHMEM_IB_TRAFFIC_CLASS="236").status is Status.PASSED
+    assert gpu_posted(transport, port=None).status is Status.PASSED
+    assert gpu_posted(transport, port=0).status is Status.PASSED
+
+
+def test_an_overridden_class_is_not_claimed_of_the_queue_pairs_of_gpus() -> None:
+    def change(tree: Tree) -> None:
+        add_rank(tree, 46000, 0, {"NCCL_GIN_TYPE": "3"}, ("/opt/libnccl.so.2.30.7",))
+        for nic in tree.nics:
+            tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=236\n")
+
+    assert "but for those that GPUs post to" in finding(OVERRIDDEN, "bare-roce", change).cause
+    assert "GPUs post" not in findings_on(f"bare-roce+{OVERRIDDEN}")[OVERRIDDEN].cause
 
 
 def test_a_driver_that_cannot_disable_ecn_has_not_disabled_it() -> None:

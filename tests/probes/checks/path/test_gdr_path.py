@@ -368,6 +368,21 @@ def test_a_refusal_takes_the_gpus_without_a_nic_below_their_switch() -> None:
     assert not says(examination_of("hgx-h100+p2p-topology-refused"), "p2p-topology-refused").takes
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: failed to map dynamic attachment with no P2P support",  # 515.43.04 to 575.64.05
+        "NVRM: dma-buf attach failed: importer unable to handle MMIO without struct page",  # since 580.65.06
+    ],
+)
+def test_the_words_of_each_driver_say_that_the_nic_driver_is_too_old(text: str) -> None:
+    node = replace(examination_of("bare-roce"), kernel_log=parse_log(f"<3>[  612.4] {text}", "dmesg"))
+    assert says(node, "p2p-topology-refused-old-importer").status is Status.FOUND
+    other = text.replace("no P2P support", "no support").replace("handle MMIO", "handle it")
+    near = replace(examination_of("bare-roce"), kernel_log=parse_log(f"<3>[  612.4] {other}", "dmesg"))
+    assert says(near, "p2p-topology-refused-old-importer").status is Status.PASSED
+
+
 @pytest.mark.parametrize("started", ["nvidia", "all NICs", "one NIC"])
 def test_a_refusal_before_the_driver_was_loaded_again_is_over(started: str) -> None:
     """A virtual function that starts is no new NIC driver."""

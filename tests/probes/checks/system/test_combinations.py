@@ -18,6 +18,7 @@ from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.devices.ports import port_of
 from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine
 from tests.support.doctor import examination_of
@@ -171,6 +172,9 @@ def on_grace_with_efa(version: str, parameters: dict[str, str], has_group: bool)
         ("595.91.07", {"CoherentGPUMemoryMode": '"driver"'}, True, False),
         ("580.95.05", {"GrdmaPciTopoCheckOverride": "1"}, False, False),
         ("595.45.04", {"GrdmaPciTopoCheckOverride": "0"}, False, False),
+        ("610.57.04", {"EnableMSI": "1"}, False, True),
+        ("620.10.01", {"EnableMSI": "1"}, False, True),
+        ("620.10.01", {"GrdmaPciTopoCheckOverride": "1"}, False, False),
     ],
 )
 def test_r595_on_grace_with_efa(
@@ -179,6 +183,67 @@ def test_r595_on_grace_with_efa(
     """NVIDIA/aicr issue 2459: /proc/driver/nvidia/params of 595.91.07 has 44 parameters and no override."""
     finding = finding_on(on_grace_with_efa(version, parameters, has_group))
     assert (finding.status is Status.FOUND) == is_found
+
+
+def test_a_driver_that_is_newer_than_all_that_are_known_is_unknown_on_grace_with_efa() -> None:
+    finding = finding_on(on_grace_with_efa("625.10.01", {"EnableMSI": "1"}, False))
+    assert finding.status is Status.UNKNOWN
+    assert "the newest branch that gdrtop knows is R620" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("version", "variables", "node", "is_found"),
+    [
+        ("2.30.4", {"WORLD_SIZE": "8"}, "dgx-spark", True),
+        ("2.30.3", {"WORLD_SIZE": "8"}, "dgx-spark", False),
+        ("2.30.7", {"WORLD_SIZE": "8"}, "dgx-spark", False),
+        ("2.30.4", {"WORLD_SIZE": "1"}, "dgx-spark", False),
+        ("2.30.4", {"WORLD_SIZE": "8", "NCCL_NVLS_ENABLE": "0"}, "dgx-spark", False),
+        ("2.30.4", {"WORLD_SIZE": "32"}, "bare-roce", False),
+    ],
+)
+def test_nccl_that_may_hang_on_spark(
+    version: str, variables: dict[str, str], node: str, is_found: bool
+) -> None:
+    """NVIDIA/nccl issue 2167: 2.30.3 works on 8 DGX Spark, 2.30.4 hangs unless NCCL_NVLS_ENABLE=0."""
+    finding = with_job(NCCL.format(version), node=node, **variables)
+    assert (finding.status is Status.FOUND) == is_found
+    assert not is_found or finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "variables", "is_found"),
+    [
+        ("1.20.1", "1: DOWN", {}, True),
+        ("1.21.0", "1: DOWN", {}, True),
+        (
+            "1.22.0",
+            "1: DOWN",
+            {},
+            False,
+        ),  # “Fixed Direct NIC sibling matching when HCAs have no active ports”
+        ("1.19.1", "1: DOWN", {}, False),  # no Data Direct yet
+        ("1.21.0", "4: ACTIVE", {}, False),
+        ("1.21.0", "1: DOWN", {"UCX_IB_DIRECT_NIC": "n"}, False),
+        ("1.21.0", "1: DOWN", {"UCX_IB_DIRECT_NIC": "y"}, True),
+    ],
+)
+def test_ucx_while_a_nic_with_data_direct_is_down(
+    version: str, state: str, variables: dict[str, str], is_found: bool
+) -> None:
+    """openucx/ucx pull requests 11571, 11584 and 11611; NEWS of 1.22.0."""
+    host = node_with_job("/opt/ucx/lib/libucp.so.0.0.0", node="gb300", **variables)
+    host.tree.add("/proc/46000/root/opt/ucx/lib/pkgconfig/ucx.pc", f"Version: {version}\n")
+    nic = next(nic for nic in host.tree.nics if nic.name in host.tree.dma_functions)
+    host.tree.add_values(port_of(nic), {"state": state})
+    assert (finding_on(examine(host)).status is Status.FOUND) == is_found
+
+
+def test_ucx_on_a_node_without_data_direct_may_have_ports_that_are_down() -> None:
+    host = node_with_job("/opt/ucx/lib/libucp.so.0.0.0", node="gb200")
+    host.tree.add("/proc/46000/root/opt/ucx/lib/pkgconfig/ucx.pc", "Version: 1.21.0\n")
+    host.tree.add_values(port_of(host.tree.nics[0]), {"state": "1: DOWN"})
+    assert finding_on(examine(host)).status is Status.PASSED
 
 
 @pytest.mark.slow

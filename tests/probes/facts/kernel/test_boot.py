@@ -227,6 +227,19 @@ def test_the_tool_for_the_initramfs(tmp_path: Path, path: str, tool: InitramfsTo
     assert boot(tmp_path).initramfs is tool
 
 
+@pytest.mark.parametrize("hook", ["", "/etc/kernel/postinst.d", "/usr/share/kernel/postinst.d"])
+def test_where_both_tools_are_installed_the_hook_for_new_kernels_says_which_is_used(
+    tmp_path: Path, hook: str
+) -> None:
+    """Ubuntu 26.04 has both, and builds its images with dracut."""
+    write(tmp_path, "/usr/sbin/update-initramfs", "")
+    write(tmp_path, "/usr/bin/dracut", "")
+    if hook:
+        write(tmp_path, f"{hook}/initramfs-tools", "")
+    wanted = InitramfsTool.UPDATE_INITRAMFS if hook else InitramfsTool.DRACUT
+    assert boot(tmp_path).initramfs is wanted
+
+
 def test_keys_that_modules_are_signed_with(tmp_path: Path) -> None:
     assert boot(tmp_path).mok_keys == ()
     write(tmp_path, "/var/lib/dkms/mok.pub", "")

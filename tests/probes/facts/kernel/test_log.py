@@ -149,6 +149,7 @@ def test_module_messages_name_module_and_symbol(
             None,
         ),
         ("NVRM: dma-buf attach failed: PCI topology not supported for dma-buf", LogKind.P2P_REFUSED, None),
+        ("NVRM: failed to map dynamic attachment with no P2P support", LogKind.P2P_REFUSED, None),
         ("Loading of unsigned module is rejected", LogKind.SIGNATURE_REJECTED, None),
         ("Loading of module with unavailable key is rejected", LogKind.SIGNATURE_REJECTED, None),
         (

@@ -103,6 +103,12 @@ def test_an_old_nccl_needs_the_index_of_the_gid() -> None:
     assert "NCCL_IB_GID_INDEX" not in advice_for("hgx-h100", "2.20")[1]  # RoCE on the storage NICs only
 
 
+def test_the_class_of_the_ports_is_not_that_of_queue_pairs_of_gpus() -> None:
+    note = note_on(advice_for("bare-roce+roce-class-of-gpu")[0], "NCCL_IB_TC")
+    assert note.state is State.NOT_NEEDED
+    assert "not on that of GIN (NCCL_GIN_IB_TC)" in note.text
+
+
 def test_ipv6_only_needs_the_address_family() -> None:
     node = changed("pcie-l40s", without_ipv4)
     assert advice_for(node, "2.30")[1]["NCCL_IB_ADDR_FAMILY"] == "AF_INET6"

@@ -1,0 +1,26 @@
+"""Data files of gdrtop, beside the code that reads them."""
+
+from __future__ import annotations
+
+import sys
+from pkgutil import get_data
+from typing import Any
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+parse_toml = tomllib.loads
+
+
+def read_text(package: str, name: str) -> str:
+    """Return the text of a file of a package, or of one beside a module."""
+    content = get_data(package, name)  # importlib.resources imports much more
+    assert content is not None
+    return content.decode()
+
+
+def read_toml(package: str, name: str) -> dict[str, Any]:
+    """Parse a TOML file of a package, or one beside a module."""
+    return parse_toml(read_text(package, name))
