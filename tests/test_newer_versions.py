@@ -105,7 +105,7 @@ def pcie_of_a_link() -> None:
 
 # A constant whose name says that it is the newest of something, and the test of what is newer.
 _TABLES: dict[str, Callable[[], None]] = {
-    "probes/nccl/variables/variable.py NEWEST": nccl_of_a_node,
+    "probes/nccl/variables/catalogue.py NEWEST": nccl_of_a_node,
     "probes/checks/nccl/engines.py _NEWEST_READ": mooncake_of_a_job,
     "probes/checks/nccl/engines.py _NEWEST_NVSHMEM": nvshmem_of_a_job,
     "probes/checks/system/combinations.py _NEWEST_BRANCH": driver_of_a_grace_node,
