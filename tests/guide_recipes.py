@@ -278,12 +278,17 @@ def test_sample_one_line_is_kept() -> None:
 SETUP_STEP = Recipe(
     (
         Change(
-            "probes/setup/steps/step_list.py",
-            """    CheckedStep("sample-cgroup", "Raise the limit of RDMA objects",
-        "A control group can limit the RDMA objects of a job.",
-        after=("nic-driver",), done="no control group limits RDMA", checks=("rdma-cgroup-limit",)),
+            "probes/setup/steps/steps.toml",
+            """[[step]]
+id = "sample-cgroup"
+title = "Raise the limit of RDMA objects"
+why = "A control group can limit the RDMA objects of a job."
+done = "no control group limits RDMA"
+after = ["nic-driver"]
+checks = ["rdma-cgroup-limit"]
+
 """,
-            before='    CheckedStep("memlock",',
+            before='[[step]]\nid = "memlock"',
         ),
         Change(
             "tests/probes/setup/steps/test_guide.py",
@@ -297,13 +302,16 @@ def test_sample_a_limit_of_rdma_objects_is_a_step() -> None:
     ),
     ("tests/probes/setup/steps/test_step_list.py", "tests/probes/setup/steps/test_guide.py"),
     {
-        "probes/setup/steps/step_list.py": (
+        "probes/setup/steps/steps.toml": (
             "tests/probes/setup/steps/test_guide.py::test_sample_a_limit_of_rdma_objects_is_a_step",
             "sample-cgroup",
         )
     },
     pictures="test_setup[steps-80x24]",
-    others=("probes/setup/steps/checked.py", "probes/setup/step.py", "probes/setup/steps/measured.py"),
+    others=(
+        *("probes/setup/steps/step_list.py", "probes/setup/steps/checked.py", "probes/setup/step.py"),
+        "probes/setup/steps/measured.py",
+    ),
 )
 EVENT = Recipe(
     (
@@ -313,9 +321,9 @@ EVENT = Recipe(
             before="    SAMPLES_MISSED =",
         ),
         Change(
-            "probes/live/model/explanations.py",
-            '    EventKind.SAMPLE: "A client in the kernel came or went.",\n',
-            before="    EventKind.SAMPLES_MISSED:",
+            "probes/live/model/explanations.toml",
+            'sample = "A client in the kernel came or went."\n',
+            before="samples-missed =",
         ),
         Change(
             "probes/live/events/detectors.py",
@@ -364,7 +372,7 @@ def test_sample_a_client_in_the_kernel_is_an_event() -> None:
             "tests/tui/commands/test_schema.py",
             "live has new lines: run `.venv/bin/python -m tests.tui.commands.published_schemas`",
         ),
-        "probes/live/model/explanations.py": (
+        "probes/live/model/explanations.toml": (
             "tests/probes/live/events/test_node.py::test_sample_a_client_in_the_kernel_is_an_event",
             "not enough values to unpack",
         ),
@@ -421,9 +429,9 @@ source = "sample/plugin main.c"
 COUNTER = Recipe(
     (
         Change(
-            "probes/facts/rdma/port_health.py",
-            '    _mlx5("sample_resent", column=_RETRANS, rise=_LOST_AND_RESENT, is_expected=False),\n',
-            before="    # sw/rxe/rxe_hw_counters.c",
+            "probes/facts/rdma/port_counters.txt",
+            "HARDWARE sample_resent - RETRANSMITS lost-and-resent\n",
+            before="# sw/rxe/rxe_hw_counters.c",
         ),
         Change(
             "probes/simulation/node/devices/ports.py", '    "sample_resent",\n', after="HW_COUNTERS = (\n"
@@ -445,8 +453,8 @@ def test_sample_packets_that_were_sent_again() -> None:
         "tests/probes/live/events/test_ports.py",
         "tests/probes/live/test_ports.py",
     ),
-    {"probes/facts/rdma/port_health.py": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
-    others=("probes/live/model/explanations.py",),
+    {"probes/facts/rdma/port_counters.txt": ("tests/probes/facts/rdma/test_counters.py", "sample_resent")},
+    others=("probes/facts/rdma/port_health.py", "probes/live/model/explanations.toml"),
 )
 QUESTION = Recipe(
     (
@@ -535,7 +543,7 @@ from probes.setup.manifests.manifest_text import ManifestRequest, Refused
 
 def sample(request: ManifestRequest) -> str | Refused:
     """Return the path's name."""
-    lines = head(request, "The path, for scripts", (), ())
+    lines = head(request, "sample")
     return "\\n".join([*lines, f"path={request.path.name}"]) + "\\n"
 ''',
         ),
@@ -548,6 +556,11 @@ def sample(request: ManifestRequest) -> str | Refused:
             "probes/setup/manifests/catalogue.py",
             '    "sample": Manifest("scripts: the name of the path", sample),\n',
             after='"containers: Dockerfile snippet and run options", container),\n',
+        ),
+        Change(
+            "probes/setup/manifests/manifests.toml",
+            '[sample]\ntitle = "The path, for scripts"\n\n',
+            before="[comment]",
         ),
         Change(
             "tui/manual/manifests.md", "| `sample` | the name of the path |\n", before="\nNothing is applied"
@@ -1336,11 +1349,7 @@ def test_a_sample_is_printed() -> None:
 )
 KERNEL_MESSAGE = Recipe(
     (
-        Change(
-            "probes/facts/kernel/log.py",
-            '    (LogKind.NIC_POWER, rf"{_MLX}: sample alarm"),\n',
-            before="    (\n        LogKind.NIC_LINK,",
-        ),
+        Change("probes/facts/kernel/log_forms.txt", "NIC_POWER {mlx}: sample alarm\n", before="NIC_LINK \\S"),
         Change(
             "tests/probes/facts/kernel/test_log.py",
             """        ("mlx5_core 0000:5c:00.0: sample alarm", LogKind.NIC_POWER, "0000:5c:00.0"),
@@ -1349,8 +1358,8 @@ KERNEL_MESSAGE = Recipe(
         ),
     ),
     ("tests/probes/facts/kernel/test_log.py", "tests/probes/checks/nic", "-k", "message or log"),
-    {"probes/facts/kernel/log.py": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
-    others=("probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
+    {"probes/facts/kernel/log_forms.txt": ("tests/probes/facts/kernel/test_log.py", "sample alarm")},
+    others=("probes/facts/kernel/log.py", "probes/messages/kernel-mlx.toml", "probes/queries/kernel_log.py"),
 )
 RECIPES = {
     "a check": CHECK,

@@ -16,7 +16,7 @@ from probes.checks.registry import findings
 from probes.checks.system.combinations import _NEWEST_BRANCH
 from probes.facts.pci.functions import generation, link_gbps
 from probes.facts.system.packages import Distribution, parse_distribution
-from probes.live.ras.policy import RasJob, RasUse, decide
+from probes.live.ras.targets import RasJob, RasUse, decide
 from probes.nccl.log.grammar import distance_word
 from probes.nccl.variables.catalogue import NEWEST, newest, parameters, parse_version
 from probes.plans.packages import _DOCA_PACKAGES, _RELEASES, KNOWN_RELEASES, ofed_steps, open_driver_steps

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from probes.base.data_files import read_toml
 from probes.messages.catalogue import catalogue, codes
 from tests.support.sources import constants
 
@@ -27,6 +28,15 @@ PHRASES = re.compile(
 RATING = "near the line"  # a value in saved results of earlier versions, never shown
 
 
+def test_no_explanation_of_an_event_has_a_replaced_phrase() -> None:
+    tables = read_toml("probes.live.model", "explanations.toml").values()
+    assert not [text for table in tables for text in table.values() if PHRASES.search(text)]
+
+
+def test_no_use_of_a_module_has_a_replaced_phrase() -> None:
+    assert not PHRASES.search((ROOT / "probes/facts/kernel/ladder.txt").read_text(encoding="utf-8"))
+
+
 @pytest.mark.parametrize("package", ["probes", "widgets", "tui"])
 def test_no_string_or_docstring_has_a_replaced_phrase(package: str) -> None:
     found = [
@@ -36,6 +46,17 @@ def test_no_string_or_docstring_has_a_replaced_phrase(package: str) -> None:
         if len(text.split()) > 2 and text != RATING and (match := PHRASES.search(text))
     ]
     assert not found, "\n".join(found)
+
+
+def test_no_table_of_texts_has_a_replaced_phrase() -> None:
+    tables = [*(ROOT / "probes" / "setup").rglob("*.toml")]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]!r}"
+        for path in tables
+        if (match := PHRASES.search(path.read_text(encoding="utf-8")))
+    ]
+    assert tables
+    assert not found
 
 
 def test_no_page_has_a_replaced_phrase() -> None:

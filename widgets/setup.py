@@ -224,7 +224,7 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
 
 def draw_summary(guide: Guide, width: int, as_of: str = "") -> list[Line]:
     """Draw the path, how many steps are done, when that was read, and what comes next."""
-    if guide.is_impossible:
+    if guide.choice.is_impossible:
         reason = f"GPUDirect RDMA cannot work on this node: {guide.choice.reason}"
         return [*wrapped(reason, width, Tone.TITLE), *wrapped(guide.choice.instead, width)]
     wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED and not step.is_optional]
@@ -318,6 +318,6 @@ def draw_path_table(guide: Guide, width: int) -> list[Line]:
 
 def draw_guide(guide: Guide, width: int) -> list[Line]:
     """Draw everything, for a terminal or a pipe; no step where none can help."""
-    steps = () if guide.is_impossible else guide.steps
+    steps = () if guide.choice.is_impossible else guide.steps
     rows: Sequence[Line] = [draw_step_row(step, width) for step in steps]
     return [*draw_situation(guide, width), (), *draw_summary(guide, width), *rows]

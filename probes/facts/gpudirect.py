@@ -1,6 +1,6 @@
 """GPUDirect RDMA: the facts about its paths, and the reading of peermem every second.
 
-gpudirect_probe.py reads the facts; gpudirect_requirements.py decides what each path requires.
+gpudirect_probe.py decides what each path requires, and reads whether this node meets it.
 """
 
 from __future__ import annotations
@@ -125,10 +125,7 @@ def _refcnt(host: Host, module: str, refcnts: Mapping[str, Maybe[int]]) -> Maybe
 
 
 def read_peermem(host: Host, refcnts: Mapping[str, Maybe[int]] = MappingProxyType({})) -> PeermemReading:
-    """Read the refcount of nvidia_peermem (else nv_peer_mem) and memory_peers.
-
-    `refcnts`: those that were read just now, by module.
-    """
+    """Read memory_peers and the refcount of nvidia_peermem, else nv_peer_mem; `refcnts`: read just now."""
     refcnt = _refcnt(host, "nvidia_peermem", refcnts)
     if isinstance(refcnt, Unknown) and refcnt.reason is Reason.NOT_THERE:
         older = _refcnt(host, "nv_peer_mem", refcnts)

@@ -17,8 +17,7 @@ from probes.facts.kernel.release import KernelFacts
 from probes.facts.network import network_dependencies
 from probes.facts.network.network_dependencies import NetworkUse
 from probes.facts.pci import functions as pci
-from probes.facts.pci.functions import PciFacts
-from probes.facts.pci.nvswitch_management import with_management
+from probes.facts.pci.functions import PciFacts, with_management
 from probes.facts.rdma import cxi, data_direct
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.data_direct import DataDirectFacts

@@ -24,7 +24,7 @@ from probes.live.hang.diagnosis import (
 )
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.model.activity import SILENT_SECONDS
-from probes.live.processes.packets import PairMotion
+from probes.live.silence import PairMotion
 from probes.nccl.flight_recorder.verdict import verdict_of
 
 _ORDER = ("processes", "hardware", "threads", "RAS", "flight recorder", "ranks", "queue pairs", "NCCL log")

@@ -22,8 +22,16 @@ from probes.fleet.rails import with_equal_numbers
 from probes.host.usage import cpu_list
 from probes.live.model.activity import rates_of
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
-from probes.live.odd_one_out import WINDOW_SECONDS, Rates, Share, gbps_text, nic_shares, rates_at
-from probes.live.odd_ranks import LEAST, members_of
+from probes.live.odd_one_out import (
+    LEAST,
+    WINDOW_SECONDS,
+    Rates,
+    Share,
+    gbps_text,
+    members_of,
+    nic_shares,
+    rates_at,
+)
 from probes.live.silence import telling_nics
 
 # The rates of a job's ports over the last seconds: the slow ones, and the rail or node that is slow.

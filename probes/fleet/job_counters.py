@@ -16,8 +16,8 @@ from probes.facts.rdma.devices import probe as probe_rdma
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Rise
 from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
-from probes.live.model.explanations import ERRORS
-from probes.live.odd_ranks import LEAST, odd_members
+from probes.live.model.explanations import explanation_of
+from probes.live.odd_one_out import LEAST, odd_members
 from probes.live.ports import counter_files, pause_percent, read_counter, rise
 from probes.snapshot.rates import read_port
 
@@ -186,7 +186,7 @@ def _port_difference(
         is_least = (bits is not None and new[counter] >= (1 << bits) - 1) or new[counter] < old[counter]
         sentence = f"{name} {meaning.sentence}"
         high = is_high and not is_normal
-        rows.append(GrownCounter(counter, by, is_least, sentence, ERRORS[meaning.harm], high))
+        rows.append(GrownCounter(counter, by, is_least, sentence, explanation_of(meaning.harm), high))
     return PortDifference(
         name,
         _risen(before.sent_bytes, after.sent_bytes),

@@ -11,7 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, Difference, FleetRank, NodeSample, Silence
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import GDR_WORDS, NO_PATH, OddOne, PathWord, Standstill, path_phrase
-from probes.live.odd_ranks import odd_members
+from probes.live.odd_one_out import odd_members
 
 H = TypeVar("H", bound=Hashable)
 _OF_NODE = ("link", "place", "cpus")  # aspects that a node compares by itself

@@ -55,10 +55,7 @@ class CollectiveSpeed:
 
 
 def parse(path: str, content: bytes) -> Maybe[tuple[CollectiveSpeed, ...]]:
-    """Return the collectives in the end of a log or in a metrics file, by the file's name.
-
-    MALFORMED: a metrics file that is being rewritten.
-    """
+    """Return the collectives in a log's end or a metrics file; MALFORMED: it is being rewritten."""
     if not path.endswith(METRICS_SUFFIX):
         return parse_log(content)
     found = parse_metrics(content)

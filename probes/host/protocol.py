@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.base.origin import Origin
+from probes.base.origin import Origin, Source
 from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
@@ -230,7 +231,7 @@ class Host(Protocol):
         """Return the answer of NCCL's RAS service to one of probes.host.ras.QUESTIONS, as text.
 
         `address`: "127.0.0.1:28028", "[::1]:28028"; only this host's. It makes the job gather data from all
-        its ranks and can harm it: ask only under the policy of probes/live/ras/policy.py.
+        its ranks and can harm it: ask only under the policy of probes/live/ras/targets.py.
         """
         return _answer(self, "ras_answer", f"{address} {command}")
 
@@ -324,8 +325,25 @@ class HostBase(Host):
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
 
-    def _read_collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        """Return the collectives in the end of a file, by `read_range`."""
-        limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
-        end = of_user(self.read_range(path, -limit, limit), user, path)
-        return map_known(end, lambda found: parse(path, found.content))
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def wall_clock(self) -> float:
+        return time.time()
+
+
+def read_collectives(host: Host, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
+    """Return the collectives in the end of a file, by `read_range`."""
+    limit = METRICS_BYTES if path.endswith(METRICS_SUFFIX) else TAIL_BYTES
+    end = of_user(host.read_range(path, -limit, limit), user, path)
+    return map_known(end, lambda found: parse(path, found.content))
+
+
+class NoHost(HostBase):
+    """The host of what is judged without a node, of which nothing is known."""
+
+    UNANSWERED = (Reason.NOT_RECORDED, "no node was read")
+    origin = Origin(Source.TREE, "no node")
+
+    def is_root(self) -> bool:
+        return False

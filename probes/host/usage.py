@@ -120,10 +120,7 @@ def read_counters(host: Files, names: Sequence[str]) -> Mapping[str, Maybe[Inter
 
 
 def read_thread_names(host: Files, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-    """Return the distinct names of each process's threads, sorted, from /proc/PID/task/TID/comm.
-
-    Libraries name theirs, so NCCL shows without reading its environment.
-    """
+    """Return the distinct names of each process's threads, sorted; libraries such as NCCL name theirs."""
     return {pid: _thread_names(host, f"/proc/{pid}/task") for pid in pids}
 
 

@@ -35,10 +35,7 @@ class Files(Protocol):
 
 
 def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
-    """Read a file with one integer, decimal or hexadecimal (0x1003).
-
-    NOT_THERE: there is none, or it is a counter of a device that answers no PMA queries.
-    """
+    """Read one integer, decimal or 0x1003; NOT_THERE: no file, or no answer to PMA queries."""
     content = host.read_bytes(path)
     if isinstance(content, Unknown):
         return content
@@ -54,10 +51,7 @@ def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:
 
 
 def read_telemetry(host: Files, path: str) -> Maybe[int]:
-    """Read a counter of a Slingshot NIC: `123@1700000000.000000000`, with the seconds since 1970.
-
-    shs-cxi-driver, cass_telem.c, telem_sysfs_item_retrieve.
-    """
+    """Read a Slingshot counter, `123@SECONDS` (shs-cxi-driver, cass_telem.c, telem_sysfs_item_retrieve)."""
     matched = parse_known(host.read(path), _STAMPED.fullmatch, path)
     return map_known(matched, lambda match: int(match[1]))
 

@@ -75,10 +75,7 @@ def examine_and_sample(
     sample: LiveSample | None = None,
     sampler: LiveSampler | None = None,
 ) -> tuple[Examination, LiveSample]:
-    """Return the same examination, and the sample that it has the jobs from.
-
-    `sampler`: takes it, and may have taken earlier ones; None: a new one does.
-    """
+    """Return the same, and the sample of its jobs; `sampler`: takes it, and may have taken earlier ones."""
     examination = examine(host, node, before)
     if sample is None:
         sampler = LiveSampler(settles=False) if sampler is None else sampler

@@ -347,8 +347,7 @@ class LiveSampler:
 
 
 def _names(node: Node) -> dict[str, str]:
-    named = {gpu.bdf: f"GPU {gpu.index}" for gpu in node.known_gpus if not isinstance(gpu.index, Unknown)}
-    return named | _nic_names(node)
+    return {gpu.bdf: f"GPU {gpu.index}" for gpu in node.known_gpus} | _nic_names(node)
 
 
 def _nic_names(node: Node) -> dict[str, str]:

@@ -28,10 +28,7 @@ _NEAR = 1 << 28
 
 
 def missing(place: Place, names: Maybe[tuple[str, ...]]) -> dict[str, Unknown]:
-    """Return the counters that every sample has and this port does not, with the reason.
-
-    `names`: those that it has in this place.
-    """
+    """Return why counters that every sample has are not among a port's `names` in this place."""
     wanted = sampled(place, is_expected=True)
     if isinstance(names, Unknown) and names.reason is not Reason.NOT_THERE:
         return dict.fromkeys(wanted, names)
@@ -60,10 +57,7 @@ def read_until_refused(host: Files, files: Mapping[str, str]) -> dict[str, Maybe
 
 
 def rise(name: str, before: int, after: int) -> Maybe[int]:
-    """Return how much a counter has risen. A counter of 32 bits may have wrapped once.
-
-    MALFORMED: it was reset, or it has stopped at its maximum (core/sysfs.c, PORT_PMA_ATTR).
-    """
+    """Return a counter's rise, over one wrap of 32 bits; MALFORMED: reset, or full (PORT_PMA_ATTR)."""
     bits = ERROR_COUNTER_BITS.get(name)
     if before == after and bits is not None and after == (1 << bits) - 1:
         return Unknown(Reason.MALFORMED, name, "the counter is full")
@@ -95,10 +89,7 @@ def _pause_durations(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def pcie_stall_percent(now: dict[str, int]) -> Maybe[float]:
-    """Return the share of the last second in which the NIC could not issue PCIe reads or writes.
-
-    mlx5's outbound_pci_stalled_rd and _wr are percentages, not counters.
-    """
+    """Return in which share of the last second PCIe reads or writes stalled, as mlx5 reports it."""
     stalls = [now[name] for name in ("outbound_pci_stalled_rd", "outbound_pci_stalled_wr") if name in now]
     if not stalls:
         return Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not report PCIe stalls")
@@ -300,10 +291,7 @@ def _read_link(host: Host, bdf: str) -> tuple[Maybe[float], Maybe[int]]:
 def _read_counters(
     host: Host, ports: Iterable[_Wanted], functions: Sequence[str], with_links: bool
 ) -> _Counters:
-    """Read the counters of ports.
-
-    `with_links`: also their line rates, and the PCIe links of functions.
-    """
+    """Read counters; `with_links`: also the ports' line rates and the functions' PCIe links."""
     values: dict[tuple[str, int], dict[str, Maybe[int]]] = {}
     line_rates: dict[tuple[str, int], float] = {}
     at = host.monotonic()

@@ -24,7 +24,7 @@ from probes.live.model.sample import (
     LiveSample,
     PortSample,
 )
-from probes.live.odd_ranks import LEAST
+from probes.live.odd_one_out import LEAST
 
 _NO_GUID = "0000:0000:0000:0000"
 
@@ -49,8 +49,7 @@ def identities_of(node: Node) -> dict[str, Identity]:
             name = port_name(device.name, port.number)
             found[name] = Identity(f"{begin}/{port.number}", name, is_gpu=False, bdf=bdf)
     for gpu in node.known_gpus:
-        name = gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU {gpu.index}"
-        found[gpu.bdf] = Identity(known(gpu.uuid, gpu.bdf), name, is_gpu=True, bdf=gpu.bdf)
+        found[gpu.bdf] = Identity(known(gpu.uuid, gpu.bdf), f"GPU {gpu.index}", is_gpu=True, bdf=gpu.bdf)
     return found
 
 

@@ -1,13 +1,20 @@
-"""For how long each job has moved no data, and whether its ranks wait meanwhile."""
+"""For how long each job has moved no data, and whether its ranks wait meanwhile.
+
+Counters of a port also count storage and other jobs, but the packet sequence numbers of queue pairs do not.
+mlx5 takes these from the hardware (drivers/infiniband/hw/mlx5/qp.c, query_qp_attr). Other drivers may return
+constants, so theirs count only if they have changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
+from probes.facts.rdma.roce import MLX5
 from probes.host.protocol import Host
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.model.activity import BUSY_PERCENT, SILENT_SECONDS, WAIT_SECONDS, moves_data
@@ -22,7 +29,58 @@ from probes.live.model.sample import (
     Standstill,
 )
 from probes.live.processes.gdr_path import gpu_may_post
-from probes.live.processes.packets import PairMotion, read_motions
+from probes.live.processes.ownership import find_processes
+
+
+@frozen
+class PairMotion:
+    """The connected queue pairs of one process, between two readings."""
+
+    connected: int
+    moving: int  # those that have sent or received a packet
+
+    def are_still(self, connected: int, gpu_may_post: bool) -> bool | None:
+        """Return whether none of a job's queue pairs has moved; None: not all are known (DEVX never are)."""
+        if self.moving:
+            return False
+        if gpu_may_post:
+            return None
+        return True if connected and self.connected >= connected else None
+
+
+def read_motions(
+    host: Host, node: Node, before: Maybe[tuple[PacketNumbers, ...]], after: Maybe[tuple[PacketNumbers, ...]]
+) -> Maybe[Mapping[int, PairMotion]]:
+    """Return the motion by pid; a process whose threads that made the queue pairs have ended has none."""
+    if isinstance(before, Unknown):
+        return before
+    if isinstance(after, Unknown):
+        return after
+    groups: dict[int, int] = {}
+    find_processes(host, dict.fromkeys(pair.pid for pair in after if pair.pid is not None), groups, {})
+    return motions(before, after, groups, {each.name for each in node.rdma_devices if each.driver == MLX5})
+
+
+def motions(
+    before: Sequence[PacketNumbers],
+    after: Sequence[PacketNumbers],
+    groups: Mapping[int, int],
+    current: Collection[str],
+) -> dict[int, PairMotion]:
+    """Return the motion by pid. `groups`: the process of each thread; `current`: the devices of mlx5."""
+    earlier = {(pair.device, pair.number, pair.pid): (pair.sent, pair.received) for pair in before}
+    found: dict[int, PairMotion] = {}
+    for pair in after:
+        process = None if pair.pid is None else groups.get(pair.pid)
+        numbers = earlier.get((pair.device, pair.number, pair.pid))
+        if process is None or numbers is None:
+            continue
+        is_moving = numbers != (pair.sent, pair.received)
+        if is_moving or pair.device in current:
+            counted = found.get(process, PairMotion(0, 0))
+            found[process] = PairMotion(counted.connected + 1, counted.moving + is_moving)
+    return found
+
 
 _WAITING_ROLES = (Role.NCCL, Role.NVSHMEM)  # whose ranks wait for each other
 _SERVES_REQUESTS = "libnixl"  # it may compute for minutes before the next one comes
@@ -35,10 +93,7 @@ _NOT_YET = Unknown(Reason.NOT_YET, "rates", f"watched for less than {WAIT_SECOND
 
 
 def telling_nics(job: LiveJob, clients: Collection[str]) -> tuple[str, ...]:
-    """Return the NICs whose traffic is that of the job: those that nothing else uses, else all.
-
-    `clients`: NICs that storage in the kernel uses, too.
-    """
+    """Return the NICs that nothing else uses, else all of the job; `clients`: those of kernel storage."""
     return tuple(name for name in job.own_nics if name not in clients) or job.nics
 
 

@@ -11,7 +11,7 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, any_of, known, map_known
 from probes.checks.judgment import Judgment, with_severity
-from probes.facts.gpudirect_requirements import PEER_MODULES
+from probes.facts.gpudirect_probe import PEER_MODULES
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts

@@ -7,7 +7,7 @@ import re
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.gpu.fabric import NOT_SUPPORTED
+from probes.facts.gpu.gpus import NOT_SUPPORTED
 from probes.facts.pci.functions import PciKind
 from probes.queries.pcie_paths import is_guest
 from probes.snapshot.examination import Examination

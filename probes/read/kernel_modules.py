@@ -13,7 +13,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.driver_package import CLOSED_LICENSE
 from probes.facts.gpu.gpus import Flavor, parse_version
-from probes.facts.gpudirect_requirements import IB_EXPORTERS
+from probes.facts.gpudirect_probe import IB_EXPORTERS
 from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import EFA_PEERMEM, LADDER, PEERMEM

@@ -14,7 +14,7 @@ from typing import Any
 
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.gpu.fabric import UNFINISHED
+from probes.facts.gpu.gpus import UNFINISHED
 from probes.host.nvml import FABRIC_STATES, LOST, NvmlFacts, NvmlGpu, bdf_of
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place

@@ -14,10 +14,8 @@ from probes.base.unknown import Maybe, known
 from probes.checks.judgment import Judgment
 from probes.facts.node import host_name
 from probes.live.model.sample import LiveSample
-from probes.queries.finding import Finding
 from probes.queries.versions import versions_of
 from probes.snapshot.examination import Examination
-from probes.snapshot.verdict import Verdict
 
 
 @frozen
@@ -76,16 +74,6 @@ class Report:
     def node_name(self) -> str:
         """The host name, or "?"."""
         return known(host_name(self.examination.node), "?")
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict, with the counts of findings."""
-        return self.judgment.verdict
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """All findings: found, unknown and passed."""
-        return self.judgment.findings
 
 
 def report_of(

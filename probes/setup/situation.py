@@ -22,9 +22,14 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.facts.rdma import nic_driver
 from probes.facts.rdma.nic_driver import NicDriver, NicTraces
 from probes.facts.system import kubernetes, platform, slurm
-from probes.facts.system.kubernetes import ContainerMessage, KubernetesFacts, message_of
-from probes.facts.system.kubernetes_objects import ContainerState, GpuOperator, NetworkOperator
-from probes.facts.system.packages import Distribution
+from probes.facts.system.kubernetes import (
+    ContainerMessage,
+    ContainerState,
+    GpuOperator,
+    KubernetesFacts,
+    NetworkOperator,
+    message_of,
+)
 from probes.facts.system.platform import Cloud
 from probes.facts.system.slurm import SlurmFacts
 from probes.host.probe_table import ProbedFields, Probing, probes_of
@@ -102,11 +107,6 @@ class Situation:
         "Kubernetes", lambda run: kubernetes.probe(run.host, host_name(run.examination.node))
     )
 
-    @property
-    def distribution(self) -> Maybe[Distribution]:
-        """The distribution."""
-        return self.examination.distribution
-
 
 PROBES = probes_of(Situation)
 
@@ -183,7 +183,7 @@ def situation_rows(situation: Situation) -> tuple[tuple[str, str], ...]:
     gpus = () if isinstance(node.gpus, Unknown) else node.gpus.gpus
     names = {gpu.bdf: gpu.name for gpu in gpus if gpu.name}  # NVML knows new models, an old pci.ids does not
     rows = (
-        ("Distribution", _shown(situation.distribution, lambda value: value.name)),
+        ("Distribution", _shown(situation.examination.distribution, lambda value: value.name)),
         ("Kernel", _shown(node.kernel_release, str)),
         ("Runs on", _shown(where, _value, "unknown")),
         ("Cloud", _shown(situation.cloud, lambda value: f"{value.provider.value} {value.machine}".strip())),

@@ -7,8 +7,7 @@ from dataclasses import field
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpu import fabric
-from probes.facts.gpu.fabric import FabricServiceFacts
+from probes.facts.gpu.gpus import FabricServiceFacts, probe_fabric
 from probes.facts.jobs import processes
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import boot, module_files, symbol_versions
@@ -161,7 +160,7 @@ class Examination:
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
     )
     fabric_services: Maybe[FabricServiceFacts] = _probed(
-        "fabric services", lambda run: fabric.probe(run.host, run.node.pci), directories=("/dev", "/proc")
+        "fabric services", lambda run: probe_fabric(run.host, run.node.pci), directories=("/dev", "/proc")
     )
     rdma_topo: Maybe[RdmaTopoFacts] = _probed(
         "rdma_topo", lambda run: map_known(run.node.pci, lambda pci: rdma_topo.probe(run.host, pci))

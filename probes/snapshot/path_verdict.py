@@ -9,8 +9,7 @@ from enum import Enum
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
 from probes.base.unknown import Maybe, Reason, Unknown, all_of, any_of, known
-from probes.facts.gpu.fabric import UNFINISHED
-from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
+from probes.facts.gpu.gpus import NOT_LISTED, UNFINISHED, Gpu, GpuFacts
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, hardware_of
 from probes.facts.node import Node
 from probes.facts.pci.functions import is_for_guests

@@ -140,7 +140,7 @@ def read_setup(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
     examination = examine_with_jobs(host)
     judgment = judge(examination)
     guide = read_guide(host, examination, judgment.findings, (), SetupRecord())
-    if not guide.is_impossible:
+    if not guide.choice.is_impossible:
         checked = {step.id for step in STEPS if isinstance(step, CheckedStep)}
         done = (StepState.DONE, StepState.SKIPPED)
         claims.has_open_steps = any(step.id in checked and step.state not in done for step in guide.steps)

@@ -34,10 +34,9 @@ from probes.live.hang.dump_files import NO_DUMP, read_dumps
 from probes.live.hang.ranks import HangWatch, RankState, members
 from probes.live.model.sample import LiveJob, LiveSample, Role
 from probes.live.processes.job_logs import read_job_logs
-from probes.live.processes.packets import PairMotion, read_motions
 from probes.live.ras.findings import RasFinding, unequal_counts
-from probes.live.ras.policy import RasUse
-from probes.live.ras.targets import RasTarget, find_targets, local_processes, no_job
+from probes.live.ras.targets import RasTarget, RasUse, find_targets, local_processes, no_job
+from probes.live.silence import PairMotion, read_motions
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
 from probes.nccl.flight_recorder.verdict import DumpVerdict, verdict_of
 from probes.nccl.log.facts import JobLogReading

@@ -18,8 +18,17 @@ from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, MONITOR, STATUS, VERBOSE_STATUS
 from probes.live.model.sample import LiveSample
 from probes.live.ras.findings import RasFinding, Stall
-from probes.live.ras.policy import LEAST_INTERVAL_SECONDS, RasDecision, RasJob, RasUse
-from probes.live.ras.targets import LocalProcesses, RasTarget, find_targets, local_processes, no_job
+from probes.live.ras.targets import (
+    LEAST_INTERVAL_SECONDS,
+    LocalProcesses,
+    RasDecision,
+    RasJob,
+    RasTarget,
+    RasUse,
+    find_targets,
+    local_processes,
+    no_job,
+)
 from probes.nccl.ras import DiagnosticLine, Diagnostics, RasEvent, RasReport, parse_event
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,

@@ -135,7 +135,7 @@ def text_of(report: Report, form: str) -> str:
 def report_json(report: Report) -> dict[str, Any]:
     """Return the document."""
     examination, at = report.examination, report.at
-    node, verdict, found = examination.node, report.verdict, report.findings
+    node, verdict, found = examination.node, report.judgment.verdict, report.judgment.findings
     results = {"results": [result_json(measured.result) for measured in report.measured]}
     content: dict[str, Any] = {
         "redacted": report.is_redacted,
@@ -158,7 +158,7 @@ def report_json(report: Report) -> dict[str, Any]:
 def _since_ok(report: Report) -> SinceOk:
     """Return what has changed since the node last worked: what was saved then has its identifiers."""
     is_live = report.examination.node.origin.source is Source.LIVE
-    if report.is_redacted and is_live and not report.verdict.is_green:
+    if report.is_redacted and is_live and not report.judgment.verdict.is_green:
         return Unknown(Reason.NOT_RECORDED, "since_ok", "left out of a redacted report")
     return since_ok(report.examination, report.judgment, read_only=True)
 

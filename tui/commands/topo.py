@@ -15,8 +15,7 @@ from probes.base.text import printable, xml_comment
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, judge
 from probes.checks.statements import device_statements, stated_facts
-from probes.facts.gpu.fabric import GpuFabric
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import Gpu, GpuFabric, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.node import Node, derivation, probe_node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import MONITOR, STATUS
 from probes.live.ras.findings import conditions_of
-from probes.live.ras.policy import RasDecision
-from probes.live.ras.targets import RasTarget, find_targets
+from probes.live.ras.targets import RasDecision, RasTarget, find_targets
 from probes.nccl.ras import RasReport
 from tui.runtime.ras_questions import RasAnswer, RasQuestions, use_of
 from tui.screens.ask import YES, AskScreen, sentences

@@ -14,8 +14,7 @@ from probes.host.protocol import Host
 from probes.host.ras import DIAGNOSTICS, DIAGNOSTICS_SECONDS, MONITOR
 from probes.live.model.sample import LiveSample
 from probes.live.ras.findings import RasFinding, RasHistory, Stall, findings
-from probes.live.ras.policy import RasDecision, RasUse, decide
-from probes.live.ras.targets import RasTarget, find_targets, local_processes
+from probes.live.ras.targets import RasDecision, RasTarget, RasUse, decide, find_targets, local_processes
 from probes.nccl.ras import Diagnostics, RasEvent, RasReport, parse_diagnostics, parse_report
 from tui.runtime.lock import RasLock
 

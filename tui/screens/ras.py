@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
 from probes.host.ras import DIAGNOSTICS, STATUS, VERBOSE_STATUS
-from probes.live.ras.policy import RasDecision
-from probes.live.ras.targets import RasTarget
+from probes.live.ras.targets import RasDecision, RasTarget
 from tui.runtime.ras_questions import RasAnswer
 from tui.screens import save_and_copy
 from tui.screens.keys import KEYS, bind, leave_keys

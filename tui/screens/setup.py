@@ -64,7 +64,7 @@ class GuideState(ExaminedListState):
 
     def _listed(self) -> list[SetupStep]:
         steps = () if self.guide is None else self.guide.steps
-        if self.guide is not None and self.guide.is_impossible:  # the others say only that
+        if self.guide is not None and self.guide.choice.is_impossible:  # the others say only that
             steps = tuple(step for step in steps if step.state is not StepState.SKIPPED)
         return [step for step in steps if self.word in f"{step.id} {step.title} {step.state.value}".lower()]
 

@@ -11,8 +11,8 @@ from probes.base.text import binary_size, capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.statements import rank_health
 from probes.facts.jobs.processes import name_of
+from probes.facts.pci.functions import words
 from probes.host.collectives import CollectiveSpeed
-from probes.live.events.ports import link_name
 from probes.live.model.sample import (
     GpuSample,
     LiveEvent,
@@ -235,7 +235,7 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
         text = f"all traffic of interface {port.rates_from}: software RDMA has no byte counters"
         lines += _field("Rates from", text, width)
     link = map_known(
-        port.pcie_gtps, lambda rate: map_known(port.pcie_width, lambda lanes: link_name(rate, lanes))
+        port.pcie_gtps, lambda rate: map_known(port.pcie_width, lambda lanes: words(rate, lanes))
     )
     lines += _field("PCIe link", _shown(link), width)
     found = [odd for job in sample.jobs for odd in job.odd if port.device and odd.device == port.device]

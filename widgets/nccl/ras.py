@@ -8,8 +8,7 @@ from probes.base.text import plural, printable
 from probes.base.unknown import Unknown, known
 from probes.host.ras import DIAGNOSTICS, MONITOR, REPORTS
 from probes.live.ras.findings import RasFinding, Stall
-from probes.live.ras.policy import RasDecision
-from probes.live.ras.targets import LocalProcesses, RasTarget
+from probes.live.ras.targets import LocalProcesses, RasDecision, RasTarget
 from probes.nccl.ras import BAD, Diagnostics, RasEvent, RasReport
 from widgets.base.health import SEVERITY_MARKS
 from widgets.base.lines import Line, Tone, wrapped

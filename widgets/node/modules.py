@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts
-from probes.facts.gpudirect_requirements import PEER_MODULES
+from probes.facts.gpudirect_probe import PEER_MODULES
 from probes.facts.kernel.module_blockers import explain
 from probes.facts.kernel.modules import KernelModule, ModuleFacts, ModuleState, Rung
 from probes.facts.node import Node

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.gpu.fabric import COMPLETED, NOT_SUPPORTED
-from probes.facts.gpu.gpus import Gpu
+from probes.facts.gpu.gpus import COMPLETED, NOT_SUPPORTED, Gpu
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue

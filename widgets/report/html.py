@@ -157,7 +157,7 @@ def draw_topology(report: Report) -> str:
     topology = report.examination.topology
     if not topology.gpus and not topology.nics:
         return ""
-    return _Topology(report, highlights_of(report.examination, report.findings)).draw()
+    return _Topology(report, highlights_of(report.examination, report.judgment.findings)).draw()
 
 
 class _Topology:

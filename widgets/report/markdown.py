@@ -62,7 +62,10 @@ def markdown_of(report: Report, version: str) -> str:
     """Return the Markdown document; `version`: of gdrtop."""
     examination = report.examination
     topology = topology_drawing.draw(
-        examination.node, examination.topology, _WIDTH, highlights=highlights_of(examination, report.findings)
+        examination.node,
+        examination.topology,
+        _WIDTH,
+        highlights=highlights_of(examination, report.judgment.findings),
     )
     found = environment(finalize=_finalized)
     found.filters |= {"code": code, "block": block, "row": row, "linked": _linked}

@@ -118,8 +118,8 @@ class Page:
 def page_of(report: Report, version: str) -> Page:
     """Return the texts of the page; `version`: of gdrtop."""
     node = report.examination.node
-    drawn = verdict_drawing.draw(report.verdict)
-    entries, names = entries_of(report.findings), report.examination.topology.labels
+    drawn = verdict_drawing.draw(report.judgment.verdict)
+    entries, names = entries_of(report.judgment.findings), report.examination.topology.labels
     page = Page(
         node=printable(report.node_name, 253),
         origin=_origin_text(node.origin),
@@ -129,11 +129,11 @@ def page_of(report: Report, version: str) -> Page:
         privacy=_PSEUDONYMS if report.is_redacted else "",
         verdict=plain(drawn),
         tone=drawn[0].tone,
-        reason=report.verdict.reason,
-        counts=counted(report.findings),
+        reason=report.judgment.verdict.reason,
+        counts=counted(report.judgment.findings),
         findings=tuple(_finding(entry.first, names) for entry in entries if entry.first.is_present),
         nothing_found="The checks that could run found nothing."
-        if report.verdict.state is State.UNKNOWN
+        if report.judgment.verdict.state is State.UNKNOWN
         else "No findings.",
         not_run=tuple(needs_text(entry) for entry in entries if entry.first.status is Status.UNKNOWN),
         matrix=_matrix(report),
@@ -185,7 +185,8 @@ def _version_text(version: Maybe[str]) -> str:
 
 
 def _matrix(report: Report) -> MatrixText | None:
-    topology, highlights = report.examination.topology, highlights_of(report.examination, report.findings)
+    topology = report.examination.topology
+    highlights = highlights_of(report.examination, report.judgment.findings)
     if not topology.gpus or not topology.nics:
         return None
     rows = tuple(

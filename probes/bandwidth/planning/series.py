@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 
 from probes.bandwidth.model.command import Refused, bound_to
 from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
@@ -18,6 +17,7 @@ from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
 from probes.bandwidth.tools.tool import LocalTool, tool_of
+from probes.base.data_files import read_text
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import Gpu, GpuFacts
 from probes.facts.pci.names import built_in_name
@@ -287,8 +287,7 @@ _TOOLS = {f"ib_{test}_bw": test for test in TESTS}
 @cache
 def builtin_table() -> ExpectedTable:
     """Return gdrtop's own table."""
-    text = (resources.files("probes.bandwidth") / "expected.toml").read_text(encoding="utf-8")
-    return parse_table(text)
+    return parse_table(read_text("probes.bandwidth", "expected.toml"))
 
 
 def rows_of(site: ExpectedTable | None) -> tuple[ExpectedPair, ...]:

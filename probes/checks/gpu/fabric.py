@@ -8,15 +8,15 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
 from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches, service_of
-from probes.facts.gpu.fabric import (
+from probes.facts.gpu.gpus import (
     COMPLETED,
     NOT_SUPPORTED,
     NVLSM,
     UMAD_MODULE,
     UNFINISHED,
     FabricServiceFacts,
+    Gpu,
 )
-from probes.facts.gpu.gpus import Gpu
 from probes.facts.jobs.processes import Process
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import ServiceState

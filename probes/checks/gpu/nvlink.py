@@ -7,8 +7,7 @@ from probes.base.plan import Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
-from probes.facts.gpu.fabric import CHANNELS, NODES_CONFIG, NOT_SUPPORTED
-from probes.facts.gpu.gpus import Gpu
+from probes.facts.gpu.gpus import CHANNELS, NODES_CONFIG, NOT_SUPPORTED, Gpu
 from probes.facts.system.platform import in_container
 from probes.facts.system.services import Service, ServiceState
 from probes.plans.boot import initramfs_step

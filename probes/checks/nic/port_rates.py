@@ -10,8 +10,7 @@ from probes.base.plan import Step, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
-from probes.facts.rdma.bonds import Bond, BondMember
-from probes.facts.rdma.devices import RdmaDevice, shows_unknown_speed
+from probes.facts.rdma.devices import Bond, BondMember, RdmaDevice, shows_unknown_speed
 from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown

@@ -10,7 +10,7 @@ from probes.base.unknown import UNREAD, Reason, Unknown, is_there, known, map_kn
 from probes.checks.nccl.library import versions_of
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS
 from probes.facts.gpudirect import MEMORY_PEERS, GdrPath, PathState, parse_driver_version
-from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK, why_topology_allowed
+from probes.facts.gpudirect_probe import TOPOLOGY_CHECK, why_topology_allowed
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import EFA, SLINGSHOT

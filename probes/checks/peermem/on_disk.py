@@ -7,7 +7,7 @@ from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import SHOWN
 from probes.base.unknown import Maybe, Unknown, is_there, known, map_known, parse_known
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import IB_EXPORTERS
+from probes.facts.gpudirect_probe import IB_EXPORTERS
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM

@@ -52,10 +52,7 @@ class DriverTraces:
 
 
 def probe(host: Host, traces: DriverTraces) -> Maybe[DriverPackage]:
-    """Ask dpkg or rpm for the driver's package, and combine it with what other probes read.
-
-    NOT_THERE: no driver is loaded, and neither its module nor nvidia-smi is on disk.
-    """
+    """Combine the driver's package with other traces; NOT_THERE: not loaded, and none of it is on disk."""
     file = file_of(traces.files, "nvidia")
     running = map_known(traces.loaded, lambda driver: driver.version)
     version = map_known(file, lambda found: found.version) if isinstance(running, Unknown) else running

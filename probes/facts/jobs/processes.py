@@ -255,16 +255,8 @@ def _is_program(host: Host, pid: int) -> bool:
 
 
 # Hundreds of ranks have hundreds of the same files open.
-
-
-@lru_cache(1024)
-def _is_gpu_file(file: str) -> bool:
-    return _GPU_FILE.fullmatch(file) is not None
-
-
-@lru_cache(1024)
-def _is_uverbs_file(file: str) -> bool:
-    return _UVERBS_FILE.fullmatch(file) is not None
+_is_gpu_file = lru_cache(1024)(_GPU_FILE.fullmatch)
+_is_uverbs_file = lru_cache(1024)(_UVERBS_FILE.fullmatch)
 
 
 def _device_files(host: Host, pid: int) -> Maybe[tuple[str, ...]]:

@@ -81,10 +81,7 @@ _CERTIFICATE = re.compile(r"^\s*mok_certificate=\"?(/[\w./+-]{1,200})\"?\s*$", r
 
 
 def probe(host: Host, distribution: Maybe[Distribution], running: Maybe[str]) -> BootFacts:
-    """Read /boot, /lib/modules, the boot loader's files and /sys/firmware.
-
-    `running`: release of the running kernel.
-    """
+    """Read /boot, /lib/modules, the boot loader's files and /sys/firmware; `running`: a release."""
     kernels = _kernels(host, running)
     loader = boot_loader.loader_of(host, distribution)
     releases = map_known(kernels, lambda found: tuple(kernel.release for kernel in found))
@@ -291,10 +288,7 @@ def parse_entry(text: str, release: str) -> str | None:
 
 
 def read_grub_options(host: Host) -> Maybe[str]:
-    """Return the options that the next update-grub or grub2-mkconfig gives every kernel.
-
-    NOT_THERE: the files of GRUB's settings set none; MALFORMED: only a shell knows the value.
-    """
+    """Return every kernel's options after update-grub; NOT_THERE: none; MALFORMED: a shell computes them."""
     values: dict[str, str] = {}
     for path in boot_loader.grub_setting_files(host):
         text = _text(host, path)

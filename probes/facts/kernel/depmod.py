@@ -95,10 +95,7 @@ def is_builtin(tree: ModuleTree, name: str) -> Maybe[bool]:
 
 
 def find_provider(tree: ModuleTree, symbol: str) -> Maybe[str]:
-    """Return the module that exports a symbol, from the line `alias symbol:NAME MODULE` of modules.symbols.
-
-    NOT_THERE: no module exports it; FILE_MISSING: there is no modules.symbols.
-    """
+    """Return the module that exports a symbol; NOT_THERE: none; FILE_MISSING: there is no modules.symbols."""
     if isinstance(tree.symbols, Unknown):
         return tree.symbols
     wanted = b"alias symbol:" + symbol.encode("utf-8", errors="replace") + b" "

@@ -9,8 +9,9 @@ Documentation/admin-guide/module-signing.rst.
 from __future__ import annotations
 
 import lzma
+import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from probes.base.frozen import frozen
@@ -19,7 +20,6 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
 from probes.facts.kernel import depmod
 from probes.facts.kernel.boot import MODULES_DIRECTORY, version_key
-from probes.facts.kernel.elf import LIMIT_BYTES, Read, parse
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
 from probes.facts.kernel.release import DMABUF_OPTION, MLX5_DMABUF_OPTIONS, all_set, is_release, read_config
@@ -168,10 +168,7 @@ def read_module_file(host: Host, path: str) -> Maybe[ModuleFile]:
 
 
 def open_module_file(host: Host, path: str) -> Maybe[ModuleContent]:
-    """Open one file, packed or not.
-
-    .zst files are MALFORMED: Python cannot unpack them before 3.14.
-    """
+    """Open a file, packed or not; MALFORMED: .zst, which Python cannot unpack before 3.14."""
     if path.endswith(".ko"):
         return _of_plain(host, path)
     packed = host.read_bytes(path, _PACKED_LIMIT_BYTES)
@@ -219,6 +216,95 @@ def unpack(packed: bytes) -> Maybe[bytes]:
 
 def modinfo_of(read: Read) -> tuple[bytes, ...] | None:
     """Return the strings of the section .modinfo; None: no ELF file of 64 bits, or damaged."""
-    elf = parse(read)
+    elf = parse_elf(read)
     content = None if elf is None else elf.content(b".modinfo", _MAX_MODINFO_BYTES)
     return None if content is None else tuple(content.split(b"\0"))
+
+
+# Sections of an ELF file of 64 bits (elf(5)), read by offset so that a large file stays on disk.
+
+Read = Callable[[int, int], bytes]
+"""Returns bytes of a file from an offset on; fewer at its end."""
+
+LIMIT_BYTES = 160 << 20  # nvidia.ko has up to about 100 MB
+_MAX_TABLE_BYTES = 8 << 20
+_MAX_NAME_BYTES = 128
+_HEADER_BYTES, _SECTION_BYTES, _SYMBOL_BYTES = 64, 64, 24
+_ABSOLUTE = 0xFFF1  # SHN_ABS
+
+
+@frozen
+class Section:
+    """The place of a section in the file."""
+
+    name: bytes
+    offset: int
+    size: int
+    link: int  # the number of a section that belongs to it: of a symbol table, the names
+
+
+@frozen
+class Elf:
+    """An ELF file and its sections, in the order of their numbers."""
+
+    read: Read
+    order: str  # of struct: "<" or ">"
+    sections: tuple[Section, ...]
+
+    def content(self, name: bytes, limit: int = _MAX_TABLE_BYTES) -> bytes | None:
+        """Return the content of a section; None: there is none, or it is longer than `limit`."""
+        section = next((section for section in self.sections if section.name == name), None)
+        return None if section is None else self._bytes(section, limit)
+
+    def value(self, symbol: bytes) -> int | None:
+        """Return the 32 bits that a symbol names: its value if it is absolute, else what it points to."""
+        for number, value in self._symbols(symbol):
+            if number == _ABSOLUTE:
+                return value & 0xFFFFFFFF
+            if number < len(self.sections) and value <= self.sections[number].size - 4:
+                content = self.read(self.sections[number].offset + value, 4)
+                return struct.unpack(f"{self.order}I", content)[0] if len(content) == 4 else None
+        return None
+
+    def _symbols(self, name: bytes) -> Iterator[tuple[int, int]]:
+        """Yield the number of the section and the value of each symbol `name`."""
+        table = next((section for section in self.sections if section.name == b".symtab"), None)
+        if table is None or table.link >= len(self.sections):
+            return
+        content, names = self._bytes(table), self._bytes(self.sections[table.link])
+        if content is None or names is None:
+            return
+        whole = len(content) - len(content) % _SYMBOL_BYTES
+        wanted = name + b"\0"
+        for place, number, value in struct.iter_unpack(f"{self.order}IxxHQ8x", content[:whole]):
+            if names.startswith(wanted, place):
+                yield number, value
+
+    def _bytes(self, section: Section, limit: int = _MAX_TABLE_BYTES) -> bytes | None:
+        if section.size > limit or section.offset > LIMIT_BYTES:
+            return None
+        return self.read(section.offset, section.size)
+
+
+def parse_elf(read: Read) -> Elf | None:
+    """Read the sections of a file; None: no ELF file of 64 bits, or damaged."""
+    header = read(0, _HEADER_BYTES)
+    if len(header) < _HEADER_BYTES or header[:5] != b"\x7fELF\x02" or header[5] not in (1, 2):
+        return None
+    order = "<" if header[5] == 1 else ">"
+    (table,) = struct.unpack_from(f"{order}Q", header, 0x28)
+    entry_bytes, count, names_number = struct.unpack_from(f"{order}HHH", header, 0x3A)
+    if entry_bytes != _SECTION_BYTES or names_number >= count or table > LIMIT_BYTES:
+        return None
+    headers = read(table, _SECTION_BYTES * count)  # at most 4 MiB
+    if len(headers) < _SECTION_BYTES * count:
+        return None
+    rows = tuple(struct.iter_unpack(f"{order}I20xQQI20x", headers))
+    _, offset, size, _ = rows[names_number]
+    if size > _MAX_TABLE_BYTES or offset > LIMIT_BYTES:
+        return None
+    names = read(offset, size)
+    return Elf(read, order, tuple(
+        Section(names[name : name + _MAX_NAME_BYTES].split(b"\0", 1)[0], offset, size, link)
+        for name, offset, size, link in rows
+    ))  # fmt: skip

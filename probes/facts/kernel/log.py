@@ -14,6 +14,7 @@ from dataclasses import field, replace
 from enum import Enum
 from functools import cache
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -102,101 +103,15 @@ _LINE = re.compile(
 UNSUPPORTED_GPU = "installed in this system is not supported by"
 _BDF = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
-_MLX = rf"mlx[45]_core (?P<bdf>{_BDF})"
 _NAME = r"([\w.-]{1,64})"
-# Anchored at the start, so that a process name inside a message cannot imitate another message.
-# Sources: NVIDIA's Xid manual and nv-dmabuf.c; kernel/module/{main,version,signing}.c; security/lockdown;
-# drivers/net/ethernet/mellanox/mlx5/core/{health,cmd,events}.c; drivers/infiniband/core/cache.c;
-# drivers/infiniband/hw/efa/efa_com{,_cmd}.c; drivers/pci/pci.c __pcie_print_link_status;
-# drivers/pci/pcie/aer.c; drivers/iommu; kernel/hung_task.c. The first match wins.
-_FORMS = (
-    (LogKind.XID, rf"NVRM: Xid \((?:PCI:)?(?P<bdf>{_BDF})\): (?P<number>\d{{1,4}})\b"),
-    (LogKind.SXID, rf"nvidia-nvswitch\d{{1,3}}: SXid \(PCI:(?P<bdf>{_BDF})\): (?P<number>\d{{1,6}})\b"),
-    (LogKind.GPU_LOST, rf"NVRM: GPU (?:at )?(?:PCI:)?(?P<bdf>{_BDF}): .{{0,80}}fallen off the bus"),
-    (LogKind.GPU_LOST, rf"NVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b.{{0,120}}fallen off the bus"),
-    (LogKind.GPU_LOST, r"NVRM: .{0,160}fallen off the bus"),
-    (
-        LogKind.NVLINK,
-        r"NVRM: (?:knvlinkUpdatePostRxDetectLinkMask_\w{1,40}: Failed to update Rx Detect Link mask"
-        r"|knvlinkDiscoverPostRxDetLinks_\w{1,40}: Getting peer\d{1,4}(?:'s)? postRxDetLinkMask failed)",
-    ),
-    (LogKind.P2P_REFUSED, r"NVRM: .{0,80}(?:PCI topology not supported|importer unable to handle MMIO)"),
-    (LogKind.P2P_REFUSED, r"NVRM: failed to map dynamic attachment with no P2P support"),  # before 580.65.06
-    (LogKind.P2P_REFUSED, r"NVRM: .{0,120}FORCE_PCIE"),
-    (LogKind.GPU_DRIVER, rf"NVRM: GPU (?P<bdf>{_BDF}): RmInitAdapter failed"),
-    (LogKind.GPU_DRIVER, rf"NVRM: The NVIDIA GPU (?P<bdf>{_BDF})\b.{{0,80}}{UNSUPPORTED_GPU}"),
-    (LogKind.GPU_DRIVER, r"NVRM: (?:API mismatch|.{0,40}RmInitAdapter failed|The NVIDIA probe routine)"),
-    (LogKind.SYMBOL_VERSION, rf"(?P<module>{_NAME}): disagrees about version of symbol (?P<symbol>{_NAME})"),
-    (
-        LogKind.UNKNOWN_SYMBOL,
-        rf"(?P<module>{_NAME}): Unknown symbol (?P<symbol>{_NAME})(?: \(err (?P<number>-?\d{{1,4}})\))?",
-    ),
-    (LogKind.NO_SYMBOL_VERSION, rf"(?P<module>{_NAME}): no symbol version for (?P<symbol>{_NAME})"),
-    (
-        LogKind.EFA_PEERMEM,
-        r"(?P<module>efa_nv_peermem): Nvidia (?:proprietary is unsupported|P2P symbols are unavailable)",
-    ),
-    (LogKind.CXI_GPU, r"\w{1,40}: (?:Failed to find Nvidia GPU symbols|Nvidia GPU P2P not supported)"),
-    (LogKind.OTHER_KERNEL, rf"(?P<module>{_NAME}): version magic '"),
-    (
-        LogKind.SIGNATURE_REJECTED,
-        r"(?:module: )?Loading of (?:unsigned module|module with .{0,40}) is rejected",
-    ),
-    (LogKind.UNSIGNED, rf"(?P<module>{_NAME}): module verification failed"),
-    (
-        LogKind.LOCKDOWN,
-        r"Lockdown: .{1,40}: (?:unsigned module|unsafe module|direct PCI|debugfs) .{0,40}restricted",
-    ),
-    # At each load with the proprietary driver: "module uses symbols from …, inheriting taint".
-    (
-        LogKind.PEERMEM,
-        r"(?P<module>nvidia[-_]peermem|nv_peer_mem)\b(?!: module uses symbols)|nv_mem \w{1,64}:\d",
-    ),
-    (
-        LogKind.PCIE_BANDWIDTH,
-        rf"\S{{1,40}} (?P<bdf>{_BDF}): [\d.]{{1,9}} Gb/s available PCIe bandwidth, limited by ",
-    ),
-    (LogKind.NIC_POWER, rf"{_MLX}: .{{0,80}}(?:insufficient power|[Hh]igh temperature|over-?heat)"),
-    (
-        LogKind.NIC_LINK,
-        rf"{_MLX}(?: \S{{1,32}})?: (?:.{{0,40}}Link down|Port module event.{{0,40}}"
-        r"(?:[Ee]rror|unplugged|Power budget|High Temp))",
-    ),
-    (LogKind.NIC_LINK, rf"\S{{1,40}} (?P<bdf>{_BDF}) \S{{1,64}}: Port: \d{{1,3}} Link DOWN"),
-    (
-        LogKind.NIC_COMMAND,
-        rf"{_MLX}: .{{0,120}}(?:Will cause a leak|cmd_out_err|op_mod\(\S{{1,10}} failed|reg mr failed"
-        r"|No done completion)",
-    ),
-    (LogKind.NIC_COMMAND, r"infiniband \S{1,32}: .{0,120}reg mr failed"),
-    (
-        LogKind.NIC_COMMAND,
-        rf"(?:infiniband|efa (?P<bdf>{_BDF})) \S{{1,32}}: (?:Failed to register mr \[-12\]"
-        r"|Failed to process command REG_MR .{0,40}err -12\b)",
-    ),
-    (
-        LogKind.NIC_HEALTH,
-        rf"{_MLX}: .{{0,120}}(?:health compromised|[Hh]ealth issue|error_sw_reset|assert_var"
-        r"|assert_exit|[Ff]atal error|hw error|internal error|recovery|synd(?:rome)? 0x"
-        r"|firmware fatal|pci dead)",
-    ),
-    (LogKind.AER, rf"\S{{1,40}} (?P<bdf>{_BDF}): (?:AER: (?!enabled)|PCIe Bus Error: )"),
-    # VT-d and older AMD-Vi print no domain: "Request device [3b:00.0]".
-    (
-        LogKind.IOMMU_FAULT,
-        rf"(?:DMAR|dmar): ?(?:\[DMA [^\]]{{1,30}}\] Request device \[(?P<bdf>{SHORT_BDF})\]"
-        r"|\[DMA [^\]]{1,30}\] Request device|DRHD: handling fault)",
-    ),
-    (LogKind.IOMMU_FAULT, rf"\S{{1,24}} (?P<bdf>{_BDF}): AMD-Vi: Event logged \["),
-    (LogKind.IOMMU_FAULT, rf"AMD-Vi: Event logged \[\w{{1,30}} device=(?P<bdf>{SHORT_BDF})"),
-    (LogKind.IOMMU_FAULT, r"AMD-Vi: Event logged \["),
-    (LogKind.IOMMU_FAULT, rf"arm-smmu(?:-v3)? \S{{1,40}}: event: \S{{1,40}} client: (?P<bdf>{_BDF})"),
-    (LogKind.IOMMU_FAULT, r"arm-smmu(?:-v3)? \S{1,40}: (?:event: |event 0x|Unhandled context fault)"),
-    # OGK kernel-open/nvidia/nv-pci.c; arm_smmu_write_ctx_desc() warns if a device has no context descriptors.
-    (LogKind.SMMU_SVA, rf"NVRM: GPU (?P<bdf>{_BDF}): Enabling SMMU SVA feature failed"),
-    (LogKind.SMMU_SVA, r"WARNING: CPU: \d{1,5} PID: \d{1,10} at \S{1,80} arm_smmu_write_ctx_desc\+"),
-    (LogKind.HUNG_TASK, r"INFO: task .{1,40}:(?P<number>\d{1,7}) blocked for more than \d{1,6} seconds"),
-)
+_PARTS = {  # of the expressions in log_forms.txt
+    "{mlx}": "mlx[45]_core {bdf}",
+    "{bdf}": f"(?P<bdf>{_BDF})",
+    "{short_bdf}": f"(?P<bdf>{SHORT_BDF})",
+    "{module}": f"(?P<module>{_NAME})",
+    "{symbol}": f"(?P<symbol>{_NAME})",
+    "{unsupported}": UNSUPPORTED_GPU,
+}
 
 # Of NICs that are not NVIDIA's, the catalogue of messages says what a line is: its messages by kind.
 _NAMES = "|".join(name for family in FAMILIES if family not in MELLANOX for name in family.modules)
@@ -217,7 +132,14 @@ OTHER_NIC_KINDS = {
 @cache
 def _patterns() -> tuple[tuple[LogKind, re.Pattern[str]], ...]:
     """Return the compiled patterns, which take a hundredth of a second: most logs have no relevant line."""
-    return tuple((kind, re.compile(pattern)) for kind, pattern in _FORMS)
+    found = []
+    for line in read_text(__package__, "log_forms.txt").splitlines():
+        kind, _, form = line.partition(" ")
+        if kind != "#":
+            for part, pattern in _PARTS.items():
+                form = form.replace(part, pattern)
+            found.append((LogKind[kind], re.compile(form)))
+    return tuple(found)
 
 
 # A function of a stack trace with its module (kernel/kallsyms.c, __sprint_symbol).

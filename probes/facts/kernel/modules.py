@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, because, known, map_known
@@ -114,52 +115,17 @@ class ModuleFacts:
 
 CORE_LADDER = ("ib_core", *CONNECTX.modules, "nvidia", "nvidia_uvm", PEERMEM)
 
-# Dependencies for a node without modules.dep, in load order.
-USUAL_NEEDS: dict[str, tuple[str, ...]] = {
-    "ib_core": (),
-    "ib_uverbs": ("ib_core",),
-    "rdma_cm": ("ib_core",),
-    "mlx4_core": (),
-    "mlx4_ib": ("ib_core", "ib_uverbs", "mlx4_core"),
-    "mlx5_core": (),
-    "mlx5_ib": ("ib_core", "ib_uverbs", "mlx5_core"),
-    "efa": ("ib_core", "ib_uverbs"),
-    "cxi_ss1": (),
-    "cxi_user": ("cxi_ss1",),
-    "nvidia": (),
-    "nvidia_uvm": ("nvidia",),
-    "nv_peer_mem": ("ib_core", "nvidia"),
-    "nvidia_peermem": ("ib_core", "ib_uverbs", "nvidia"),
-    "efa_nv_peermem": ("nvidia",),
-    "gdrdrv": ("nvidia",),
-    "nvidia_fs": ("nvidia",),
-}
+_LINES = read_text(__package__, "ladder.txt").splitlines()[1:]
+_ROWS = [(*names.split(), why) for names, _, why in (line.partition(": ") for line in _LINES)]
+USUAL_NEEDS = {name: tuple(needs) for name, *needs, _ in _ROWS}
+"""Dependencies for a node without modules.dep, in load order."""
+_WHY = {name: why for name, *_, why in _ROWS}
 LADDER = tuple(USUAL_NEEDS)
 """All modules in load order: a module comes after those it needs."""
 COMPANIONS = tuple(name for name in LADDER if name not in CORE_LADDER)
 _FAMILY_OF = {
     **{name: family for family in nic_families.LADDER_FAMILIES for name in family.modules},
     EFA_PEERMEM: nic_families.EFA,
-}
-
-_WHY = {
-    "ib_core": "The RDMA stack itself. Without it there are no RDMA devices and no ports.",
-    "ib_uverbs": "User-space verbs (/dev/infiniband/uverbsN). Without it no program can use RDMA.",
-    "rdma_cm": "Connections by IP address (ib_write_bw -R, NVMe-oF, UCX rdmacm). NCCL does not use it.",
-    "mlx4_core": "Driver for ConnectX-3 and older cards. Without it they do not work at all.",
-    "mlx4_ib": "RDMA devices of ConnectX-3 and older cards. No DMA-BUF support: only nvidia_peermem works.",
-    "mlx5_core": "Driver for ConnectX-4 and newer, Connect-IB and BlueField. Without it they do not work.",
-    "mlx5_ib": "RDMA devices of mlx5 cards. Without it they are only network interfaces.",
-    "efa": "Driver for AWS EFA. Without it there are no EFA devices.",
-    "cxi_ss1": "Driver for HPE Slingshot NICs. Without it they do not work at all.",
-    "cxi_user": "Opens Slingshot NICs to programs (/dev/cxiN). Without it libfabric finds no NIC.",
-    "nvidia": "The GPU driver. Without it there is no GPU memory to reach.",
-    "nvidia_uvm": "CUDA's memory manager. No CUDA program starts without it; GPUDirect RDMA does not use it.",
-    "nv_peer_mem": "Predecessor of nvidia_peermem. Only one of the two can be loaded.",
-    "nvidia_peermem": "Lets NICs register GPU memory where DMA-BUF does not work.",
-    "efa_nv_peermem": "How EFA registers GPU memory without DMA-BUF. The EFA driver loads it when needed.",
-    "gdrdrv": "GDRCopy: small copies between CPU and GPU memory. Not on the NIC's path.",
-    "nvidia_fs": "GPUDirect Storage: files straight to GPU memory. Not needed for GPUDirect RDMA.",
 }
 
 _SYMBOLS = (

@@ -73,10 +73,7 @@ def read_modules_disabled(host: Host) -> Maybe[bool]:
 
 
 def read_release(host: Host) -> Maybe[str]:
-    """Read the kernel's release (`uname -r`) in a form that is safe in a path.
-
-    Source: /proc/sys/kernel/osrelease, else the third word of /proc/version.
-    """
+    """Read the kernel's release in a form that is safe in a path: from osrelease, else /proc/version."""
     source = "/proc/sys/kernel/osrelease"
     text = host.read(source)
     if isinstance(text, Unknown):

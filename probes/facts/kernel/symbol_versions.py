@@ -16,8 +16,7 @@ from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.kernel.elf import Elf, parse
-from probes.facts.kernel.installed_modules import open_module_file
+from probes.facts.kernel.installed_modules import Elf, open_module_file, parse_elf
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import ModuleFacts
 from probes.host.protocol import Host
@@ -91,7 +90,7 @@ def _version_in_file(host: Host, option: str, path: str) -> Maybe[int | None]:
     content = open_module_file(host, path)
     if isinstance(content, Unknown):
         return content
-    elf = parse(content.read)
+    elf = parse_elf(content.read)
     if elf is None:
         return Unknown(Reason.MALFORMED, printable(path, 256), "not a kernel module")
     symbol = PEER_MEMORY_SYMBOL.encode()

@@ -131,12 +131,20 @@ def parse_config(content: bytes, bdf: str = "", source: str = "config") -> Maybe
     def missing(name: str) -> Unknown:
         return Unknown(Reason.NOT_THERE, source, f"no {name} capability") if without is None else without
 
+    def control(capability: int, name: str) -> Maybe[int]:
+        """Return PCI_ACS_CTRL or PCI_ATS_CTRL, both at +6."""
+        offset = extended.get(capability)
+        if offset is None:
+            return missing(name)
+        return _word(content, offset + 6) if offset + 8 <= len(content) else _cut(source, offset)
+
+    at = extended.get(_ACS, 0)
     return ConfigSpace(
         bdf=bdf,
         source=source,
         express=express,
-        acs=_acs(content, extended[_ACS], source) if _ACS in extended else missing("ACS"),
-        ats_enabled=_ats(content, extended[_ATS], source) if _ATS in extended else missing("ATS"),
+        acs=map_known(control(_ACS, "ACS"), lambda bits: Acs(at, acs_flags(bits), bits)),
+        ats_enabled=map_known(control(_ATS, "ATS"), lambda bits: bool(bits & _ATS_ENABLE)),
         resizable_bars=_rebar(content, extended[_REBAR]) if _REBAR in extended else missing("Resizable BAR"),
     )
 
@@ -213,24 +221,9 @@ def _express(content: bytes, offset: int, source: str) -> Maybe[PciExpress]:
     )
 
 
-def _acs(content: bytes, offset: int, source: str) -> Maybe[Acs]:
-    """Parse PCI_ACS_CTRL at +6."""
-    if offset + 8 > len(content):
-        return _cut(source, offset)
-    control = _word(content, offset + 6)
-    return Acs(offset, acs_flags(control), control)
-
-
 def acs_flags(register: int) -> AcsFlags:
     """Parse the seven bits of an ACS control register."""
     return AcsFlags(*(bool(register >> bit & 1) for bit in range(7)))
-
-
-def _ats(content: bytes, offset: int, source: str) -> Maybe[bool]:
-    """Parse PCI_ATS_CTRL at +6."""
-    if offset + 8 > len(content):
-        return _cut(source, offset)
-    return bool(_word(content, offset + 6) & _ATS_ENABLE)
 
 
 def _rebar(content: bytes, offset: int) -> tuple[ResizableBar, ...]:

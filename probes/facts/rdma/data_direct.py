@@ -49,10 +49,7 @@ def probe(host: Host, pci: Maybe[PciFacts], rdma: Maybe[RdmaFacts]) -> Maybe[Dat
 
 
 def function_of(path: Maybe[str], functions: tuple[str, ...]) -> Maybe[str | None]:
-    """Return the BDF at the end of a path below /sys; None for an empty one.
-
-    MALFORMED: it leads to no function on this bus.
-    """
+    """Return the BDF at the end of a path below /sys; None: it is empty; MALFORMED: not on this bus."""
     if isinstance(path, Unknown) or not path:
         return path if isinstance(path, Unknown) else None
     match = _PATH.fullmatch(path)

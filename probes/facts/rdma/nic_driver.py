@@ -73,10 +73,7 @@ class NicTraces:
 
 
 def probe(host: Host, traces: NicTraces) -> Maybe[NicDriver]:
-    """Combine ofed_info, modinfo, DKMS and the traces of containers and of the EFA installer.
-
-    NOT_THERE: no RDMA driver has a module for this kernel.
-    """
+    """Combine ofed_info, modinfo, DKMS and other traces; NOT_THERE: no RDMA driver for this kernel."""
     absent = Unknown(Reason.NOT_THERE, f"modinfo {_NVIDIA_MODULES[0]}", "no RDMA driver for this kernel")
     file: Maybe[ModuleFile] = map_known(
         traces.files, lambda files: next((files[name] for name in _NVIDIA_MODULES if name in files), absent)

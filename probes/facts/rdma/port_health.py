@@ -8,10 +8,10 @@ value counts from the last reset, and many counters are so narrow that they stop
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from enum import Enum
 from functools import cache, partial
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
@@ -87,106 +87,55 @@ class PortCounter:
     is_expected: bool = False  # every sample has it, with a reason where the NIC has none of that name
 
 
-_standard, _other = (partial(PortCounter, place=place) for place in (Place.STANDARD, Place.HARDWARE))
-_ethtool, _telemetry = (partial(PortCounter, place=place) for place in (Place.ETHTOOL, Place.TELEMETRY))
-_mlx5 = partial(_other, is_expected=True)
-
-
 # Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
 # notifications and retransmits: those here are far above what adaptive routing and small incasts cause.
-_SIGNAL_ERRORS = Rise(Harm.SIGNAL, "has signal errors", ((100, 10), (120, 3600)))
-_RECOVERIES = Rise(Harm.SIGNAL, "recovers from link errors", ((5, 60),))
-_DAMAGED = Rise(Harm.SIGNAL, "receives damaged packets", ((100, 10),))
-_INTEGRITY = Rise(Harm.SIGNAL, "has link integrity errors", ((0, 60),))
-_OVERRUNS = Rise(Harm.DISCARDS, "has buffer overruns", ((0, 60),))
-_LINK_LOST = Rise(Harm.FLAP, "lost its link", ((0, 60),))
-_DISCARDED = Rise(Harm.DISCARDS, "discards packets", ((1000, 10),))
-_DISCARDED_RECEIVED = Rise(Harm.DISCARDS, "discards received packets", ((1000, 10),))
-_ACK_TIMEOUTS = Rise(Harm.TIMEOUT, "has ACK timeouts", ((10, 10),))
-_GIVEN_UP = Rise(Harm.RETRY, "has given up on a peer", ((0, 60),))
-_SLOW_RESTARTS = Rise(Harm.LOSS, "restarts slowly after losses", ((100, 10),))
-_RESENT = Rise(Harm.LOSS, "retransmits packets", ((100, 10),))
-_OUT_OF_ORDER = Rise(Harm.REORDERED, "loses packets", ((100, 10),))
-_CORRUPT = Rise(Harm.CORRUPT, "receives corrupt RoCE packets", ((10, 10),))
-_WAITS_FOR_RECEIVERS = Rise(Harm.RECEIVER, "waits for receivers", ((10, 10),))
-_NO_BUFFERS = Rise(Harm.RECEIVER, "runs out of receive buffers", ((1000, 10),))
-_SLOWED = Rise(Harm.CONGESTION, "is slowed down by congestion", ((5_000, 10),))
-_CONGESTED = Rise(Harm.CONGESTION, "receives from a congested network", ((5_000, 10),))
-_NO_CREDITS = Rise(Harm.CONGESTION, "waits for credits from the switch", ((1_000_000, 10),))
-_LOST_AND_RESENT = replace(_RESENT, shows_loss=True)
-_LOST_ACKS = replace(_ACK_TIMEOUTS, shows_loss=True)
+_RISES = {
+    "signal-errors": Rise(Harm.SIGNAL, "has signal errors", ((100, 10), (120, 3600))),
+    "recoveries": Rise(Harm.SIGNAL, "recovers from link errors", ((5, 60),)),
+    "damaged": Rise(Harm.SIGNAL, "receives damaged packets", ((100, 10),)),
+    "integrity": Rise(Harm.SIGNAL, "has link integrity errors", ((0, 60),)),
+    "overruns": Rise(Harm.DISCARDS, "has buffer overruns", ((0, 60),)),
+    "link-lost": Rise(Harm.FLAP, "lost its link", ((0, 60),)),
+    "discarded": Rise(Harm.DISCARDS, "discards packets", ((1000, 10),)),
+    "discarded-received": Rise(Harm.DISCARDS, "discards received packets", ((1000, 10),)),
+    "ack-timeouts": Rise(Harm.TIMEOUT, "has ACK timeouts", ((10, 10),)),
+    "given-up": Rise(Harm.RETRY, "has given up on a peer", ((0, 60),)),
+    "slow-restarts": Rise(Harm.LOSS, "restarts slowly after losses", ((100, 10),)),
+    "resent": Rise(Harm.LOSS, "retransmits packets", ((100, 10),)),
+    "out-of-order": Rise(Harm.REORDERED, "loses packets", ((100, 10),)),
+    "corrupt": Rise(Harm.CORRUPT, "receives corrupt RoCE packets", ((10, 10),)),
+    "waits-for-receivers": Rise(Harm.RECEIVER, "waits for receivers", ((10, 10),)),
+    "no-buffers": Rise(Harm.RECEIVER, "runs out of receive buffers", ((1000, 10),)),
+    "slowed": Rise(Harm.CONGESTION, "is slowed down by congestion", ((5_000, 10),)),
+    "congested": Rise(Harm.CONGESTION, "receives from a congested network", ((5_000, 10),)),
+    "no-credits": Rise(Harm.CONGESTION, "waits for credits from the switch", ((1_000_000, 10),)),
+    "lost-and-resent": Rise(Harm.LOSS, "retransmits packets", ((100, 10),), shows_loss=True),
+    "lost-acks": Rise(Harm.TIMEOUT, "has ACK timeouts", ((10, 10),), shows_loss=True),
+}
 
-_CNP, _RETRANS, _RNR = CounterColumn.CONGESTION, CounterColumn.RETRANSMITS, CounterColumn.RECEIVER
-_DISCARDS, _ERRORS = CounterColumn.DISCARDS, CounterColumn.ERRORS
+
+def _read_counters() -> tuple[PortCounter, ...]:
+    """Return the rows of port_counters.txt."""
+    lines = read_text(__package__, "port_counters.txt").splitlines()
+    return tuple(_counter(*line.split()) for line in lines if not line.startswith("#"))
+
+
+def _counter(place: str, name: str, bits: str, column: str, rise: str, *words: str) -> PortCounter:
+    return PortCounter(
+        name=name,
+        place=Place[place],
+        column=None if column == "-" else CounterColumn[column],
+        rise=None if rise == "-" else _RISES[rise],
+        bits=None if bits == "-" else int(bits),
+        is_sampled="unsampled" not in words,
+        is_expected="expected" in words,
+    )
+
 
 # Units of four octets (IBTA PortCounters; Documentation/ABI/stable/sysfs-class-infiniband).
 PORT_DATA = SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 OCTETS_A_UNIT = 4
-PORT_COUNTERS = (
-    # Widths: drivers/infiniband/core/sysfs.c, PORT_PMA_ATTR.
-    _standard("symbol_error", bits=16, column=_ERRORS, rise=_SIGNAL_ERRORS, is_expected=True),
-    _standard("link_error_recovery", bits=8, column=_ERRORS, rise=_RECOVERIES),
-    _standard("link_downed", bits=8, column=_ERRORS, rise=_LINK_LOST, is_expected=True),
-    _standard("port_rcv_errors", bits=16, column=_ERRORS, rise=_DAMAGED, is_expected=True),
-    _standard("port_rcv_remote_physical_errors", bits=16, is_sampled=False),
-    _standard("port_rcv_switch_relay_errors", bits=16, is_sampled=False),
-    _standard("port_xmit_discards", bits=16, column=_DISCARDS, rise=_DISCARDED, is_expected=True),
-    _standard("port_xmit_constraint_errors", bits=8, is_sampled=False),
-    _standard("port_rcv_constraint_errors", bits=8, is_sampled=False),
-    _standard("local_link_integrity_errors", bits=4, column=_ERRORS, rise=_INTEGRITY),
-    _standard("excessive_buffer_overrun_errors", bits=4, column=_ERRORS, rise=_OVERRUNS),
-    _standard("VL15_dropped", bits=16, is_sampled=False),
-    _standard(
-        "port_xmit_wait", bits=32, column=CounterColumn.WAIT, rise=_NO_CREDITS, is_expected=True
-    ),  # ticks
-    # hw/mlx5/counters.c; most of them are 32 bits wide.
-    _mlx5("np_cnp_sent", column=_CNP, rise=_CONGESTED),
-    _mlx5("rp_cnp_handled", column=_CNP, rise=_SLOWED),
-    _mlx5("rp_cnp_ignored", column=_CNP, is_expected=False),
-    _mlx5("np_ecn_marked_roce_packets", column=_CNP),
-    _mlx5("packet_seq_err", column=_RETRANS, rise=_LOST_AND_RESENT),
-    _mlx5("implied_nak_seq_err", column=_RETRANS, rise=_RESENT, is_expected=False),
-    _mlx5("out_of_sequence", column=_RETRANS, rise=_OUT_OF_ORDER),
-    _mlx5("local_ack_timeout_err", column=_RETRANS, rise=_LOST_ACKS),
-    _mlx5("roce_adp_retrans", column=_RETRANS, rise=_LOST_AND_RESENT),
-    _mlx5("roce_slow_restart", column=_RETRANS, rise=_SLOW_RESTARTS),
-    _mlx5("rnr_nak_retry_err", column=_RNR, rise=_WAITS_FOR_RECEIVERS),
-    _mlx5("out_of_buffer", column=_RNR, rise=_NO_BUFFERS),
-    _mlx5("rx_icrc_encapsulated", column=_ERRORS, rise=_CORRUPT),
-    _mlx5("req_transport_retries_exceeded", column=_ERRORS, rise=_GIVEN_UP, is_expected=False),
-    # sw/rxe/rxe_hw_counters.c
-    _other("out_of_seq_request", rise=_OUT_OF_ORDER),
-    _other("rcvd_seq_err", rise=_LOST_AND_RESENT),
-    _other("rcvd_rnr_err", rise=_WAITS_FOR_RECEIVERS),
-    _other("retry_exceeded_err", rise=_GIVEN_UP),
-    _other("link_downed", rise=_LINK_LOST, column=_ERRORS),
-    # hw/bnxt_re/hw_counters.c
-    _other("to_retransmits", rise=_RESENT),
-    _other("seq_err_naks_rcvd", rise=_RESENT),
-    _other("rnr_naks_rcvd", rise=_WAITS_FOR_RECEIVERS),
-    _other("max_retry_exceeded", rise=_GIVEN_UP),
-    _other("rx_ecn_marked_pkts"),
-    _other("tx_cnp_pkts", rise=_CONGESTED),
-    _other("rx_cnp_pkts", rise=_SLOWED),
-    # hw/efa/efa_verbs.c
-    _other("retrans_pkts", rise=_RESENT),
-    _other("retrans_timeout_events", rise=_ACK_TIMEOUTS),
-    _other("unresponsive_remote_events"),
-    _other("impaired_remote_conn_events"),
-    _other("rx_drops"),
-    # Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst
-    _ethtool("rx_discards_phy", column=_DISCARDS, rise=_DISCARDED_RECEIVED),
-    _ethtool("tx_discards_phy", column=_DISCARDS),
-    _ethtool("link_down_events_phy", column=_ERRORS, rise=_LINK_LOST),
-    _ethtool("outbound_pci_buffer_overflow"),
-    # HPE's texts in open-mpi/ompi, ompi/runtime/ompi_hwpc_cxi_constants.c, which has no limits.
-    _telemetry("hni_pcs_uncorrected_cw", column=_ERRORS),
-    _telemetry("pct_retry_srb_requests", column=_RETRANS),
-    _telemetry("pct_sct_timeouts"),
-    _telemetry("pct_spt_timeouts"),
-    _telemetry("pct_no_tct_nacks"),
-    _telemetry("pct_no_trs_nacks"),
-)
+PORT_COUNTERS = _read_counters()
 
 ERROR_COUNTER_BITS = {counter.name: counter.bits for counter in PORT_COUNTERS if counter.bits is not None}
 """The standard counters, which all count trouble → their width in bits."""
@@ -264,10 +213,7 @@ class CounterValue:
 
 
 def counter_values(now: PortHealth, before: PortHealth | None = None) -> tuple[CounterValue, ...]:
-    """Return the counters of a port that are not 0 and could be read, rising ones first.
-
-    `before` is the same port at an earlier reading.
-    """
+    """Return a port's known counters that are not 0, rising ones first; `before`: an earlier reading."""
     values = _values_of(now)
     earlier = {} if before is None else {name: value for name, (value, _) in _values_of(before).items()}
     found = []

@@ -223,10 +223,7 @@ def _of_process(
 
 
 def parse_group(text: str) -> Maybe[str]:
-    """Return the directory of the group that limits RDMA, from /proc/PID/cgroup (cgroups(7)).
-
-    It is that of the rdma controller of version 1 if it is mounted, else that of version 2.
-    """
+    """Return the directory of the group that limits RDMA (cgroups(7)): version 1's, else version 2's."""
     unified: str | None = None
     for line in text.split("\n")[:64]:
         _, _, rest = line.partition(":")

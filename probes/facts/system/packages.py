@@ -35,10 +35,7 @@ class Package:
 
 
 def packages_of(host: Host, paths: Sequence[str]) -> dict[str, Maybe[Package]]:
-    """Return the package of each file; NOT_THERE: it belongs to no package.
-
-    rpm is asked about files that dpkg does not know, because some systems have both.
-    """
+    """Return the package of each file, by dpkg, then by rpm: some systems have both; NOT_THERE: none."""
     found: dict[str, Maybe[Package]] = dict.fromkeys(paths, _NO_DATABASE)
     for ask in (_dpkg, _rpm):
         wanted = [path for path in paths if is_there(found[path]) is False]

@@ -195,10 +195,7 @@ def _names(host: Host, directory: str, unread: list[str]) -> tuple[str, ...]:
 
 
 def _drop_ins(host: Host, directories: tuple[str, ...], name: str) -> tuple[list[str], Unknown | None]:
-    """Return drop-ins by name, and a directory that could not be read.
-
-    Of the same name, the one in the directory with the highest precedence counts.
-    """
+    """Return the drop-ins that count, by name, and why a directory could not be read."""
     by_name: dict[str, str] = {}
     listed = {below: host.names(below) for below in (f"{directory}/{name}.d" for directory in directories)}
     for below, names in listed.items():

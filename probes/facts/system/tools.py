@@ -237,10 +237,7 @@ def _verbs_providers(host: Host) -> Maybe[tuple[str, ...]]:
 
 
 def version_of(path: str) -> Maybe[str]:
-    """Return the version in the name of a library file: "libnccl.so.2.21.5" is 2.21.5.
-
-    A single number ("libnccl.so.2") is the version of the interface.
-    """
+    """Return the version in a library's name, "libnccl.so.2.21.5"; one number is that of the interface."""
     match = _VERSION.search(path)
     absent = Unknown(Reason.NOT_THERE, printable(path, 256), "no version in the file name")
     return match[1] if match else absent

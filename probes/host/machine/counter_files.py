@@ -59,10 +59,7 @@ class CounterFiles:
         self._room = self._most  # at least so many more, until files are counted again
 
     def read(self, path: str, limit: int) -> bytes | None:
-        """Return the first bytes of a counter, at most `limit`; OSError if it cannot be read.
-
-        None: the file is not such a counter, or no more files may stay open.
-        """
+        """Return a counter's first bytes, or raise OSError; None: no such counter, or too many open files."""
         found = _COUNTER.fullmatch(path)
         if found is None:
             return None

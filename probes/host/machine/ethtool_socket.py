@@ -1,7 +1,4 @@
-"""Read the counters of network interfaces by ioctl, as `ethtool -S` does; no root and no process needed.
-
-The structures are those of linux/ethtool.h.
-"""
+"""Read the counters of network interfaces by ioctl, as `ethtool -S` does, without root (linux/ethtool.h)."""
 
 from __future__ import annotations
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
 from probes.host.machine import library_probes
 from probes.host.machine.command import run_command
@@ -24,7 +23,7 @@ from probes.host.machine.library_child import DATA_DIRECT, DMABUF
 from probes.host.machine.nvml_library import NvmlLibrary
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
-from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage
+from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage, read_collectives
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
@@ -158,8 +157,7 @@ class LocalHost(LocalFiles):
 
         return ResourceReader(namespaces=RdmaNamespaces(can_enter()))
 
-    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return read_thread_names(self, pids)
+    thread_names = read_thread_names
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return some of the counters of `ethtool -S`; TIMED_OUT while a driver is being reconfigured."""
@@ -207,8 +205,7 @@ class LocalHost(LocalFiles):
             self._ras_monitors.pop(address).close()
         return events
 
-    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        return self._read_collectives(path, user)
+    collectives = read_collectives
 
     def component_history(self) -> Maybe[ComponentHistory]:
         if self._root or self._history is None:
@@ -240,12 +237,6 @@ class LocalHost(LocalFiles):
 
     def is_root(self) -> bool:
         return self._is_root
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def wall_clock(self) -> float:
-        return time.time()
 
 
 class GpuLibraries:

@@ -130,10 +130,7 @@ class _Part(NamedTuple):
 
 
 class ResourceParser:
-    """Parses the answers of all devices, round by round.
-
-    While jobs run, most answers have the same bytes as before; their objects are not built again.
-    """
+    """Parses the answers of all devices, round by round; objects of the same bytes are not built again."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[Command, str], _Part] = {}
@@ -256,10 +253,7 @@ def _queue_pair(device: str, attributes: dict[int, bytes]) -> rdma.QueuePair:
 
 
 def packet_numbers(device: str, answer: Answer) -> Iterator[rdma.PacketNumbers]:
-    """Yield those of the queue pairs in RTS that a process has connected.
-
-    Kernels fill them by ib_query_qp (drivers/infiniband/core/nldev.c, fill_res_qp_entry_query).
-    """
+    """Yield those of queue pairs that a process has connected (nldev.c, fill_res_qp_entry_query)."""
     for attributes in _entries(Command.RES_QP_GET, answer.payloads):
         pair = _queue_pair(device, attributes)
         sent, received = _optional(attributes, _SQ_PSN), _optional(attributes, _RQ_PSN)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.collectives import CollectiveSpeed
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
@@ -23,12 +22,20 @@ from probes.host.machine.local import GpuLibraries
 from probes.host.machine.rdma_netlink import Answer, Command, request
 from probes.host.machine.rdma_reader import SECONDS, ResourceReader, is_final, resources_from_command
 from probes.host.nvml import NvmlFacts, NvmlLive
-from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, HostBase, KernelMessage
+from probes.host.protocol import (
+    READ_LIMIT_BYTES,
+    CommandOutput,
+    CudaGpu,
+    FileRange,
+    HostBase,
+    KernelMessage,
+    read_collectives,
+)
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.remote import nvidia_smi
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
 from probes.host.remote.transport import plain_source
-from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
+from probes.host.usage import read_counters, read_thread_names, read_usage
 
 T = TypeVar("T")
 Question = tuple[Any, ...]
@@ -212,14 +219,10 @@ class CollectedHost(HostBase):
 
     # Processes and networks
 
-    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        return read_usage(self, pids)
-
-    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return read_thread_names(self, pids)
-
-    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return read_counters(self, names)
+    process_usage = read_usage
+    thread_names = read_thread_names
+    interface_counters = read_counters
+    collectives = read_collectives
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         kernel = _Kernel(self)
@@ -259,9 +262,6 @@ class CollectedHost(HostBase):
         if isinstance(content, Unknown):
             raise OSError(_ERRNOS.get(content.reason, errno.EIO), content.detail)
         return content.ljust(len(command) + more, b"\0")
-
-    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        return self._read_collectives(path, user)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         answer = self._typed(list, "kernel_log", self._log_number, source=KERNEL_LOG)

@@ -202,10 +202,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(line: bytes) -> tuple[dict[str, Any], int]:
-    """Return the message in a line of a node, and about how many bytes of memory it takes.
-
-    ConnectionFailed: it is none, or too large.
-    """
+    """Return a node's message, and about how much memory it takes; ConnectionFailed: none, or too large."""
     try:
         unpacker = zlib.decompressobj()
         text = unpacker.decompress(base64.b64decode(line, validate=True), MOST_TEXT_BYTES)

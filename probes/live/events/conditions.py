@@ -74,10 +74,7 @@ class Conditions:
         detected: Iterable[Condition] = (),
         is_stopped: Callable[[LiveProcess], bool] | None = None,
     ) -> Watched:
-        """Return what the sample shows; `detected`: by detectors that compare samples.
-
-        `is_stopped`: whether a process counts as stopped; by default at once.
-        """
+        """Return what the sample and detectors show; `is_stopped`: of a process, by default at once."""
         if self._began_at is None or sample.at < self._began_at:  # a recording was rewound
             self._known.clear()
             self._seen_at.clear()

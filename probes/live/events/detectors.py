@@ -21,7 +21,7 @@ from probes.live.events.gpus import GpuEvents
 from probes.live.events.ports import NicLinkEvents, PortEvents
 from probes.live.events.processes import ProcessEvents
 from probes.live.events.rates import RateEvents
-from probes.live.model.explanations import CANNOT_EXPLAIN, XID_UNKNOWN, explained
+from probes.live.model.explanations import explained, explanation_of
 from probes.live.model.sample import EventKind, LiveEvent, LiveSample, part
 from probes.live.model.settled import Settled
 from probes.messages.message import Weight
@@ -139,7 +139,7 @@ class KernelEvents:
         if self._left_out and self._may_report(at):
             text = f"{self._left_out:,} further kernel messages about GPUs and NICs are not listed"
             kind = EventKind.KERNEL_MESSAGE
-            events.append(LiveEvent(taken_at, kind, Severity.NOTE, "kernel log", text, CANNOT_EXPLAIN))
+            events.append(explained(taken_at, kind, Severity.NOTE, "kernel log", text))
             self._left_out = 0
         return events
 
@@ -152,7 +152,7 @@ def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> Li
     if is_boot and known and (known.kind in _AT_BOOT or log.may_be_unused_port(known)):
         return None
     text, meaning = printable(message.text, _TEXT), kernel_log.meaning_of(message.text)
-    explanation = kernel_log.explanation_of(meaning) or CANNOT_EXPLAIN
+    explanation = kernel_log.explanation_of(meaning) or explanation_of(EventKind.KERNEL_MESSAGE)
     if known is None:
         weight = Weight.NOTE if meaning is None else meaning.weight
         if weight in _NO_EVENT:
@@ -175,7 +175,7 @@ def _classify(message: KernelMessage, at: float, names: Mapping[str, str]) -> Li
         said = (said.partition(", ")[2] or said).removeprefix("pid='<unknown>', name=<unknown>, ")
         where = f"{name} ({subject})" if name else subject
         text = f"Xid {number} on {where}: {said.rstrip('.')}"
-        explanation = kernel_log.explanation_of(meaning) or XID_UNKNOWN
+        explanation = kernel_log.explanation_of(meaning) or explanation_of(EventKind.XID)
         return LiveEvent(at, EventKind.XID, severity, subject, text, explanation)
     text = f"{name}: {text}" if name else text
     if kind is LogKind.GPU_LOST:

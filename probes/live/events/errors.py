@@ -11,7 +11,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
 from probes.facts.rdma.devices import ACTIVE
 from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
-from probes.live.model.explanations import ERRORS
+from probes.live.model.explanations import explanation_of
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.snapshot.condition import ERRORS_RISING, Condition
 
@@ -216,7 +216,8 @@ class ErrorEvents:
             self._rising[port.name, rule.text] = Condition(
                 ERRORS_RISING, subject, text, at, rule.severity, shown, (port.device,)
             )
-        return LiveEvent(at, EventKind.ERRORS_RISING, rule.severity, port.name, text, ERRORS[rule.harm])
+        explanation = explanation_of(rule.harm)
+        return LiveEvent(at, EventKind.ERRORS_RISING, rule.severity, port.name, text, explanation)
 
 
 def _grouped(text: str, events: list[LiveEvent]) -> list[LiveEvent]:

@@ -10,10 +10,9 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.latest import Latest
 from probes.base.text import minutes
 from probes.base.unknown import Maybe, Unknown, known
-from probes.facts.pci.functions import generation
+from probes.facts.pci.functions import words
 from probes.facts.rdma.devices import ACTIVE
-from probes.live.model import explanations
-from probes.live.model.explanations import explained
+from probes.live.model.explanations import detail, explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.live.model.settled import Lasting, Settled
 from probes.snapshot.condition import FLAPPING, PAUSED, Condition
@@ -90,10 +89,10 @@ class PortEvents:
             known.downs.clear()
             if not is_up and not known.is_up:
                 text = f"{port.name} is still down"
-                return [_event(port, sample, _down(is_used), text, explanations.PORT_DOWN)]
+                return [_event(port, sample, _down(is_used), text, detail("port-down"))]
             if is_up and known.is_up:
                 text = f"{port.name} has stopped flapping"
-                return [_event(port, sample, Severity.NOTE, text, explanations.PORT_UP)]
+                return [_event(port, sample, Severity.NOTE, text, detail("port-up"))]
         if is_up == known.is_up:
             known.state = state
             return []
@@ -103,7 +102,7 @@ class PortEvents:
             if known.is_flapping:
                 return []
             text = f"{port.name} is up again after {minutes(since)}"
-            return [_event(port, sample, Severity.NOTE, text, explanations.PORT_UP)]
+            return [_event(port, sample, Severity.NOTE, text, detail("port-up"))]
         while known.downs and sample.at - known.downs[0] > _FLAP_SECONDS:
             known.downs.popleft()
         known.downs.append(sample.at)
@@ -119,11 +118,11 @@ class PortEvents:
             known.flapping = Condition(
                 FLAPPING, port.name, text, sample.taken_at, evidence=shown, devices=(port.device,)
             )
-            return [_event(port, sample, _down(is_used), text, explanations.PORT_FLAPPING)]
+            return [_event(port, sample, _down(is_used), text, detail("port-flapping"))]
         if state in ("INIT", "ARMED"):
-            text, why = f"{port.name} is in state {state}", explanations.PORT_WAITS
+            text, why = f"{port.name} is in state {state}", detail("port-waits")
         else:
-            text, why = f"{port.name} went down", explanations.PORT_DOWN
+            text, why = f"{port.name} went down", detail("port-down")
         return [_event(port, sample, _down(is_used), text, why)]
 
     def _gone(self, names: set[str], sample: LiveSample, used: frozenset[str]) -> list[LiveEvent]:
@@ -134,7 +133,7 @@ class PortEvents:
             if known.missed >= _MISSED:
                 gone.append(name)
                 del self._known[name]
-        kind, why = EventKind.PORT_STATE, explanations.PORT_GONE
+        kind, why = EventKind.PORT_STATE, detail("port-gone")
         if len(gone) > 1 and not self._known:
             text = f"all {len(gone)} RDMA ports are gone"
             return [LiveEvent(sample.taken_at, kind, Severity.CRITICAL, gone[0], text, why)]
@@ -181,17 +180,8 @@ _LINK_SAMPLES = 2  # a link that trains shows other values for a moment
 Link = tuple[float, int]  # GT/s of a lane, lanes
 
 
-def link_name(gtps: float, width: int) -> str:
-    """Return "Gen5 x16"; with GT/s for a speed of no generation."""
-    number = generation(gtps)
-    return f"Gen{number} x{width}" if number else f"{gtps:g} GT/s x{width}"
-
-
 class NicLinkEvents:
-    """Compare the PCIe link of each NIC with the samples before.
-
-    A NIC keeps its link at full speed while it is idle, other than a GPU (gpus.py).
-    """
+    """Compare the PCIe link of each NIC with the samples before; unlike a GPU's, it is fast while idle."""
 
     def __init__(self) -> None:
         self._links: defaultdict[str, Settled[Link]] = defaultdict(lambda: Settled(_LINK_SAMPLES))
@@ -207,7 +197,7 @@ class NicLinkEvents:
             before, now = changed
             is_slower = now[0] < before[0] or now[1] < before[1]
             severity = Severity.WARNING if is_slower else Severity.NOTE
-            text = f"the PCIe link of {device} changed from {link_name(*before)} to {link_name(*now)}"
-            kind, why = EventKind.LINK_RETRAINED, explanations.NIC_PCIE_LINK
+            text = f"the PCIe link of {device} changed from {words(*before)} to {words(*now)}"
+            kind, why = EventKind.LINK_RETRAINED, detail("nic-pcie-link")
             events.append(LiveEvent(sample.taken_at, kind, severity, device, text, why))
         return events

@@ -10,7 +10,7 @@ from probes.base.frozen import frozen
 from probes.base.text import spans
 from probes.base.unknown import Unknown
 from probes.facts.jobs.processes import program_of
-from probes.live.model.explanations import EXPLANATIONS, PATHS
+from probes.live.model.explanations import explanation_of
 from probes.live.model.sample import (
     GDR_WORDS,
     NO_PATH,
@@ -47,9 +47,7 @@ class _Change:
 
     @property
     def explanation(self) -> str:
-        if self.kind is EventKind.PATH_CHANGED:
-            return PATHS.get(self.process.path.word, "")
-        return EXPLANATIONS[self.kind]
+        return explanation_of(self.process.path.word if self.kind is EventKind.PATH_CHANGED else self.kind)
 
 
 @dataclass

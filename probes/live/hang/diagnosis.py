@@ -23,8 +23,8 @@ from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import NOT_READ, RankState, different_rank
 from probes.live.model.activity import SILENT_SECONDS
 from probes.live.model.sample import LiveJob
-from probes.live.processes.packets import PairMotion
 from probes.live.ras.findings import RasFinding
+from probes.live.silence import PairMotion
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
 from probes.nccl.log.facts import JobLogReading
 from probes.queries.finding import Finding

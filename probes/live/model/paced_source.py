@@ -51,11 +51,7 @@ class PacedSource(Generic[T]):
         self._results: list[tuple[float, Maybe[T], float]] = []
 
     def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], is_early: bool = False) -> Maybe[T]:
-        """Return the answer, a new one if it is time.
-
-        `is_early`: something cheap shows that the answer has changed; a slow source may then take a tenth of
-        the time.
-        """
+        """Return the answer, a new one if it is time; `is_early`: something cheap shows that it changed."""
         read_together(host, now, Question(self, ask, is_early))
         return self.answer
 

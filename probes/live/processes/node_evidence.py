@@ -1,7 +1,4 @@
-"""What the paths of all processes depend on: nvidia_peermem, the kernel, namespaces, GPUs.
-
-And sentences about what of it the live view cannot see.
-"""
+"""What the paths of all processes depend on, and sentences about what the live view cannot see."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ class GpuUsers:
 
 
 def gpu_users(node: Node, reading: Reading, cache: Latest[frozenset[str]] | None = None) -> GpuUsers:
-    """Return the GPUs of each process; a GPU that fell off the bus is in the node, and not in the reading.
-
-    `cache`: the caller's own, if it asks each second.
-    """
+    """Return the GPUs of each process; one off the bus is not in the reading; `cache`: the caller's."""
     if isinstance(reading.gpus, Unknown):
         return GpuUsers({}, False)
     found: dict[int, list[str]] = {}
@@ -156,10 +150,7 @@ def current_evidence(
     has_no_dmabuf: bool,
     candidates: Mapping[int, frozenset[str]],
 ) -> NodeEvidence:
-    """Return the evidence at one moment, with the `lasting` part as it is.
-
-    `attached`: the functions that are attached to DMA-BUFs; `candidates`: the processes that may use one.
-    """
+    """Return the evidence now; `attached`: functions at DMA-BUFs; `candidates`: who may use them."""
     uses = found.ownership.uses
     with_regions = frozenset(
         pid

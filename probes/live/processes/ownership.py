@@ -230,10 +230,7 @@ def _status(host: Host, thread: int, statuses: dict[int, Maybe[str]]) -> Maybe[s
 
 
 def read_pinned(host: Host, pid: int, statuses: dict[int, Maybe[str]]) -> Maybe[int]:
-    """Return VmPin in bytes. It is missing if the first thread has ended: then ask the others.
-
-    `statuses`: those that were read since the resources were listed, by thread.
-    """
+    """Return VmPin in bytes, of another thread if the first has ended; `statuses`: read in this round."""
     status = _status(host, pid, statuses)
     if isinstance(status, Unknown):
         return status
@@ -258,10 +255,7 @@ def find_processes(
     statuses: dict[int, Maybe[str]],
     earlier: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
-    """Add the process of each thread; a thread that has ended or is hidden has none.
-
-    `earlier`: the processes of threads that are known to be the same.
-    """
+    """Add the process of each thread that is there and visible; `earlier`: those known to be the same."""
     for thread in threads:
         if thread in groups or len(groups) >= _MAX_THREADS:
             continue
@@ -331,10 +325,7 @@ class _Found:
 def attribute(
     resources: RdmaResources, groups: Mapping[int, int], devices: Mapping[int, tuple[str, ...]]
 ) -> Ownership:
-    """Return the objects of each process, without the kernel's.
-
-    `groups`: the process of each thread; `devices`: those that each process has opened.
-    """
+    """Return each process's objects; `groups`: the process of a thread; `devices`: those it has opened."""
     owners = _Owners(resources, groups)
     found: dict[int, _Found] = defaultdict(_Found)
     unowned_regions = unowned_pairs = 0

@@ -113,10 +113,7 @@ class ProcessSnapshot:
 
 
 class ProcessReader:
-    """Read the processes; facts that do not change are read once per process.
-
-    `clock` measures how long slow sources take, `cpu_clock` what reading /proc costs.
-    """
+    """Read the processes; `clock` measures slow sources, `cpu_clock` what reading /proc costs."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, cpu_clock: Callable[[], float] = time.thread_time
@@ -274,10 +271,7 @@ class _HostReader:
     def _live(
         self, node: Node, reading: Reading, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
     ) -> tuple[LiveProcess, ...]:
-        """Return each process with its job and path.
-
-        `unlisted`: why the RDMA resources are unknown; None: they are known.
-        """
+        """Return each process with its job and path; `unlisted`: why RDMA resources are unknown."""
         seen = self._seen(users, rdma, unlisted)
         jobs = self._ids.update(
             (tracked.pid, answers.process, tracked.rank, tracked.parent) for tracked, answers in seen

@@ -20,8 +20,7 @@ from probes.base.unknown import Maybe, Unknown, known
 from probes.host.protocol import Host
 from probes.live.model.explanations import explained
 from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveSample, Role
-from probes.live.ras.policy import LEAST_INTERVAL_SECONDS
-from probes.live.ras.targets import LocalProcesses, local_processes
+from probes.live.ras.targets import LEAST_INTERVAL_SECONDS, LocalProcesses, local_processes
 from probes.nccl.ras import (
     BAD,
     MEANINGS,
@@ -184,10 +183,7 @@ class RasFinding:
 def conditions_of(
     found: Sequence[RasFinding], at: float, address: str, jobs: Sequence[LiveJob]
 ) -> tuple[Condition, ...]:
-    """Return what RAS has found as conditions of the job of each process.
-
-    `jobs`: those that the answer is about; `at`: seconds since 1970.
-    """
+    """Return what RAS has found as conditions of these jobs; `at`: seconds since 1970."""
     conditions = []
     for number, finding in enumerate(found):
         job = next((job for job in jobs if finding.pid in job.pids), jobs[0] if len(jobs) == 1 else None)
@@ -300,10 +296,7 @@ class RasEvents:
         return bool(self._addresses)
 
     def follow(self, address: str, first: tuple[str, ...] = (), on_end: Callable[[], object] = bool) -> None:
-        """Follow an address to which the host has subscribed; `first`: the events that came with that.
-
-        `on_end` is called when the subscription has ended.
-        """
+        """Follow an address from its `first` events on; `on_end` is called when the subscription ends."""
         with self._lock:
             self._addresses, self._first, self._on_end = (address,), first, on_end
             self._news.append("gdrtop now follows RAS events")

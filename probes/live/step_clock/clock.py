@@ -130,10 +130,7 @@ def _vertex(lags: Sequence[float], peak: int) -> float:
 
 
 def parts_of(rates: Sequence[float], period: float, seconds: float) -> Parts:
-    """Return the parts of a step, from the time in which the period holds: no checkpoint or pause.
-
-    `period`: in intervals of the grid.
-    """
+    """Return a step's parts while the period, in grid intervals, holds: no checkpoint or pause."""
     ordered = sorted(rates)
     level = _SENDING * ordered[min(len(ordered) - 1, int(0.97 * len(ordered)))]
     held = [rate for part in _held(rates, period)[0] for rate in part] or rates
@@ -142,10 +139,7 @@ def parts_of(rates: Sequence[float], period: float, seconds: float) -> Parts:
 
 
 def coverage_of(rates: Sequence[float], period: float) -> float:
-    """Return in which share of the time the rates resemble those of the next period.
-
-    `period`: in intervals of the grid.
-    """
+    """Return the share of the time in which rates resemble the next period's, in grid intervals."""
     held, count = _held(rates, period)
     return len(held) / count if count else 0.0
 

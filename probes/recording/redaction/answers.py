@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import recognize, started_driver
-from probes.facts.system.kubernetes import known_phrases
-from probes.facts.system.kubernetes_objects import kept_fields, objects
+from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, Mark
 from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding

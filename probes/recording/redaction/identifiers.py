@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.process_files import parse_program
 from probes.facts.kernel.release import unpack
-from probes.facts.pci.nvswitch_management import MARK
+from probes.facts.pci.functions import MARK
 from probes.facts.system.limits import CGROUPS
 from probes.facts.system.platform import AZURE_TAG, ORACLE_TAG
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES

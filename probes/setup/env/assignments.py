@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -56,6 +58,22 @@ class Problem:
     variable: str = ""
 
 
+def problem_at(
+    line: int, id_: str, variable: str = "", severity: Severity | None = None, **words: object
+) -> Problem:
+    """Return the problem of problems.toml with this id; `words`: what its texts name, as it may be shown."""
+    row = _texts()[id_]
+    title, detail, fix = (
+        row.get(part, "").format(variable=variable, **words) for part in ("title", "detail", "fix")
+    )
+    return Problem(line, severity or Severity(row["severity"]), title, detail, fix, variable)
+
+
+@cache
+def _texts() -> dict[str, dict[str, str]]:
+    return read_toml(__package__, "problems.toml")
+
+
 def read_value(text: str, given: Callable[[str], str | None] | None = None) -> tuple[str | None, str]:
     """Return the value of a text with `$`, and the variables that replace its defaults.
 
@@ -80,9 +98,9 @@ def read_value(text: str, given: Callable[[str], str | None] | None = None) -> t
     return printable(text, VALUE_LIMIT), " or ".join(dict.fromkeys(reversed(names[-4:])))
 
 
-TOO_MANY = Problem(
-    0, Severity.WARNING, f"The file sets too many variables; only the first {MAX_ASSIGNMENTS} are checked"
-)
+def too_many() -> Problem:
+    """Return that a file sets more variables than are checked."""
+    return problem_at(0, "too-many-variables", most=MAX_ASSIGNMENTS)
 
 
 @frozen
@@ -126,21 +144,14 @@ def parse_conf(text: str, first_line: int = 1) -> ParsedFile:
         for name, value in parsed.values.items():
             assignments.append(Assignment(name, printable(value, VALUE_LIMIT), number))
             if name in first:
-                title = f"{name} is already set on line {first[name]}"
-                detail, fix = "NCCL uses the first line.", "Remove one of the lines"
-                problems.append(Problem(number, Severity.WARNING, title, detail, fix, name))
+                problems.append(problem_at(number, "line-twice", name, first=first[name]))
             first.setdefault(name, number)
             problems.extend(_of_value(name, value, number))
         for ignored in parsed.ignored:
             found = VARIABLE_NAME.search(ignored)
-            title, fix = "NCCL ignores this line", "Write NAME=value, without spaces and without “export”"
-            detail = "Spaces and the word “export” become part of the variable's name."
-            name = found[0] if found else ""
-            problems.append(Problem(number, Severity.CRITICAL, title, detail, fix, name))
+            problems.append(problem_at(number, "line-ignored", found[0] if found else ""))
         if other := _OTHER.match(line):
-            title, fix = f"{other[1]} has no effect in nccl.conf", "Set it in the job's environment"
-            detail = "NCCL reads only its own variables from this file."
-            problems.append(Problem(number, Severity.WARNING, title, detail, fix, other[1]))
+            problems.append(problem_at(number, "other-library", other[1]))
     return ParsedFile(FileKind.NCCL_CONF, (Group("", tuple(assignments)),), tuple(problems))
 
 
@@ -153,8 +164,4 @@ def _of_value(name: str, value: str, number: int) -> list[Problem]:
         what = "Spaces before or after the value are part of it"
     elif " #" in value:
         what = "The comment is part of the value"
-    if not what:
-        return []
-    fix = "Write NAME=value; put comments on lines of their own"
-    detail = "NCCL takes everything after the first “=” as the value."
-    return [Problem(number, Severity.CRITICAL, what, detail, fix, name)]
+    return [problem_at(number, "part-of-value", name, what=what)] if what else []

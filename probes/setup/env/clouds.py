@@ -12,19 +12,17 @@ import itertools
 from collections.abc import Iterator
 from enum import Enum
 
-from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.generations import is_model
 from probes.facts.gpudirect import hardware_of
 from probes.facts.system.platform import Cloud, Provider
 from probes.queries.modules import plugin_only_driver
-from probes.setup.env.advice import Note, Setting, State
+from probes.setup.env.advice import Note, Setting, note_of, setting_of
 from probes.snapshot.examination import Examination
 
 GIB_SCRIPT = "/usr/local/gib/scripts/set_nccl_env.sh"
 HPE_SCRIPT = "ccl_env.sh"  # of HewlettPackard/shs-ccl-docs
-_AZURE_FILE = "Azure/azhpc-images, /etc/nccl.conf of ND A100 v4, H100 v5 and H200 v5"
 _AZURE_MODELS = ("A100", "H100", "H200")
 
 
@@ -53,25 +51,15 @@ PLUGIN_SETS = (
     *("NCCL_PROTO", "NCCL_BUFFSIZE", "NCCL_P2P_NET_CHUNKSIZE", "NCCL_NET_FORCE_FLUSH"),
     *("NCCL_NETDEVS_POLICY", "NCCL_NVLS_CHUNKSIZE", "NCCL_NVLSTREE_MAX_CHUNKSIZE"),
 )
-_NO_THREADS = (Severity.NOTE, "has no effect on EFA", "It is for TCP sockets.")
-ON_EFA: dict[str, tuple[Severity, str, str]] = {
-    "FI_PROVIDER": (Severity.NOTE, "is needed only before aws-ofi-nccl 1.6", "Newer plugins choose efa."),
-    "FI_EFA_USE_DEVICE_RDMA": (
-        Severity.NOTE,
-        "is not needed with libfabric 1.18 and aws-ofi-nccl 1.7 or newer",
-        "Setting it to 1 does no harm.",
-    ),
-    "FI_EFA_FORK_SAFE": (Severity.NOTE, "is set by the aws-ofi-nccl plugin", ""),
-    "RDMAV_FORK_SAFE": (Severity.WARNING, "can break jobs on newer kernels", "AWS: “Do not use.”"),
-    "NCCL_MIN_NCHANNELS": (
-        Severity.WARNING,
-        "can slow down EFA",
-        "More channels than needed make messages too small for EFA. AWS recommends the default.",
-    ),
-    "NCCL_SOCKET_NTHREADS": _NO_THREADS,
-    "NCCL_NSOCKS_PERTHREAD": _NO_THREADS,
+ON_EFA = {
+    "FI_PROVIDER": "efa-chosen-anyway",
+    "FI_EFA_USE_DEVICE_RDMA": "efa-uses-device-rdma",
+    "FI_EFA_FORK_SAFE": "efa-fork-safe",
+    "RDMAV_FORK_SAFE": "efa-fork-safe-breaks",
+    "NCCL_MIN_NCHANNELS": "efa-channels",
+    **dict.fromkeys(("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), "efa-has-no-sockets"),
 }
-"""Severity, title after the name, and detail, as in aws/aws-ofi-nccl doc/efa-env-var.md."""
+"""Ids of problems.toml."""
 # Google's own scripts set these after they source set_nccl_env.sh (cluster-toolkit, run-nccl-tests.sh).
 WITH_GIB = ("NCCL_NET", "NCCL_SOCKET_IFNAME")
 
@@ -98,21 +86,11 @@ def stack_of(examination: Examination, cloud: Maybe[Cloud]) -> Stack | None:
 def stack_notes(stack: Stack) -> list[Note]:
     """Say who sets the variables instead."""
     if stack is Stack.EFA:
-        why = "libfabric finds EFA itself; AWS advises against setting this"
-        return [
-            Note("NCCL_*", State.VENDOR, "the aws-ofi-nccl plugin sets what each instance type needs"),
-            Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on EFA"),
-            Note("FI_PROVIDER", State.NOT_NEEDED, why),
-        ]
+        return [note_of("efa-sets"), note_of("efa-ignores"), note_of("efa-found")]
     if stack is Stack.SLINGSHOT:
-        text = f"the site's NCCL module sets NCCL_NET and others, as HPE's {HPE_SCRIPT} does"
-        return [
-            Note("NCCL_*", State.VENDOR, text),
-            Note("FI_*", State.VENDOR, "the same module, for libfabric's cxi provider"),
-            Note("NCCL_IB_*", State.NOT_NEEDED, "these have no effect on Slingshot"),
-        ]
-    text = f"{GIB_SCRIPT} in the container sets them, with values for this machine type"
-    return [Note("NCCL_*", State.VENDOR, text)]
+        sets = note_of("slingshot-sets", script=HPE_SCRIPT)
+        return [sets, note_of("slingshot-sets-libfabric"), note_of("slingshot-ignores")]
+    return [note_of("gib-sets", script=GIB_SCRIPT)]
 
 
 def cloud_settings(examination: Examination, cloud: Cloud) -> Iterator[Setting]:
@@ -120,10 +98,8 @@ def cloud_settings(examination: Examination, cloud: Cloud) -> Iterator[Setting]:
     gpus = examination.node.gpus
     names = () if isinstance(gpus, Unknown) else tuple(gpu.name for gpu in gpus.gpus)
     if cloud.provider is Provider.AZURE and any(is_model(name, *_AZURE_MODELS) for name in names):
-        affinity = "Microsoft's images set it, because a virtual machine's CPU affinity is not the host's"
-        ordering = "Microsoft's images set it; virtual machines need relaxed ordering for full bandwidth"
-        yield Setting("NCCL_IB_PCI_RELAXED_ORDERING", "1", ordering, _AZURE_FILE)
-        yield Setting("NCCL_IGNORE_CPU_AFFINITY", "1", affinity, _AZURE_FILE)
+        yield setting_of("azure-ordering", "1")
+        yield setting_of("azure-affinity", "1")
     ports = (port for device in examination.topology.devices.values() for port in device.ports)
     has_roce = any(port.link_layer == "Ethernet" for port in ports)
     if cloud.provider is Provider.ORACLE and has_roce:

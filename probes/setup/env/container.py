@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.facts.system.device_nodes import INFINIBAND
+from probes.base.unknown import Maybe, Reason, Unknown
 
 MANY = 9999  # all GPUs of a node
 
@@ -19,45 +20,13 @@ class Network(Enum):
     UNKNOWN = "unknown"
 
 
-@frozen
-class Syntax:
-    """How one kind of file says what a container may use."""
+class Syntax(Enum):
+    """What starts a container; the value is its table in container.toml."""
 
-    device: str  # fixes
-    mount: str
-    lock: str
-    network: str
-    shm: str
-    no_lock: str = "does not raise the limit of locked memory"  # ends of titles
-    no_network: str = "has its own network, without an interface of a NIC"
-    is_pod: bool = False
-
-
-KUBERNETES = Syntax(
-    device="Add %s: 1 to resources.limits, with the name that the node's device plugin uses",
-    mount="the hostPath volume",
-    lock="Add securityContext.capabilities.add: [IPC_LOCK]",
-    network="Attach a network (annotation k8s.v1.cni.cncf.io/networks), or set hostNetwork: true",
-    shm="Mount an emptyDir with medium: Memory at /dev/shm",
-    no_lock="has no IPC_LOCK capability",
-    is_pod=True,
-)
-DOCKER = Syntax(
-    device=f"Add --device={INFINIBAND}",
-    mount="the mount",
-    lock="Add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
-    network="Add --network=host",
-    shm="Add --ipc=host, or --shm-size with some GiB",
-)
-COMPOSE = Syntax(
-    device=f"Add devices: [{INFINIBAND}:{INFINIBAND}]",
-    mount="the volume",
-    lock="Add ulimits: {memlock: -1} or cap_add: [IPC_LOCK]",
-    network="Add network_mode: host",
-    shm="Add ipc: host, or shm_size with some GiB",
-)
-OF_HOST = Syntax(device="", mount="", lock="", network="", shm="")
-"""Enroot and Apptainer use the host's devices, network and limits unless an option hides them."""
+    KUBERNETES = "kubernetes"
+    DOCKER = "docker"
+    COMPOSE = "compose"
+    OF_HOST = "host"  # Enroot and Apptainer use its devices, network and limits unless an option hides them
 
 
 @frozen
@@ -80,3 +49,50 @@ class Container:
     expects_rdma: bool = True  # something in it makes sense with RDMA only
     is_rootless: bool = False  # perhaps: then no device cgroup, only the modes of files count
     is_partial: bool = False  # a template, or a variable of a shell, may add anything
+
+
+# Which extended resources and device classes of Kubernetes are RDMA devices, GPUs, or neither.
+#
+# Names and their owners: READMEs of Mellanox/k8s-rdma-shared-dev-plugin, k8snetworkplumbingwg/
+# sriov-network-device-plugin and sriov-network-operator; Network Operator; aws-efa-k8s-device-plugin; GKE,
+# ACK and AMD documentation; Project-HAMi. An admin may choose any name, so others are unknown.
+
+EFA = "vpc.amazonaws.com/efa"
+GPU = re.compile(r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.{1,32})")
+_GPU_CLASS = re.compile(r"(?:gpu|mig)\.nvidia\.com")
+
+
+_SPEAKING = r"(?:rdma|mlnx|mlx5?|hca|roce|infiniband|ib|sriov|hostdev|nic|efa|mrdma|dranet)"
+# Whether a name is an RDMA device; the first match counts.
+_PLUGINS = (
+    (r"rdma/.+", True),  # k8s-rdma-shared-dev-plugin
+    (re.escape(EFA), True),
+    (r"aliyun/erdma", True),  # eRDMA controller of ACK
+    (r"amd\.com/v?nic", True),  # AMD Network Operator
+    (r"(?:mellanox\.com|openshift\.io)/.+", True),  # SR-IOV device plugin
+    (r"networking\.gke\.io\.networks/.+", True),
+    (r"nvidia\.com/(?:gpu.*|mig-.+|.?gpu.*)", False),
+    (r"nvidia\.com/(?:sriovlegacy|mlnxnics)", True),  # Network Operator
+    (rf"(?:nvidia|intel)\.com/(?:.*[-_.])?{_SPEAKING}(?:[-_.0-9].*|s)?", True),  # SR-IOV device plugin
+    (r"(?:amd|google|gpu\.intel|habana|aws\.amazon)\.(?:com|ai)/.+", False),  # accelerators
+    (r"intel\.com/(?:qat|sgx|dsa|dlb|iaa|vpu|fpga).*", False),  # accelerators of CPUs
+    (r"sgx\.intel\.com/.+|devices\.kubevirt\.io/.+|.*/fuse", False),
+    (r"(?:attachable-volumes|.*ephemeral-storage|hugepages).*", False),
+    # Device classes of Dynamic Resource Allocation.
+    (r"mrdma\.google\.com|dra\.net|dranet.*", True),  # DRANET
+    (r"(?:.*\.)?compute-domain.*\.nvidia\.com", False),  # IMEX channels
+    (_GPU_CLASS.pattern, False),
+    (rf"(?:.*[-_.])?{_SPEAKING}(?:[-_.].*)?", True),  # a network driver
+)
+
+
+def is_rdma(name: str) -> Maybe[bool]:
+    """Return whether a resource or device class is an RDMA device; unknown for a name of the admin's own."""
+    matches = (kind for names, kind in _PLUGINS if re.fullmatch(names, name, re.IGNORECASE))
+    found = next(matches, None)
+    return Unknown(Reason.NOT_RECORDED, name, "not the name of a known plugin") if found is None else found
+
+
+def is_gpu_class(name: str) -> bool:
+    """Return whether a device class of Dynamic Resource Allocation is a GPU."""
+    return bool(_GPU_CLASS.fullmatch(name))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
-from probes.host.no_host import NoHost
+from probes.host.protocol import NoHost
 from probes.nccl.settings import parse_level, parse_number
 from probes.nccl.variables.catalogue import (
     Kind,
@@ -28,12 +29,13 @@ from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
     LIMIT_BYTES,
     MAX_ASSIGNMENTS,
-    TOO_MANY,
     Assignment,
     FileKind,
     Group,
     ParsedFile,
     Problem,
+    problem_at,
+    too_many,
 )
 from probes.setup.env.clouds import ON_EFA, PLUGIN_SETS, WITH_GIB, Stack, stack_of
 from probes.setup.env.cluster_objects import problems_of_objects
@@ -115,10 +117,9 @@ def lint(
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
     if windows and kind is not FileKind.POD:
-        title = "The file has Windows line endings, which become part of values"
-        problems.append(Problem(1, Severity.CRITICAL, title, fix="Convert it with dos2unix"))
+        problems.append(problem_at(1, "windows-line-endings"))
     if any(len(group.assignments) >= MAX_ASSIGNMENTS for group in parsed.groups):
-        problems.append(TOO_MANY)
+        problems.append(too_many())
     problems.extend(problems_of(parsed.containers, examination, stack))
     problems.extend(problems_of_objects(parsed, examination))
     problems.extend(_unknown_names(parsed, stack))
@@ -202,8 +203,7 @@ def _of_group(
             if value is not None and name not in judged and (name, value) not in advised:
                 yield from _of_value(variables().get(name), value, assignment.line, advice.version)
             if name in conf and value not in (None, conf[name]):
-                text = f"{name} overrides {conf[name]} from /etc/nccl.conf"
-                yield Problem(assignment.line, Severity.NOTE, text, variable=name)
+                yield problem_at(assignment.line, "overrides-conf", name, value=conf[name])
     yield from _of_pairs(chosen, values)
     if used.stack is not Stack.EFA:
         own = [container.network is not Network.HOST for container in parsed.containers]
@@ -221,17 +221,10 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
                 unknown.setdefault(assignment.name, assignment)
     for name, assignment in unknown.items():
         if near := similar_name(name):
-            text = f"gdrtop does not know {name}; did you mean {near}?"
-            yield _warning(assignment.line, name, text, fix=f"Write {near}")
+            yield problem_at(assignment.line, "name-similar", name, near=near)
         # gIB has names of its own.
         elif name.startswith("NCCL_") and assignment.is_exported and stack is not Stack.GIB:
-            text = f"NCCL does not read {name} (up to {newest()})"
-            detail = "Only a plugin or a newer NCCL might read it."
-            yield Problem(assignment.line, Severity.NOTE, text, detail, variable=name)
-
-
-def _warning(line: int, variable: str, title: str, detail: str = "", fix: str = "") -> Problem:
-    return Problem(line, Severity.WARNING, title, detail, fix, variable)
+            yield problem_at(assignment.line, "name-not-read", name, newest=newest())
 
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
@@ -241,57 +234,49 @@ def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Itera
         return
     name, line = assignment.name, assignment.line
     if variable.removed and parse_version(variable.removed) <= version:
-        fix = f"Use {variable.instead}" if variable.instead else "Remove it"
-        yield _warning(line, name, f"{name} has no effect since NCCL {variable.removed}", fix=fix)
+        instead = f"Use {variable.instead}" if variable.instead else "Remove it"
+        yield problem_at(line, "name-removed", name, since=variable.removed, instead=instead)
     elif variable.since and parse_version(variable.since) > version:
         shown = ".".join(map(str, version))
-        yield _warning(line, name, f"{name} has no effect before NCCL {variable.since}; this is {shown}")
+        yield problem_at(line, "name-too-new", name, since=variable.since, version=shown)
 
 
 def _of_value(variable: Variable | None, value: str, line: int, version: Version) -> Iterator[Problem]:
     if variable is None:
         return
     name = variable.name
+    problem = partial(problem_at, line, variable=name, value=value)
     number = parse_number(value) if variable.kind is Kind.NUMBER else None
     if variable.kind is Kind.NUMBER and number is None:
-        fix = "Write a number, or remove the variable"
-        yield _warning(line, name, f"{name}: “{value}” is not a number, so the default applies", fix=fix)
+        yield problem("value-is-no-number")
     elif number is not None and variable.limits and not variable.limits[0] <= number <= variable.limits[1]:
         low, high = variable.limits
-        yield _warning(line, name, f"{name}={value} is outside {low} to {high}", variable.meaning_sentence)
+        yield problem("value-outside", low=low, high=high, meaning=variable.meaning_sentence)
     elif variable.kind is Kind.LEVEL and parse_level(value) is None:
-        fix = "Write one of the uppercase words that gdrtop env --explain lists, or remove the variable"
-        yield _warning(line, name, f"NCCL silently ignores {name}={value}", fix=fix)
+        yield problem("value-is-no-level")
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
-        fix = "Write one of these words, or remove the variable"
-        yield _warning(line, name, f"{name}: “{words[0]}” is not one of {known}", fix=fix)
+        yield problem("value-unknown", word=words[0], known=known)
     elif value and variable.default(version) == value:
-        yield Problem(line, Severity.NOTE, f"{name}={value} is the default", "", "Remove it", name)
+        yield problem("value-is-default")
     elif variable.for_debugging:
-        detail = "NVIDIA advises against it in production: newer NCCL versions may pick a better value."
-        fix = "Remove it unless you measured its effect"
-        yield Problem(line, Severity.NOTE, f"{name} is for debugging", detail, fix, name)
+        yield problem("for-debugging")
 
 
 def _of_stack(assignment: Assignment, used: _Software) -> Iterator[Problem]:
     """Find what is stacked on a cloud's own settings."""
     name, line = assignment.name, assignment.line
     if used.stack is Stack.EFA and name.startswith("NCCL_IB_"):
-        detail = "The network is a plugin (aws-ofi-nccl); NCCL's own InfiniBand code does not run."
-        yield _warning(line, name, f"{name} has no effect on EFA", detail, "Remove it")
+        yield problem_at(line, "infiniband-on-efa", name)
     elif used.stack is Stack.EFA and name in PLUGIN_SETS:
-        text = f"{name} overrides what the aws-ofi-nccl plugin sets for this instance type"
-        yield _warning(line, name, text, fix="Remove it")
+        yield problem_at(line, "overrides-efa", name)
     elif used.stack is Stack.EFA and name in ON_EFA:
-        severity, text, detail = ON_EFA[name]
-        yield Problem(line, severity, f"{name} {text}", detail, "Remove it", name)
+        yield problem_at(line, ON_EFA[name], name)
     elif used.stack is Stack.GIB and name.startswith("NCCL_") and is_known(name):
         if name.startswith(_DEBUG) or (used.sources_gib and name in WITH_GIB):
             return
-        detail = "gIB checks and sets these variables itself."
-        fix = "Remove it" if used.sources_gib else "Remove it and source the script"
-        yield _warning(line, name, f"{name} is set on top of Google's set_nccl_env.sh", detail, fix)
+        source = "" if used.sources_gib else " and source the script"
+        yield problem_at(line, "overrides-gib", name, source=source)
 
 
 def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator[Problem]:
@@ -299,23 +284,18 @@ def _of_pairs(chosen: dict[str, Assignment], values: dict[str, str]) -> Iterator
     index = parse_number(values.get("NCCL_IB_GID_INDEX", ""))
     for name in _WITH_INDEX:
         if index is not None and index >= 0 and name in chosen:
-            text = f"{name} has no effect, because NCCL_IB_GID_INDEX is set"
-            yield _warning(chosen[name].line, name, text, fix="Remove one of them")
+            yield problem_at(chosen[name].line, "unused-with-index", name)
     for name in _MAPPINGS:
         if name in chosen and not parse_number(values.get("NVSHMEM_ENABLE_NIC_PE_MAPPING", "")):
-            text = f"{name} has no effect without NVSHMEM_ENABLE_NIC_PE_MAPPING=1"
-            yield _warning(chosen[name].line, name, text, fix="Set that variable to 1")
+            yield problem_at(chosen[name].line, "unused-without-mapping", name)
     is_off = parse_number(values.get("NCCL_CUMEM_ENABLE", "")) == 0
     if is_off and parse_number(values.get("NCCL_MNNVL_ENABLE", "")) == 1:
-        text = "NCCL_MNNVL_ENABLE=1 needs cuMem, which NCCL_CUMEM_ENABLE=0 disables"
-        line = chosen["NCCL_CUMEM_ENABLE"].line
-        fix = "Remove NCCL_CUMEM_ENABLE"
-        yield Problem(line, Severity.CRITICAL, text, "NCCL fails to start.", fix, "NCCL_CUMEM_ENABLE")
+        yield problem_at(chosen["NCCL_CUMEM_ENABLE"].line, "mnnvl-without-cumem", "NCCL_CUMEM_ENABLE")
 
 
 def _missing(chosen: set[str], advice: Advice, is_conf: bool) -> Iterator[Problem]:
     """Name what this node needs and the file does not set, if it sets anything."""
     for setting in advice.settings if chosen else ():
         if setting.name not in chosen and (setting.name.startswith("NCCL_") or not is_conf):
-            text = f"This node also needs {setting.name}={setting.value}"
-            yield Problem(0, Severity.NOTE, text, f"{capitalized(setting.reason)}.")
+            reason = capitalized(setting.reason)
+            yield problem_at(0, "also-needed", name=setting.name, value=setting.value, reason=reason)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from probes.base.evidence import Severity
 from probes.base.text import did_you_mean, join_limited, parse_json, printable
 from probes.base.unknown import known
 from probes.facts.rdma.roce import netdevs_of
 from probes.queries.pcie_paths import functions_of
-from probes.setup.env.assignments import Problem
+from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.container import Container
 from probes.setup.env.yaml_tree import (
     List,
@@ -98,35 +98,25 @@ def of_network_operator(
 def _of_policy(whole: Mapping, spec: Mapping, kind: str) -> Iterator[Problem]:
     name = text_at(whole, "metadata", "name")
     if kind == "NicClusterPolicy" and name and name != _POLICY and "$" not in name:
-        title = f"The operator ignores a NicClusterPolicy named {printable(name, 64)}"
-        yield Problem(whole.line, Severity.WARNING, title, "It accepts one name only.", f"Name it {_POLICY}")
+        yield problem_at(whole.line, "policy-name", name=printable(name, 64))
     for part, setting in spec.items.items():
         if part not in _PARTS and (near := did_you_mean(part, _PARTS, 0.85)):
-            title = f"{printable(part, 64)} is not a field, so it is silently dropped{near}"
-            yield Problem(setting.line, Severity.WARNING, title)
+            yield problem_at(setting.line, "policy-field", name=printable(part, 64), near=near)
     if "ofedDriver" not in spec.items:
-        title = "Without ofedDriver, the NICs keep the driver of the host"
-        detail = "The kernel's own driver is enough for DMA-BUF; nvidia-peermem needs OFED."
-        yield Problem(spec.line, Severity.NOTE, title, detail)
+        yield problem_at(spec.line, "policy-keeps-host-driver")
     driver = map_at(spec, "ofedDriver")
     for entry in maps_at(driver, "env"):
         variable, value = text_at(entry, "name"), value_at(entry, "value")
         if isinstance(value, Scalar) and not (value.is_text or value.is_null):
-            shown = printable(variable, 64)
-            title = f"The value of {shown} is not a string, so Kubernetes rejects the object"
-            fix = f'Quote it: value: "{printable(value.text, 32)}"'
-            yield Problem(value.line, Severity.CRITICAL, title, fix=fix)
+            shown = printable(value.text, 32)
+            yield problem_at(value.line, "value-is-no-string", name=printable(variable, 64), value=shown)
         if variable not in _OFED_VARIABLES and (near := did_you_mean(variable, _OFED_VARIABLES, 0.8)):
-            title = f"The OFED container does not read {printable(variable, 64)}{near}"
-            yield Problem(entry.line, Severity.WARNING, title)
+            yield problem_at(entry.line, "ofed-variable", name=printable(variable, 64), near=near)
     if "nvIpam" in spec.items and "secondaryNetwork" not in spec.items:
-        title = "nvIpam gives addresses to secondary networks, but secondaryNetwork is not set"
-        detail = "Pods need Multus, from here or from the cluster, to attach a network of a NIC."
-        yield Problem(spec.items["nvIpam"].line, Severity.NOTE, title, detail)
+        yield problem_at(spec.items["nvIpam"].line, "ipam-without-network")
     for part in (_SHARED, _SRIOV):
         if part in spec.items and not text_at(spec, part, "config"):
-            title = f"{part} has no config, so it offers no resource"
-            yield Problem(spec.items[part].line, Severity.WARNING, title)
+            yield problem_at(spec.items[part].line, "plugin-without-config", plugin=part)
 
 
 def _configs(whole: Mapping) -> Iterator[Scalar]:
@@ -173,22 +163,18 @@ def _of_config(config: Scalar, examination: Examination, is_template: bool) -> I
     if not config.text.strip() or _PLACES.search(config.text) or (is_template and not is_json):
         return
     if not is_json:
-        title = "The plugin's config is not valid JSON, so the plugin does not start"
-        yield Problem(config.line, Severity.CRITICAL, title, fix="Check it with jq: commas, quotation marks")
+        yield problem_at(config.line, "config-is-no-json")
         return
     plugin, entries = _entries(config)
     if not entries:
-        names = " or ".join(_LISTS)
-        title = f"The plugin's config has no resource in {names}"
-        yield Problem(config.line, Severity.CRITICAL, title, "The plugin offers nothing to pods.")
+        yield problem_at(config.line, "config-without-resource", lists=" or ".join(_LISTS))
         return
     seen: set[str] = set()
     for entry in entries:
         name = text_at(entry, "resourcename")
         yield from _of_entry(plugin, entry, printable(name, 64))
         if name in seen:
-            title = f"The resource {printable(name, 64)} is defined twice"
-            yield Problem(entry.line, Severity.CRITICAL, title, "The plugin does not start.")
+            yield problem_at(entry.line, "resource-twice", name=printable(name, 64))
         seen.add(name)
     yield from _of_matches(plugin, entries, examination)
 
@@ -206,38 +192,29 @@ def _of_entry(plugin: str, entry: Mapping, name: str) -> Iterator[Problem]:
     line = entry.line
     if plugin == _SHARED:
         if not _SHARED_NAME.fullmatch(name):
-            title = f"The resource name “{name}” has characters other than letters, digits and “_”"
-            yield Problem(line, Severity.CRITICAL, title, "The plugin does not start.", "Rename it")
+            yield problem_at(line, "resource-name", name=name)
         if not count_of(value_at(entry, "rdmahcamax")):
-            title = f"rdmaHcaMax is not set for {name}, so no pod gets this resource"
-            detail = "It is the number of containers that may share the NICs."
-            yield Problem(line, Severity.CRITICAL, title, detail, 'Add "rdmaHcaMax": 63')
+            yield problem_at(line, "resource-without-count", name=name)
         has_selectors, has_devices = bool(map_at(entry, "selectors").items), "devices" in entry.items
         if has_selectors == has_devices:
             which = "both selectors and devices" if has_devices else "neither selectors nor devices"
-            title = f"The resource {name} has {which}, so the plugin does not start"
-            yield Problem(line, Severity.CRITICAL, title, fix="Use selectors only; devices is deprecated")
+            yield problem_at(line, "resource-selection", name=name, which=which)
     selectors = _selectors_of(plugin, entry)
     if plugin == _SRIOV and not (flag_at(entry, "isrdma") or flag_at(selectors, "isrdma")):
-        title = f"isRdma is not true for {name}, so pods get no RDMA device"
-        detail = "They get the network interface, but no /dev/infiniband."
-        yield Problem(line, Severity.WARNING, title, detail, 'Add "isRdma": true to its selectors')
+        yield problem_at(line, "resource-without-rdma", name=name)
     if plugin == _SRIOV and "vfio-pci" in texts_at(selectors, "drivers"):
-        title = f"{name} selects functions with vfio-pci, which have no RDMA device"
-        yield Problem(line, Severity.WARNING, title, fix="Select those with mlx5_core")
+        yield problem_at(line, "resource-of-vfio", name=name)
     if not isinstance(entry.items.get("selectors"), Mapping):
         return
     known_names = {name.lower() for name in (*_SELECTORS[plugin], "isRdma")}
     for key in selectors.items:
         if key not in known_names:
-            title = f"The plugin does not know the selector {printable(key, 32)}, and ignores it"
-            yield Problem(line, Severity.WARNING, title, f"It knows {', '.join(_SELECTORS[plugin])}.")
+            its = ", ".join(_SELECTORS[plugin])
+            yield problem_at(line, "selector-unknown", name=printable(key, 32), known=its)
     for key in ("vendors", "deviceIDs", "devices"):
         for number in texts_at(selectors, key.lower()) if key in _SELECTORS[plugin] else ():
             if not _ID.fullmatch(number):
-                title = f"The selector {key} “{printable(number, 32)}” matches no NIC"
-                fix = "Write four hexadecimal digits in lower case, as lspci -n shows: 15b3"
-                yield Problem(line, Severity.WARNING, title, fix=fix)
+                yield problem_at(line, "selector-is-no-id", name=key, number=printable(number, 32))
 
 
 def _of_matches(plugin: str, entries: Sequence[Mapping], examination: Examination) -> Iterator[Problem]:
@@ -267,21 +244,17 @@ def _of_matches(plugin: str, entries: Sequence[Mapping], examination: Examinatio
         if (vendors or numbers or names) and not chosen:
             have = sorted({f"{vendor}:{number}" for vendor, number, _ in nics})
             have += sorted(name for _, _, found in nics for name in found)
-            title = f"The selectors of {resource} match no NIC of this node"
-            yield Problem(entry.line, Severity.WARNING, title, f"This node has {join_limited(have, 8)}.")
+            yield problem_at(entry.line, "selectors-match-nothing", name=resource, have=join_limited(have, 8))
 
 
 def _of_sriov_policy(spec: Mapping) -> Iterator[Problem]:
-    name = printable(text_at(spec, "resourceName"), 64)
     if flag_at(spec, "isRdma") is not True:
-        title = f"isRdma is not true, so pods that request {name} get no RDMA device"
-        detail = "They get the network interface, but no /dev/infiniband. The default is false."
-        yield Problem(spec.line, Severity.WARNING, title, detail, "Set isRdma: true")
+        name = printable(text_at(spec, "resourceName"), 64)
+        yield problem_at(spec.line, "functions-without-rdma", name=name)
     elif text_at(spec, "deviceType") == "vfio-pci":
-        title = "deviceType vfio-pci gives the functions to user space, so they have no RDMA device"
-        yield Problem(spec.line, Severity.CRITICAL, title, fix="Set deviceType: netdevice")
+        yield problem_at(spec.line, "functions-of-vfio")
     if count_of(value_at(spec, "numVfs")) == 0:
-        yield Problem(spec.line, Severity.WARNING, "numVfs is 0, so there are no virtual functions to offer")
+        yield problem_at(spec.line, "no-functions")
 
 
 def _of_attachment(spec: Mapping, is_template: bool) -> Iterator[Problem]:
@@ -292,7 +265,7 @@ def _of_attachment(spec: Mapping, is_template: bool) -> Iterator[Problem]:
     if not isinstance(found, dict) and is_template:
         return
     if not isinstance(found, dict):
-        yield Problem(config.line, Severity.CRITICAL, "The network's config is not valid JSON")
+        yield problem_at(config.line, "network-is-no-json")
         return
     try:
         documents = read_yaml(config.text)
@@ -303,24 +276,18 @@ def _of_attachment(spec: Mapping, is_template: bool) -> Iterator[Problem]:
     types = [text_at(plugin, "type") for plugin in plugins]
     has_addresses = bool(map_at(plugins[0], "ipam").items)
     if types[0] in ("sriov", "macvlan", "ipvlan", "host-device") and not has_addresses:
-        title = f"The {types[0]} network has no ipam, so the interface gets no IP address"
-        detail = "RoCE over routers needs the GID of an IPv4 or IPv6 address."
-        fix = 'Add "ipam", such as whereabouts or nv-ipam'
-        yield Problem(config.line, Severity.WARNING, title, detail, fix)
+        yield problem_at(config.line, "network-without-addresses", kind=types[0])
     if types[0] in ("sriov", "ib-sriov", "host-device") and "rdma" not in types:
-        title = "Without the CNI plugin “rdma”, the RDMA device stays in the namespace of the host"
-        detail = "Pods need it if “rdma system show” says exclusive, and do not if it says shared."
-        yield Problem(config.line, Severity.NOTE, title, detail, 'Add {"type": "rdma"} to plugins')
+        yield problem_at(config.line, "network-without-rdma")
     for plugin in plugins:
         for problem in _of_pkey(plugin, "pkey"):
-            yield Problem(config.line, problem.severity, problem.title, problem.detail, problem.fix)
+            yield replace(problem, line=config.line)
 
 
 def _of_pkey(mapping: Mapping, key: str) -> Iterator[Problem]:
     value = value_at(mapping, key)
     if isinstance(value, Scalar) and value.text and "$" not in value.text and not _PKEY.fullmatch(value.text):
-        title = f"The partition key “{printable(value.text, 32)}” is not a hexadecimal number"
-        yield Problem(value.line, Severity.WARNING, title, fix='Write it as "0x8001"')
+        yield problem_at(value.line, "partition-key", key=printable(value.text, 32))
 
 
 def offered(objects: Iterable[Mapping]) -> set[str]:
@@ -345,7 +312,11 @@ def of_requests(containers: Iterable[Container], objects: Sequence[Mapping]) -> 
     for container in containers:
         for name in container.resources:
             if name.partition("/")[0] in prefixes and name not in names:
-                title = f"{container.subject} requests {name}, which no policy in this file offers"
-                detail = f"They offer {printable(join_limited(sorted(names)), 256)}."
-                fix = "Use one name in both; a pod waits (Pending) for a resource that does not exist"
-                yield Problem(container.line, Severity.WARNING, title, detail, fix)
+                offers = printable(join_limited(sorted(names)), 256)
+                yield problem_at(
+                    container.line,
+                    "request-without-offer",
+                    subject=container.subject,
+                    name=name,
+                    offered=offers,
+                )

@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterator
 
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown
-from probes.checks.nccl.gdr_settings import C2C_LEVEL, LEVEL
-from probes.checks.nccl.network import HCA
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
-from probes.nccl.topology_file import VARIABLE, TopologyFileFacts, file_of_new_jobs
+from probes.nccl.topology_file import TopologyFileFacts, file_of_new_jobs
 from probes.nccl.variables.catalogue import Version
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
 from probes.queries.pcie_paths import is_guest
-from probes.setup.env.advice import Note, Setting, State
+from probes.setup.env.advice import Note, Setting, note_of, setting_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
 from probes.snapshot.path_verdict import hardware_devices
@@ -77,10 +75,9 @@ def nic_advice(examination: Examination) -> list[Setting | Note]:
     chosen = default_nics(examination)
     notes = _ports_down(examination, [name for name, role in roles.items() if role.role is Role.COMPUTE])
     if chosen is None or (others and hides_distances(examination)):
-        text = "the paths between GPUs and NICs are unknown, so NCCL's choice is unknown too"
-        return [Note(HCA, State.UNKNOWN, text), *notes]
+        return [note_of("paths-unknown"), *notes]
     if not active:
-        return [Note(HCA, State.FIX_FIRST, "no RDMA port is ACTIVE; see gdrtop check"), *notes]
+        return [note_of("no-active-port"), *notes]
     used = sorted({name for names in chosen.values() for name in names}, key=list(active).index)
     wrong = [name for name in used if name in others]
     rdma = examination.node.rdma
@@ -89,29 +86,31 @@ def nic_advice(examination: Examination) -> list[Setting | Note]:
     slowest = min((port_gbps(active[name]) for name in used), default=0.0)
     rivals = [device.name for device in managing if port_gbps(device) >= slowest]
     if rivals and compute and not wrong:
-        reason = f"NCCL may choose NICs that only manage NVSwitches ({join_limited(rivals)}); “=” is exact"
-        return [Setting(HCA, f"={','.join(compute)}", reason), *notes]
+        exact = f"={','.join(compute)}"
+        return [setting_of("management-nics", exact, names=join_limited(rivals)), *notes]
     if not wrong or not compute:
-        text = _not_needed(used, others, len(active))
         names = join_limited(device.name for device in managing)
-        text += f"; NCCL does not choose those that only manage NVSwitches ({names})" if managing else ""
-        return [Note(HCA, State.NOT_NEEDED, text), *notes]
+        managed = f"; NCCL does not choose those that only manage NVSwitches ({names})" if managing else ""
+        return [note_of("right-nics", chosen=_chosen(used, others, len(active)), managing=managed), *notes]
     labels = {gpu.id: gpu.label for gpu in examination.topology.gpus}
     gpus = [labels[gpu] for gpu, names in chosen.items() if set(names) & set(wrong)]
     role = roles[wrong[0]].role.value
-    reason = (
-        f"by default NCCL uses {join_limited(wrong)} ({role if role != 'other' else 'not a compute NIC'}) for"
-        f" {join_limited(gpus)}; “=” makes the names exact"
-    )
+    words = {
+        "names": join_limited(wrong),
+        "role": role if role != "other" else "not a compute NIC",
+        "gpus": join_limited(gpus),
+    }
     ports = ",".join(
         f"{device.name}:{port.number}" for device, port in active_ports(examination) if device.name in compute
     )
-    same = "the compute NICs, for the same reason as NCCL_IB_HCA"
-    settings = (Setting(HCA, f"={','.join(compute)}", reason), Setting("UCX_NET_DEVICES", ports, same))
+    settings = (
+        setting_of("wrong-nics", f"={','.join(compute)}", **words),
+        setting_of("wrong-nics-ucx", ports),
+    )
     return [*settings, *_of_nvshmem(examination, compute, active), *notes]
 
 
-def _not_needed(used: list[str], others: list[str], opened: int) -> str:
+def _chosen(used: list[str], others: list[str], opened: int) -> str:
     if len(used) == opened and not others:
         return f"NCCL uses the {opened} active NICs" if opened > 1 else f"{used[0]} is the only active NIC"
     rest = f"; it does not use {join_limited(others)}" if others else ""
@@ -124,8 +123,7 @@ def _ports_down(examination: Examination, compute: list[str]) -> list[Note]:
     if not down:
         return []
     verb = "is" if len(down) == 1 else "are"
-    text = f"{join_limited(down)} {verb} down; run gdrtop env again after the repair"
-    return [Note(HCA, State.FIX_FIRST, text)]
+    return [note_of("nics-down", names=join_limited(down), verb=verb)]
 
 
 def _of_nvshmem(examination: Examination, compute: list[str], active: dict[str, RdmaDevice]) -> list[Setting]:
@@ -140,11 +138,7 @@ def _of_nvshmem(examination: Examination, compute: list[str], active: dict[str, 
         else:
             mapping.append((near[0], 1))
     value = ",".join(f"{name}:{active[name].ports[0].number}:{count}" for name, count in mapping)
-    why = "each PE's nearest compute NIC, if PE 0 uses GPU 0 and so on"
-    return [
-        Setting("NVSHMEM_ENABLE_NIC_PE_MAPPING", "1", "without it NVSHMEM ignores the mapping"),
-        Setting("NVSHMEM_HCA_PE_MAPPING", value, why),
-    ]
+    return [setting_of("nvshmem-maps", "1"), setting_of("nvshmem-mapping", value)]
 
 
 def level_advice(examination: Examination, version: Version) -> Setting | Note:
@@ -155,15 +149,14 @@ def level_advice(examination: Examination, version: Version) -> Setting | Note:
     dmabuf, peermem = usable_paths(examination)
     if dmabuf is False and peermem is False:
         if examination.usability.state is VerdictState.NOT_APPLICABLE:
-            return Note(LEVEL, State.NOT_NEEDED, f"no variable can help, {examination.usability.reason}")
-        return Note(LEVEL, State.FIX_FIRST, "no GPUDirect RDMA path is usable; see gdrtop check")
+            return note_of("level-of-nothing", why=examination.usability.reason)
+        return note_of("no-usable-path")
     # All checks, because other findings explain why a near NIC is lost.
     wanted = {*_FAR, *_REFUSED}
     checks = {finding.id: finding for finding in findings(examination) if finding.id in wanted}
     far = {name: checks[name] for name in _FAR if checks[name].status is Status.FOUND}
     if any(finding.part_of for finding in far.values()):
-        text = "the NICs near these GPUs are down or missing; once repaired, the default is right"
-        return Note(LEVEL, State.FIX_FIRST, text)
+        return note_of("near-nics-lost")
     topology = examination.topology
     gpus = {  # those that reach no NIC over NVLink either (PXN)
         name: [gpu for gpu in finding.devices if nearest(topology, gpu) is not Nccl.PXN]
@@ -173,17 +166,10 @@ def level_advice(examination: Examination, version: Version) -> Setting | Note:
     if word is not None:
         refused = next((checks[name] for name in _REFUSED if checks[name].status is Status.FOUND), None)
         if refused is not None:
-            text = f"the driver denies these paths: {refused.title[:1].lower()}{refused.title[1:]}"
-            return Note(LEVEL, State.FIX_FIRST, text)
+            return note_of("paths-denied", why=f"{refused.title[:1].lower()}{refused.title[1:]}")
         labels = {gpu.id: gpu.label for gpu in topology.gpus}
         names = join_limited(labels[gpu] for ids in gpus.values() for gpu in ids)
-        # NCCL's authors on CPUs as PCIe switches: https://github.com/NVIDIA/nccl/issues/465 and 1151.
-        text = (
-            f"{names}: the nearest NIC is at distance {word.value}, and NCCL allows PXB by default. Direct "
-            "transfers through a CPU may be slower than copies, or hang: measure a job with "
-            f"{LEVEL}={word.value}"
-        )
-        return Note(LEVEL, State.MEASURE, text)
+        return note_of("far-gpus", gpus=names, word=word.value)
     return _of_near_gpus(examination, version, checks)
 
 
@@ -194,47 +180,41 @@ def _of_near_gpus(examination: Examination, version: Version, checks: dict[str, 
         return _of_c2c(version)
     unclear = next((finding for finding in checks.values() if finding.status is Status.UNKNOWN), None)
     if hides_distances(examination):
-        text = "a virtual machine does not show real distances; NCCL takes them from the topology file"
-        return Note(LEVEL, State.UNKNOWN, text)
+        return note_of("guest-hides-distances")
     if unclear is not None or None in words.values():
         why = f": {unclear.cause}" if unclear is not None else ""
-        return Note(LEVEL, State.UNKNOWN, f"the distances between GPUs and NICs are unknown{why}")
+        return note_of("distances-unknown", why=why)
     if is_guest(examination) is True:
-        return Note(LEVEL, State.NOT_NEEDED, "the topology file has the distances")
-    text = "every GPU has a NIC within PXB, the default"
+        return note_of("file-has-distances")
     if by_nvlink := [gpu.label for gpu in topology.gpus if words[gpu.id] is Nccl.PXN]:
-        names = join_limited(by_nvlink)
-        text = f"GPUs that reach a NIC over NVLink to another GPU (PXN): {names}; the others: within PXB"
-    return Note(LEVEL, State.NOT_NEEDED, text)
+        return note_of("near-gpus-by-nvlink", gpus=join_limited(by_nvlink))
+    return note_of("near-gpus")
 
 
 def _of_c2c(version: Version) -> Setting | Note:
     if version >= _C2C_BY_DEFAULT:
-        text = "the GPUs reach their NICs over C2C (P2C), which NCCL 2.27 and newer allow by default"
-        return Note(LEVEL, State.NOT_NEEDED, text)
-    if version >= _FIRST_WITH_C2C:
-        return Setting(C2C_LEVEL, "1", "the GPUs reach their NICs over C2C; the default is 0 in NCCL 2.26")
-    reason = "the GPUs reach their NICs over C2C, which NCCL before 2.26 sees as PHB"
-    return Setting(LEVEL, Nccl.PHB.value, reason)
+        return note_of("c2c")
+    return (
+        setting_of("c2c-first", "1")
+        if version >= _FIRST_WITH_C2C
+        else setting_of("c2c-as-phb", Nccl.PHB.value)
+    )
 
 
 def topology_advice(examination: Examination) -> Setting | Note:
     """Return the topology file that a virtual machine needs."""
     guest = is_guest(examination)
     if isinstance(guest, Unknown):
-        return Note(VARIABLE, State.UNKNOWN, f"cannot tell bare metal from a virtual machine: {guest}")
+        return note_of("guest-unknown", why=guest)
     if not guest:
-        return Note(VARIABLE, State.NOT_NEEDED, "bare metal shows its topology in sysfs")
+        return note_of("bare-metal")
     facts = examination.topology_files
     if isinstance(facts, Unknown):
-        return Note(VARIABLE, State.UNKNOWN, f"the topology files are unknown: {facts}")
+        return note_of("topology-files-unknown", why=facts)
     if (used := file_in_use(examination)) is not None:
-        return Note(VARIABLE, State.IN_FILE, f"NCCL already reads {used}")
-    if fitting := _fitting(examination, facts):
-        reason = "the only topology file in the image whose GPUs and NICs are all on this virtual machine"
-        return Setting(VARIABLE, fitting, reason)
-    text = "this virtual machine shows no real topology and has no topology file"
-    return Note(VARIABLE, State.UNKNOWN, f"{text}; get one from the cloud's image")
+        return note_of("topology-file-read", file=used)
+    fitting = _fitting(examination, facts)
+    return setting_of("topology-file", fitting) if fitting else note_of("no-topology-file")
 
 
 def _fitting(examination: Examination, facts: TopologyFileFacts) -> str:

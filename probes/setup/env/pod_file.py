@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.assignments import (
@@ -21,13 +20,13 @@ from probes.setup.env.assignments import (
     ParsedFile,
     Problem,
     parse_conf,
+    problem_at,
     read_value,
 )
 from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
 from probes.setup.env.shell_commands import Command, Word
 from probes.setup.env.shell_file import Environment, Script, is_read
-from probes.setup.env.templates import Filled, fill_template, variables_by_line
 from probes.setup.env.yaml_containers import classes_of_claims, of_compose, of_pod
 from probes.setup.env.yaml_tree import List, Mapping, Scalar, Value, YamlError, mappings_of, read_yaml
 
@@ -57,33 +56,29 @@ def parse_pod(text: str, is_inner: bool = False, first_line: int = 1) -> ParsedF
     try:
         return _parse(read_yaml(text, first_line), is_inner)
     except YamlError as error:
-        template = fill_template(text)
+        template = _fill_template(text)
         if template is None:
-            title = f"The file is not valid YAML: {error.reason}"
-            return _by_line(text, Problem(error.line, Severity.CRITICAL, title), first_line)
-        return _of_template(text, template, error.line, first_line)
+            return _by_line(text, problem_at(error.line, "not-yaml", reason=error.reason), first_line)
+        return _of_template(text, *template, error.line, first_line)
 
 
 def _by_line(text: str, problem: Problem, first_line: int) -> ParsedFile:
     """Return the variables of a text that is no YAML."""
-    group = Group("", variables_by_line(text, first_line))
+    group = Group("", _variables_by_line(text, first_line))
     groups = (group,) if group.assignments else ()
     return ParsedFile(FileKind.POD, groups, (problem,), is_by_line=True)
 
 
-def _of_template(text: str, template: Filled, line: int, first_line: int) -> ParsedFile:
-    fix = "Render it first, for example with helm template or envsubst"
-    title = "The file is a template, so what it fills in was not checked"
-    problem = Problem(line, Severity.NOTE, title, fix=fix)
+def _of_template(text: str, left: str, dropped: int, line: int, first_line: int) -> ParsedFile:
+    problem = problem_at(line, "template")
     try:
-        parsed = _parse(read_yaml(template.text, first_line), False, True, template.dropped > 0)
+        parsed = _parse(read_yaml(left, first_line), False, True, dropped > 0)
         parsed = replace(parsed, problems=(problem, *parsed.problems))
     except YamlError:
         parsed = _by_line(text, problem, first_line)
     if parsed.groups or parsed.containers or parsed.objects:
         return parsed
-    title = "The file is a template, not YAML, so it was not checked"
-    return replace(parsed, problems=(replace(problem, title=title),))
+    return replace(parsed, problems=(problem_at(line, "template-not-yaml"),))
 
 
 def _parse(
@@ -102,16 +97,15 @@ def _parse(
         found.containers.extend(of_compose(document, is_partial))
     for mapping in mappings:
         if len(groups) >= _MAX_GROUPS:
-            title = f"Only the first {_MAX_GROUPS} containers are checked"
-            found.problems.append(Problem(mapping.line, Severity.WARNING, title))
+            found.problems.append(problem_at(mapping.line, "too-many-containers", most=_MAX_GROUPS))
             break
         if id(mapping) not in found.known:
             groups.extend(_groups_of(mapping, found, is_inner))
         if "image" in mapping.items:
             for key in ("envFrom", "env_file"):
                 if key in mapping.items:
-                    title = f"{key} sets more variables, which are not in this file"
-                    found.problems.append(Problem(mapping.items[key].line, Severity.NOTE, title))
+                    line = mapping.items[key].line
+                    found.problems.append(problem_at(line, "more-variables", where=key))
     problems = tuple(found.problems[:MAX_ASSIGNMENTS])
     containers = tuple(found.containers[:_MAX_GROUPS])
     objects = () if is_inner else objects_of(mappings)
@@ -247,10 +241,8 @@ def _of_list(entries: List, into: _Found) -> list[Assignment]:
     first: dict[str, int] = {}
     for assignment in found:
         if assignment.name in first and not into.is_template:
-            title = f"{assignment.name} is already set on line {first[assignment.name]}"
-            detail, fix = "Kubernetes uses the last entry.", "Remove one entry"
-            problem = Problem(assignment.line, Severity.WARNING, title, detail, fix, assignment.name)
-            into.problems.append(problem)
+            before = first[assignment.name]
+            into.problems.append(problem_at(assignment.line, "entry-twice", assignment.name, first=before))
         first.setdefault(assignment.name, assignment.line)
     return found[:MAX_ASSIGNMENTS]
 
@@ -258,10 +250,67 @@ def _of_list(entries: List, into: _Found) -> list[Assignment]:
 def _of_entry(name: Scalar, value: Value | None, problems: list[Problem]) -> Assignment:
     shown = name.text.strip()
     if shown != name.text:
-        title = f"The name of {shown} has spaces"
-        problems.append(Problem(name.line, Severity.CRITICAL, title, fix="Remove them", variable=shown))
+        problems.append(problem_at(name.line, "name-with-spaces", shown))
     if isinstance(value, Scalar) and not value.is_text:
-        title = f"The value of {shown} is not a string, so Kubernetes rejects the object"
-        fix = f'Quote it: value: "{printable(value.text, 64)}"'
-        problems.append(Problem(value.line, Severity.CRITICAL, title, fix=fix, variable=shown))
+        quoted = printable(value.text, 64)
+        problems.append(problem_at(value.line, "value-is-no-string", shown, name=shown, value=quoted))
     return _assignment(shown, value, name.line)
+
+
+# Templates (Helm, Jinja, ERB, envsubst): what can be read before they are filled in.
+#
+# Line numbers stay. What a template inserts becomes `$TEMPLATE`, whose value is unknown like that of any
+# variable; directives such as {{ if }} and {% for %} vanish, and so does a line that is only a placeholder.
+
+_MARK = "$TEMPLATE"
+_ENDS = {"{{": "}}", "{%": "%}", "{#": "#}", "<%": "%>"}
+_BEGIN = re.compile(r"\{\{|\{%|\{#|<%")
+_DIRECTIVE = re.compile(
+    r"\{\{-? ?(?:if|else|end|range|with|define|block|template|break|continue|/\*|\$[A-Za-z_]\w{0,63} ?:?=)"
+)
+# A line that is only a placeholder, or that leaves something out.
+_ALONE = re.compile(
+    r"[ \t]*(?:\$\{?[A-Za-z_]\w{0,63}\}?|@[A-Z_]{1,64}@|%[A-Z_]{1,64}%|<[A-Z_ -]{1,64}>)[ \t]*"
+)
+_ELISION = re.compile(r"[ \t]+\.{3}[ \t]*|[ \t]*\u2026[ \t]*")
+_NAME_LINE = re.compile(rf"[ \t-]*name: ?[\"']?({VARIABLE_NAME.pattern})[\"']?,?[ \t]*")
+_VALUE_LINE = re.compile(r"[ \t]*value:[ \t]*(\S.*)")
+_PAIR_LINE = re.compile(rf"[ \t-]*(?:export )?[\"']?({VARIABLE_NAME.pattern})[\"']?[ \t]*[:=][ \t]*(\S.*)")
+
+
+def _fill_template(text: str) -> tuple[str, int] | None:
+    """Return what is left of a template, and how many lines are not; None: the text is none."""
+    parts: list[str] = []
+    place, found = 0, False
+    while match := _BEGIN.search(text, place):
+        stop = text.find(_ENDS[match[0]], match.end())
+        if stop < 0:
+            break
+        inner = text[match.start() : stop + 2]
+        is_directive = match[0] in ("{%", "{#") or bool(_DIRECTIVE.match(inner))
+        parts += [text[place : match.start()], "" if is_directive else _MARK, "\n" * inner.count("\n")]
+        place, found = stop + 2, True
+    lines = ("".join(parts) + text[place:]).split("\n")
+    kept = ["" if _ALONE.fullmatch(line) or _ELISION.fullmatch(line) else line for line in lines]
+    dropped = sum(before != after for before, after in zip(lines, kept, strict=True))
+    return ("\n".join(kept), dropped) if found or dropped else None
+
+
+def _variables_by_line(text: str, first_line: int = 1) -> tuple[Assignment, ...]:
+    """Return the variables of text that is no YAML even so: NAME: value, NAME=value, `name` and `value`."""
+    found: list[Assignment] = []
+    name, name_line = "", 0
+    for number, line in enumerate(text.split("\n"), first_line):
+        if len(found) >= MAX_ASSIGNMENTS:
+            break
+        if match := _NAME_LINE.fullmatch(line):
+            name, name_line = match[1], number
+        elif match := _VALUE_LINE.fullmatch(line):
+            if name and number - name_line <= 1:
+                found.append(
+                    _assignment(name, Scalar(number, match[1].strip().strip("\"'"), True), name_line)
+                )
+            name = ""
+        elif match := _PAIR_LINE.fullmatch(line):
+            found.append(_assignment(match[1], Scalar(number, match[2].strip().strip("\"'"), True), number))
+    return tuple(found)

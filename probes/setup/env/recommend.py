@@ -7,17 +7,25 @@ from collections.abc import Mapping
 from probes.base.evidence import Severity
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, known
-from probes.checks.nccl.gdr_settings import INDEX
 from probes.checks.nccl.library import first_for_gpus, is_older, versions_of
 from probes.checks.nccl.network import HCA
-from probes.checks.nic.port_rates import QUEUE_PAIRS
 from probes.facts.network.routes import Interface
 from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
 from probes.queries.jobs import GIN_CLASS, NVSHMEM_CLASS, jobs_of
-from probes.setup.env.advice import ASSUMED, OF_JOBS, STATED, Advice, Note, Setting, State
+from probes.setup.env.advice import (
+    ASSUMED,
+    OF_JOBS,
+    STATED,
+    Advice,
+    Note,
+    Setting,
+    State,
+    note_of,
+    setting_of,
+)
 from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.env.nics import level_advice, nic_advice, roce_ports, topology_advice
@@ -25,15 +33,12 @@ from probes.snapshot.examination import Examination
 
 # The interface that NCCL's bootstrap uses; GID, traffic class and queue pairs of RoCE.
 
-IFNAME = "NCCL_SOCKET_IFNAME"
-CLASS = "NCCL_IB_TC"
 _LINK_LOCAL_IPV4 = "169.254."
 # Interfaces that exist on one node only, by the names of the programs that make them.
 _LOCAL_ONLY = (
     *("br-", "cni", "virbr", "podman", "lxdbr", "lxcbr", "flannel", "cali", "veth", "tun", "tap", "vxlan"),
     *("kube-", "nodelocaldns", "weave", "cilium", "ovs", "vnet", "wg", "tailscale", "nerdctl"),
 )
-FAMILY = "NCCL_IB_ADDR_FAMILY"
 _FINDS_GIDS = (2, 21)
 _FIRST_WITHOUT_VIRBR = (2, 28, 3)
 _IPV4_GID = "0000:0000:0000:0000:0000:ffff:"
@@ -55,20 +60,18 @@ def interface_advice(examination: Examination, version: Version) -> Setting | No
     """Return the interface of the default route if NCCL would take one that other nodes cannot reach."""
     facts, use = examination.interfaces, examination.node.network
     if isinstance(facts, Unknown) or isinstance(use, Unknown) or isinstance(use.default_routes, Unknown):
-        return Note(IFNAME, State.UNKNOWN, "the interfaces or the routes could not be read")
+        return note_of("interfaces-unread")
     if (chosen := first_choice(facts.interfaces, version)) is None:
-        return Note(IFNAME, State.UNKNOWN, "no interface with an IPv4 address was found")
+        return note_of("no-interface")
     why = "which exists on this node only" if chosen.name.startswith(_LOCAL_ONLY) else ""
     if chosen.networks and all(network.startswith(_LINK_LOCAL_IPV4) for network in chosen.networks):
         why = "which has only a link-local address, such as a BMC's USB interface"
     if not why or chosen.name in use.default_routes:
-        return Note(IFNAME, State.NOT_NEEDED, f"NCCL uses {chosen.name} for its bootstrap")
+        return note_of("right-interface", name=chosen.name)
     routed = [interface.name for interface in facts.interfaces if interface.name in use.default_routes]
     if not routed:
-        text = f"NCCL would use {chosen.name}, {why}; choose an interface that the other nodes can reach"
-        return Note(IFNAME, State.UNKNOWN, text)
-    reason = f"NCCL would use {chosen.name}, {why}; {routed[0]} has the default route"
-    return Setting(IFNAME, f"={routed[0]}", reason)
+        return note_of("wrong-interface", name=chosen.name, why=why)
+    return setting_of("routed-interface", f"={routed[0]}", name=chosen.name, why=why, routed=routed[0])
 
 
 def _traffic_class(examination: Examination, ports: Mapping[str, RdmaPort]) -> Note:
@@ -82,16 +85,13 @@ def _traffic_class(examination: Examination, ports: Mapping[str, RdmaPort]) -> N
             found.setdefault(value, []).append(name)
     if len(found) == 1 and sum(map(len, found.values())) == len(ports):
         (value,) = found
-        text = f"the driver already sets traffic class {value} (DSCP {value >> 2}) on all RoCE traffic"
-        text += f", but not on that of GIN ({GIN_CLASS}) and IBGDA ({NVSHMEM_CLASS})"
-        return Note(CLASS, State.NOT_NEEDED, text)
+        words = {"value": value, "dscp": value >> 2, "gin": GIN_CLASS, "ibgda": NVSHMEM_CLASS}
+        return note_of("class-set", **words)
     if found:
         shown = ", ".join(f"{join_limited(names)} {value}" for value, names in found.items())
-        return Note(CLASS, State.UNKNOWN, f"the driver sets a class on some NICs only: {shown}")
-    text = "one node cannot show which class the switches treat as lossless"
-    if lossless := _lossless(examination, ports):
-        text = f"this node's NICs have PFC for {lossless}, but the switches decide"
-    return Note(CLASS, State.UNKNOWN, f"{text}; ask your network administrator")
+        return note_of("class-set-on-some", shown=shown)
+    lossless = _lossless(examination, ports)
+    return note_of("class-of-pfc", priorities=lossless) if lossless else note_of("class-unknown")
 
 
 def _lossless(examination: Examination, ports: Mapping[str, RdmaPort]) -> str:
@@ -115,13 +115,12 @@ def _gid(ports: Mapping[str, RdmaPort], version: Version) -> Setting | Note:
     routable: dict[str, list[Gid]] = {}  # RoCE v2, and not link-local
     for name, port in ports.items():
         if isinstance(port.gids, Unknown):
-            return Note(INDEX, State.UNKNOWN, f"the GIDs of {name} are unknown: {port.gids}")
+            return note_of("gids-unknown", name=name, why=port.gids)
         routable[name] = [
             gid for gid in port.gids if gid.type == "RoCE v2" and not gid.gid.startswith(_LINK_LOCAL_GID)
         ]
     if without := [name for name, gids in routable.items() if not gids]:
-        text = f"no routable RoCE v2 GID on {join_limited(without)}; see gdrtop check"
-        return Note(INDEX, State.FIX_FIRST, text)
+        return note_of("no-routable-gid", names=join_limited(without))
     has_ipv4 = {
         name: [gid for gid in gids if gid.gid.startswith(_IPV4_GID)] for name, gids in routable.items()
     }
@@ -130,28 +129,18 @@ def _gid(ports: Mapping[str, RdmaPort], version: Version) -> Setting | Note:
     wanted = has_ipv4 if all(has_ipv4.values()) else routable
     common = set.intersection(*({gid.index for gid in gids} for gids in wanted.values()))
     if not common:
-        text = "the RoCE v2 GIDs of the NICs have different indexes; use NCCL 2.21 or newer, which finds them"
-        return Note(INDEX, State.FIX_FIRST, text)
+        return note_of("gids-differ")
     index = min(common)
-    if index == 0:
-        return Note(INDEX, State.NOT_NEEDED, "GID 0, the default, is a RoCE v2 GID on every NIC")
-    reason = (
-        "the RoCE v2 GID on every NIC here; NCCL before 2.21 uses index 0, and newer versions need none."
-        " Check it on every node (show_gids)"
-    )
-    return Setting(INDEX, str(index), reason)
+    return note_of("gid-is-default") if index == 0 else setting_of("gid-index", str(index))
 
 
 def _by_family(has_ipv4: dict[str, list[Gid]]) -> Setting | Note:
     if all(has_ipv4.values()):
-        text = "NCCL 2.21 and newer find the RoCE v2 GID; older versions need an index (--nccl 2.20 shows it)"
-        return Note(INDEX, State.NOT_NEEDED, text)
+        return note_of("gid-found")
     if any(has_ipv4.values()):
         without = [name for name, gids in has_ipv4.items() if not gids]
-        text = f"no IPv4 address on {join_limited(without)}, unlike the other NICs; use one address family"
-        return Note(FAMILY, State.FIX_FIRST, text)
-    reason = "no NIC has an IPv4 address; NCCL looks for an IPv4 GID by default"
-    return Setting(FAMILY, "AF_INET6", reason)
+        return note_of("mixed-families", names=join_limited(without))
+    return setting_of("only-ipv6", "AF_INET6")
 
 
 def version_of(examination: Examination, stated: str = "") -> tuple[Version, str]:
@@ -193,17 +182,14 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     parts += topology_advice(examination), interface_advice(examination, version)
     parts += [_traffic_class(examination, ports)] if ports else []
     if bonds := [name for name, port in ports.items() if port.bond is not None]:
-        # NVIDIA lists the variable under debugging.
-        text = f"a queue pair uses one port of a bond ({join_limited(bonds, 2)})"
-        text += "; measure a job with 2 queue pairs per connection"
-        parts.append(Note(QUEUE_PAIRS, State.UNKNOWN, text))
+        parts.append(note_of("bonds", bonds=join_limited(bonds, 2)))
     conf = conf_values(examination)
     notes = [  # where gdrtop cannot decide, the file does
-        Note(note.variable, State.IN_FILE, f"{conf[note.variable]} is already in /etc/nccl.conf")
-        if note.state in (State.UNKNOWN, State.MEASURE) and note.variable in conf
-        else note
-        for note in parts
-        if isinstance(note, Note)
+        Note(part.variable, State.IN_FILE, f"{conf[part.variable]} is already in /etc/nccl.conf")
+        if part.state in (State.UNKNOWN, State.MEASURE) and part.variable in conf
+        else part
+        for part in parts
+        if isinstance(part, Note)
     ]
     settings = [*of_cloud, *(part for part in parts if isinstance(part, Setting))]
     catalogued = {setting.name: variables().get(setting.name) for setting in settings}
@@ -213,9 +199,9 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     settings, refused = _without_findings(examination, settings, version)
     decided = {setting.name for setting in settings}
     kept = [
-        note
-        for note in (*in_file, *refused, *notes)
-        if note.variable not in decided or note.state is State.FIX_FIRST
+        each
+        for each in (*in_file, *refused, *notes)
+        if each.variable not in decided or each.state is State.FIX_FIRST
     ]
     return Advice(version, version_from, tuple(settings), tuple(dict.fromkeys(kept)), vendor)
 
@@ -224,13 +210,12 @@ def _too_old(examination: Examination, version: Version) -> list[Note]:
     """Say so if this NCCL does not support the GPUs, or if that is unknown."""
     needed = first_for_gpus(examination, lambda row: row.first_nccl)
     if isinstance(needed, Unknown):
-        return [Note("NCCL", State.UNKNOWN, f"which version supports these GPUs is unknown: {needed}")]
+        return [note_of("nccl-for-gpus-unknown", why=needed)]
     first, generation = needed
     if not is_older(version, first):
         return []
     here, least = (".".join(map(str, numbers)) for numbers in (version, first))
-    text = f"{here} does not support {generation} GPUs; use {least} or newer"
-    return [Note("NCCL", State.FIX_FIRST, text)]
+    return [note_of("nccl-too-old", here=here, generation=generation, least=least)]
 
 
 def _why_nothing(examination: Examination) -> str:

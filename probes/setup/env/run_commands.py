@@ -9,22 +9,25 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
 from probes.nccl.variables.catalogue import VARIABLE_NAME
-from probes.setup.env.container import DOCKER, MANY, OF_HOST, Container
+from probes.setup.env.container import Container, Syntax
 from probes.setup.env.shell_commands import Word
 from probes.setup.env.yaml_containers import (
     INJECTS,
     RDMA_VARIABLE,
     gpu_count,
+    gpus_of,
     is_enough_shm,
     is_seen,
     locks_by_capability,
     network_of,
 )
+from probes.setup.env.yaml_tree import Mapping as YamlMap
+from probes.setup.env.yaml_tree import Scalar
 
 STARTS = re.compile(r"\b(?:docker|podman|nerdctl|enroot|apptainer|singularity|helm)\s|--container-image")
 _ENGINES = frozenset(("docker", "podman", "nerdctl", "nvidia-docker"))
@@ -159,28 +162,27 @@ def _docker(engine: str, first: Word, words: Sequence[Word], lookup: Lookup, is_
     gpus = _gpus(engine, options, variables)
     names = tuple(text for text in options.all("--env") if VARIABLE_NAME.fullmatch(text))
     reads_file = options.has("--env-file")
-    container = None if gpus == 0 else _container(engine, first.line, options, variables, gpus)
-    if container is not None and is_rootless:
-        container = replace(container, is_rootless=True)
+    container = None if gpus == 0 else _container(engine, first.line, options, variables, gpus, is_rootless)
     return Run(engine, names, reads_file, options.is_partial, not options.has("--env-host"), container)
 
 
 def _gpus(engine: str, options: _Options, variables: Mapping[str, str]) -> int | None:
     if asked := options.all("--gpus"):
         return gpu_count(asked[-1])
-    by_cdi = [device for device in options.all("--device") if device.startswith("nvidia.com/gpu=")]
-    if by_cdi:
-        return MANY if by_cdi[0].endswith("=all") else len(by_cdi)
-    visible = variables.get("NVIDIA_VISIBLE_DEVICES", "")
-    if engine.startswith("nvidia-docker") or options.all("--runtime")[-1:] == ["nvidia"]:
-        return 0 if visible in ("none", "void") else gpu_count(visible or "all")
-    if any(device.startswith("/dev/nvidia0") for device in options.all("--device")):
-        return None
-    return 0
+    devices = options.all("--device")
+    is_nvidia = engine.startswith("nvidia-docker") or options.all("--runtime")[-1:] == ["nvidia"]
+    count = gpus_of(devices, is_nvidia, variables.get("NVIDIA_VISIBLE_DEVICES", ""))
+    by_file = any(device.startswith("/dev/nvidia0") for device in devices)
+    return None if count == 0 and not is_nvidia and by_file else count
 
 
 def _container(
-    engine: str, line: int, options: _Options, variables: Mapping[str, str], gpus: int | None
+    engine: str,
+    line: int,
+    options: _Options,
+    variables: Mapping[str, str],
+    gpus: int | None,
+    is_rootless: bool,
 ) -> Container:
     devices, volumes = options.all("--device"), [text.split(":") for text in options.all("--volume")]
     pairs = [(parts[0], parts[1]) for parts in volumes if len(parts) > 1]
@@ -198,7 +200,7 @@ def _container(
     return Container(
         subject=engine,
         line=line,
-        syntax=DOCKER,
+        syntax=Syntax.DOCKER,
         gpus=gpus,
         has_devices=any(
             device.startswith((INFINIBAND, "/dev:", "rdma")) or device == "/dev" for device in devices
@@ -212,6 +214,7 @@ def _container(
         has_shm=(bool(shm) and is_enough_shm(shm[-1]))
         or any(mode.startswith(("host", "container:")) for mode in ipc)
         or any(target.rstrip("/").startswith("/dev/shm") for _, target in pairs),
+        is_rootless=is_rootless,
         expects_rdma=mounts or by_capability or any(RDMA_VARIABLE.match(name) for name in variables),
         is_partial=options.is_partial or any("$" in device for device in devices),
     )
@@ -234,36 +237,15 @@ def _apptainer(engine: str, first: Word, words: Sequence[Word], lookup: Lookup) 
     sees = any(is_seen(each.split(":")[0], each.split(":")[-1]) for each in binds.split(",") if each)
     container = None
     if has_gpus and not options.is_partial:
-        container = Container(engine, first.line, OF_HOST, None, hidden_by="" if sees else hidden)
+        container = Container(engine, first.line, Syntax.OF_HOST, None, hidden_by="" if sees else hidden)
     return Run(engine, (), False, options.is_partial, cleans, container)
 
 
 _WITH_VALUE = frozenset(
     (
-        *(
-            "--bind",
-            "-B",
-            "--mount",
-            "--env",
-            "--env-file",
-            "--home",
-            "-H",
-            "--pwd",
-            "--cwd",
-            "--workdir",
-            "-W",
-        ),
-        *(
-            "--overlay",
-            "-o",
-            "--scratch",
-            "-S",
-            "--app",
-            "--network",
-            "--hostname",
-            "--security",
-            "--fakeroot",
-        ),
+        *("--bind", "-B", "--mount", "--env", "--env-file", "--home", "-H", "--pwd", "--cwd", "--workdir"),
+        *("-W", "--overlay", "-o", "--scratch", "-S", "--app", "--network", "--hostname", "--security"),
+        "--fakeroot",
     )
 )
 
@@ -275,10 +257,48 @@ def _enroot(engine: str, first: Word, lookup: Lookup) -> Run:
         hidden = f"{_ENROOT_VISIBLE}={visible}"
     elif visible is None and (restricts or "").lower() in ("y", "yes", "true", "1"):
         hidden = f"{_ENROOT_RESTRICT}={restricts} without {_ENROOT_VISIBLE}"
-    container = Container(engine, first.line, OF_HOST, None, hidden_by=hidden) if hidden else None
+    container = Container(engine, first.line, Syntax.OF_HOST, None, hidden_by=hidden) if hidden else None
     return Run(engine, (), False, True, False, container)
 
 
 def _pair(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name, value
+
+
+# The values that `helm install` and `helm upgrade` set: helm.sh/docs/intro/using_helm, Limitations of --set.
+
+_HELM_COMMANDS = frozenset(("install", "upgrade", "template"))
+_SET = ("--set", "--set-string")
+_DOT = re.compile(r"(?<!\\)\.")
+_COMMA = re.compile(r"(?<!\\),")
+_DEEPEST = 16
+_MOST = 256
+
+
+def values_of(words: Sequence[Word]) -> YamlMap | None:
+    """Return the values as those of a file; None: the command sets none."""
+    names = [posixpath.basename(word.text) for word in words]
+    if "helm" not in names or not _HELM_COMMANDS & set(names):
+        return None
+    root = YamlMap(words[names.index("helm")].line)
+    for place, word in enumerate(words):
+        option, equals, text = word.text.partition("=")
+        if option not in _SET:
+            continue
+        if not equals:
+            text = words[place + 1].text if place + 1 < len(words) else ""
+        for pair in _COMMA.split(text)[:_MOST]:
+            path, equals, value = pair.partition("=")
+            if equals:
+                _put(root, _DOT.split(path)[:_DEEPEST], Scalar(word.line, value, option == _SET[1]))
+    return root if root.items else None
+
+
+def _put(mapping: YamlMap, path: Sequence[str], value: Scalar) -> None:
+    for key in path[:-1]:
+        inner = mapping.items.setdefault(key, YamlMap(value.line))
+        if not isinstance(inner, YamlMap):
+            return
+        mapping = inner
+    mapping.items[path[-1]] = value

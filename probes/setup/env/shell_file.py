@@ -13,23 +13,22 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from probes.base.evidence import Severity
 from probes.nccl.variables.catalogue import VARIABLE_NAME, is_known
 from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     MAX_ENVIRONMENTS,
-    TOO_MANY,
     Assignment,
     FileKind,
     Group,
     ParsedFile,
     Problem,
+    problem_at,
     read_value,
+    too_many,
 )
 from probes.setup.env.cluster_objects import objects_of
 from probes.setup.env.container import Container
-from probes.setup.env.helm_commands import values_of
-from probes.setup.env.run_commands import STARTS, Run, run_of
+from probes.setup.env.run_commands import STARTS, Run, run_of, values_of
 from probes.setup.env.shell_commands import Command, Word, split_commands
 from probes.setup.env.yaml_tree import Mapping
 
@@ -93,10 +92,7 @@ def _export_none(lines: list[str]) -> Iterator[Problem]:
         return
     for number, line in enumerate(lines, 1):
         if _NONE.match(line):
-            title = "srun does not pass this script's variables to its tasks"
-            detail = "With --export=NONE, sbatch sets SLURM_EXPORT_ENV, which srun obeys too."
-            fix = "Add “unset SLURM_EXPORT_ENV” before srun, or use srun --export=ALL"
-            yield Problem(number, Severity.WARNING, title, detail, fix)
+            yield problem_at(number, "not-passed-by-srun")
 
 
 class Script:
@@ -134,9 +130,7 @@ class Script:
         for assignment in self._found:
             name = assignment.name
             if name not in exported and is_known(name):
-                title, fix = f"{name} is set but not exported", f"Write “export {name}=…”"
-                detail = "Programs that the script starts do not get it."
-                yield Problem(assignment.line, Severity.WARNING, title, detail, fix, name)
+                yield problem_at(assignment.line, "not-exported", name)
 
     def pass_to_all(self, words: list[Word]) -> None:
         """Read options that set variables for all commands."""
@@ -245,18 +239,22 @@ class Script:
         if run.container is not None:
             self.containers.append(run.container)
         if run.reads_file:
-            title = "--env-file sets more variables, which are not in this file"
-            self.problems.append(Problem(line, Severity.NOTE, title))
+            self.problems.append(problem_at(line, "more-variables", where="--env-file"))
         is_whole = not (run.reads_file or run.is_partial)
         if not is_whole or not run.has_own_environment or run.container is None:
             return
         for name, assignment in self._in_force.items():
             exported = assignment.is_exported or name in self._exported
             if exported and is_known(name) and name not in passed and name not in run.passes:
-                title = f"{run.engine} does not pass {name} to the container"
-                detail = f"Line {assignment.line} exports it to programs on the host only."
-                fix = f"Add {run.option} {name}"
-                self.problems.append(Problem(line, Severity.WARNING, title, detail, fix, name))
+                shown = problem_at(
+                    line,
+                    "not-passed-to-container",
+                    name,
+                    engine=run.engine,
+                    line_of=assignment.line,
+                    option=run.option,
+                )
+                self.problems.append(shown)
 
     def _export(self, command: str, words: list[Word]) -> None:
         exports = command == "export" or any(word.text.startswith("-") and "x" in word.text for word in words)
@@ -307,8 +305,8 @@ class Script:
         if not VARIABLE_NAME.fullmatch(name):
             return None
         if len(self._found) >= MAX_ASSIGNMENTS:
-            if TOO_MANY not in self.problems:
-                self.problems.append(TOO_MANY)
+            if (problem := too_many()) not in self.problems:
+                self.problems.append(problem)
             return None
         shown, unless = read_value(value, self._given)
         assignment = Assignment(name, shown, line, is_exported, unless)
@@ -346,15 +344,12 @@ class Script:
             return
         self._environments.append(dict(environment))
         if len(self._environments) > MAX_ENVIRONMENTS:
-            title = f"Only the first {MAX_ENVIRONMENTS} different environments are checked"
-            self.problems.append(Problem(0, Severity.WARNING, title))
+            self.problems.append(problem_at(0, "too-many-environments", most=MAX_ENVIRONMENTS))
 
     def _blanks(self, word: Word) -> None:
         name = word.text.partition("=")[0]
         if len(self.problems) < MAX_ASSIGNMENTS:
-            title = f"Spaces around “=”: the line does not set {name}"
-            fix = f"Write “export {name}=VALUE”"
-            self.problems.append(Problem(word.line, Severity.CRITICAL, title, fix=fix, variable=name))
+            self.problems.append(problem_at(word.line, "spaces-around-equals", name))
 
 
 def _code_in(words: list[Word]) -> Iterator[Word]:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from probes.base.text import join_limited, printable
 from probes.facts.system.device_nodes import INFINIBAND
-from probes.setup.env.container import COMPOSE, KUBERNETES, MANY, Container, Network
-from probes.setup.env.device_plugins import GPU, is_gpu_class
+from probes.setup.env.container import GPU, MANY, Container, Network, Syntax, is_gpu_class
 from probes.setup.env.yaml_tree import (
     List,
     Scalar,
@@ -121,9 +120,13 @@ def of_pod(
         yield Container(
             subject=f"Container {printable(text_at(container, 'name'), 63)}",
             line=container.line,
-            syntax=KUBERNETES,
+            syntax=Syntax.KUBERNETES,
             gpus=None if None in gpus else sum(filter(None, gpus)),
-            resources=tuple(printable(name, _LONGEST_NAME) for name in names if not _is_gpu(name)),
+            resources=tuple(
+                printable(name, _LONGEST_NAME)
+                for name in names
+                if not (GPU.fullmatch(name) or is_gpu_class(name))
+            ),
             has_devices=GKE in annotations or _variable(container, INJECTS) == "enabled",
             mounts_files=mounting[id(container)],
             is_privileged=flag_at(security, "privileged") is True,
@@ -133,10 +136,6 @@ def of_pod(
             elsewhere=printable(elsewhere, 256),
             is_partial=is_partial,
         )
-
-
-def _is_gpu(name: str) -> bool:
-    return bool(GPU.fullmatch(name)) or is_gpu_class(name)
 
 
 def _shows(volume: YamlMap) -> bool:
@@ -188,7 +187,7 @@ def _service(name: str, service: YamlMap, gpus: int | None, is_partial: bool) ->
     return Container(
         subject=f"Service {printable(name, 63)}",
         line=service.line,
-        syntax=COMPOSE,
+        syntax=Syntax.COMPOSE,
         gpus=gpus,
         has_devices=any(device.startswith((INFINIBAND, "/dev:", "rdma")) for device in devices)
         or (mounts and ("a *:* " in rules or "231:" in rules))
@@ -236,13 +235,16 @@ def _gpus_of(service: YamlMap) -> int | None:
         return gpu_count(next(iter(texts_at(requests[0], "count")), ""), items_at(requests[0], "device_ids"))
     if text := text_at(service, "gpus"):
         return gpu_count(text)
-    by_cdi = [device for device in texts_at(service, "devices") if device.startswith("nvidia.com/gpu=")]
     visible = _environment(service).get("NVIDIA_VISIBLE_DEVICES", "")
+    return gpus_of(texts_at(service, "devices"), text_at(service, "runtime") == "nvidia", visible)
+
+
+def gpus_of(devices: Iterable[str], is_nvidia: bool, visible: str) -> int | None:
+    """Return the number of GPUs by CDI devices or NVIDIA's runtime; `visible`: NVIDIA_VISIBLE_DEVICES."""
+    by_cdi = [device for device in devices if device.startswith("nvidia.com/gpu=")]
     if by_cdi:
         return MANY if by_cdi[0].endswith("=all") else len(by_cdi)
-    if text_at(service, "runtime") == "nvidia":
-        return gpu_count(visible or "all") if visible not in ("none", "void") else 0
-    return 0
+    return gpu_count(visible or "all") if is_nvidia and visible not in ("none", "void") else 0
 
 
 def gpu_count(text: str, ids: object = None) -> int | None:

@@ -7,6 +7,7 @@ examples/demo_nvidia_dranet. resource.k8s.io/v1 exists since Kubernetes 1.34.
 
 from __future__ import annotations
 
+from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import SHOWN, join_limited, plural
 from probes.base.unknown import Unknown, known
@@ -16,20 +17,18 @@ from probes.facts.system.device_nodes import DeviceNode
 from probes.queries.modules import has_efa_only, plugin_only_driver
 from probes.queries.pcie_paths import functions_of
 from probes.setup.manifests.manifest_text import (
-    Commented,
     ManifestRequest,
     Refused,
     command_line,
+    comment,
     comment_lines,
-    dump,
     head,
     join,
+    note,
+    refused,
 )
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
-
-ROOT = "resource.kubernetes.io/pcieRoot"
-_NAME = "gdrtop-rdma-nic"
 
 
 @frozen
@@ -46,40 +45,15 @@ def dra(request: ManifestRequest) -> str | Refused:
     """Return a DeviceClass and a ResourceClaimTemplate; refused where no NIC shares a root with a GPU."""
     examination = request.situation.examination
     if plugin_only_driver(examination).startswith("cxi"):
-        return Refused("Slingshot NICs have no RDMA devices, by which DRANET finds NICs")
+        return refused("slingshot-has-no-rdma")
     pairs = shared_roots(examination)
     if not pairs:
-        return Refused("this node's GPUs or their places on the PCI bus are unknown")
+        return refused("places-unknown")
     if not any(pair.nics for pair in pairs):
-        return Refused(
-            "no NIC is below the PCIe root of a GPU, so pods with this constraint would stay Pending; use "
-            "the labels of gdrtop manifest nfd instead"
-        )
-    use = [
-        "kubectl apply --dry-run=server --validate=strict --filename FILE    changes nothing",
-        "kubectl apply --filename FILE",
-        "kubectl get resourceslices -o yaml | grep -A1 pcieRoot    every GPU and NIC must have it",
-    ]
-    notes = [
-        *_warnings(pairs),
-        "needs Kubernetes 1.34 (resource.k8s.io/v1), NVIDIA's DRA driver for GPUs, and DRANET for NICs",
-        "DRANET never offers the interface of the default route",
-    ]
-    lines = head(request, "Kubernetes DRA: a GPU and a NIC below the same PCIe root", use, notes)
-    lines += comment_lines("A PCIe root may have many switches. On this node:")
+        return refused("no-shared-root")
+    lines = [*head(request, "dra", _warnings(pairs)), *comment("pcie-roots")]
     lines += [command_line(row) for row in _table(pairs)]
-    nic_class = {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": Commented(_NAME, "Every NIC with an RDMA device, those for storage too.")},
-        "spec": {
-            "selectors": [
-                {"cel": {"expression": 'device.driver == "dra.net"'}},
-                {"cel": {"expression": 'device.attributes["dra.net"].rdma == true'}},
-            ]
-        },
-    }
-    return join(lines, dump(nic_class), dump(_TEMPLATE))
+    return join(lines, read_text(__package__, "dra.yaml"))
 
 
 def shared_roots(examination: Examination) -> list[SharedRoot]:
@@ -115,23 +89,21 @@ def _warnings(pairs: list[SharedRoot]) -> list[str]:
     with_nics = [pair for pair in pairs if pair.nics and pair.nearest]
     wrong = [pair for pair in with_nics if not set(pair.nics) & set(pair.nearest)]
     loose = [pair for pair in with_nics if pair not in wrong and set(pair.nics) - set(pair.nearest)]
-    warnings = []
-    if alone:
-        warnings.append(
-            f"no NIC shares the PCIe root of {join_limited(alone)}: a pod that gets it stays Pending"
-        )
+    warnings = [note("no-shared-nic", gpus=join_limited(alone))] if alone else []
     warnings += [
-        f"{pair.gpu} never gets its nearest NIC {join_limited(pair.nearest)}, which is below another root"
-        for pair in wrong[:SHOWN]
+        note("nearest-elsewhere", gpu=pair.gpu, nics=join_limited(pair.nearest)) for pair in wrong[:SHOWN]
     ]
     if loose:
         pair = loose[0]
         farther = len(set(pair.nics) - set(pair.nearest))
-        warnings.append(
-            f"the constraint is too loose for {join_limited(each.gpu for each in loose)}: of "
-            f"{plural(len(pair.nics), 'NIC')} that share the root of {pair.gpu}, {farther} "
-            f"{'is' if farther == 1 else 'are'} farther than {join_limited(pair.nearest)}"
-        )
+        words = {
+            "gpus": join_limited(each.gpu for each in loose),
+            "nics": plural(len(pair.nics), "NIC"),
+            "gpu": pair.gpu,
+            "farther": f"{farther} {'is' if farther == 1 else 'are'}",
+            "nearest": join_limited(pair.nearest),
+        }
+        warnings.append(note("too-loose", **words))
     return warnings
 
 
@@ -147,68 +119,27 @@ def _table(pairs: list[SharedRoot]) -> list[str]:
     ]
 
 
-_DEVICES = {
-    "requests": [
-        {"name": "gpu", "exactly": {"deviceClassName": "gpu.nvidia.com", "count": 1}},
-        {"name": "nic", "exactly": {"deviceClassName": _NAME, "count": 1}},
-    ],
-    "constraints": Commented(
-        [{"requests": ["gpu", "nic"], "matchAttribute": ROOT}],
-        "matchAttribute: both devices need the attribute, or the pod stays Pending. For more pairs, add a "
-        "claim for each: a count above 1 would require all devices below one root.",
-    ),
-}
-_TEMPLATE = {
-    "apiVersion": "resource.k8s.io/v1",
-    "kind": "ResourceClaimTemplate",
-    "metadata": {"name": "gdrtop-gpu-and-nic"},
-    "spec": {"spec": {"devices": _DEVICES}},
-}
-
-
 # A Dockerfile snippet: the verbs libraries in an image, and the options with which a container runs.
 #
 # Package names: Debian and Ubuntu (apt), RHEL, Rocky and Alma (dnf), both from rdma-core.
-
-_PACKAGES = """\
-RUN set -eu; \\
-    if command -v apt-get >/dev/null 2>&1; then \\
-        apt-get update; \\
-        apt-get install --yes --no-install-recommends \\
-            ibverbs-providers libibverbs1 librdmacm1 ibverbs-utils; \\
-        rm -rf /var/lib/apt/lists/*; \\
-    else \\
-        dnf install --assumeyes libibverbs librdmacm libibverbs-utils; \\
-        dnf clean all; \\
-    fi
-"""
 
 
 def container(request: ManifestRequest) -> str | Refused:
     """Return a snippet to put after FROM; kernel modules and drivers stay outside of images."""
     examination = request.situation.examination
-    notes = ["the image needs user-space libraries only; the host's drivers and modules are used"]
+    notes = []
     slingshot = _slingshot_devices(request)
     if has_efa_only(examination):
-        notes.append("EFA also needs libfabric and aws-ofi-nccl in the image: use AWS's EFA installer there")
+        notes.append(note("efa-libraries"))
     if slingshot:
-        notes.append(
-            "Slingshot has no verbs: the image needs libfabric with its cxi provider, libcxi and aws-ofi-nccl"
-        )
-    lines = head(request, "Dockerfile snippet for GPUDirect RDMA: put it after FROM", (), notes)
+        notes.append(note("slingshot-libraries"))
+    lines = head(request, "container", notes)
     lines += comment_lines("Run the container with:")
     lines += [command_line(text) for text in _run_flags(request)]
-    lines += comment_lines(
-        "--network host: NCCL and RoCE GIDs need the host's interfaces. memlock and IPC_LOCK: "
-        "registered memory is locked, and the usual limit makes ibv_reg_mr fail (Cannot allocate memory). "
-        f"--shm-size: NCCL's shared memory. /dev/{'cxi*' if slingshot else 'infiniband'}: the NICs' device "
-        "files."
-    )
-    lines += comment_lines(
-        "In Kubernetes: securityContext.capabilities.add: [IPC_LOCK] and a resource rdma/NAME."
-    )
+    lines += comment("run-options", files="cxi*" if slingshot else "infiniband")
+    lines += comment("run-in-kubernetes")
     lines += comment_lines("NCCL's variables for this node: gdrtop env")
-    return "\n".join(lines) + "\n" + ("" if slingshot else _PACKAGES)
+    return "\n".join(lines) + "\n" + ("" if slingshot else read_text(__package__, "verbs.dockerfile"))
 
 
 def _slingshot_devices(request: ManifestRequest) -> list[str]:

@@ -15,7 +15,7 @@ from probes.base.unknown import Unknown, known, map_known
 from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import Flavor, GpuFacts
 from probes.facts.gpudirect import GdrPath, parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER, FIRST_OPEN_ONLY
+from probes.facts.gpudirect_probe import FIRST_DMABUF_DRIVER, FIRST_OPEN_ONLY
 from probes.facts.pci.functions import PciFunction
 from probes.facts.pci.nic_families import CONNECTX, OTHER_VERBS_MODULES, VERBS_MODULES
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -26,6 +26,7 @@ from probes.setup.manifests.manifest_text import (
     DriverOwner,
     ManifestRequest,
     Refused,
+    commented,
     compute_nics,
     driver_version,
     dump,
@@ -34,11 +35,11 @@ from probes.setup.manifests.manifest_text import (
     head,
     join,
     nic_stack,
+    note,
+    refused,
 )
 
-CHART_VERSION = "v26.7.0"
 _FIRST_MODULE_TYPE = "25.3.0"  # kernelModuleType replaced useOpenKernelModules
-_RESTARTS = "driver pods restart and GPU jobs on the nodes are terminated when driver settings change"
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")  # RFC 1123 subdomain, safe in a command
 
 
@@ -48,21 +49,17 @@ def cluster_policy(request: ManifestRequest) -> str | Refused:
     name = "" if isinstance(operator, Unknown) else operator.name
     name = name if _OBJECT_NAME.fullmatch(name) else "cluster-policy"
     settings = _settings(request)
-    use = [
-        f"kubectl patch clusterpolicy {name} --type merge --dry-run=server --patch-file FILE",
-        f"kubectl patch clusterpolicy {name} --type merge --patch-file FILE",
-    ]
-    notes = [] if request.driver is DriverOwner.HOST else [_RESTARTS]
+    notes, use = [] if request.driver is DriverOwner.HOST else [note("driver-pods-restart")], list[str]()
     if not isinstance(operator, Unknown) and operator.uses_driver_crd is True:
         # NVIDIADriver objects have the driver's settings, and gdrcopy with them.
-        notes.append("NVIDIADriver objects manage the driver here: patch them as well (below)")
+        notes.append(note("driver-objects"))
         del settings["driver"], settings["gdrcopy"]
         own = _operator_driver(request)
         kind = {"kernelModuleType": own["kernelModuleType"]} if "kernelModuleType" in own else {}
         spec = {**kind, "rdma": own["rdma"], "gdrcopy": {"enabled": True}}
         patch = json.dumps({"spec": spec}, default=lambda commented: commented.value)
-        use.append(f"kubectl patch nvidiadriver NAME --type merge --patch '{patch}'")
-    top = head(request, "GPU Operator: merge patch of the ClusterPolicy for GPUDirect RDMA", use, notes)
+        use = [f"kubectl patch nvidiadriver NAME --type merge --patch '{patch}'"]
+    top = head(request, "clusterpolicy", notes, use, name=name)
     return join(top, dump({"spec": settings}))
 
 
@@ -73,47 +70,26 @@ def helm(request: ManifestRequest) -> str | Refused:
     numbers = parse_driver_version(version)
     can_stay = request.path is not GdrPath.DMABUF or (numbers is not None and numbers >= FIRST_DMABUF_DRIVER)
     if request.driver is DriverOwner.OPERATOR and version and can_stay:
-        why = "The version of this node. Without it, the chart's default replaces the driver."
-        settings["driver"]["version"] = Commented(version, why)
-    use = [
-        "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia && helm repo update",
-        f"helm upgrade --install gpu-operator nvidia/gpu-operator --version={CHART_VERSION}"
-        " --namespace gpu-operator --create-namespace --wait --values FILE",
-    ]
-    notes = [] if request.driver is DriverOwner.HOST else [_RESTARTS]
-    top = head(request, "GPU Operator: values of its Helm chart for GPUDirect RDMA", use, notes)
+        settings["driver"]["version"] = commented(version, "driver-version")
+    notes = [] if request.driver is DriverOwner.HOST else [note("driver-pods-restart")]
+    top = head(request, "helm", notes)
     return join(top, dump(settings))
 
 
 def _settings(request: ManifestRequest) -> dict[str, Any]:
     """Return the settings that ClusterPolicy.spec and the chart's values have in common."""
     by_host = request.driver is DriverOwner.HOST
-    gdrcopy = "Small copies between CPU and GPU memory with gdrdrv. NICs do not use it."
-    if by_host:
-        gdrcopy = (
-            "The gdrcopy container is part of the driver pod, which does not run here: install gdrdrv-dkms "
-            "(RPM: gdrcopy-kmod) on the host."
-        )
-    metrics = (
-        "GPU, NVLink and PCIe metrics. The exporter runs DCGM itself; dcgm.enabled adds a separate host "
-        "engine for other tools."
-    )
     return {
         "driver": _host_driver(request) if by_host else _operator_driver(request),
-        "gdrcopy": Commented({"enabled": not by_host}, gdrcopy),
-        "devicePlugin": Commented({"enabled": True}, "Offers the GPUs to pods as nvidia.com/gpu."),
-        "dcgmExporter": Commented({"enabled": True}, metrics),
+        "gdrcopy": commented({"enabled": not by_host}, "gdrcopy-on-host" if by_host else "gdrcopy"),
+        "devicePlugin": commented({"enabled": True}, "device-plugin"),
+        "dcgmExporter": commented({"enabled": True}, "metrics"),
     }
 
 
 def _host_driver(request: ManifestRequest) -> dict[str, Any]:
-    loads = (
-        "the host also loads nvidia-peermem: gdrtop manifest modules-load. driver.rdma has no effect."
-        if request.path is GdrPath.PEERMEM
-        else "driver.rdma and driver.kernelModuleType have no effect."
-    )
-    why = f"The host has its own driver, so the operator must not install another one; {loads}"
-    return {"enabled": Commented(False, why)}
+    loads_peermem = request.path is GdrPath.PEERMEM
+    return {"enabled": commented(False, "driver-of-host-with-peermem" if loads_peermem else "driver-of-host")}
 
 
 def _operator_driver(request: ManifestRequest) -> dict[str, Any]:
@@ -121,10 +97,8 @@ def _operator_driver(request: ManifestRequest) -> dict[str, Any]:
     kind = _module_type(request)
     types = {} if kind is None else {"kernelModuleType": kind}
     if isinstance(owner, Unknown):
-        why = f"driver.enabled is left unchanged: {owner.detail or owner}."
-        return {**types, "rdma": Commented(rdma, why)}
-    why = "The operator installs the driver in a container on every node."
-    return {"enabled": Commented(True, why), **types, "rdma": rdma}
+        return {**types, "rdma": commented(rdma, "driver-unchanged", why=owner.detail or owner)}
+    return {"enabled": commented(True, "driver-of-operator"), **types, "rdma": rdma}
 
 
 def _module_type(request: ManifestRequest) -> Commented | None:
@@ -147,27 +121,13 @@ def _module_type(request: ManifestRequest) -> Commented | None:
 
 
 def _rdma(request: ManifestRequest) -> dict[str, Any]:
-    host_ofed = has_host_ofed(request.situation)
-    if request.path is GdrPath.PEERMEM:
-        enabled = "Adds the container nvidia-peermem-ctr, which loads nvidia-peermem."
-        source = (
-            "OFED is installed on the host. If false, the driver pod would wait for the MOFED container "
-            "forever."
-            if host_ofed
-            else "The MOFED container provides OFED: apply gdrtop manifest nicclusterpolicy first. If true, "
-            "the driver pod would look for OFED on the host."
-        )
-    else:
-        waits = "If true, a container waits for OFED before loading it."
-        enabled = f"{request.path.value} does not use nvidia-peermem. {waits}"
-        source = (
-            "Documented as true for NIC drivers on the host; without rdma.enabled, it has no effect."
-            if host_ofed
-            else "Without rdma.enabled, it has no effect."
-        )
+    host_ofed, loads = has_host_ofed(request.situation), request.path is GdrPath.PEERMEM
+    source = "ofed-on-host" if host_ofed else "ofed-in-container"
+    if not loads:
+        source = "ofed-on-host-unused" if host_ofed else "ofed-unused"
     return {
-        "enabled": Commented(request.path is GdrPath.PEERMEM, enabled),
-        "useHostMofed": Commented(host_ofed, source),
+        "enabled": commented(loads, "loads-peermem" if loads else "no-peermem", path=request.path.value),
+        "useHostMofed": commented(host_ofed, source),
     }
 
 
@@ -195,9 +155,9 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     compute = [(nic, _ids(functions, nic)) for nic in compute_nics(request.situation)]
     nics = [nic for nic, ids in compute if ids and ids[0] == CONNECTX.vendor]
     if not nics:
-        return Refused("the Network Operator serves NVIDIA NICs (15b3), but this node has none for compute")
+        return refused("not-mellanox")
     spec: dict[str, Any] = {}
-    note = _ofed(request, spec)
+    about_ofed = _ofed(request, spec)
     plugin = _plugin_config(request, nics)
     if isinstance(plugin, Refused):
         return plugin
@@ -206,24 +166,14 @@ def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
         "image": "k8s-rdma-shared-dev-plugin",
         "repository": REPOSITORY,
         "version": PLUGIN_VERSION,
-        "config": Commented(json.dumps(config, indent=2) + "\n", f"A JSON string. {why}"),
+        "config": commented(json.dumps(config, indent=2) + "\n", "plugin-config", why=why),
     }
     asked = ", ".join(f"rdma/{entry['resourceName']}: 1" for entry in config["configList"])
-    spec["rdmaSharedDevicePlugin"] = Commented(
-        settings,
-        f"Offers the compute NICs to pods. A pod requests them with resources.limits {asked} and needs "
-        "securityContext.capabilities.add: [IPC_LOCK] to register memory.",
-    )
-    name = Commented("nic-cluster-policy", "The operator accepts only one object, with this name.")
+    spec["rdmaSharedDevicePlugin"] = commented(settings, "plugin", asked=asked)
+    name = commented("nic-cluster-policy", "policy-name")
     kind = {"apiVersion": "mellanox.com/v1alpha1", "kind": "NicClusterPolicy"}
     policy = {**kind, "metadata": {"name": name}, "spec": spec}
-    use = [
-        "kubectl apply --dry-run=server --validate=strict --filename FILE",
-        "kubectl apply --filename FILE",
-    ]
-    title = "Network Operator: NicClusterPolicy for GPUDirect RDMA"
-    notes = [note, "versions are from Network Operator 26.7.0; use those of the installed release"]
-    return join(head(request, title, use, notes), dump(policy))
+    return join(head(request, "nicclusterpolicy", [about_ofed]), dump(policy))
 
 
 def _ids(functions: Mapping[str, PciFunction], nic: RdmaDevice) -> tuple[int, int] | None:
@@ -242,49 +192,44 @@ def _ofed(request: ManifestRequest, spec: dict[str, Any]) -> str:
     situation = request.situation
     runs = nic_stack(situation) is NicStack.CONTAINER
     if has_host_ofed(situation):
-        return "no ofedDriver: the host has its own OFED, which a container's modules would replace"
+        return note("ofed-on-host")
     if request.path is not GdrPath.PEERMEM and not runs:
-        return "no ofedDriver: the kernel's own NIC driver is enough for DMA-BUF"
+        return note("ofed-not-needed")
     installed = map_known(situation.kubernetes, lambda cluster: cluster.network_operator)
     version = known(map_known(installed, lambda operator: operator.ofed_version), "")
-    env = [Commented({"name": name, "value": "true"}, why) for name, why in _env(request)]
+    env = _env(request)
     upgrade = {
         "autoUpgrade": True,
         "maxParallelUpgrades": 1,
         "drain": {"enable": True, "force": True, "deleteEmptyDir": True, "timeoutSeconds": 300},
     }
-    one_by_one = "One node at a time: replacing OFED ends every RDMA job on the node."
     spec["ofedDriver"] = {
         "image": "doca-driver",
         "repository": REPOSITORY,
         "version": version if _IMAGE_VERSION.fullmatch(version) else OFED_VERSION,
-        "env": Commented(env, "The values are strings: true without quotes is rejected."),
-        "upgradePolicy": Commented(upgrade, one_by_one),
+        "env": commented(env, "ofed-values"),
+        "upgradePolicy": commented(upgrade, "one-by-one"),
     }
-    return "the MOFED container replaces the kernel's IB core; storage over RDMA must be unmounted first"
+    return note("ofed-replaces")
 
 
-def _env(request: ManifestRequest) -> list[tuple[str, str]]:
+def _env(request: ManifestRequest) -> list[Commented]:
     """Return the container's variables that are "true", and why."""
     traces = request.situation.examination.driver_container
     storage = () if isinstance(traces, Unknown) else known(traces.storage_modules, ())
-    why = (
-        "The kernel's own driver returns when the pod ends. Set explicitly: documentation and code have "
-        "different defaults."
-    )
-    env = [("RESTORE_DRIVER_ON_POD_TERMINATION", why)]
-    if storage:
-        loaded = ", ".join(storage)
-        why = f"Loaded on this node: {loaded}. The container refuses to replace the IB core under them."
-        env.append(("UNLOAD_STORAGE_MODULES", why))
-    if "rpcrdma" in storage:
-        env.append(("ENABLE_NFSRDMA", "NFS over RDMA is used here (rpcrdma): load OFED's module for it."))
     devices = request.situation.examination.topology.devices.values()
     others = sorted({driver for nic in devices if (driver := known(nic.driver, "")) in _OTHER_RDMA})
-    if others:
-        why = f"Loaded on this node: {', '.join(others)}. Their RDMA devices will disappear."
-        env.append(("UNLOAD_THIRD_PARTY_RDMA_MODULES", why))
-    return env
+    rows = (
+        (True, "RESTORE_DRIVER_ON_POD_TERMINATION", "restores-driver", ()),
+        (bool(storage), "UNLOAD_STORAGE_MODULES", "unloads-storage", storage),
+        ("rpcrdma" in storage, "ENABLE_NFSRDMA", "nfs-over-rdma", ()),
+        (bool(others), "UNLOAD_THIRD_PARTY_RDMA_MODULES", "unloads-others", others),
+    )
+    return [
+        commented({"name": name, "value": "true"}, why, modules=", ".join(modules))
+        for is_needed, name, why, modules in rows
+        if is_needed
+    ]
 
 
 # The device plugin
@@ -318,10 +263,7 @@ def _plugin_config(
         shared = shared or ids in others
         netdevs = [name for port in nic.ports if _NETDEV.fullmatch(name := known(port.netdev, ""))]
         if ids in managing and not netdevs:
-            return Refused(
-                f"{nic.name} has no network interface, whose name alone distinguishes it from the ports that "
-                "manage NVSwitches, which no pod may get. For InfiniBand, load ib_ipoib first"
-            )
+            return refused("no-interface", nic=nic.name)
         selectors["ifNames"] += netdevs
     needs_names = shared or len(entries) > 1
     config: list[dict[str, Any]] = []
@@ -331,9 +273,6 @@ def _plugin_config(
             kept["ifNames"] = selectors["ifNames"]
         config.append({"resourceName": resource, "rdmaHcaMax": _PODS, "selectors": kept})
     if not needs_names:
-        why = "Vendor and device id select the compute NICs; no other NIC of this node has the same ids."
-    elif all("ifNames" in entry["selectors"] for entry in config):
-        why = "ifNames distinguish NICs with the same ids: every node must use these interface names."
-    else:
-        why = "Other NICs have the same ids, and the interface names are unknown: these may be selected too."
-    return {"configList": config}, why
+        return {"configList": config}, note("plugin-by-ids")
+    is_exact = all("ifNames" in entry["selectors"] for entry in config)
+    return {"configList": config}, note("plugin-by-names" if is_exact else "plugin-by-chance")

@@ -32,12 +32,15 @@ from probes.setup.manifests.manifest_text import (
     DriverOwner,
     ManifestRequest,
     Refused,
-    comment_lines,
+    comment,
+    commented,
     dump,
     has_nvlink5,
     head,
     join,
     nic_stack,
+    note,
+    refused,
 )
 
 # Which modules nodes like this one load at boot: a file for modules-load.d(5), and a drop-in for openibd.
@@ -51,13 +54,10 @@ def boot_modules(request: ManifestRequest) -> tuple[str, ...] | Refused:
     A module that exists only in the driver's container makes systemd-modules-load fail at boot.
     """
     if request.driver is DriverOwner.OPERATOR:
-        return Refused(
-            "the GPU Operator installs the driver: its modules are in a container and do not exist when the "
-            "host boots; set the path with gdrtop manifest clusterpolicy"
-        )
+        return refused("operator-has-modules")
     names = path_modules(request.situation.examination)
     if isinstance(names, Unknown):
-        return Refused(f"this node's devices are unknown: {names}")
+        return refused("devices-unknown", why=names)
     modules = [name for name in names if name != PEERMEM]
     if has_nvlink5(request.situation):
         modules.append("ib_umad")
@@ -65,7 +65,7 @@ def boot_modules(request: ManifestRequest) -> tuple[str, ...] | Refused:
         modules.append(PEERMEM)
     elif request.path is GdrPath.EFA:
         modules.append("efa_nv_peermem")
-    return tuple(modules) if modules else Refused("this node has no NVIDIA GPU and no mlx5 NIC")
+    return tuple(modules) if modules else refused("no-devices")
 
 
 def modules_load(request: ManifestRequest) -> str | Refused:
@@ -75,31 +75,19 @@ def modules_load(request: ManifestRequest) -> str | Refused:
         return modules
     notes = []
     if request.path is GdrPath.DMABUF:
-        notes.append("DMA-BUF needs no module of its own; udev loads most of these, but not nvidia_uvm")
+        notes.append(note("dmabuf-modules"))
     elif request.path is GdrPath.PEERMEM:
-        notes.append("no device triggers nvidia_peermem, so udev never loads it")
+        notes.append(note("peermem-modules"))
     elif request.path is GdrPath.CXI:  # shs-cxi-driver, 50-cxi-driver.rules
-        notes.append("udev loads cxi_ss1, and a rule in its package then loads cxi_user and cxi_eth")
+        notes.append(note("slingshot-modules"))
     if _needs_drop_in(request):
-        notes.append(
-            "each restart of openibd unloads nvidia_peermem, and at boot OFED may load after this file: "
-            "install the drop-in as well (gdrtop manifest modules-load --drop-in)"
-        )
+        notes.append(note("needs-drop-in"))
     if absent := _not_on_disk(request, modules):
-        notes.append(
-            f"systemd-modules-load fails if a module is missing; not on disk here: {', '.join(absent)}"
-        )
+        notes.append(note("modules-absent", modules=", ".join(absent)))
     options = peermem_options(request.situation.examination) if PEERMEM in modules else ()
     if options:
-        notes.append(
-            f"this OFED also needs the line 'options nvidia_peermem {' '.join(options)}' in a file in "
-            "/etc/modprobe.d"
-        )
-    use = [
-        f"install -m 0644 FILE {OWN_FILE}",
-        "systemctl restart systemd-modules-load && systemctl status systemd-modules-load",
-    ]
-    lines = head(request, "modules-load.d(5): modules for GPUDirect RDMA", use, notes)
+        notes.append(note("needs-options", options=" ".join(options)))
+    lines = head(request, "modules-load", notes, file=OWN_FILE)
     return "\n".join([*lines, *modules]) + "\n"
 
 
@@ -127,12 +115,11 @@ def openibd_drop_in(request: ManifestRequest) -> str | Refused:
     if isinstance(modules, Refused):
         return modules
     if request.path is not GdrPath.PEERMEM:
-        return Refused(f"{request.path.value} does not use nvidia_peermem, so openibd needs no drop-in")
+        return refused("no-drop-in", path=request.path.value)
     if not _needs_drop_in(request):
-        return Refused("openibd.service is not installed on this node: the file in modules-load.d is enough")
-    use = [f"install -D -m 0644 FILE {OPENIBD_FILE}", "systemctl daemon-reload"]
+        return refused("no-openibd")
     lines = [
-        *head(request, "systemd drop-in for openibd.service: load nvidia_peermem after OFED", use),
+        *head(request, "drop-in", file=OPENIBD_FILE),
         *drop_in_lines(peermem_options(request.situation.examination)),
     ]
     return "\n".join(lines) + "\n"
@@ -145,7 +132,7 @@ def drop_in_lines(options: Sequence[str]) -> list[str]:
     """
     return [
         "[Service]",
-        *comment_lines("The minus sign: openibd must not fail if nvidia_peermem cannot be loaded."),
+        *comment("openibd"),
         "ExecStartPost=-/bin/sh -c 'modinfo nvidia_peermem >/dev/null 2>&1 && "
         f"{' '.join(('modprobe nvidia_peermem', *options))}'",
     ]
@@ -183,40 +170,33 @@ def machine_config(request: ManifestRequest) -> str | Refused:
     role = request.role
     config: dict[str, Any] = {"ignition": {"version": IGNITION_VERSION}}
     if not isinstance(modules, Refused):
-        why = f"Modules at boot: {', '.join(modules)}."
-        config["storage"] = {"files": [Commented(_file(modules), why)]}
+        listed = ", ".join(modules)
+        config["storage"] = {"files": [commented(_file(modules), "machine-modules", modules=listed)]}
     spec: dict[str, Any] = {"config": config}
     if arguments:
-        why = "The IOMMU translates the DMA of GPUs and NICs on this node, which costs bandwidth."
-        spec["kernelArguments"] = Commented(arguments, why)
-    why = (
-        "The pool whose nodes get this."
-        if role in _STANDARD_ROLES
-        else "The pool below selects it by this label. Without a pool, it is never applied."
-    )
-    labels = Commented({_ROLE: role}, why)
+        spec["kernelArguments"] = commented(arguments, "machine-iommu")
+    labels = commented({_ROLE: role}, "machine-role" if role in _STANDARD_ROLES else "machine-own-role")
     machine = {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",
         "metadata": {"name": f"99-{role}-gdrtop-gpudirect-rdma", "labels": labels},
         "spec": spec,
     }
-    notes = [f"applying it reboots every node in the pool {role}, one by one"]
+    notes = []
     if isinstance(modules, Refused):
-        notes.append(f"no modules are loaded at boot: {modules.reason}")
+        notes.append(note("no-machine-modules", why=modules.reason))
     use = [f"oc apply --filename FILE && oc get machineconfigpool {role} --watch"]
     if role not in _STANDARD_ROLES:
         use.insert(0, f"oc label node NODE node-role.kubernetes.io/{role}=")
-    lines = head(request, f"OpenShift: MachineConfig for GPUDirect RDMA, pool {role}", use, notes)
+    lines = head(request, "machineconfig", notes, use, role=role)
     pool = () if role in _STANDARD_ROLES else (_pool(role),)
     return join(lines, *pool, dump(machine))
 
 
 def _file(modules: tuple[str, ...]) -> dict[str, Any]:
     text = "".join(f"{name}\n" for name in modules)
-    mode = Commented(_FILE_MODE, "Octal 0644. A string or a leading zero is rejected or misread.")
-    why = "A data URL (RFC 2397). contents.inline is Butane, not Ignition."
-    contents = Commented({"source": f"data:,{quote(text)}"}, why)
+    mode = commented(_FILE_MODE, "file-mode")
+    contents = commented({"source": f"data:,{quote(text)}"}, "file-contents")
     return {"path": OWN_FILE, "mode": mode, "overwrite": True, "contents": contents}
 
 
@@ -225,7 +205,7 @@ def _pool(role: str) -> str:
     pool = {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfigPool",
-        "metadata": {"name": Commented(role, "Skip this object if the pool already exists.")},
+        "metadata": {"name": commented(role, "pool")},
         "spec": {
             "machineConfigSelector": {
                 "matchExpressions": [{"key": _ROLE, "operator": "In", "values": ["worker", role]}]
@@ -250,21 +230,17 @@ def _kernel_arguments(request: ManifestRequest) -> list[str]:
 def talos(request: ManifestRequest) -> str | Refused:
     """Return a patch of the machine configuration; DMA-BUF only."""
     if request.path is not GdrPath.DMABUF:
-        return Refused(
-            "Talos has no OFED, which nvidia-peermem needs, so only DMA-BUF works; use --path dmabuf"
-        )
+        return refused("talos-path")
     if request.talos_version is None:
-        return Refused("the format depends on the Talos version; set it with --talos-version, such as 1.14")
+        return refused("talos-version")
     modules = _modules(request)
     newer = request.talos_version >= _FIRST_DOCUMENTS
-    major, minor = request.talos_version
-    notes = [
-        f"for Talos {major}.{minor}; {'1.13 and older' if newer else '1.14 and newer'} need another format",
-        f"the image needs these extensions: {', '.join(_extensions(request))}",
-        "gdrcopy is optional: extension nvidia-gdrdrv-device, and gdrdrv as one more module",
-    ]
-    use = ["talosctl --nodes NODE patch machineconfig --patch @FILE"]
-    lines = head(request, "Talos: machine configuration patch for GPUDirect RDMA via DMA-BUF", use, notes)
+    words = {
+        "version": ".".join(map(str, request.talos_version)),
+        "others": "1.13 and older" if newer else "1.14 and newer",
+        "extensions": ", ".join(_extensions(request)),
+    }
+    lines = head(request, "talos", **words)
     return join(lines, *(_documents(modules) if newer else (_machine(modules),)))
 
 

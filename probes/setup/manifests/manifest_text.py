@@ -11,10 +11,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import cache
 from typing import Any
 
 import yaml
 
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -25,7 +27,7 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.node import derivation
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.kubernetes_objects import GpuOperator
+from probes.facts.system.kubernetes import GpuOperator
 from probes.facts.system.packages import Distribution, Family
 from probes.queries.modules import has_efa_only, ofed_of, plugin_only_driver
 from probes.setup.situation import PathChoice, Situation, choose_path
@@ -51,6 +53,26 @@ class Refused:
     is_impossible: bool = False  # no path can ever work on this node
 
 
+@cache
+def _texts() -> dict[str, dict[str, Any]]:
+    return read_toml(__package__, "manifests.toml")
+
+
+def _text(table: str, id_: str, words: Mapping[str, object]) -> str:
+    """Return a text of a table of manifests.toml."""
+    return str(_texts()[table][id_].format(**words))
+
+
+def refused(id_: str, **words: object) -> Refused:
+    """Return why there is no manifest, by its name in manifests.toml."""
+    return Refused(_text("refused", id_, words), is_impossible=id_ == "impossible")
+
+
+def note(id_: str, **words: object) -> str:
+    """Return a note of manifests.toml."""
+    return _text("note", id_, words)
+
+
 @frozen
 class ManifestRequest:
     """One node and the choices of the admin."""
@@ -73,9 +95,9 @@ def make_request(
     """Fill in what the admin did not choose: the recommended path, and who installs the driver here."""
     choice = choose_path(situation.examination)
     if choice.is_impossible:
-        return Refused(f"GPUDirect RDMA cannot work on it ({choice.reason})", is_impossible=True)
+        return refused("impossible", why=choice.reason)
     if (chosen := path or choice.recommended) is None:
-        return Refused(f"gdrtop recommends no path here ({choice.reason}). Choose one with --path")
+        return refused("no-path", why=choice.reason)
     if reason := _excluded(situation, chosen):
         return Refused(reason)
     owner = driver or driver_owner(situation)
@@ -101,13 +123,13 @@ def _excluded(situation: Situation, path: GdrPath) -> str:
 
 def family_of(situation: Situation) -> Family | None:
     """Return the distribution's family; None: unknown."""
-    found = situation.distribution
+    found = situation.examination.distribution
     return found.family if isinstance(found, Distribution) else None
 
 
 def read_talos(situation: Situation) -> tuple[int, int] | None:
     """Return the version of Talos on this node; None: it is another system."""
-    found = situation.distribution
+    found = situation.examination.distribution
     if not isinstance(found, Distribution) or found.family is not Family.TALOS:
         return None
     match = re.match(r"v?(\d{1,3})\.(\d{1,3})(?!\d)", found.version)
@@ -210,22 +232,39 @@ class Commented:
     text: str
 
 
-def head(request: ManifestRequest, title: str, use: Sequence[str], notes: Sequence[str] = ()) -> list[str]:
+def commented(value: Any, id_: str, **words: object) -> Commented:
+    """Return a value with a comment of manifests.toml."""
+    return Commented(value, _text("comment", id_, words))
+
+
+def comment(id_: str, **words: object) -> list[str]:
+    """Return a comment of manifests.toml as lines."""
+    return comment_lines(_text("comment", id_, words))
+
+
+def head(
+    request: ManifestRequest, id_: str, notes: Sequence[str] = (), use: Sequence[str] = (), **words: object
+) -> list[str]:
     """Return the comment lines at the top: what it is, what it was derived from, how to use it, and notes.
 
-    `use`: commands. A requirement of the path that this node does not meet is a note.
+    `id_`: its table in manifests.toml, to add `notes` and commands, `use`. A requirement of the
+    path that this node does not meet is a note.
     """
-    lines = comment_lines(title)
+    row = _texts()[id_]
+    first, own_use, last = (
+        [text.format(**words) for text in row.get(part, ())] for part in ("notes", "use", "last_notes")
+    )
+    lines = comment_lines(row["title"].format(**words))
     lines += comment_lines(derivation(request.situation.examination.node))
     for label, value in _facts(request):
         lines += comment_lines(f"{label + ':':<12}{value}", " " * 12)
     loads = "nvidia_peermem, which DMA-BUF does not need, is still loaded by"
     old = request.choice.old_peermem if request.path is GdrPath.DMABUF else ()
     loaders = (f"{loads} {loader.source}: {loader.value}" for loader in old)
-    for note in (*_open_requirements(request), *loaders, *notes):
-        lines += comment_lines(f"Note: {note}", " " * 6)
-    if use:
-        lines += comment_lines("Use:") + [command_line(command) for command in use]
+    for line in (*_open_requirements(request), *loaders, *first, *notes, *last):
+        lines += comment_lines(f"Note: {line}", " " * 6)
+    if commands := [*own_use, *use]:
+        lines += comment_lines("Use:") + [command_line(command) for command in commands]
     return lines
 
 
@@ -237,7 +276,7 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     layers = Counter(known(nic.ports[0].link_layer, "?") if nic.ports else "?" for nic in nics)
     others = len(node.rdma.devices) - len(nics) if isinstance(node.rdma, RdmaFacts) else 0
     names = ", ".join(printable(nic.name, 32) for nic in nics[:16])
-    system = situation.distribution
+    system = situation.examination.distribution
     pretty = map_known(node.platform, lambda platform: platform.distribution)
     name = system.name if isinstance(system, Distribution) else known(pretty, "unknown")
     driver = driver_version(situation) or "none seen"

@@ -11,6 +11,7 @@ import re
 import shlex
 from collections import Counter
 
+from probes.base.data_files import read_text
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpu.gpus import Gpu
@@ -23,9 +24,11 @@ from probes.setup.manifests.manifest_text import (
     ManifestRequest,
     Refused,
     command_line,
-    comment_lines,
+    comment,
     compute_nics,
     head,
+    note,
+    refused,
 )
 from probes.snapshot.path_verdict import usable_gpus
 from probes.topology.paths import Topology
@@ -43,32 +46,20 @@ def gres(request: ManifestRequest) -> str | Refused:
     examination = request.situation.examination
     gpus = sorted(usable_gpus(examination.node), key=lambda gpu: gpu.bdf)
     if not gpus:
-        return Refused("this node's GPUs are unknown, or all of them are passed to virtual machines")
+        return refused("gpus-unknown")
     name, count = _node_name(request), len(compute_nics(request.situation))
     node = f"NodeName={name} " if name else ""
-    nics = f",nic:{count}" if count else ""
-    use = [
-        f"GresTypes=gpu{',nic' if count else ''}    in slurm.conf",
-        f"NodeName={name or 'NODE'} … Gres={_asked(gpus)}{nics}    in slurm.conf",
-        "slurmd -G    on the node prints what slurmd would use, and exits",
-        "drain the node, then: scontrol reconfigure",
-    ]
     notes = []
     if any(not isinstance(gpu.nvml, Unknown) and gpu.nvml.mig is True for gpu in gpus):
-        notes.append("MIG is enabled on a GPU: the explicit lines do not describe its instances")
-    lines = head(request, "Slurm: lines of gres.conf for this node", use, notes)
-    lines += comment_lines(
-        "Slurm finds device files, cores and NVLinks itself. Its slurmd must be built with NVML; since "
-        "24.11, AutoDetect=nvidia needs no library but finds no NVLinks and no MIG instances."
-    )
+        notes.append(note("mig"))
+    asked = f"{_asked(gpus)}{f',nic:{count}' if count else ''}"
+    types = ",nic" if count else ""
+    lines = head(request, "gres", notes, name=name or "NODE", types=types, asked=asked)
+    lines += comment("gres-detected")
     lines.append(f"{node}AutoDetect=nvml")
     lines += _explicit(gpus, examination.topology, node)
     if count:
-        lines += comment_lines(
-            "Slurm only counts the NICs. Without File=, jobs that request none can still use them: with "
-            "ConstrainDevices=yes in cgroup.conf, File= would take the device files from those jobs. No "
-            "line ties a GPU to its NIC; NCCL chooses the near one."
-        )
+        lines += comment("gres-nics")
         lines.append(f"{node}Name=nic Count={count} Flags=CountOnly")
     return "\n".join(lines) + "\n"
 
@@ -96,14 +87,9 @@ def _explicit(gpus: list[Gpu], topology: Topology, node: str) -> list[str]:
     unread = [gpu for gpu in gpus if isinstance(gpu.minor, Unknown)]
     if unread:
         count = plural(len(unread), "GPU")
-        return comment_lines(
-            f"No explicit lines: the device files of {count} are unknown ({unread[0].minor})."
-        )
+        return comment("gres-no-lines", gpus=count, why=unread[0].minor)
     links = [_links(gpu, gpus, topology) for gpu in gpus]
-    lines = comment_lines(
-        "For a Slurm without NVML, use these in place of the line above. AutoDetect=off is part of the first "
-        "line: with AutoDetect=nvml, a value that differs from what Slurm finds drains the node."
-    )
+    lines = comment("gres-without-nvml")
     for number, (gpu, link) in enumerate(zip(gpus, links, strict=True)):
         kind = f" Type={_type(gpu)}" if _type(gpu) else ""
         detect = "AutoDetect=off " if number == 0 else ""
@@ -111,12 +97,8 @@ def _explicit(gpus: list[Gpu], topology: Topology, node: str) -> list[str]:
         flags = f"File=/dev/nvidia{gpu.minor}{joined} Flags=nvidia_gpu_env"
         lines.append(command_line(f"{node}{detect}Name=gpu{kind} {flags}"))
     if not all(links):
-        lines += comment_lines("Links= is left out, because the NVLinks are unknown.")
-    lines += comment_lines(
-        "Cores= is left out: it takes logical core numbers (L# of lstopo -l), of whole sockets only, or of "
-        "whole NUMA nodes with SlurmdParameters=numa_node_as_socket. After a change of Cores=, restart "
-        "slurmctld. Where the GPUs are:"
-    )
+        lines += comment("gres-no-links")
+    lines += comment("gres-cores")
     for gpu in gpus:
         near = topology.best_nic.get(gpu.bdf, "")
         word = topology.path(gpu.bdf, near).nccl if near else None
@@ -147,45 +129,6 @@ def _links(gpu: Gpu, gpus: list[Gpu], topology: Topology) -> str:
 
 _DIRECTORY = "/etc/slurm/prolog.d"
 _SCRIPT = "50-gdrtop.sh"
-LIMIT_SECONDS = 60  # gdrtop ends after 20; loading a module takes longer
-_SETTINGS = f"""\
-PATH=/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/bin
-export PATH
-
-# --log-only: write what would stop the job to the system log, and let it start.
-# Without it, gdrtop drains the node and the job is requeued. --heal: first load missing modules.
-# Other warnings than a GPU that asks for a reset, unknown results and a missing gdrtop never stop a job.
-OPTIONS=--log-only
-LIMIT_SECONDS={LIMIT_SECONDS}
-
-say() {{
-    logger -t gdrtop -- "prolog, job ${{SLURM_JOB_ID:-?}}: $1" 2>/dev/null || :
-}}
-"""
-_CHECK = """\
-if ! command -v gdrtop >/dev/null 2>&1; then
-    say "gdrtop is not installed in $PATH"
-    exit 0
-fi
-
-# gdrtop has a time limit of its own; timeout ends one that hangs all the same, and -k kills it.
-timeout -k 2 "$LIMIT_SECONDS" gdrtop prolog $OPTIONS </dev/null
-status=$?
-
-# gdrtop ends with 1 only if the job must not start, but so does a Python that cannot start.
-if [ "$status" = 1 ] && ! gdrtop --version >/dev/null 2>&1; then
-    status="1: it cannot start"
-fi
-
-case $status in
-    0) ;;
-    1) exit 1 ;;
-    124) say "gdrtop prolog did not finish within $LIMIT_SECONDS s" ;;
-    137) say "gdrtop prolog was killed (SIGKILL): memory ran out, or it hung and timeout killed it" ;;
-    *) say "gdrtop prolog has no result (exit status $status)" ;;
-esac
-exit 0
-"""
 
 
 def _present(slurm: Maybe[SlurmFacts]) -> tuple[str, ...]:
@@ -228,30 +171,18 @@ def _use(present: tuple[str, ...], pattern: str, is_pushed: bool) -> list[str]:
 def _notes(slurm: Maybe[SlurmFacts], present: tuple[str, ...], pattern: str, is_pushed: bool) -> list[str]:
     """Return what slurm.conf has already, the order of Prologs, and the limit that jobs would inherit."""
     keep = "" if pattern else f". Copy it to {_DIRECTORY} first, or it will no longer run"
-    order = (
-        f"Slurm runs the scripts of a pattern in reverse alphabetical order, 9 to 0 last: {_SCRIPT} runs"
-        " after scripts whose names begin with a letter"
-    )
+    order = note("prolog-order", script=_SCRIPT)
     if is_pushed:
         keep = ". Leave that line; Slurm runs both"
-        order = (
-            "this node is configless: slurmctld (23.11 or newer) sends it only Prologs that are named without"
-            " a path, and no pattern"
-        )
-    notes = [f"this node's slurm.conf already has a Prolog: {', '.join(present)}{keep}"] if present else []
+        order = note("prolog-pushed")
+    notes = [note("has-prolog", prologs=", ".join(present), keep=keep)] if present else []
     notes.append(order)
     excepted = known(map_known(slurm, lambda facts: facts.propagate_except), "")
     if not {"MEMLOCK", "ALL"} & set(excepted.upper().split(",")):
-        notes.append(
-            "jobs get the memlock limit of the submitting shell unless slurm.conf has"
-            " PropagateResourceLimitsExcept=MEMLOCK"
-        )
+        notes.append(note("memlock-limit"))
     flags = known(map_known(slurm, lambda facts: facts.prolog_flags), "").lower().split(",")
     if _RUN_AT_ALLOCATION.isdisjoint(flags):
-        notes.append(
-            "without PrologFlags=Alloc in slurm.conf, a node runs its Prolog only with the job's first step"
-            " there: it is checked late, or never"
-        )
+        notes.append(note("late-prolog"))
     return notes
 
 
@@ -259,24 +190,18 @@ def slurm_prolog(request: ManifestRequest) -> str | Refused:
     """Return the script; it loads nvidia_peermem first where the path needs it."""
     loads = request.path is GdrPath.PEERMEM and request.driver is not DriverOwner.OPERATOR
     first = "load nvidia_peermem if it is missing, and " if loads else ""
-    title = f"Slurm Prolog: {first}check GPUDirect RDMA before each job"
     slurm = request.situation.slurm
     present = _present(slurm)
     # A pattern stands for every script of a directory, this one too.
     pattern = next((prolog for prolog in present if any(sign in prolog for sign in "*?[")), "")
     # To a configless node, slurmctld sends the script.
     is_pushed = not isinstance(slurm, Unknown) and slurm.config == CONFIGLESS and not pattern
-    trial = "gdrtop prolog --dry-run    shows what would be done on this node, and does nothing"
     use, notes = _use(present, pattern, is_pushed), _notes(slurm, present, pattern, is_pushed)
-    lines = head(request, title, [trial, *use], notes)
-    parts = ["#!/bin/sh", *lines, "", _SETTINGS]
-    if loads:
-        options = "".join(f" {option}" for option in peermem_options(request.situation.examination))
-        parts.append(
-            "# Nothing but this and modules-load.d loads it; a restart of openibd unloads it.\n"
-            "if [ ! -e /sys/module/nvidia_peermem ]; then\n"
-            f"    timeout -k 2 10 modprobe nvidia_peermem{options} >/dev/null 2>&1 ||\n"
-            '        say "nvidia_peermem could not be loaded"\n'
-            "fi\n"
-        )
-    return "\n".join([*parts, _CHECK])
+    lines = head(request, "slurm-prolog", notes, use, first=first)
+    parts = read_text(__package__, "prolog.sh").removeprefix("#!/bin/sh\n").split("\n\n")
+    options = peermem_options(request.situation.examination)
+    load = " ".join(("modprobe nvidia_peermem", *options))
+    script = (
+        part.replace("modprobe nvidia_peermem", load) for part in parts if loads or "modprobe" not in part
+    )
+    return "\n".join(["#!/bin/sh", *lines, "\n\n".join(script)])

@@ -11,11 +11,11 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage, module_flavor
 from probes.facts.gpu.generations import generation_named
 from probes.facts.gpudirect import GdrPath
-from probes.facts.gpudirect_requirements import FIRST_OPEN_ONLY
+from probes.facts.gpudirect_probe import FIRST_OPEN_ONLY
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX_3
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.kubernetes_objects import ContainerState
+from probes.facts.system.kubernetes import ContainerState
 from probes.plans.common import reload_units_step
 from probes.plans.load_modules import load_modules, load_peermem, peermem_options, persist_peermem
 from probes.plans.packages import header_step, is_immutable, ofed_steps, open_driver_steps

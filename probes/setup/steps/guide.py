@@ -44,11 +44,6 @@ class Guide:
         return tuple(step.id for step in self.steps if step.is_left_out)
 
     @property
-    def is_impossible(self) -> bool:
-        """Return whether GPUDirect RDMA can never work on this node: setup has nothing to do."""
-        return self.choice.is_impossible
-
-    @property
     def next_step(self) -> SetupStep | None:
         """Return the first step that can be done now; an optional one only if nothing else is left."""
         ready = [step for step in self.steps if step.state is StepState.TO_DO]

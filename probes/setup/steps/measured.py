@@ -65,17 +65,10 @@ class MeasuredStep(StepDefinition):
         tests = [test for test in series.tests if test.memory != not_needed]
         measured = [newest.get(planned_key(test)) for test in tests]
         done = [result for result in measured if result is not None]
-        failed = [result for result in done if result.ending is not Ending.DONE]
-        other = [result for result in done if result.memory and not is_as_requested(result)]
-        slow = [result for result in done if result.judgment.is_slow and not self.is_optional]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         state, reason = StepState.TO_DO, f"{plural(len(tests), 'test')} to run"
-        if failed:
-            reason = f"{failed[0].title} failed: {failed[0].failure or failed[0].ending.value}"
-        elif other:
-            reason = f"{other[0].title}: {mismatch_evidence(other[0])}"
-        elif slow:
-            reason = f"{slow[0].title}: {slow[0].judgment.words}, {slow[0].judgment.reason}"
+        if fault := _fault(done, not self.is_optional):
+            reason = fault
         elif done and len(done) < len(tests):
             reason = f"{len(done)} of {plural(len(tests), 'test')} measured"
         elif done:
@@ -85,6 +78,18 @@ class MeasuredStep(StepDefinition):
             words = staging_figures(done) or worst.judgment.words
             reason = f"measured on {day:%Y-%m-%d}: {words}"
         return self.step(state, reason, evidence, test=self.request)
+
+
+def _fault(done: Sequence[Result], is_judged: bool = True) -> str:
+    """Return why results do not complete a step: one failed, used other memory, or is slow."""
+    for result in done:
+        if result.ending is not Ending.DONE:
+            return f"{result.title} failed: {result.failure or result.ending.value}"
+    for result in done:
+        if result.memory and not is_as_requested(result):
+            return f"{result.title}: {mismatch_evidence(result)}"
+    slow = next((result for result in done if is_judged and result.judgment.is_slow), None)
+    return "" if slow is None else f"{slow.title}: {slow.judgment.words}, {slow.judgment.reason}"
 
 
 # The last steps, for which a second node is needed: they show what loopback cannot, cable, switch and peer.
@@ -117,13 +122,9 @@ class CableStep(StepDefinition):
         }
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
-        slow = next((result for result in done if result.judgment.is_slow), None)
-        failed = next((result for result in done if result.ending is not Ending.DONE), None)
         state, reason = StepState.TO_DO, f"{plural(len(pairs), 'pair')}; {_NEEDS_PEER}"
-        if failed is not None:
-            reason = f"{failed.title} failed: {failed.failure or failed.ending.value}"
-        elif slow is not None:
-            reason = f"{slow.title}: {slow.judgment.words}, {slow.judgment.reason}"
+        if fault := _fault(done):
+            reason = fault
         elif pairs and len(done) == len(pairs):
             state, reason = StepState.DONE, f"{plural(len(done), 'pair')} measured with {done[0].pair.peer}"
         elif done:

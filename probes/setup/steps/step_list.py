@@ -1,12 +1,14 @@
-"""The steps of setup, in order. What is not in this list is not a step."""
+"""The steps of setup: those of steps.toml, with what builds them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from probes.bandwidth.model.request import MemoryPath, Request, Scope
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import FileChange, Plan, Step, instruction
 from probes.base.text import join_limited, plural
@@ -25,7 +27,6 @@ from probes.setup.env.recommend import recommend
 from probes.setup.step import BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.drivers import (
-    UNUSABLE_MODULES,
     complete_boot,
     complete_modules,
     gpu_driver_step,
@@ -125,7 +126,7 @@ def report_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     return definition.step(state, reason, command="gdrtop report FILE")
 
 
-HARDWARE, REBOOT = "hardware", "reboot"
+HARDWARE, REBOOT, _OTHERS = "hardware", "reboot", "others"
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about
 
@@ -177,157 +178,52 @@ def _without_verbs(facts: SetupFacts, step: SetupStep) -> SetupStep:
     return replace(step, state=StepState.SKIPPED, reason=_NO_VERBS, plan=None)
 
 
-# fmt: off
-STEPS: tuple[StepDefinition, ...] = (
-    CheckedStep(HARDWARE, "Check GPUs and NICs",
-        "Setup cannot fix a device that is off the bus or does not support GPUDirect RDMA by design.",
-        done="GPUs and NICs support GPUDirect RDMA", complete=_with_impossibility, checks=(
-            *("geforce-no-gdr", "gpu-too-old-for-gdr", "vgpu-without-gdr", "confidential-computing-on"),
-            *("c2c-grace-specifics-gb10", "xid-79-fell-off-bus", "gpu-missing-from-nvml"),
-            *("pcie-function-gone", "pcie-config-unreachable", "nic-health-errors"),
-        )),
-    BuiltStep("nic-driver", "Install the NIC driver",
-        "The NIC driver comes first: the NVIDIA driver's nvidia_peermem is built against it.",
-        function=nic_driver_step),
-    BuiltStep("gpu-driver", "Install the NVIDIA driver",
-        "DMA-BUF needs the open kernel modules of driver 515.43.04 (CUDA 11.7) or newer; nvidia_peermem needs"
-        " driver 470 (CUDA 11.4) or newer.",
-        after=("hardware", "nic-driver"), function=gpu_driver_step),
-    CheckedStep("containers", "Set up the Kubernetes operators",
-        "Where operators own the drivers, changes on the node itself do not last.",
-        done="no operator driver pod reports a problem", notes_count=True, complete=with_operators,
-        checks=("k8s-*",)),
-    CheckedStep("rival", "Remove nv_peer_mem",
-        "nv_peer_mem, the predecessor of nvidia_peermem, keeps nvidia_peermem from loading.",
-        done="nv_peer_mem is not installed", notes_count=True, checks=("nv-peer-mem-conflict*",)),
-    CheckedStep("build", "Build modules in the right order",
-        "nvidia_peermem is built against the NIC driver's ib_core. If the NIC driver is installed or"
-        " upgraded afterward, nvidia_peermem has to be rebuilt.",
-        after=("nic-driver", "gpu-driver"), judges=("nic-driver", "gpu-driver"),
-        done="the modules of this path match the kernel and each other", checks=(
-            *("peermem-built-without-symbols", "peermem-symbol-version-mismatch*", "peermem-not-on-disk*"),
-            *("peermem-unknown-symbol-inbox-core", "inbox-core-beside-ofed", "dkms-*"),
-            *("driver-half-updated", "driver-library-mismatch", "driver-library-missing"),
-            *(*UNUSABLE_MODULES, "module-wrong-*"),
-            *("efa-peermem-*", "cxi-without-gpu-support", "gsp-firmware-missing", "driver-upgrade-blocked"),
-        )),
-    CheckedStep("signatures", "Let the kernel trust the modules",
-        "With Secure Boot, the kernel loads only modules signed with a key it trusts.",
-        after=("gpu-driver", "build"), judges=("gpu-driver",),
-        done="the kernel accepts the modules of this path",
-        checks=("secure-boot-*", "kernel-forbids-modules-lockdown")),
-    CheckedStep("modules", "Load the modules",
-        "Without these modules and their device files no NIC can reach GPU memory.",
-        after=("nic-driver", "gpu-driver", "rival", "build", "signatures"),
-        done="all modules of the path are loaded", complete=complete_modules, checks=(
-            *("ib-core-not-loaded", "mlx4-core-not-loaded", "mlx4-ib-not-loaded", "mlx5-core-not-loaded"),
-            *("mlx5-ib-not-loaded", "ib-uverbs-not-loaded", "nvidia-not-loaded", "nvidia-uvm-not-loaded"),
-            *("efa-not-loaded", "cxi-ss1-not-loaded", "cxi-user-not-loaded"),
-            *("peermem-not-loaded", "module-blacklisted*", "kernel-forbids-modules-disabled"),
-            *("nic-without-driver*", "nic-without-rdma-device"),
-            *("gpu-without-driver*", "gpu-driver-start-failed", "dev-*"),
-        )),
-    CheckedStep("peermem-parameters", "Set nvidia_peermem's parameters",
-        "Wrong parameters make nvidia_peermem fail with the installed NIC driver.",
-        done="nvidia_peermem has the right parameters", only=GdrPath.PEERMEM,
-        checks=("peermem-parameter-*",)),
-    CheckedStep("dmabuf", "Meet the requirements of DMA-BUF",
-        "DMA-BUF needs the open GPU kernel modules and a NIC driver that registers DMA-BUFs.",
-        after=("gpu-driver", "modules"), judges=("gpu-driver", "modules"),
-        done="kernel, driver and NICs support DMA-BUF", only=GdrPath.DMABUF,
-        checks=("dmabuf-*", "p2p-*", "data-direct-unavailable")),
-    CheckedStep("fabric", "Start the NVLink services",
-        "With NVSwitch, CUDA starts only after Fabric Manager (on B200 and B300 also NVLSM and ib_umad);"
-        " rack-scale NVLink needs IMEX.",
-        after=("gpu-driver", "modules"), done="NVLink services are running, or none are needed",
-        checks=(
-            *("fabric-manager-down*", "gpu-fabric-*", "nvlsm-*", "ib-umad-missing", "imex-*", "nvlink-down"),
-        )),
-    CheckedStep("iommu", "Set the IOMMU to passthrough",
-        "A translating IOMMU slows or breaks traffic between NIC and GPU.",
-        done="the IOMMU does not translate NIC requests",
-        checks=("iommu-translated", "vm-without-p2p*")),
-    CheckedStep("acs", "Disable ACS redirects",
-        "ACS redirects send traffic between GPU and NIC up to the CPU and back.",
-        after=("iommu",), judges=("iommu",), done="no switch redirects GPU–NIC traffic",
-        checks=("acs-*",)),
-    CheckedStep("pcie", "Check PCIe links and placement",
-        "A narrow or slow PCIe link limits every transfer over it.",
-        done="links, read requests and BARs are ok", checks=(
-            *("pcie-link-*", "pcie-devctl-*", "pcie-aspm-on", "bar1-too-small"),
-            *("pcie-aer-*", "pcie-error-unreported"),
-        )),
-    CheckedStep("ports", "Bring up the ports",
-        "A port that is down or has no usable GID carries no RDMA traffic. A slow one limits its GPUs.",
-        after=("nic-driver",), done="all ports are active at full rate", complete=_with_devices,
-        checks=(
-            *("ib-port-not-active*", "link-layer-wrong", "rate-shown-as-sdr", "single-rail-*"),
-            *("roce-gid-wrong*", "roce-lossless-off", "roce-bond-port-down", "roce-rails-one-subnet"),
-            *("roce-rp-filter-strict", "mtu-mismatch*", "nic-firmware-mismatch"),
-        )),
-    CheckedStep("memlock", "Allow jobs to lock memory",
-        "RDMA registers locked memory. With the usual limit of a login or a service, registration fails.",
-        done="jobs can lock as much memory as they need", checks=("memlock-*",)),
-    CheckedStep("nccl", "Check NCCL and its settings",
-        "One wrong variable can disable GPUDirect RDMA on a healthy node.",
-        done="no NCCL setting prevents GPUDirect RDMA", checks=(
-            *("nccl-*", "cuda-older-than-gpu", "ucx-*", "nvshmem-*"),
-            *("rdma-core-without-dmabuf", "old-userspace-abi", "libibverbs-missing"),
-        )),
-    BuiltStep("environment", "Set the NCCL environment",
-        "Where NCCL's defaults miss a NIC or a path, jobs silently fall back to slower ones.",
-        is_possible_in_container=True, function=environment_step),
-    CheckedStep("boot", "Load everything at boot",
-        "Modules that were loaded by hand are gone after a reboot.",
-        after=("modules",), judges=("modules",), done="the next boot loads the same modules",
-        notes_count=True, complete=complete_boot, checks=(
-            *("peermem-not-persistent", "peermem-unneeded-at-boot", "peermem-lost-after-driver-update"),
-            *("boot-load-race", "initramfs-stale", "persistence-off*"),
-        )),
-    CheckedStep("tools", "Install the benchmark tools",
-        "Without perftest the path to GPU memory cannot be measured.",
-        done="perftest is installed and supports GPU memory", notes_count=True,
-        complete=_without_verbs, checks=("perftest-*", "libcuda-link-missing")),
-    MeasuredStep("measure-host", "Measure a NIC with host memory",
-        "Host memory shows what the NIC and its link can do, without a GPU.",
-        after=("modules", "ports"), request=Request(memory=MemoryPath.HOST)),
-    MeasuredStep("measure-pair", "Measure one GPU and its NIC",
-        "GPU memory must be as fast as host memory over the same NIC; if not, traffic is staged or"
-        " detours.",
-        after=("modules", "fabric", "tools", "measure-host"),
-        request=Request(memory=MemoryPath.COMPARE)),
-    MeasuredStep("measure-staged", "Measure the staged path",
-        "Shows what jobs lose without GPUDirect RDMA, when data is copied through host memory.",
-        after=("modules", "fabric", "measure-host"), is_possible_in_container=False,
-        request=Request(tool=NCCL_TESTS[0], over_network=True, memory=MemoryPath.COMPARE),
-        is_optional=True),
-    MeasuredStep("measure-all", "Measure every GPU with its NIC",
-        "One slow pair slows every job on this node.",
-        after=("measure-pair",), request=Request(scope=Scope.SWEEP)),
-    _OtherFindings("others", "Resolve the other findings",
-        "A node that is set up can still have a fault that slows jobs down.",
-        done="the doctor has no other critical finding or warning", complete=_if_judged, checks=()),
-    BuiltStep(REBOOT, "Reboot and check again",
-        "Only a reboot proves that the setup lasts.",
-        after=("modules", "fabric", "iommu", "acs", "boot"), is_scripted=False, function=reboot_step),
-    BuiltStep("report", "Write the report",
-        "For a handover, it lists the verdict, bandwidth, changes and how to undo them.",
-        after=("measure-all", "reboot"), is_possible_in_container=True, is_scripted=False,
-        function=report_step),
-    CableStep("cable-pair", "Measure a pair across the cable",
-        "Loopback shows nothing about cable, switch and peer.",
-        after=("measure-pair",), request=Request(),
-        command="gdrtop bench --ssh root@NODE2 (or gdrtop bench --serve there: it prints what to run here)"),
-    CableStep("cable-rails", "Measure rails across the cable",
-        "One bad cable or switch port slows every job that spans nodes.",
-        after=("measure-all", "cable-pair"), request=Request(scope=Scope.SWEEP),
-        command="gdrtop bench --sweep --ssh root@NODE2 (many nodes: gdrtop fleet bench)"),
-    BuiltStep("cable-nccl", "Run NCCL on two nodes",
-        "Only a job on two nodes shows which path NCCL chooses between them.",
-        after=("cable-rails",), is_possible_in_container=True, is_scripted=False,
-        function=two_node_step),
-)
-# fmt: on
+_COMPLETE = {
+    HARDWARE: _with_impossibility,
+    "containers": with_operators,
+    "modules": complete_modules,
+    "ports": _with_devices,
+    "boot": complete_boot,
+    "tools": _without_verbs,
+    _OTHERS: _if_judged,
+}
+"""What no check knows, by step."""
+_FUNCTIONS = {
+    "nic-driver": nic_driver_step,
+    "gpu-driver": gpu_driver_step,
+    "environment": environment_step,
+    REBOOT: reboot_step,
+    "report": report_step,
+    "cable-nccl": two_node_step,
+}
+_REQUESTS = {
+    "measure-host": Request(memory=MemoryPath.HOST),
+    "measure-pair": Request(memory=MemoryPath.COMPARE),
+    "measure-staged": Request(tool=NCCL_TESTS[0], over_network=True, memory=MemoryPath.COMPARE),
+    "measure-all": Request(scope=Scope.SWEEP),
+    "cable-pair": Request(),
+    "cable-rails": Request(scope=Scope.SWEEP),
+}
+
+
+def _defined(row: dict[str, Any]) -> StepDefinition:
+    """Return the step of a row of steps.toml."""
+    id_ = row["id"]
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in row.items()
+    }
+    if id_ in _FUNCTIONS:
+        return BuiltStep(**fields, function=_FUNCTIONS[id_])
+    if id_ in _REQUESTS:
+        make = CableStep if "command" in row else MeasuredStep
+        return make(**fields, request=_REQUESTS[id_])
+    if "only" in row:
+        fields["only"] = GdrPath(row["only"])
+    kind = _OtherFindings if id_ == _OTHERS else CheckedStep
+    return kind(**fields, complete=_COMPLETE.get(id_))
+
+
+STEPS = tuple(map(_defined, read_toml(__package__, "steps.toml")["step"]))
 
 
 def definition_of(id_: str) -> StepDefinition:

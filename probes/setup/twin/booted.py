@@ -13,10 +13,10 @@ from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpu.fabric import UNFINISHED
 from probes.facts.gpu.generations import TURING, is_before
+from probes.facts.gpu.gpus import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
+from probes.facts.gpudirect_probe import FIRST_DMABUF_DRIVER
 from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
 from probes.facts.pci.nic_families import MELLANOX
 from probes.facts.system import tools

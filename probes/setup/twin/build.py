@@ -8,7 +8,7 @@ from typing import Literal
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import DRIVER_PARAMETERS, Flavor, parse_fields
 from probes.facts.gpudirect import MEMORY_PEERS
-from probes.facts.gpudirect_requirements import TOPOLOGY_CHECK
+from probes.facts.gpudirect_probe import TOPOLOGY_CHECK
 from probes.facts.kernel.boot import BootFacts, words_that_matter
 from probes.facts.kernel.depmod import find_with_dependencies, read_tree
 from probes.facts.kernel.installed_modules import DAMAGED

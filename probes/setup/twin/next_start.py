@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_KERNEL
+from probes.facts.gpudirect_probe import FIRST_DMABUF_KERNEL
 from probes.facts.kernel import module_files
 from probes.facts.kernel.boot import BootFacts, read_grub_options, read_next_line, words_that_matter
 from probes.facts.kernel.boot_loader import BootLoader

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, make_plan
@@ -37,7 +38,6 @@ from probes.snapshot.examination import Examination
 
 WITHOUT_HEADERS = "upgrade-kernel-without-headers"
 UNDER_PEERMEM = "upgrade-ofed-under-peermem"
-_PEERMEM_README = "NVIDIA driver README, GPUDirect RDMA Peer Memory Client"
 
 
 def has_headers(host: Host, upgrade: Upgrade, release: str) -> bool:
@@ -61,19 +61,16 @@ def _without_headers(
     fix = tuple(header_step(examination, kernel) for kernel in without)
     source = _source(upgrade)
     drivers = "the GPU driver and the NIC driver" if gpu and nic else f"the {'GPU' if gpu else 'NIC'} driver"
-    own_nic = "After the reboot, the kernel's own NIC driver is used, and nvidia_peermem does not load."
     yield _finding(
         WITHOUT_HEADERS,
         Severity.CRITICAL if gpu else Severity.WARNING,
-        "The new kernel comes without headers, so DKMS cannot build the drivers",
-        f"DKMS builds {drivers} for a new kernel only if its headers are installed.",
-        "After the reboot, the node has no GPU driver." if gpu else own_nic,
         (
             *(Evidence(source, f"installs kernel {kernel}, and no headers for it") for kernel in without),
             *(Evidence("/var/lib/dkms", f"{name} is built on this node") for name in (*gpu, *nic)),
         ),
         Plan("Install the headers with the kernel", fix),
-        "dkms(8)",
+        drivers=drivers,
+        impact="gpu" if gpu else "nic",
     )
 
 
@@ -93,17 +90,12 @@ def _under_peermem(
     yield _finding(
         UNDER_PEERMEM,
         Severity.WARNING if uses else Severity.NOTE,
-        "OFED is replaced under nvidia_peermem, which is not rebuilt",
-        "nvidia_peermem was built with the symbols of the present OFED. The upgrade replaces OFED and not"
-        " the GPU driver, so the module may not load with the new OFED.",
-        "If it does not load, no path is usable." if uses else "DMA-BUF does not need nvidia_peermem.",
         (
             *(Evidence(_source(upgrade), _words(change.name, change.old, change.new)) for change in changed),
             Evidence(f"modinfo -n {PEERMEM}", entry.path),
         ),
         Plan(title, steps, note="For a new kernel, use its release."),
-        _PEERMEM_README,
-        data_path=True,
+        impact="used" if uses else "unused",
     )
 
 
@@ -118,12 +110,10 @@ def _until_reboot(examination: Examination, upgrade: Upgrade) -> Iterator[Findin
     yield _finding(
         "upgrade-needs-reboot",
         Severity.WARNING,
-        "No CUDA program starts between the upgrade and the reboot",
-        f"The upgrade installs libcuda {version}; driver {loaded} stays loaded until the node restarts.",
-        "New jobs fail with “driver/library version mismatch” until then; running jobs go on.",
         (Evidence(_source(upgrade), f"libcuda {version}"), Evidence("/sys/module/nvidia/version", loaded)),
         make_plan("Reboot right after the upgrade", drain, needs_reboot=True),
-        "NVIDIA driver README, Known Issues",
+        new=version,
+        old=loaded,
     )
 
 
@@ -139,18 +129,14 @@ def _words(name: str, old: str, new: str) -> str:
 
 
 def _finding(
-    name: str,
-    severity: Severity,
-    title: str,
-    cause: str,
-    impact: str,
-    evidence: tuple[Evidence, ...],
-    fix: Plan,
-    reference: str,
-    data_path: bool = False,
+    id_: str, severity: Severity, evidence: tuple[Evidence, ...], fix: Plan, impact: str = "", **words: str
 ) -> Finding:
-    shown = (title, evidence, cause, fix, reference)
-    return Finding(name, "upgrade", severity, Status.FOUND, *shown, impact=impact, data_path=data_path)
+    """Return the finding of findings.toml with this id; `impact`: which one, if it has several."""
+    row = read_toml(__package__, "findings.toml")[id_]
+    shown = (row["title"], evidence, row["cause"].format(**words), fix, row["reference"])
+    felt = row["impact"][impact] if impact else row["impact"]
+    is_path = id_ == UNDER_PEERMEM
+    return Finding(id_, "upgrade", severity, Status.FOUND, *shown, impact=felt, data_path=is_path)
 
 
 _NVIDIA = ("nvidia", "nvidia_uvm", "nvidia_peermem")

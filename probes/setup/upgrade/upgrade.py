@@ -11,7 +11,9 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import cache
 
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -62,18 +64,12 @@ class PackageChange:
 
 _HEADINGS = {
     "Installing": ChangeKind.NEW,
-    "Reinstalling": ChangeKind.CHANGED,
-    "Upgrading": ChangeKind.CHANGED,
-    "Downgrading": ChangeKind.CHANGED,
-    "Updating": ChangeKind.CHANGED,
-    "Removing": ChangeKind.REMOVED,
-    "Obsoleting": ChangeKind.REMOVED,
+    **dict.fromkeys(("Reinstalling", "Upgrading", "Downgrading", "Updating"), ChangeKind.CHANGED),
+    **dict.fromkeys(("Removing", "Obsoleting"), ChangeKind.REMOVED),
 }
 _SECTIONS = {
     "to-install": ChangeKind.NEW,
-    "to-upgrade": ChangeKind.CHANGED,
-    "to-downgrade": ChangeKind.CHANGED,
-    "to-reinstall": ChangeKind.CHANGED,
+    **dict.fromkeys(("to-upgrade", "to-downgrade", "to-reinstall"), ChangeKind.CHANGED),
     "to-remove": ChangeKind.REMOVED,
 }
 
@@ -204,27 +200,7 @@ def _distinct(found: Iterable[PackageChange]) -> tuple[PackageChange, ...]:
 
 KERNEL, HEADERS = "kernel", "kernel headers"
 GPU_MODULES, GPU_LIBRARIES, MANAGER = "GPU driver", "GPU driver libraries", "Fabric Manager"
-NIC_MODULES, VERBS, NCCL = "NIC driver", "RDMA libraries", "NCCL"
-_SUBJECTS = (
-    (HEADERS, re.compile(r"linux-headers-\d.*|kernel(?:-[a-z0-9]+)*-devel")),
-    (KERNEL, re.compile(
-        r"linux-image-(?:unsigned-)?\d.*|kernel(?:-(?:64k|rt|uek|default|azure|64kb))?(?:-core)?"
-    )),
-    (GPU_MODULES, re.compile(
-        r"nvidia-dkms.*|nvidia(?:-open|-tesla(?:-\d+)?)?-kernel-(?:dkms|source).*|nvidia-kernel-open-dkms"
-        r"|nvidia-open-dkms|kmod-nvidia-.*|linux-(?:modules|objects)-nvidia-.*|nvidia-(?:open-)?driver-G0\d.*"
-    )),
-    (GPU_LIBRARIES, re.compile(
-        r"libnvidia-(?:compute|ml)\S*|libcuda1|libnvidia-tesla(?:-\d+)?-(?:cuda|ml)1"
-        r"|nvidia-driver-(?:cuda-)?libs|nvidia-compute-G0\d.*"
-    )),
-    (MANAGER, re.compile(r"nvidia-fabric-?manager(?:-\d+)?")),
-    (NIC_MODULES, re.compile(
-        r"(?:kmod-)?mlnx-of(?:ed|a_)-?kernel.*|doca-(?:ofed|host|roce|networking|all)|nvidia-peer-memory.*"
-    )),
-    (VERBS, re.compile(r"rdma-core|libibverbs1?|ibverbs-providers|librdmacm1?|libmlx5.*")),
-    (NCCL, re.compile(r"libnccl2?")),
-)  # fmt: skip
+NIC_MODULES = "NIC driver"
 _NIC_FILES = re.compile(
     r"mlnx-ofed-kernel-(?:dkms|modules).*|(?:kmod-)?mlnx-ofa_kernel(?!-(?:devel|source)).*"
 )
@@ -246,7 +222,7 @@ class Upgrade:
     @property
     def relevant(self) -> tuple[tuple[str, PackageChange], ...]:
         """Return the packages that concern GPUDirect RDMA with their subjects, in the order of these."""
-        order = [subject for subject, _ in _SUBJECTS]
+        order = [*_subjects()]
         found = [(subject, change) for change in self.changes if (subject := subject_of(change.name))]
         return tuple(sorted(found, key=lambda row: order.index(row[0])))
 
@@ -308,9 +284,15 @@ class Upgrade:
         return [release for change in self._installed(subject) if (release := release_of(change))]
 
 
+@cache
+def _subjects() -> dict[str, str]:
+    """Return the patterns of package names by subject."""
+    return read_toml(__package__, "packages.toml")
+
+
 def subject_of(name: str) -> str:
     """Return what a package belongs to: "kernel", "GPU driver"; "": nothing that GPUDirect RDMA uses."""
-    return next((subject for subject, pattern in _SUBJECTS if pattern.fullmatch(name)), "")
+    return next((subject for subject, pattern in _subjects().items() if re.fullmatch(pattern, name)), "")
 
 
 def release_of(change: PackageChange) -> str:
@@ -349,14 +331,7 @@ _SIMULATE = (
     *("apt-get", "--simulate", "-o", "Debug::NoLocking=true"),
     *("-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache="),
 )
-_APT_COMMANDS = {
-    "upgrade": ("upgrade",),
-    "dist-upgrade": ("dist-upgrade",),
-    "full-upgrade": ("dist-upgrade",),
-    "install": ("install",),
-    "remove": ("remove",),
-    "autoremove": ("autoremove",),
-}
+_APT_COMMANDS = ("upgrade", "dist-upgrade", "full-upgrade", "install", "remove", "autoremove")
 _DNF = ("upgrade", "update", "upgrade-minimal", "distro-sync", "install", "remove", "autoremove", "downgrade")
 _ZYPPER = ("update", "up", "dist-upgrade", "dup", "patch", "install", "in", "remove", "rm")
 _PACKAGE = re.compile(r"[A-Za-z0-9@][A-Za-z0-9.+:_~=*^@/-]{0,200}")
@@ -400,7 +375,8 @@ def simulated(command: str) -> tuple[str, ...]:
             raise NoUpgradeCommand(f"{package!r} is no package name; give one command, without && or ;")
     if tool in ("apt-get", "apt") and action in _APT_COMMANDS:
         more = ["--with-new-pkgs"] if tool == "apt" and action == "upgrade" else []
-        return (*_SIMULATE, *more, *options, *_APT_COMMANDS[action], *packages)
+        action = action.replace("full-", "dist-")
+        return (*_SIMULATE, *more, *options, action, *packages)
     if tool in ("dnf", "yum") and action in _DNF:
         return (tool, "--cacheonly", "--assumeno", *options, action, *packages)
     if tool == "zypper" and action in _ZYPPER:

@@ -25,7 +25,7 @@ from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.generations import is_model
 from probes.facts.gpu.gpus import GpuFacts
-from probes.facts.gpudirect_requirements import why_topology_allowed
+from probes.facts.gpudirect_probe import why_topology_allowed
 from probes.queries.kernel_log import IMPORTER
 from probes.simulation.bandwidth import cuda, perftest_text
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode, program_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.gpudirect_probe import CXI_GPU_PARAMETER
 from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu.fabric import fabric_of
-from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts
+from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, fabric_of
 from probes.facts.gpudirect import GpuDirectFacts, PathState
 from probes.facts.gpudirect_probe import probe
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL

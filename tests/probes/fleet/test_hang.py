@@ -9,7 +9,7 @@ from probes.fleet.hang import diagnose_nodes
 from probes.live.hang.diagnosis import BlockedThread, Diagnosis, HangFacts, Motion
 from probes.live.hang.dump_files import FoundDumps
 from probes.live.hang.ranks import RankState
-from probes.live.processes.packets import PairMotion
+from probes.live.silence import PairMotion
 from probes.snapshot.condition import STOPPED, Condition
 from tests.support.flight_recorder_dumps import group_dump
 from tests.support.hung_job import JOB, rank, stopped

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.gpu.fabric import fabric_of
-from probes.facts.gpu.gpus import DriverFacts, Gpu, GpuFacts
+from probes.facts.gpu.gpus import DriverFacts, Gpu, GpuFacts, fabric_of
 from probes.facts.node import Node
 from probes.host.collectives import CollectiveSpeed
 from probes.host.protocol import Host

@@ -10,8 +10,7 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.ras.findings import RasHistory, Stall, findings, unequal_counts
-from probes.live.ras.policy import RasJob, RasUse, decide, parse_version
-from probes.live.ras.targets import LocalProcesses
+from probes.live.ras.targets import LocalProcesses, RasJob, RasUse, decide, parse_version
 from probes.nccl.ras import parse_report
 from probes.simulation.host import SimulatedHost
 from tests.support.live_samples import FIRST_PID, a_process, gpu_bdf

@@ -12,8 +12,7 @@ from probes.host.nvml import NvmlLive
 from probes.host.ras import VERBOSE_STATUS
 from probes.live.model.sample import EventKind, LiveEvent, Role
 from probes.live.ras.findings import conditions_of
-from probes.live.ras.policy import RasUse
-from probes.live.ras.targets import find_targets
+from probes.live.ras.targets import RasUse, find_targets
 from probes.queries.finding import Status
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost

@@ -64,11 +64,11 @@ def test_simulated_nodes(name: str) -> None:
     family, loader, stack, has_slurm, cloud = EXPECTED[name]
     host = SimulatedHost(name)
     found = situation_on(host)
-    assert not isinstance(found.distribution, Unknown)
+    assert not isinstance(found.examination.distribution, Unknown)
     assert not isinstance(found.examination.boot, Unknown)
     assert not isinstance(found.nic_driver, Unknown)
     assert not isinstance(found.gpu_driver, Unknown)
-    assert (found.distribution.family, found.examination.boot.loader, found.nic_driver.stack) == (
+    assert (found.examination.distribution.family, found.examination.boot.loader, found.nic_driver.stack) == (
         family,
         loader,
         stack,

@@ -122,10 +122,10 @@ def test_every_node_has_a_page_in_each_format(name: str) -> None:
     markdown = text_of(report, "md")
     for text in (page.text, markdown):
         assert f"SIMULATED: the simulated node {name}" in text
-        assert report.verdict.state.value in text
+        assert report.judgment.verdict.state.value in text
         assert "To measure, run on the node" in text
         assert "no record of a change" in text
-    found = [finding for finding in report.findings if finding.status.value == "found"]
+    found = [finding for finding in report.judgment.findings if finding.status.value == "found"]
     for finding in found:
         assert finding.title in page.text
         assert finding.id in markdown
@@ -167,7 +167,7 @@ def test_hostile_words_are_text_in_every_format() -> None:
     report = with_saved(report_on("hgx-h100+acs-on"))
     findings = tuple(
         replace(finding, title=HOSTILE, cause=HOSTILE, impact=HOSTILE, devices=(HOSTILE,), reference=HOSTILE)
-        for finding in report.findings
+        for finding in report.judgment.findings
     )
     measured = tuple(
         replace(
@@ -181,7 +181,7 @@ def test_hostile_words_are_text_in_every_format() -> None:
     )
     hostile = replace(
         report,
-        judgment=Judgment(replace(report.verdict, reason=HOSTILE), findings),
+        judgment=Judgment(replace(report.judgment.verdict, reason=HOSTILE), findings),
         measured=measured,
         changes=changes,
         versions={"kernel": HOSTILE},

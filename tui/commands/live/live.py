@@ -185,8 +185,7 @@ def follow_ras_events(
 ) -> bool:
     """Subscribe to the events of the first job, if the policy and the user permit it; report why not."""
     from probes.host.ras import MONITOR
-    from probes.live.ras.policy import RasUse
-    from probes.live.ras.targets import find_targets
+    from probes.live.ras.targets import RasUse, find_targets
     from tui.runtime.ras_questions import RasQuestions, confirmed, read_with_ages
 
     answers, errors = answers or sys.stdin, errors or sys.stderr

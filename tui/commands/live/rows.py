@@ -15,7 +15,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.node import Node, host_name
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, PortSample
-from probes.live.odd_ranks import members_of
+from probes.live.odd_one_out import members_of
 from probes.live.processes.jobs import path_summary
 from tui.files.new_file import check_new, write_new
 from tui.launch import EXIT_INTERRUPTED

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.facts.gpu.generations import TURING, is_before, without_gdr
-from probes.facts.gpudirect_requirements import FIRST_DMABUF_DRIVER
+from probes.facts.gpudirect_probe import FIRST_DMABUF_DRIVER
 from probes.facts.pci.nic_families import CONNECTX, FAMILIES
 from probes.simulation.node.model.names import SIMULATED_NAMES
 
@@ -74,7 +74,7 @@ class NicDescription:
     board: str = ""
     subsystem: str = ""  # "": the usual one of the vendor
     vpd: str = ""  # its text fields; "": no VPD is described
-    manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/nvswitch_management.py
+    manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/functions.py
     # In these, {number} is the NIC's among those of its kind, from 0.
     netdev: str = ""  # "rdma{number}"; "": a name by slot
     address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from probes.facts.gpu.generations import generation_of
 from probes.facts.gpu.gpus import DRIVER_PROC
-from probes.facts.gpudirect_requirements import CXI_GPU_PARAMETER
+from probes.facts.gpudirect_probe import CXI_GPU_PARAMETER
 from probes.facts.kernel.modprobe_config import parse_cmdline
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.functions import DEVICES

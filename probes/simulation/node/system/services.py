@@ -5,8 +5,8 @@ NVSwitches are on its PCI bus, or behind a ConnectX-7 bridge.
 
 from __future__ import annotations
 
-from probes.facts.gpu.fabric import NVLSM
 from probes.facts.gpu.generations import HOPPER, is_before
+from probes.facts.gpu.gpus import NVLSM
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.model.tree import Tree
 

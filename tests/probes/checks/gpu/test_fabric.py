@@ -9,8 +9,7 @@ import pytest
 from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
-from probes.facts.gpu.fabric import FabricServiceFacts
-from probes.facts.gpu.gpus import Gpu, GpuFacts
+from probes.facts.gpu.gpus import FabricServiceFacts, Gpu, GpuFacts
 from probes.plans.services import restart_fabric_manager
 from probes.queries.finding import Status
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.facts.kernel.elf import parse
+from probes.facts.kernel.installed_modules import parse_elf
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.symbol_versions import NEEDED, SymbolVersions, parse_versions, read_versions
 from probes.host.machine.local import LocalHost
@@ -99,7 +99,7 @@ def test_any_bytes_are_read(content: bytes, place: int, patch: bytes) -> None:
         def read(offset: int, count: int, data: bytes = data) -> bytes:
             return data[offset : offset + count]
 
-        elf = parse(read)
+        elf = parse_elf(read)
         version = None if elf is None else elf.value(f"__crc_{PEER_MEMORY_SYMBOL}".encode())
         assert version is None or 0 <= version < 1 << 32
 

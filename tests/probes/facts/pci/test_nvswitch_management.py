@@ -9,8 +9,7 @@ import pytest
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import probe_node
 from probes.facts.pci import functions as pci
-from probes.facts.pci.functions import PciFacts, PciKind
-from probes.facts.pci.nvswitch_management import with_management
+from probes.facts.pci.functions import PciFacts, PciKind, with_management
 from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts, for_functions
 from probes.host.protocol import READ_LIMIT_BYTES

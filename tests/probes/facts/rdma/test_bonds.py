@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Unknown
 from probes.facts.rdma import devices
-from probes.facts.rdma.bonds import parse_members, read_bond
-from probes.facts.rdma.devices import RdmaPort
+from probes.facts.rdma.devices import RdmaPort, parse_members, read_bond
 from probes.host.machine.local import LocalHost
 from tests.support.doctor import examination_of
 from tests.support.trees import add_rdma_device, write

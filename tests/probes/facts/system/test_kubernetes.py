@@ -14,13 +14,15 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.kubernetes import (
     ContainerMessage,
+    ContainerState,
     KubernetesFacts,
+    kept_fields,
     message_of,
+    objects,
     parse_failure,
     parse_log,
     probe,
 )
-from probes.facts.system.kubernetes_objects import ContainerState, kept_fields, objects
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import CommandOutput
 from tests.support.trees import write

@@ -6,8 +6,7 @@ from typing import Any
 from probes.base.unknown import Maybe
 from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.rdma.nic_driver import NicDriver, NicStack
-from probes.facts.system.kubernetes import KubernetesFacts
-from probes.facts.system.kubernetes_objects import GpuOperator, NetworkOperator
+from probes.facts.system.kubernetes import GpuOperator, KubernetesFacts, NetworkOperator
 from probes.facts.system.packages import Distribution, Family
 from probes.setup.situation import Situation
 from tests.support.parsed_manifests import ABSENT, changed

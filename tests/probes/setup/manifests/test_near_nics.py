@@ -13,7 +13,6 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.pci.functions import PciFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.setup.manifests.daemonset import HOST
 from probes.setup.situation import Situation
 from probes.snapshot.verdict import assess
 from probes.topology.paths import build
@@ -32,6 +31,7 @@ from tests.support.parsed_manifests import (
 )
 
 HGX = "hgx-h100"
+HOST = ("--host", "host", "--over", "chroot /{host}")  # / of the node is at /host in the container
 UNREAD = Unknown(Reason.TIMED_OUT, "test")
 
 

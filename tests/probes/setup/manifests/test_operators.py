@@ -12,8 +12,7 @@ from probes.facts.gpu.driver_package import DriverOrigin, DriverPackage
 from probes.facts.gpudirect import GdrPath
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.nic_driver import NicStack
-from probes.facts.system.kubernetes import DriverContainerFacts
-from probes.facts.system.kubernetes_objects import NetworkOperator
+from probes.facts.system.kubernetes import DriverContainerFacts, NetworkOperator
 from probes.setup.manifests.manifest_text import Refused, driver_owner, make_request
 from probes.setup.situation import Situation
 from tests.probes.setup.manifests.clusters import (

@@ -10,7 +10,7 @@ from probes.facts.jobs.process_files import MappedLibrary
 from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.diagnosis import Diagnosis, Motion
 from probes.live.hang.ranks import HangWatch
-from probes.live.processes.packets import PairMotion, motions
+from probes.live.silence import PairMotion, motions
 from tests.support.hung_job import diagnosed, rank
 from tests.support.live_samples import ABSENT, a_process, sample_of
 
