@@ -628,7 +628,10 @@ limits = [1, 8]
             "['NCCL_SAMPLE_RAILS']",
         ),
     },
-    others=("probes/nccl/variables/parameters.txt", "tests/probes/nccl/parameters_of_tags.py"),
+    others=(
+        *("probes/nccl/variables/catalogue.py", "probes/nccl/variables/parameters.txt"),
+        "tests/probes/nccl/parameters_of_tags.py",
+    ),
 )
 NODE = Recipe(
     (
