@@ -37,6 +37,7 @@ _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
+_SHOWS_A_FILE = re.compile(r"(?:sudo )?cat [^|<>]{1,300}$")  # what follows is that file
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -168,7 +169,10 @@ class TextReader:
             self._has_printed = False
             self._read += 1
             is_comment = prompt[0] == "# "
-            self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
+            if _SHOWS_A_FILE.match(self._command):
+                self._end_block()
+            else:
+                self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
         elif not self._has_printed and (kind := self._signs.by_command(self._command)) is not None:
             self._has_printed = True
             self._begin_section(kind, line)

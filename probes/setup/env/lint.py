@@ -108,11 +108,19 @@ def worst_status(reports: Sequence[FileReport]) -> int:
 
 
 def lint(
-    text: str, kind: FileKind, examination: Examination, cloud: Maybe[Cloud], nccl: str = ""
+    text: str,
+    kind: FileKind,
+    examination: Examination,
+    cloud: Maybe[Cloud],
+    nccl: str = "",
+    is_excerpt: bool = False,
 ) -> FileReport:
-    """Parse a file and judge every environment in it; `nccl`: as in `recommend`."""
+    """Parse a file and judge every environment in it.
+
+    `nccl`: as in `recommend`; `is_excerpt`: as in `parse_file`.
+    """
     windows = text.count("\r\n")
-    parsed = parse_file(text.replace("\r\n", "\n"), kind)
+    parsed = parse_file(text.replace("\r\n", "\n"), kind, is_excerpt)
     advice = recommend(examination, cloud, nccl)
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
@@ -151,8 +159,8 @@ def judge_text(
     if kind is None:
         return None
     if examination is not None:
-        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl)
-    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl)
+        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl, is_excerpt=True)
+    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl, is_excerpt=True)
     return replace(report, not_compared=_NO_NODE)
 
 
@@ -257,10 +265,21 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
         yield problem("value-unknown", word=words[0], known=known)
+    elif name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and not _excludes_loopback(value[1:]):
+        yield problem("interfaces-with-loopback")
     elif value and variable.default(version) == value:
         yield problem("value-is-default")
+    elif name == "NCCL_CUMEM_ENABLE" and number == 0:
+        yield problem("cumem-off")
     elif variable.for_debugging:
         yield problem("for-debugging")
+
+
+def _excludes_loopback(names: str) -> bool:
+    """Return whether a list has lo, or a prefix of it (src/misc/socket.cc)."""
+    if names.startswith("="):
+        return "lo" in names[1:].split(",")
+    return any("lo".startswith(name) for name in names.split(",") if name)
 
 
 def _of_stack(assignment: Assignment, used: _Software) -> Iterator[Problem]:
