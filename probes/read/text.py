@@ -11,16 +11,15 @@ from probes.base.text import printable
 from probes.messages.catalogue import NO_DIGITS, catalogue, explain
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
-from probes.nccl.log.problems import UNKNOWN, context_of
+from probes.nccl.log.messages import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
-from probes.read.findings import judged
+from probes.read.findings import judged, words_about
 from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
 from probes.read.kernel_modules import without_path
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
-from probes.read.node import words_about
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
 from probes.read.specifications import NAMES, Block, Specifications, shown, statements_of
 from probes.snapshot.examination import Examination
@@ -205,7 +204,7 @@ class TextReader:
 
     def _take_plain(self, line: str, kinds: Collection[str]) -> None:
         """Count a line of these kinds, which says nothing more."""
-        for kind in kinds:
+        for kind in sorted(kinds):
             self._kinds[kind] += 1
         if kinds:
             self._read += 1

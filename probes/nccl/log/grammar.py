@@ -12,7 +12,7 @@ import re
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.nccl.variables.variable import is_newer
+from probes.nccl.variables.catalogue import is_newer
 
 INTEREST = re.compile(
     rb"NCCL(?: (?:INFO (?:Channel \d(?:(?=[\d/]{0,12}( : [^\n]{1,400})\n)|)"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, ParsedFile, parse_conf
 from probes.setup.env.pod_file import parse_pod
 from probes.setup.env.shell_commands import split_commands

@@ -14,8 +14,16 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
 from probes.host.protocol import NoHost
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, newest, similar_name
-from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
+from probes.nccl.variables.catalogue import (
+    Kind,
+    Variable,
+    Version,
+    is_known,
+    newest,
+    parse_version,
+    similar_name,
+    variables,
+)
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
@@ -201,7 +209,7 @@ def _of_group(
             yield from _of_name(assignment, advice.version, name in judged)
             yield from _of_stack(assignment, used)
             if value is not None and name not in judged and (name, value) not in advised:
-                yield from _of_value(CATALOGUE.get(name), value, assignment.line, advice.version)
+                yield from _of_value(variables().get(name), value, assignment.line, advice.version)
             if name in conf and value not in (None, conf[name]):
                 yield problem_at(assignment.line, "overrides-conf", name, value=conf[name])
     yield from _of_pairs(chosen, values)
@@ -229,7 +237,7 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
     """Find names that the library no longer reads, or not yet."""
-    variable = CATALOGUE.get(assignment.name)
+    variable = variables().get(assignment.name)
     if variable is None or not assignment.name.startswith("NCCL_") or is_judged:
         return
     name, line = assignment.name, assignment.line
