@@ -45,6 +45,7 @@ screenshots: $(VENV)/.developing ## the pictures and the recording in screenshot
 	$(BIN)/python -m tests.screenshots
 
 man: $(VENV)/.developing ## the output on the pages of the manual; the man page and the completions in build/share
+	$(BIN)/python -m tests.machines
 	$(BIN)/python -m tests.manual_output
 	$(BIN)/python -m tests.generated_files build/share
 

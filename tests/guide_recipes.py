@@ -596,17 +596,16 @@ def test_sample_the_path_has_a_name() -> None:
 VARIABLE = Recipe(
     (
         Change(
-            "probes/nccl/variables/catalogue.py",
-            """    nccl_variable(
-        "NCCL_SAMPLE_RAILS",
-        "how many rails a sample uses",
-        Kind.NUMBER,
-        defaults=(("2.28", "1"),),
-        limits=(1, 8),
-        since="2.28",
-    ),
+            "probes/nccl/variables/variables.toml",
+            """[NCCL_SAMPLE_RAILS]
+meaning = "how many rails a sample uses"
+kind = "number"
+since = "2.28"
+defaults = { "2.28" = "1" }
+limits = [1, 8]
+
 """,
-            after="VARIABLES: tuple[Variable, ...] = (\n",
+            before="[NCCL_IB_HCA]\n",
         ),
         Change("probes/recording/redaction/words.txt", "NCCL_SAMPLE_RAILS\n", after="[variables]\n"),
         Change(
@@ -620,7 +619,7 @@ VARIABLE = Recipe(
     ),
     ("tests/probes/nccl/test_variables.py",),
     {
-        "probes/nccl/variables/catalogue.py": (
+        "probes/nccl/variables/variables.toml": (
             "tests/probes/nccl/test_variables.py::test_defaults_follow_the_version",
             "NCCL_SAMPLE_RAILS",
         ),
@@ -629,7 +628,10 @@ VARIABLE = Recipe(
             "['NCCL_SAMPLE_RAILS']",
         ),
     },
-    others=("probes/nccl/variables/parameters.txt", "tests/probes/nccl/parameters_of_tags.py"),
+    others=(
+        *("probes/nccl/variables/catalogue.py", "probes/nccl/variables/parameters.txt"),
+        "tests/probes/nccl/parameters_of_tags.py",
+    ),
 )
 NODE = Recipe(
     (

@@ -403,7 +403,7 @@ def test_reading_a_log_does_not_import_textual(tmp_path: Path) -> None:
 def test_a_node_without_jobs_needs_no_reader_of_logs(tmp_path: Path) -> None:
     modules = modules_after(f"from tui.cli import main\nmain(['check', '--root', '{tmp_path}'])")
     assert "probes.nccl.log.facts" in modules
-    assert not modules & {"probes.nccl.log.reader", "probes.nccl.log.collect", "probes.nccl.log.problems"}
+    assert not modules & {"probes.nccl.log.reader", "probes.nccl.log.collect", "probes.nccl.log.messages"}
 
 
 def test_a_node_whose_nics_are_not_below_the_switches_of_its_gpus_needs_no_networkx() -> None:

@@ -18,8 +18,7 @@ from probes.facts.pci.functions import generation, link_gbps
 from probes.facts.system.packages import Distribution, parse_distribution
 from probes.live.ras.targets import RasJob, RasUse, decide
 from probes.nccl.log.grammar import distance_word
-from probes.nccl.variables.catalogue import newest, parameters
-from probes.nccl.variables.variable import NEWEST, parse_version
+from probes.nccl.variables.catalogue import NEWEST, newest, parameters, parse_version
 from probes.plans.packages import _DOCA_PACKAGES, _RELEASES, KNOWN_RELEASES, ofed_steps, open_driver_steps
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import add_rank
@@ -106,7 +105,7 @@ def pcie_of_a_link() -> None:
 
 # A constant whose name says that it is the newest of something, and the test of what is newer.
 _TABLES: dict[str, Callable[[], None]] = {
-    "probes/nccl/variables/variable.py NEWEST": nccl_of_a_node,
+    "probes/nccl/variables/catalogue.py NEWEST": nccl_of_a_node,
     "probes/checks/nccl/engines.py _NEWEST_READ": mooncake_of_a_job,
     "probes/checks/nccl/engines.py _NEWEST_NVSHMEM": nvshmem_of_a_job,
     "probes/checks/system/combinations.py _NEWEST_BRANCH": driver_of_a_grace_node,

@@ -129,6 +129,8 @@ class Meaning:
     versions: str
 
 
+OTHER_CODE = "other"
+"""The row of a table that says what a number means that has no row."""
 _PLACEHOLDER = re.compile(r"(?<!\$)\{(\w+)\}")
 _OPTIONAL = re.compile(r"\[([^\[\]{}]*\{(\w+)\}[^\[\]{}]*)\]")
 _CONDITION = re.compile(r"(<=|>=|<|>|==)(\d[\d.]*)")
@@ -142,7 +144,7 @@ def meaning_of(found: Found, codes: Mapping[str, Mapping[str, Code]], context: C
     code = None
     for name, table in message.codes.items():
         known = code_of(codes[table], values.get(name, ""))
-        code = code or known
+        code = code or known or codes[table].get(OTHER_CODE)
         values[f"{name}_name"] = values.get(name, "") if known is None else known.name
         if known is not None:
             values[name] = known.number

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -258,14 +259,20 @@ class _Parser:
             return
         if self._head(line) or self._row(line) or self._titled(line) or self._detail(line):
             return
-        if len(self._report.other) < MAX_ITEMS:
-            other = (*self._report.other, printable(line.strip(), _MAX_LINE))
-            self._report = replace(self._report, other=other)
+        self._append("other", printable(line.strip(), _MAX_LINE))
+
+    def _append(self, name: str, item: object) -> None:
+        """Add an item to a list of the report."""
+        if len(items := getattr(self._report, name)) < MAX_ITEMS:
+            self._set(name, (*items, item))
+
+    def _set(self, name: str, value: Any) -> None:
+        self._report = replace(self._report, **{name: value})
 
     def _head(self, line: str) -> bool:
         if match := _VERSION.match(line):
-            nccl, cuda = printable(match["nccl"], 40), printable(match["cuda"], 20)
-            self._report = replace(self._report, nccl=nccl, cuda=cuda)
+            self._set("nccl", printable(match["nccl"], 40))
+            self._set("cuda", printable(match["cuda"], 20))
         elif line.startswith("CUDA runtime version"):
             pass
         elif line.strip() in ("Job summary", "Errors", "Warnings"):
@@ -276,7 +283,7 @@ class _Parser:
             self._section = "Communicators"
             self._sections.add(self._section)
             if match["seconds"]:
-                self._report = replace(self._report, collected_seconds=float(match["seconds"]))
+                self._set("collected_seconds", float(match["seconds"]))
         else:
             return False
         return True
@@ -305,9 +312,7 @@ class _Parser:
         number, comms, nodes, size, ranks = map(int, match.group("number", "comms", "nodes", "size", "ranks"))
         errors = tuple(word for word in match["errors"].split(",") if word and word != "OK")
         about = (match["per_node"], size, ranks, match["status"], errors)
-        group = CommunicatorGroup(number, comms, nodes, *about)
-        if len(self._report.groups) < MAX_ITEMS:
-            self._report = replace(self._report, groups=(*self._report.groups, group))
+        self._append("groups", CommunicatorGroup(number, comms, nodes, *about))
 
     def _titled(self, line: str) -> bool:
         if self._section not in ("Errors", "Warnings"):
@@ -330,20 +335,14 @@ class _Parser:
         if self._part is not None:
             return self._of_communicator(self._part, line)
         if match := _PROCESS.fullmatch(line):
-            process = process_of(match)
-            if self._heading == "DEAD" and len(self._report.dead) < MAX_ITEMS:
-                self._report = replace(self._report, dead=(*self._report.dead, process))
-            elif self._heading == "INCOMPLETE" and len(self._report.missing) < MAX_ITEMS:
-                self._report = replace(self._report, missing=(*self._report.missing, process))
-        elif match := _MISSING.fullmatch(line):
-            self._report = replace(self._report, missing_count=int(match["count"]))
-        elif match := _DEAD.fullmatch(line):
-            self._report = replace(self._report, dead_count=int(match["count"]))
-        elif match := _TIMEOUTS.fullmatch(line):
-            self._report = replace(self._report, timeouts=int(match["count"]))
-        else:
-            return False
-        return True
+            if name := {"DEAD": "dead", "INCOMPLETE": "missing"}.get(self._heading):
+                self._append(name, process_of(match))
+            return True
+        for pattern, name in ((_MISSING, "missing_count"), (_DEAD, "dead_count"), (_TIMEOUTS, "timeouts")):
+            if match := pattern.fullmatch(line):
+                self._set(name, int(match["count"]))
+                return True
+        return False
 
     def _of_communicator(self, part: _Part, line: str) -> bool:
         communicator = part.communicator

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
-from probes.messages.message import Weight
 from probes.nccl.flight_recorder.dump import MOST_BYTES, Dump, parse_dump, rank_in_name
-from probes.nccl.flight_recorder.verdict import Cause, WaitingGroup, ranks_text, verdict_of
+from probes.nccl.flight_recorder.verdict import WaitingGroup, ranks_text, verdict_of
 from probes.nccl.log.facts import Place
-from probes.read.findings import judged_node
+from probes.read.findings import judged_node, statement
 from probes.read.reading import Parsed, Statement
 from probes.recording.archive import read_archive
 from probes.recording.format import RecordingError
@@ -117,31 +116,9 @@ def _hang(dumps: list[Dump]) -> Parsed:
     return Parsed(len(dumps), statements, shows=f"{shows}.")
 
 
-_CAUSES = {
-    Cause.NOT_ARRIVED: (
-        "The others wait for these ranks, which are stopped, slow, or at another place of the program.",
-        "Look at the stacks of these ranks (py-spy dump --pid PID) and at their logs.",
-    ),
-    Cause.MISMATCH: (
-        "The program calls collectives in another order, or with other sizes, on these ranks.",
-        "Compare the operations in the program: conditions that differ by rank are the usual reason.",
-    ),
-    Cause.ALL_ARRIVED: (
-        "All ranks have called it, so the network or a GPU does not finish it.",
-        "Read NCCL's log and the kernel log of these ranks, and run gdrtop check on their nodes.",
-    ),
-    Cause.NO_DUMP: (
-        "The ranks without a dump are missing or could not write one.",
-        "Read the dumps of all ranks: gdrtop read nccl_trace_rank_*.",
-    ),
-}
-
-
 def _waiting(group: WaitingGroup, file: str) -> Statement:
-    cause, fix = _CAUSES[group.cause]
     title = group.sentence[0].upper() + group.sentence[1:]
-    name = f"collective-waits-{group.cause.value}"
-    return Statement(name, "PyTorch", Weight.WARNING, title, cause, fix, place=Place(file, 1))
+    return statement(f"collective-waits-{group.cause.value}", Place(file, 1), title=title)
 
 
 def _recording(document: Document) -> Parsed:

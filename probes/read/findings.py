@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Severity
 from probes.base.plan import Plan
-from probes.base.unknown import Maybe, Unknown
+from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
+from probes.facts.gpu.generations import is_model
+from probes.facts.pci.functions import PciKind
+from probes.facts.pci.nic_families import EFA, SLINGSHOT
+from probes.facts.system.platform import in_container, is_guest
 from probes.host.nvml import NvmlFacts, NvmlGpu
-from probes.messages.message import Weight
+from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
 from probes.queries.finding import Finding
 from probes.read.pasted_host import PLACEHOLDER, PastedHost
@@ -86,21 +91,51 @@ def _of_finding(finding: Finding) -> Statement:
     )
 
 
-def as_check(
+def statement(
     name: str,
-    cause: str,
-    place: Place,
+    place: Place | None,
     *,
-    fix: Plan | None = None,
     weight: Weight | None = None,
-    with_impact: bool = True,
+    proves: Proof | None = None,
+    cause: str = "",
+    fix: str = "",
+    text: str = "",
+    count: int = 1,
+    **words: object,
 ) -> Statement:
-    """Return what this check says of a node, where a table shows the fault and not the facts behind it."""
-    check = _CHECKS[name]
-    weight = weight or _WEIGHTS[check.severity.value]
-    cause = f"{cause} {check.impact}".strip() if with_impact else cause
-    fix_of_it = "" if fix is None else fix_text(fix)
-    return Statement(name, "node", weight, check.title, cause, fix_of_it, place=place, source=check.reference)
+    """Return a row of statements.toml, with these words in its texts, as what a text says.
+
+    Of a check, where a text shows the fault and not the facts behind it, the check itself gives the most.
+    """
+    row = _rows().get(name, {})
+    title, cause, fix = (
+        given or row.get(key, "").format(**words)
+        for key, given in (("title", ""), ("cause", cause), ("fix", fix))
+    )
+    program, source = row.get("program", "node"), row.get("source", "")
+    check = _CHECKS.get(row.get("id", name))
+    if check is not None and not title:
+        title, source = check.title, check.reference
+        weight = weight or _WEIGHTS[check.severity.value]
+        cause = cause if row.get("is_without_impact") else f"{cause} {check.impact}".strip()
+    return Statement(
+        row.get("id", name),
+        program,
+        weight or Weight(row["weight"]),
+        title,
+        cause,
+        fix,
+        proves or Proof(row.get("proves", "")),
+        text,
+        place,
+        count,
+        source,
+    )
+
+
+@cache
+def _rows() -> dict[str, Any]:
+    return read_toml(__package__, "statements.toml")
 
 
 def fix_text(plan: Plan) -> str:
@@ -110,3 +145,33 @@ def fix_text(plan: Plan) -> str:
         for step in plan.steps
     )
     return f"{plan.title}: {'; '.join(step.rstrip('.') for step in steps)}."
+
+
+# What is known of the node on which a text was written.
+
+_LAYERS = {"InfiniBand": "infiniband", "Ethernet": "roce"}
+
+
+def words_about(examination: Examination) -> frozenset[str]:
+    """Return the words of the catalogue (NODE_WORDS) that are true of a node."""
+    return frozenset(_words(examination))
+
+
+def _words(examination: Examination) -> Iterator[str]:
+    node = examination.node
+    for device in node.rdma_devices:
+        for port in device.ports:
+            yield from filter(None, (_LAYERS.get(known(port.link_layer, "")),))
+    functions = () if isinstance(node.pci, Unknown) else node.pci.functions.values()
+    drivers = {known(function.driver, "") for function in functions}
+    yield from (
+        word for word, family in (("efa", EFA), ("slingshot", SLINGSHOT)) if drivers & set(family.pci_drivers)
+    )
+    if any(function.kind is PciKind.NVSWITCH for function in functions):
+        yield "nvswitch"
+    if not isinstance(node.gpus, Unknown) and any(is_model(gpu.name, "GB10") for gpu in node.gpus.gpus):
+        yield "gb10"
+    if is_guest(node.platform) is True:
+        yield "vm"
+    if in_container(node.platform):
+        yield "container"

@@ -14,7 +14,7 @@ from probes.checks.path import gdr_path
 from probes.facts.kernel.log import DMESG, LogKind, recognize, started_driver
 from probes.host.protocol import CommandOutput
 from probes.nccl.log.facts import Place
-from probes.read.pci_address import gpu_answers
+from probes.read.pasted_host import gpu_answers
 from probes.read.reading import Parsed
 
 _MOST_LINES = 20_000

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from probes.base.frozen import frozen
-from probes.base.plan import user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.driver_package import CLOSED_LICENSE
@@ -20,10 +18,10 @@ from probes.facts.kernel.depmod import origin_of
 from probes.facts.kernel.module_files import ModuleFile, parse_modinfo
 from probes.facts.kernel.modules import EFA_PEERMEM, LADDER, PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
-from probes.messages.message import Proof, Weight
+from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.plans.peermem import OLDER
-from probes.read.findings import as_check
+from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
 
 _OF_INTEREST = (
@@ -41,10 +39,6 @@ _ELLIPSIS = re.compile(r"\s*[\[(<]*(?:\.{2,}|…|snip\b)")
 _PROPRIETARY, _NO_PEERMEM = "the proprietary modules are loaded", "no peer-memory module is loaded"
 _PEERMEMS = frozenset((PEERMEM, OLDER, EFA_PEERMEM))
 _WHOLE_LIST = 25  # rows; fewer may be a part of a list
-_LOAD = user_plan(
-    "Load nvidia_peermem if this node needs it",
-    "modprobe nvidia-peermem; at boot, write nvidia-peermem to a file in /etc/modules-load.d",
-)
 
 
 @frozen
@@ -62,7 +56,7 @@ def read_loaded(section: Section) -> Parsed:
     has_header = False
     read = 0
     for number, line in enumerate(section.lines):
-        place = Place(section.place.file, section.place.line + number)
+        place = section.at(number)
         if _HEADER.match(line):
             has_header = True
         elif match := _ROW.match(line):
@@ -115,36 +109,22 @@ def _shows(modules: Mapping[str, _Module], absent: tuple[str, ...]) -> str:
 
 def _faults(modules: Mapping[str, _Module], absent: tuple[str, ...], place: Place) -> Iterator[Statement]:
     if "nouveau" in modules and "nvidia" not in modules:
-        cause = "nouveau is loaded. The NVIDIA driver cannot bind to a GPU that nouveau uses."
-        yield as_check("gpu-without-driver-nouveau", cause, modules["nouveau"].place, weight=Weight.WARNING)
+        place_of_nouveau = modules["nouveau"].place
+        yield statement("gpu-without-driver-nouveau", place_of_nouveau, weight=Weight.WARNING)
     if OLDER in modules and PEERMEM in modules:
-        cause = "Both are loaded. Only one of them can register GPU memory."
-        yield as_check("nv-peer-mem-conflict-twice", cause, modules[OLDER].place)
+        yield statement("nv-peer-mem-conflict-twice", modules[OLDER].place)
     elif OLDER in modules and PEERMEM in absent:
-        yield as_check(
-            "nv-peer-mem-conflict",
-            "It does the same job, and nvidia_peermem cannot be loaded beside it.",
-            modules[OLDER].place,
-            weight=Weight.NOTE,
-        )
+        yield statement("nv-peer-mem-conflict", modules[OLDER].place, weight=Weight.NOTE)
     if "nvidia" in modules and PEERMEM in absent and OLDER not in modules:
-        cause = (
-            "Needed only where DMA-BUF does not work: with the proprietary driver modules, a kernel before"
-            " 5.12, or software without DMA-BUF."
-        )
-        yield as_check("peermem-not-loaded", cause, place, fix=_LOAD, weight=Weight.NOTE)
+        yield statement("peermem-not-loaded", place, weight=Weight.NOTE)
     for user, needed, name in (
         ("nvidia", "nvidia_uvm", "nvidia-uvm-not-loaded"),
         (*CONNECTX.modules, "mlx5-ib-not-loaded"),
         ("ib_core", "ib_uverbs", "ib-uverbs-not-loaded"),
     ):
         if user in modules and needed in absent:
-            yield as_check(
-                name,
-                f"{user} is loaded and {needed} is not, unless it is built into the kernel.",
-                modules[user].place,
-                weight=Weight.WARNING,
-            )
+            where = modules[user].place
+            yield statement(name, where, weight=Weight.WARNING, user=user, needed=needed)
 
 
 # modinfo.
@@ -183,21 +163,20 @@ def _faults_of(file: ModuleFile, place: Place, has_depends: bool) -> Iterator[St
     if match is not None and built_for and built_for != match[1]:
         # Red Hat links modules of one kernel into the directories of compatible ones.
         weight = Weight.NOTE if match[2].startswith("weak-updates/") else None
-        cause = f"{file.name} is built for {built_for} and stands in the directory of {match[1]}."
-        yield as_check("module-wrong-vermagic", cause, place, weight=weight)
+        yield statement(
+            "module-wrong-vermagic",
+            place,
+            weight=weight,
+            module=file.name,
+            kernel=built_for,
+            directory=match[1],
+        )
     if file.name == PEERMEM and has_depends and not IB_EXPORTERS.intersection(file.depends):
         depends = ", ".join(file.depends) or "nothing"
-        cause = f"It depends on {depends} and not on ib_core, so modprobe fails with “Invalid argument”."
-        yield as_check("peermem-built-without-symbols", cause, place, fix=_REBUILD)
+        yield statement("peermem-built-without-symbols", place, depends=depends)
 
 
 _ORIGINS = {"kernel": "of the distribution's kernel", "DKMS": "by DKMS", "OFED": "of OFED"}
-_REBUILD = user_plan(
-    "Build nvidia-peermem against OFED, or use DMA-BUF",
-    "Install DOCA-OFED or MLNX_OFED first, then build the driver's modules again",
-    "With the open kernel modules, DMA-BUF works without nvidia_peermem",
-)
-
 
 # /proc/driver/nvidia/version.
 
@@ -212,8 +191,7 @@ def read_driver(section: Section) -> Parsed:
     shows = f"NVIDIA driver {version}, {'open' if is_open else 'proprietary'} kernel modules."
     if is_open:
         return Parsed(1, shows=shows)
-    cause = "GPUDirect RDMA then needs nvidia_peermem. Only the open kernel modules export DMA-BUFs."
-    note = as_check("dmabuf-needs-open-module", cause, section.place, weight=Weight.NOTE, with_impact=False)
+    note = statement("dmabuf-needs-open-module", section.place, weight=Weight.NOTE)
     return Parsed(1, (note,), shows=shows, facts={_PROPRIETARY: section.place})
 
 
@@ -222,14 +200,4 @@ def without_path(tables: Iterable[Parsed]) -> Statement | None:
     facts = {name: place for parsed in tables for name, place in parsed.facts.items()}
     if not {_PROPRIETARY, _NO_PEERMEM} <= facts.keys():
         return None
-    cause = (
-        "The proprietary kernel modules export no DMA-BUFs, and no module for peer memory is loaded. NICs"
-        " cannot"
-        " register GPU memory."
-    )
-    fix = user_plan(
-        "Give NICs a path to GPU memory",
-        "modprobe nvidia-peermem, and load it at boot: write nvidia-peermem to a file in /etc/modules-load.d",
-        "Or install the open kernel modules, with which DMA-BUF works",
-    )
-    return replace(as_check("no-gdr-path", cause, facts[_NO_PEERMEM], fix=fix), proves=Proof.NO_GDR)
+    return statement("no-gdr-path", facts[_NO_PEERMEM])

@@ -12,19 +12,14 @@ from collections.abc import Callable
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
 from probes.read import (
-    counters,
-    gpu_copies,
+    benchmarks,
     kernel_modules,
-    nccl_tests,
     nvidia_smi,
-    nvlink_fabric,
     pci_functions,
-    perftest,
     ports,
     rdma_tools,
     system_settings,
-    topology_matrix,
-    topology_xml,
+    topology,
 )
 from probes.read.reading import Parsed, Section
 
@@ -47,7 +42,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibstatus", r"\s*Infiniband device '", ports.read_ibstatus),
     Kind("ibv_devinfo", r"\s*hca_id:\s", ports.read_devinfo),
     Kind("rdma resource", rdma_tools.RESOURCES_SIGN, rdma_tools.read_resources, is_sure=False),
-    Kind("rdma statistic", counters.STATISTIC_SIGN, counters.read_statistic, is_sure=False),
+    Kind("rdma statistic", rdma_tools.STATISTIC_SIGN, rdma_tools.read_statistic, is_sure=False),
     Kind("rdma link", r"\s*(?:link |\d+/\d+: )[\w.-]+/\d+:? .*\bstate [A-Z]", ports.read_rdma_link),
     Kind("show_gids", r"\s*DEV\s+PORT\s+INDEX\s+GID", ports.read_gids),
     Kind(
@@ -55,9 +50,9 @@ KINDS: tuple[Kind, ...] = (
         r"(?=.*==> )\s*(?:[0-9a-f]{4}:\S+ )?[\w.-]+ (?:\(.*\) )?.{0,200}port +\d+ +(?:\(\w+\)\s*)?==> ",
         ports.read_netdevs,
     ),
-    Kind("nvidia-smi topo", topology_matrix.SIGN, topology_matrix.read_matrix),
-    Kind("NCCL topology XML", topology_xml.SYSTEM_SIGN, topology_xml.read_system, is_document=True),
-    Kind("NCCL graph XML", topology_xml.GRAPHS_SIGN, topology_xml.read_graphs, is_document=True),
+    Kind("nvidia-smi topo", topology.MATRIX_SIGN, topology.read_matrix),
+    Kind("NCCL topology XML", topology.SYSTEM_SIGN, topology.read_system, is_document=True),
+    Kind("NCCL graph XML", topology.GRAPHS_SIGN, topology.read_graphs, is_document=True),
     Kind("nvidia-smi", nvidia_smi.TABLE_SIGN, nvidia_smi.read_table),
     Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query, is_document=True),
     Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml, is_document=True),
@@ -66,10 +61,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
     Kind("modinfo", kernel_modules.INFO_SIGN, kernel_modules.read_info),
-    Kind("perftest", perftest.SIGN, perftest.read_perftest),
-    Kind("nccl-tests", nccl_tests.SIGN, nccl_tests.read_nccl_tests),
-    Kind("nvbandwidth", gpu_copies.NVBANDWIDTH_SIGN, gpu_copies.read_nvbandwidth),
-    Kind("gdrcopy", gpu_copies.GDRCOPY_SIGN, gpu_copies.read_gdrcopy),
+    Kind("perftest", benchmarks.PERFTEST_SIGN, benchmarks.read_perftest),
+    Kind("nccl-tests", benchmarks.NCCL_TESTS_SIGN, benchmarks.read_nccl_tests),
+    Kind("nvbandwidth", benchmarks.NVBANDWIDTH_SIGN, benchmarks.read_nvbandwidth),
+    Kind("gdrcopy", benchmarks.GDRCOPY_SIGN, benchmarks.read_gdrcopy),
     Kind(
         "limits",
         system_settings.LIMITS_SIGN,
@@ -81,11 +76,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("ibv_devices", rdma_tools.DEVICES_SIGN, rdma_tools.read_devices, is_sure=False),
     Kind("ethtool", rdma_tools.SETTINGS_SIGN, rdma_tools.read_settings, is_sure=False),
     Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
-    Kind("ethtool -S", counters.ETHTOOL_SIGN, counters.read_ethtool, is_sure=False),
-    Kind("perfquery", counters.PERFQUERY_SIGN, counters.read_perfquery, is_sure=False),
+    Kind("ethtool -S", rdma_tools.ETHTOOL_SIGN, rdma_tools.read_ethtool, is_sure=False),
+    Kind("perfquery", rdma_tools.PERFQUERY_SIGN, rdma_tools.read_perfquery, is_sure=False),
     Kind("driver version", kernel_modules.DRIVER_SIGN, kernel_modules.read_driver, is_document=True),
-    Kind("Fabric Manager log", nvlink_fabric.LOG_SIGN, nvlink_fabric.read_log),
-    Kind("nvidia-imex-ctl", nvlink_fabric.DOMAIN_SIGN, nvlink_fabric.read_domain, is_sure=False),
+    Kind("Fabric Manager log", nvidia_smi.FABRIC_LOG_SIGN, nvidia_smi.read_log),
+    Kind("nvidia-imex-ctl", nvidia_smi.DOMAIN_SIGN, nvidia_smi.read_domain, is_sure=False),
 )
 """In the order in which their signs are tried. Where two answer the same question, the later one counts."""
 

@@ -1,4 +1,4 @@
-"""What nvidia-smi prints: its table, -q, -q -x, nvlink -s and -e, -L.
+"""What nvidia-smi prints (its table, -q, -q -x, nvlink -s and -e, -L), and logs of Fabric Manager and IMEX.
 
 GPUs become NVML's facts below PCI functions, so that the checks of GPUs judge them. nvidia-smi's source is
 closed: names and values are those of outputs of drivers 535 to 595.
@@ -12,15 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from probes.base.plan import user_plan
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import UNFINISHED
 from probes.host.nvml import FABRIC_STATES, LOST, NvmlFacts, NvmlGpu, bdf_of
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
-from probes.read.pci_address import gpu_answers
+from probes.read.findings import statement
+from probes.read.pasted_host import gpu_answers
 from probes.read.reading import Parsed, Section, Statement
 
 QUERY_SIGN = r"={5,}NVSMI LOG={5,}|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\s*$"
@@ -77,23 +76,19 @@ def read_query(section: Section) -> Parsed:
         text = line.strip()
         if match := _HEAD.match(text):
             if len(blocks) < _MOST_GPUS:
-                blocks.append(_Block(match[1], _line(section, number)))
+                blocks.append(_Block(match[1], section.at(number)))
             above = []
-        elif match := _PAIR.match(text) if text else None:
+        elif (match := _PAIR.match(text)) or (0 < len(text) < 60 and text[0].isalpha()):
             indent = len(line) - len(line.lstrip())
             while above and above[-1][0] >= indent:
                 above.pop()
-            path = "/".join((*(name for _, name in above), _name(match[1])))
-            values = blocks[-1].values if blocks else head
-            values.setdefault(path, printable((match[2] or "").strip(), 200))
+            name = _name(match[1] if match else text)
+            if match:
+                values = blocks[-1].values if blocks else head
+                path = "/".join((*(outer for _, outer in above), name))
+                values.setdefault(path, printable((match[2] or "").strip(), 200))
             if len(above) < 6:
-                above.append((indent, _name(match[1])))
-        elif text and len(text) < 60 and text[0].isalpha():
-            indent = len(line) - len(line.lstrip())
-            while above and above[-1][0] >= indent:
-                above.pop()
-            if len(above) < 6:
-                above.append((indent, _name(text)))
+                above.append((indent, name))
         elif not text.startswith("="):
             continue
         read += 1
@@ -115,7 +110,7 @@ def read_xml(section: Section) -> Parsed:
         if tag == "gpu" and bus_id:
             above = []
             if len(blocks) < _MOST_GPUS:
-                blocks.append(_Block(bus_id, _line(section, number)))
+                blocks.append(_Block(bus_id, section.at(number)))
         elif is_end:
             if tag in above:
                 del above[above.index(tag) :]
@@ -131,10 +126,6 @@ def read_xml(section: Section) -> Parsed:
 
 def _name(words: str) -> str:
     return printable(words.strip(), 60).casefold().replace(" ", "_")
-
-
-def _line(section: Section, number: int) -> Place:
-    return Place(section.place.file, section.place.line + number)
 
 
 def _parsed(head: Mapping[str, str], blocks: list[_Block], read: int, section: Section) -> Parsed:
@@ -242,45 +233,21 @@ def _faults(gpu: str, block: _Block) -> Iterator[Statement]:
     if not action and block.get("gpu_reset_status/reset_required").casefold() == "yes":
         action = "Reset"
     if action.casefold() not in _NONE:
-        yield Statement(
-            "gpu-recovery-needed",
-            "nvidia-smi",
-            Weight.CRITICAL,
-            f"{gpu} needs recovery ({action})",
-            "The driver asks for it after an error from which the GPU cannot recover by itself. The kernel"
-            " log says which (Xid).",
-            "Drain the node, then reset the GPU (nvidia-smi --gpu-reset) or reboot, as the action says.",
-            place=block.place,
-        )
+        yield statement("gpu-recovery-needed", block.place, gpu=gpu, action=action)
     if block.get("remapped_rows/remapping_failure_occurred", "remapped_rows/remapped_row_failure") == "Yes":
-        yield _memory(
-            block,
-            Weight.CRITICAL,
-            f"{gpu} has memory that cannot be repaired (row remapping failed)",
-            "Replace the GPU.",
-        )
+        yield statement("gpu-memory-unrepairable", block.place, gpu=gpu)
     elif block.get("remapped_rows/pending", "remapped_rows/remapped_row_pending") == "Yes" or "Yes" in (
         block.get("retired_pages/pending_page_blacklist"),
         block.get("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
     ):
-        yield _memory(
-            block,
-            Weight.WARNING,
-            f"{gpu} has memory errors whose repair waits for a reset",
-            "Drain the node and reset the GPU (nvidia-smi --gpu-reset) or reboot.",
-        )
+        yield statement("gpu-memory-repair-pending", block.place, gpu=gpu)
     errors = [
         name.rpartition("/")[2].replace("_", " ")
         for name, value in block.values.items()
         if name.startswith("ecc_errors/volatile/") and "uncorrectable" in name and value.strip("0").isdigit()
     ]
     if errors:
-        yield _memory(
-            block,
-            Weight.WARNING,
-            f"{gpu} had uncorrectable memory errors since the driver started ({join_limited(errors)})",
-            "See Xid 48, 63, 64 and 94 in the kernel log. Reset the GPU, and replace it if they return.",
-        )
+        yield statement("gpu-memory-errors", block.place, gpu=gpu, errors=join_limited(errors))
 
 
 def _of_all(blocks: list[_Block]) -> Iterator[Statement]:
@@ -305,11 +272,11 @@ def _of_all(blocks: list[_Block]) -> Iterator[Statement]:
             state = block.get("fabric/state")
             unregistered[gpu] = state if state != "Completed" else block.get("fabric/status")
     for name, texts in found.items():
-        yield as_check(name, f"{join_limited(texts)}.", blocks[0].place, fix=_FIXES.get(name))
+        yield statement(name, blocks[0].place, cause=f"{join_limited(texts)}.")
     if unregistered:
         states = join_limited(f"“{state}”" for state in unregistered.values())
         cause = f"{join_limited(unregistered)}: the state of the registration is {states}."
-        yield as_check("gpu-fabric-not-registered", cause, blocks[0].place, fix=_REGISTER)
+        yield statement("gpu-fabric-not-registered", blocks[0].place, cause=cause)
 
 
 _WIDTHS = (
@@ -320,21 +287,6 @@ _GENERATIONS = (
     ("pcie_generation/host_max", "pcie_gen/max_host_link_gen"),
     ("pcie_generation/max", "pcie_gen/max_link_gen"),
     ("pcie_generation/device_max", "pcie_gen/max_device_link_gen"),
-)
-_FIXES = {
-    "persistence-off": user_plan(
-        "Keep idle GPUs initialized",
-        "Start nvidia-persistenced at boot (systemctl enable --now nvidia-persistenced), if it does not run",
-    ),
-    "pcie-link-degraded-width": user_plan(
-        "Restore the lanes", "Reseat the GPU, its riser and cables, and check the slot's lanes in the BIOS"
-    ),
-}
-_REGISTER = user_plan(
-    "Find out what keeps the GPUs from registering",
-    "On a node with NVSwitches, check that Fabric Manager runs in the driver's version, and read"
-    " /var/log/fabricmanager.log",
-    "In a rack or a virtual machine, contact whoever runs its NVLink switches",
 )
 
 
@@ -348,11 +300,6 @@ def _numbers(block: _Block, ends: Iterable[tuple[str, str]]) -> tuple[int, ...]:
             return ()
         numbers.append(int(match[0]))
     return tuple(numbers)
-
-
-def _memory(block: _Block, weight: Weight, title: str, fix: str) -> Statement:
-    cause = "GPU memory had errors. A job that used this memory has failed or was ended."
-    return Statement("gpu-memory-errors", "nvidia-smi", weight, title, cause, fix, place=block.place)
 
 
 # The table.
@@ -386,7 +333,7 @@ def read_table(section: Section) -> Parsed:
         elif (match := _ROW.match(line)) and len(blocks) < _MOST_GPUS:
             values = {"product_name": match[2], "mig_mode/current": ""}
             values["persistence_mode"] = {"On": "Enabled", "Off": "Disabled"}.get(match[3] or "", "")
-            blocks.append(_Block(match[4], _line(section, number), values))
+            blocks.append(_Block(match[4], section.at(number), values))
             if re.fullmatch(r"[1-9]\d{0,8}", match[5]):
                 values["ecc_errors/volatile/uncorrectable"] = match[5]
         elif blocks and (match := _USAGE.match(line)):
@@ -396,18 +343,10 @@ def read_table(section: Section) -> Parsed:
         if blocks and "ERR!" in line and line.startswith("|"):
             errors.add(blocks[-1].bus_id)
     parsed = _parsed({"driver_version": driver, "cuda_version": cuda}, blocks, read, section)
-    broken = [(f"GPU{index}", block) for index, block in enumerate(blocks) if block.bus_id in errors]
     statements = (
-        Statement(
-            "gpu-values-unreadable",
-            "nvidia-smi",
-            Weight.WARNING,
-            f"nvidia-smi cannot read values of {gpu} (ERR!)",
-            "The GPU or its firmware no longer responds. The kernel log says why (Xid).",
-            "Search the kernel log for NVRM and Xid. Drain the node and reset the GPU or reboot.",
-            place=block.place,
-        )
-        for gpu, block in broken
+        statement("gpu-values-unreadable", block.place, gpu=f"GPU{index}")
+        for index, block in enumerate(blocks)
+        if block.bus_id in errors
     )
     return replace(parsed, statements=(*parsed.statements, *statements))
 
@@ -417,7 +356,6 @@ def read_table(section: Section) -> Parsed:
 _GPU = re.compile(r"GPU (\d{1,3}): (.{1,100}?) \(UUID: ")
 _LINK = re.compile(r"\s*Link (\d{1,2}): (?:(<inactive>)|([\d.]{1,9}) GB/s|(\w[\w ]{1,40}): (\d{1,12}))")
 _ALL_INACTIVE = re.compile(r"\s*NVML: Unable to retrieve NVLink information as all links are inactive")
-_LOST_LINKS = re.compile(r"\s*Unable to determine the device handle|.{0,40}GPU is lost")
 
 
 @dataclass
@@ -439,7 +377,7 @@ def read_links(section: Section) -> Parsed:
     read = 0
     for number, line in enumerate(section.lines):
         if match := _GPU.match(line):
-            gpu = gpus.setdefault(match[1], _Links(match[2], _line(section, number)))
+            gpu = gpus.setdefault(match[1], _Links(match[2], section.at(number)))
         elif gpu is not None and (match := _LINK.match(line)):
             link = int(match[1])
             gpu.are_shown = gpu.are_shown or match[4] is None
@@ -456,10 +394,8 @@ def read_links(section: Section) -> Parsed:
         read += 1
     shown = {number: links for number, links in gpus.items() if links.are_shown}
     statements = [*_link_faults(shown), *_link_errors(gpus)]
-    names = Counter(links.name for links in gpus.values())
-    shows = _shows(names, "", "")
-    counts = sorted({len(links.active) for links in shown.values()})
-    if shown:
+    shows = _shows(Counter(links.name for links in gpus.values()), "", "")
+    if counts := sorted({len(links.active) for links in shown.values()}):
         each = counts[0] if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         shows = f"{plural(len(shown), 'GPU')} with {each} active NVLinks{' each' if len(shown) > 1 else ''}."
     return Parsed(read, tuple(statements), shows=shows)
@@ -486,18 +422,61 @@ def _link_faults(gpus: Mapping[str, _Links]) -> Iterator[Statement]:
             " The GPU, its board or a link is faulty; or, between PCIe cards, an NVLink bridge is missing."
         )
         is_card = re.search(r"PCIe|NVL\b", links.name) is not None
-        yield as_check("nvlink-down", cause, links.place, weight=Weight.NOTE if is_card else None)
+        weight = Weight.NOTE if is_card else None
+        yield statement("nvlink-down", links.place, cause=cause, weight=weight)
 
 
 def _link_errors(gpus: Mapping[str, _Links]) -> Iterator[Statement]:
     for number, links in gpus.items():
         if links.errors:
-            yield Statement(
-                "nvlink-errors",
-                "nvidia-smi",
-                Weight.WARNING if any("Recovery" in error for error in links.errors) else Weight.NOTE,
-                f"NVLinks of GPU{number} have counted errors",
-                f"{join_limited(sorted(links.errors))}. The counters began when the driver was loaded.",
-                "Reset the counters (nvidia-smi nvlink -re) and see whether they rise under load.",
-                place=links.place,
-            )
+            errors = join_limited(sorted(links.errors))
+            weight = Weight.WARNING if any("Recovery" in error for error in links.errors) else None
+            yield statement("nvlink-errors", links.place, weight=weight, number=number, errors=errors)
+
+
+# Fabric Manager and IMEX.
+
+FABRIC_LOG_SIGN = r"\[\w{3} [ \d]\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]{4,8}\] \[tid \d"
+DOMAIN_SIGN = r"\s*(?:Connectivity Table Legend:|Domain State:\s*\w+)"
+_LOG_LINE = re.compile(r"\[[^\]]{11,24}\] \[(\w+)\] \[tid \d{1,10}\] (.*)")
+_SERIOUS = ("ERROR", "CRITICAL", "ALERT", "FATAL")
+_MISMATCH = re.compile(r"(?:version|interface).{0,80}(?:mismatch|do(?:es)?n'?t match|does not match)", re.I)
+_STATE = re.compile(r"\s*Domain State:\s*(\w{2,20})")
+
+
+def read_log(section: Section) -> Parsed:
+    """Read fabricmanager.log or nvidia-imex.log; lines without a head belong to the one before."""
+    first: dict[str, tuple[str, Place]] = {}
+    errors = 0
+    for number, line in enumerate(section.lines):
+        match = _LOG_LINE.match(line)
+        if match is None or match[1] not in _SERIOUS:
+            continue
+        errors += 1
+        kind = "version" if _MISMATCH.search(match[2]) else "error"
+        if "non-fatal" in match[2].casefold():
+            kind = "non-fatal"
+        first.setdefault(kind, (printable(match[2], 300), section.at(number)))
+    lines = plural(section.filled, "line")
+    if not first:
+        return Parsed(section.filled, shows=f"{lines} of Fabric Manager or IMEX without an error.")
+    kind = next(kind for kind in ("version", "error", "non-fatal") if kind in first)
+    text, place = first[kind]
+    if kind == "version":
+        said = statement("fabric-manager-down-version", place, cause=text)
+    else:
+        weight = Weight.NOTE if kind == "non-fatal" else None
+        said = statement("fabric-manager-error", place, weight=weight, text=text, count=errors)
+    return Parsed(section.filled, (said,))
+
+
+def read_domain(section: Section) -> Parsed:
+    """Read nvidia-imex-ctl -N."""
+    for number, line in enumerate(section.lines):
+        if match := _STATE.match(line):
+            if match[1] == "UP":
+                return Parsed(section.filled, shows="The IMEX domain is up.")
+            place, text = section.at(number), line.strip()
+            down = statement("imex-domain-not-up", place, text=text, state=match[1])
+            return Parsed(section.filled, (down,))
+    return Parsed(section.filled)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason
+from probes.facts.pci.functions import DEVICES
 from probes.host.protocol import HostBase
 from probes.host.values import RDMA_CLASS
 
@@ -57,3 +58,13 @@ class PastedHost(HostBase):
     def wall_clock(self) -> float:
         """Return the seconds since 1970."""
         return time.time()
+
+
+def gpu_answers(bdf: str, device: str = "") -> dict[tuple[str, ...], Any]:
+    """Return the answers of a host about a GPU with the NVIDIA driver; the bridges above it are not known."""
+    path = f"/sys/devices/pci{PLACEHOLDER}00/{bdf}"
+    event = f"DRIVER=nvidia\nPCI_CLASS=30200\nPCI_ID=10DE:{device}\n"
+    return {
+        ("link", f"{DEVICES}/{bdf}"): f"../../..{path.removeprefix('/sys')}",
+        ("file", f"{path}/uevent"): event.encode(),
+    }

@@ -8,11 +8,11 @@ Source: pciutils lspci.c, ls-caps.c, ls-ecaps.c and ls-tree.c.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from probes.base.plan import instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.facts.kernel.log import SHORT_BDF
 from probes.facts.pci.config_space import (
@@ -28,7 +28,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.system.platform import DMI
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
+from probes.read.findings import statement
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section, Statement
 
@@ -91,6 +91,8 @@ _TYPES = {
     "Root Port": 4,
     "Upstream Port": 5,
     "Downstream Port": 6,
+    "PCI-Express to PCI/PCI-X Bridge": 7,
+    "PCI/PCI-X to PCI-Express Bridge": 8,
     "Root Complex Integrated Endpoint": 9,
     "Root Complex Event Collector": 10,
 }
@@ -101,14 +103,15 @@ _BUSES = re.compile(r"Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subor
 _REGION = re.compile(
     r"Region ([0-5]): Memory at (?:\S{1,20}) \(\d\d-bit, (non-)?prefetchable\).*\[size=(\w{1,10})\]"
 )
-_EXPRESS = re.compile(r"Capabilities: \[\w+\] Express(?: \(v(\d)\))? ([A-Z][\w ]+?)(?: \([\w+-]+\))?(?:,|$)")
+_EXPRESS = re.compile(
+    r"Capabilities: \[\w+\] Express(?: \(v(\d)\))? ([A-Z][\w /-]+?)(?: \([\w+-]+\))?(?:,|$)"
+)
 _PAYLOAD = re.compile(r"MaxPayload (\d{3,4}) bytes, MaxReadReq (\d{3,4}) bytes")
 _LINK = re.compile(r"Lnk(Cap|Sta):.*?Speed (\d{1,3}(?:\.\d)?)GT/s(?: \(\w+\))?, Width x(\d{1,2})")
 _RESIZABLE = re.compile(r"BAR (\d): current size: (\w{1,8}), supported: ([\w ]{1,200})")
 _FLAG = re.compile(r"(\w{1,20})([+-])")
 _DRIVER = re.compile(r"Kernel driver in use: (\S{1,40})")
 _NUMA = re.compile(r"NUMA node: (\d{1,4})")
-_GROUP = re.compile(r"IOMMU group: (\d{1,6})")
 _MOST_FUNCTIONS = 20_000
 
 
@@ -139,7 +142,6 @@ class _Function:
     resizable: list[tuple[int, int, int]] = field(default_factory=list)
     driver: str = ""
     numa: str = ""
-    group: str = ""
 
     @property
     def is_gpu(self) -> bool:
@@ -185,7 +187,8 @@ def read_functions(section: Section) -> Parsed:
         read += 1
     statements = list(_loose(loose, section))
     if has_loose_links:
-        statements.append(_slow_links(has_loose_links, section.place))
+        links = plural(has_loose_links, "link")
+        statements.append(statement("links-with-fewer-lanes", section.place, links=links, weight=Weight.NOTE))
     tree = _Tree(functions)
     statements += _faults(functions, tree, section)
     answers = tree.answers() if functions else {}
@@ -198,7 +201,7 @@ def read_functions(section: Section) -> Parsed:
 def _started(text: str, section: Section, number: int) -> _Function | None:
     """Return the function that a line begins."""
     match = _NUMERIC.match(text)
-    place = Place(section.place.file, section.place.line + number)
+    place = section.at(number)
     if match:
         ids = int(match[3], 16), int(match[4], 16)
         return _Function(_bdf(match[1]), int(match[2], 16), ids, f"{match[3]}:{match[4]}", place)
@@ -258,8 +261,6 @@ def _detail(function: _Function, text: str, register: str) -> str:
         function.driver = match[1]
     elif match := _NUMA.match(text):
         function.numa = match[1]
-    elif match := _GROUP.match(text):
-        function.group = match[1]
     if word in ("DevCtl", "DevCtl2"):
         register = word
     elif re.match(r"[A-Z][A-Za-z0-9]+:", text):
@@ -330,20 +331,15 @@ class _Tree:
 
     def shows(self) -> str:
         """Return one sentence about what is there."""
-        gpus = [each for each in self._functions.values() if each.is_gpu]
-        nics = [each for each in self._functions.values() if each.is_nic]
-        if not gpus and not nics:
-            return ""
-        kinds = [
-            plural(len(found), noun)
-            for found, noun in ((gpus, "NVIDIA GPU"), (nics, "ConnectX function"))
-            if found
-        ]
+        gpus = sum(each.is_gpu for each in self._functions.values())
+        nics = sum(each.is_nic for each in self._functions.values())
+        counts = ((gpus, "NVIDIA GPU"), (nics, "ConnectX function"))
+        kinds = " and ".join(plural(count, noun) for count, noun in counts if count)
         near = self.near()
-        if gpus and nics and near and len(near) == len(gpus):
-            count = sum(bool(nics_near) for nics_near in near.values())
-            return f"{' and '.join(kinds)}: {count} of {len(gpus)} GPUs share a PCIe switch with a NIC."
-        return f"{' and '.join(kinds)} in the list."
+        if gpus and nics and len(near) == gpus:
+            count = sum(map(bool, near.values()))
+            return f"{kinds}: {count} of {gpus} GPUs share a PCIe switch with a NIC."
+        return f"{kinds} in the list." if kinds else ""
 
     def answers(self) -> dict[tuple[str, ...], Any]:
         """Return the files of these functions."""
@@ -393,53 +389,42 @@ def _config(function: _Function) -> bytes | None:
         return b"\xff" * HEADER_BYTES
     if not function.is_whole or function.is_denied or function.express is None or not function.control:
         return None
-    content = bytearray(WHOLE_BYTES)
-
-    def put(offset: int, value: int, size: int = 2) -> None:
-        content[offset : offset + size] = value.to_bytes(size, "little")
-
-    put(0, function.ids[0])
-    put(2, function.ids[1])
-    put(6, 0x10)
-    content[0x34] = HEADER_BYTES
-    version, port_type = function.express
-    express = HEADER_BYTES
-    content[express] = 0x10
-    put(express + 2, version | port_type << 4)
     payload, request = function.sizes or (128, 128)
     control = 0x0010 * function.control.get("RlxdOrd", False) | 0x0100 * function.control.get("ExtTag", False)
     control |= _code(payload) << 5 | _code(request) << 12
-    put(express + 8, control)
-    put(express + 0xA, sum(1 << bit for bit, name in enumerate(ERRORS) if name in function.status))
-    put(express + 0x10, function.aspm)
-    put(express + 0x28, 0x1000 * function.ten_bit_tags)
-    capabilities: list[tuple[int, int]] = []  # id, length
+    status = sum(1 << bit for bit, name in enumerate(ERRORS) if name in function.status)
+    version, port_type = function.express
+    content, express = bytearray(WHOLE_BYTES), HEADER_BYTES
+    for offset, values in (
+        (0, (*function.ids, 0, 0x10)),
+        (0x34, (express,)),
+        (express, (0x10, version | port_type << 4)),
+        (express + 8, (control, status)),
+        (express + 0x10, (function.aspm,)),
+        (express + 0x28, (0x1000 * function.ten_bit_tags,)),
+    ):
+        struct.pack_into(f"<{len(values)}H", content, offset, *values)
+    capabilities: list[tuple[int, bytes]] = []  # id, registers
     if function.acs is not None:
-        capabilities.append((0x0D, 8))
+        capabilities.append((0x0D, struct.pack("<2H", 0, function.acs)))
     if function.ats is not None:
-        capabilities.append((0x0F, 8))
-    if function.resizable:
-        capabilities.append((0x15, 4 + 8 * len(function.resizable)))
+        capabilities.append((0x0F, struct.pack("<2H", 0, 0x8000 * function.ats)))
+    if bars := function.resizable[:6]:
+        capabilities.append((0x15, b"".join(_resizable(bar, len(bars)) for bar in bars)))
     offset = CONVENTIONAL_BYTES
-    for place, (number, length) in enumerate(capabilities):
-        following = offset + (length + 7) // 8 * 8
-        put(offset, number | 1 << 16 | (following << 20 if place + 1 < len(capabilities) else 0), 4)
-        if number == 0x0D:
-            put(offset + 6, function.acs or 0)
-        elif number == 0x0F:
-            put(offset + 6, 0x8000 * bool(function.ats))
-        else:
-            _put_bars(put, offset, function.resizable)
+    for more, (number, registers) in zip(range(len(capabilities))[::-1], capabilities, strict=True):
+        following = offset + (4 + len(registers) + 7) // 8 * 8
+        header = struct.pack("<I", number | 1 << 16 | (following << 20 if more else 0))
+        content[offset:following] = (header + registers).ljust(following - offset, b"\0")
         offset = following
     return bytes(content)
 
 
-def _put_bars(put: Any, offset: int, bars: Iterable[tuple[int, int, int]]) -> None:
-    bars = list(bars)[:6]
-    for place, (index, size, largest) in enumerate(bars):
-        bits = [max(0, value.bit_length() - 21) for value in (size, largest)]
-        put(offset + 8 * place + 4, 1 << 4 + min(bits[1], 27), 4)
-        put(offset + 8 * place + 8, index & 7 | len(bars) << 5 | (bits[0] & 0x3F) << 8, 4)
+def _resizable(bar: tuple[int, int, int], count: int) -> bytes:
+    """Return capability and control of one of the resizable BARs."""
+    index, size, largest = bar
+    bits, most = (max(0, value.bit_length() - 21) for value in (size, largest))
+    return struct.pack("<2I", 1 << 4 + min(most, 27), index & 7 | count << 5 | (bits & 0x3F) << 8)
 
 
 def _code(size: int) -> int:
@@ -449,47 +434,21 @@ def _code(size: int) -> int:
 
 # What the text says beside the checks.
 
-_CLEAR = make_plan(
-    "Clear the redirects",
-    instruction("Find the ports between GPU and NIC with lspci -vvv and lspci -tv", True),
-    "Turn ACS or the IOMMU's translation off in the BIOS, or boot with iommu=pt",
-    instruction("Until the next boot: setpci -s <port> ECAP_ACS+6.w=0000:001c"),
-    disturbs="virtual machines that use these devices: ACS keeps them apart",
-)
-
 
 def _loose(lines: list[tuple[int, str]], section: Section) -> Iterator[Statement]:
     """Judge ACSCtl lines whose functions the text does not name."""
-    redirecting = [(number, text) for number, text in lines if any(word in text for word in _REDIRECTS)]
+    redirecting = [number for number, text in lines if any(word in text for word in _REDIRECTS)]
     if redirecting:
-        place = Place(section.place.file, section.place.line + redirecting[0][0])
-        cause = (
-            f"{plural(len(redirecting), 'port')} of {len(lines)} redirect peer-to-peer requests to the root"
-            " complex. The text does not say which: only ports of switches between a GPU and a NIC matter."
-        )
-        yield as_check("acs-redirect-enabled", cause, place, fix=_CLEAR, weight=Weight.WARNING)
+        ports, place = plural(len(redirecting), "port"), section.at(redirecting[0])
+        yield statement("acs-redirect-enabled", place, ports=ports, all=len(lines), weight=Weight.WARNING)
     elif lines:
-        yield Statement(
-            "acs-without-redirects",
-            "lspci",
-            Weight.HARMLESS,
-            "No ACS line of the text has a redirect",
-            f"{plural(len(lines), 'line')}. Devices without one have no ACS, or root did not run lspci.",
-            place=section.place,
-        )
+        yield statement("acs-without-redirects", section.place, lines=plural(len(lines), "line"))
 
 
-def _slow_links(count: int, place: Place) -> Statement:
-    cause = f"{plural(count, 'link')} below what the device supports. The text does not say of which devices."
-    return as_check("pcie-link-degraded-width", cause, place, weight=Weight.NOTE)
-
-
-_SLOT = make_plan(
-    "Find what limits the link",
-    "Compare LnkCap of the port above (lspci -vvv -s <port>): a slot with fewer lanes limits every card",
-    "Check the slot's lanes (bifurcation) and speed in the BIOS",
-    "With the power off, reseat the card and its riser, or move it to a slot with all lanes",
-    disturbs="every job on this node",
+_SLOT = (
+    "Find what limits the link: Compare LnkCap of the port above (lspci -vvv -s <port>): a slot with fewer"
+    " lanes limits every card; Check the slot's lanes (bifurcation) and speed in the BIOS; With the power"
+    " off, reseat the card and its riser, or move it to a slot with all lanes."
 )
 
 
@@ -513,22 +472,12 @@ def _faults(functions: Mapping[str, _Function], tree: _Tree, section: Section) -
             cause = (
                 f"{'; '.join(list(texts)[:8])}. The slot, its port in the BIOS or a bad contact limits it."
             )
-            yield as_check(name, cause, found[0].place, fix=_SLOT)
-    gone = [function for function in functions.values() if function.is_gone]
-    if gone:
-        cause = f"{join_limited(each.short for each in gone)}: reads as ones (rev ff)."
-        yield as_check("pcie-function-gone", cause, gone[0].place)
-    denied = sum(function.is_denied for function in functions.values())
-    if denied:
-        yield Statement(
-            "lspci-needs-root",
-            "lspci",
-            Weight.NOTE,
-            "lspci did not run as root",
-            f"{plural(denied, 'device')} shown with <access denied>: links, ACS and MaxPayload are missing.",
-            "Run sudo lspci -vvv.",
-            place=section.place,
-        )
+            yield statement(name, found[0].place, cause=cause, fix=_SLOT)
+    if gone := [function for function in functions.values() if function.is_gone]:
+        names = join_limited(each.short for each in gone)
+        yield statement("pcie-function-gone", gone[0].place, functions=names)
+    if denied := sum(function.is_denied for function in functions.values()):
+        yield statement("lspci-needs-root", section.place, devices=plural(denied, "device"))
 
 
 def _words(link: tuple[str, str] | None) -> str:

@@ -16,8 +16,7 @@ from probes.base.text import join_limited, printable
 from probes.checks.nic import port_rates, port_state, roce_gids, roce_mtu
 from probes.facts.rdma.devices import EMPTY_GID, EMPTY_GIDS_IN_A_ROW, MAX_GIDS
 from probes.host.values import RDMA_CLASS
-from probes.messages.message import Weight
-from probes.nccl.log.facts import Place
+from probes.read.findings import statement
 from probes.read.pasted_host import PLACEHOLDER
 from probes.read.reading import Parsed, Section, Statement
 
@@ -40,7 +39,6 @@ _PHYSICAL = {
     "phytest": "7: Phy Test",
 }
 _LAYERS = {"infiniband": "InfiniBand", "ethernet": "Ethernet"}
-_MTUS = {"256": 1, "512": 2, "1024": 3, "2048": 4, "4096": 5}
 _IBSTAT = {
     "ca type": "hca_type",
     "firmware version": "fw_ver",
@@ -258,25 +256,18 @@ def read_netdevs(section: Section) -> Parsed:
         elif match[5] == "Down":
             without_ip.append(match)
         read += 1
-    notes = (_without_ip(without_ip, section),) if without_ip else ()
+    notes: tuple[Statement, ...] = ()
+    if without_ip:
+        first = without_ip[0].string
+        notes = (
+            statement(
+                "ibdev2netdev-down",
+                section.at(section.lines.index(first)),
+                text=printable(first.strip(), 200),
+                netdevs=join_limited(match[4] for match in without_ip),
+            ),
+        )
     return Parsed(read, statements=notes, answers=files.answers, checks=_CHECKS)
-
-
-def _without_ip(matches: list[re.Match[str]], section: Section) -> Statement:
-    """Return what (Down) means for InfiniBand ports."""
-    first = matches[0].string
-    return Statement(
-        "ibdev2netdev-down",
-        "ibdev2netdev",
-        Weight.NOTE,
-        "An IP interface of InfiniBand is down",
-        f"{join_limited(match[4] for match in matches)}: (Down) is the netdev (IPoIB), not the port. RDMA "
-        "does not need it.",
-        "Run ibstat for the state of the ports.",
-        text=printable(first.strip(), 200),
-        place=Place(section.place.file, section.place.line + section.lines.index(first)),
-        source="mlnx-tools, ofed_scripts/ibdev2netdev",
-    )
 
 
 def _matches(section: Section, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

@@ -1,16 +1,19 @@
-"""What rdma(8), ibv_devices and ethtool print besides ports.
+"""What rdma(8), ibv_devices, ethtool and perfquery print besides ports: devices, queue pairs, counters.
 
-Sources: iproute2 rdma/{sys,res,res-qp}.c; rdma-core libibverbs/examples/device_list.c; ethtool.c.
+Sources: iproute2 rdma/{sys,res,res-qp,stat}.c; rdma-core libibverbs/examples/device_list.c,
+infiniband-diags/perfquery.c; ethtool.c do_gnicstats.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from probes.base.text import join_limited, plural
-from probes.messages.message import Weight
+from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
 from probes.nccl.log.facts import Place
+from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
 
 SYSTEM_SIGN = r"\s*netns (?:shared|exclusive)\b"
@@ -27,6 +30,7 @@ DRIVER_SIGN = (
 
 _QUEUE = re.compile(r"\s*link ([\w.-]{1,64})/\d{1,3} lqpn (\d{1,9}).{0,200}?\bstate (\w{2,8})\b(.{0,400})")
 _OWNER = re.compile(r"\bcomm \[?([\w.:/-]{1,40})\]?")
+_NO_LINK = "The cable, the transceiver or the switch port, or the interface is down"
 _BROKEN = ("ERR", "SQE", "SQD")
 
 
@@ -45,15 +49,13 @@ def read_resources(section: Section) -> Parsed:
     states: Counter[str] = Counter()
     broken: dict[str, list[str]] = {}
     first: Place | None = None
-    read = 0
     for number, line in enumerate(section.lines):
-        read += bool(line.strip())
         match = _QUEUE.match(line)
         if match is None:
             continue
         states[match[3]] += 1
         if match[3] in _BROKEN:
-            first = first or Place(section.place.file, section.place.line + number)
+            first = first or section.at(number)
             owner = _OWNER.search(match[4])
             broken.setdefault(match[3], []).append(
                 f"{match[1]} QP {match[2]}{f' of {owner[1]}' if owner else ''}"
@@ -64,21 +66,16 @@ def read_resources(section: Section) -> Parsed:
         each = join_limited(f"{count} {state}" for state, count in states.most_common())
         shows = f"{plural(total, 'queue pair')}: {each}."
     statements = tuple(
-        Statement(
+        statement(
             "queue-pair-broken",
-            "rdma",
-            Weight.WARNING,
-            f"{plural(len(names), 'queue pair')} in state {state}",
-            f"{join_limited(names)}. A queue pair gets there after an error, such as a peer that no longer"
-            " answers,"
-            " and carries nothing any more.",
-            "Look for the first completion error in the log of the program, on both ends. The program must"
-            " connect again.",
-            place=first,
+            first,
+            pairs=plural(len(names), "queue pair"),
+            state=state,
+            names=join_limited(names),
         )
         for state, names in broken.items()
     )
-    return Parsed(read, statements, shows=shows)
+    return Parsed(section.filled, statements, shows=shows)
 
 
 def read_devices(section: Section) -> Parsed:
@@ -90,20 +87,7 @@ def read_devices(section: Section) -> Parsed:
     ]
     if names:
         return Parsed(1 + len(names), shows=f"{plural(len(names), 'RDMA device')}: {join_limited(names)}.")
-    none = Statement(
-        "no-verbs-device",
-        "ibv_devices",
-        Weight.WARNING,
-        "libibverbs finds no RDMA device",
-        "There is no RDMA NIC, its driver is not loaded, /dev/infiniband is not in the container, or the"
-        " image has"
-        " no provider library for the NIC.",
-        "Compare with ls /sys/class/infiniband. If devices are there, install ibverbs-providers (rdma-core)"
-        " in the"
-        " image and pass /dev/infiniband into the container.",
-        place=section.place,
-    )
-    return Parsed(1, (none,))
+    return Parsed(1, (statement("no-verbs-device", section.place),))
 
 
 def read_settings(section: Section) -> Parsed:
@@ -121,23 +105,10 @@ def read_settings(section: Section) -> Parsed:
             has_link = match[1] == "yes"
             shown.append(f"{name} has {f'a link{speed}' if has_link else 'no link'}.")
             if not has_link:
-                place = Place(section.place.file, section.place.line + number)
-                statements.append(_no_link(name, text, place))
-    read = sum(bool(line.strip()) for line in section.lines)
-    return Parsed(read, tuple(statements), shows=" ".join(shown[:8]))
-
-
-def _no_link(name: str, text: str, place: Place) -> Statement:
-    why = re.search(r"\((.{3,80})\)", text)
-    return Statement(
-        "netdev-without-link",
-        "ethtool",
-        Weight.WARNING,
-        f"{name} has no link",
-        f"{why[1]}." if why else "The cable, the transceiver or the switch port, or the interface is down.",
-        f"ip link set {name} up, then check the cable and the switch port (mlxlink shows the reason).",
-        place=place,
-    )
+                said = re.search(r"\((.{3,80})\)", text)
+                why = said[1] if said else _NO_LINK
+                statements.append(statement("netdev-without-link", section.at(number), netdev=name, why=why))
+    return Parsed(section.filled, tuple(statements), shows=" ".join(shown[:8]))
 
 
 def read_driver(section: Section) -> Parsed:
@@ -151,3 +122,96 @@ def read_driver(section: Section) -> Parsed:
     where = f" at {values['bus-info']}" if values.get("bus-info") else ""
     driver = f"{values.get('driver', '')} {values.get('version', '')}"
     return Parsed(read, shows=f"Driver {driver.strip()}{firmware}{where}.")
+
+
+# One reading of counters does not show what happens now, so those that are not 0 are notes, with what a rise
+# would mean.
+
+STATISTIC_SIGN = r"\s*link [\w.-]+/\d+ (?!state|subnet|lqpn)\w+ \d+(?: |\s*$)"
+ETHTOOL_SIGN = r"\s*NIC statistics:\s*$"
+PERFQUERY_SIGN = r"#\s*Port (?:extended )?counters: Lid \d"
+_RISES = {counter.name: counter.rise for counter in PORT_COUNTERS if counter.rise is not None}
+_LINK = re.compile(r"\s*link ([\w.-]{1,64}/\d{1,3}) (.*)")
+_PAIR = re.compile(r"(\w{2,64}) (\d{1,20})(?= |$)")
+_STATISTIC = re.compile(r"\s*([\w.\[\]-]{1,64}):\s*(\d{1,20})\s*$")
+_OF_PERFQUERY = re.compile(r"(\w{3,40}):\.*(\d{1,20})\s*$")
+_PERFQUERY = {
+    "SymbolErrorCounter": "symbol_error",
+    "LinkErrorRecoveryCounter": "link_error_recovery",
+    "LinkDownedCounter": "link_downed",
+    "PortRcvErrors": "port_rcv_errors",
+    "PortXmitDiscards": "port_xmit_discards",
+    "LocalLinkIntegrityErrors": "local_link_integrity_errors",
+    "ExcessiveBufferOverrunErrors": "excessive_buffer_overrun_errors",
+}
+_MOST_PORTS = 512
+
+
+def read_statistic(section: Section) -> Parsed:
+    """Read rdma statistic."""
+    ports: dict[str, dict[str, int]] = {}
+    name = ""
+    read = 0
+    for line in section.lines:
+        match = _LINK.match(line)
+        if match is not None:
+            name = match[1]
+        if name and len(ports) < _MOST_PORTS:
+            rest = line if match is None else match[2]
+            ports.setdefault(name, {}).update((pair[1], int(pair[2])) for pair in _PAIR.finditer(rest))
+            read += bool(line.strip())
+    return _parsed(ports, read, section.place)
+
+
+def read_ethtool(section: Section) -> Parsed:
+    """Read ethtool -S."""
+    match = re.search(r"\s(?:-S|--statistics)\s+([\w.@-]{1,20})", section.command)
+    name = match[1] if match else "the interface"
+    rows = [match for line in section.lines if (match := _STATISTIC.match(line))]
+    return _parsed({name: {row[1]: int(row[2]) for row in rows}}, 1 + len(rows), section.place)
+
+
+def read_perfquery(section: Section) -> Parsed:
+    """Read perfquery."""
+    ports: dict[str, dict[str, int]] = {}
+    name = ""
+    read = 0
+    for line in section.lines:
+        if match := re.match(r"#\s*Port (?:extended )?counters: (Lid \d{1,5} port \d{1,3})", line):
+            name = match[1]
+        elif name and (match := _OF_PERFQUERY.match(line.strip())):
+            ports.setdefault(name, {})[_PERFQUERY.get(match[1], match[1])] = int(match[2])
+        else:
+            continue
+        read += 1
+    return _parsed(ports, read, section.place)
+
+
+def _parsed(ports: Mapping[str, Mapping[str, int]], read: int, place: Place) -> Parsed:
+    statements = tuple(_risen(ports, place))
+    known = sum(name in _RISES for values in ports.values() for name in values)
+    if not known:
+        return Parsed(read)
+    if statements:
+        return Parsed(read, statements, shows="Some error counters are not 0. One reading shows no rise.")
+    return Parsed(read, shows=f"All {plural(known, 'counter')} of errors and congestion are 0.")
+
+
+def _risen(ports: Mapping[str, Mapping[str, int]], place: Place) -> Iterator[Statement]:
+    for port, values in ports.items():
+        # Ticks without credits are normal on a busy port.
+        found = {
+            name: value
+            for name, value in values.items()
+            if value and name in _RISES and (_RISES[name].harm is not Harm.CONGESTION or "cnp" in name)
+        }
+        if found:
+            meanings = (f"{name} {value} ({_RISES[name].sentence})" for name, value in found.items())
+            yield statement(
+                "port-counters-not-zero",
+                place,
+                counters=plural(len(found), "counter"),
+                port=port,
+                verb="is" if len(found) == 1 else "are",
+                meanings=join_limited(meanings),
+            )

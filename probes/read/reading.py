@@ -50,6 +50,15 @@ class Section:
     node: Examination | None = None  # on which the text was written, if it is known
     host: str = ""  # by the prompt before
 
+    def at(self, number: int) -> Place:
+        """Return the place of a line, counted from 0."""
+        return Place(self.place.file, self.place.line + number)
+
+    @property
+    def filled(self) -> int:
+        """How many lines are not empty."""
+        return sum(bool(line.strip()) for line in self.lines)
+
 
 @frozen
 class Parsed:
@@ -61,9 +70,8 @@ class Parsed:
     # That these answers suffice for, also if the node has devices that the text does not show.
     checks: frozenset[str] = frozenset()
     shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
-    facts: Mapping[str, Place] = field(
-        default_factory=dict
-    )  # that mean something beside those of other tables
+    # That mean something beside those of other tables.
+    facts: Mapping[str, Place] = field(default_factory=dict)
 
 
 WITHOUT_GDR = (Proof.HOST.value, Proof.NO_GDR.value, "mixed")

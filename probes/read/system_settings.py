@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from probes.base.plan import user_plan
 from probes.base.text import join_limited, printable
 from probes.facts.kernel.modprobe_config import CMDLINE
 from probes.messages.message import Weight
-from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
+from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
 
 LIMITS_SIGN = (
@@ -29,34 +27,26 @@ _OPTION = re.compile(
 )
 _LITTLE_KIB = 1 << 20  # a GiB, as the check of jobs has it
 _CMDLINE_CHECKS = frozenset(("acs-option-ignored", "module-blacklisted-cmdline"))
-_RAISE = user_plan(
-    "Raise the limit",
-    "In a shell: ulimit -l unlimited. For logins: memlock unlimited in /etc/security/limits.conf",
-    "For Slurm: LimitMEMLOCK=infinity in the unit of slurmd. For containers: --ulimit memlock=-1",
-)
 
 
 def read_limits(section: Section) -> Parsed:
     """Read ulimit -a, or /proc/PID/limits."""
-    read = 0
     statements: list[Statement] = []
     shows = ""
     by_command = re.match(LOCKED_COMMAND, section.command)
     for number, line in enumerate(section.lines):
-        read += bool(line.strip())
         match = _LOCKED.match(line) or (by_command and _ALONE.match(line))
         if not match:
             continue
-        place = Place(section.place.file, section.place.line + number)
         if match[1] == "unlimited":
             shows = "Locked memory is not limited."
             continue
         kib = int(match[1]) if by_command or "-l" in line else int(match[1]) >> 10
         shows = f"Locked memory is limited to {_amount(kib)}."
-        cause = f"The limit is {_amount(kib)}. Registering memory counts against it, except for root."
         weight = Weight.WARNING if kib < _LITTLE_KIB else Weight.NOTE
-        statements.append(as_check("memlock-shell", cause, place, fix=_RAISE, weight=weight))
-    return Parsed(read, tuple(statements), shows=shows)
+        place, limit = section.at(number), _amount(kib)
+        statements.append(statement("memlock-shell", place, weight=weight, limit=limit))
+    return Parsed(section.filled, tuple(statements), shows=shows)
 
 
 def _amount(kib: int) -> str:
@@ -71,23 +61,11 @@ def read_cmdline(section: Section) -> Parsed:
     line = section.lines[0].strip() if section.lines else ""
     words = line.split()
     options = [printable(word, 80) for word in words if _OPTION.match(word)]
-    statements = []
     is_on = any(word.startswith(("intel_iommu=on", "amd_iommu=on", "iommu=force")) for word in words)
     passes = any(word.startswith(("iommu=pt", "iommu.passthrough=1", "iommu=off")) for word in words)
-    if is_on and not passes:
-        statements.append(
-            as_check(
-                "iommu-translated",
-                "The command line enables the IOMMU without iommu=pt, so it may translate DMA.",
-                section.place,
-                fix=user_plan(
-                    "Let devices bypass the translation",
-                    "Add iommu=pt to the kernel's command line and reboot, unless virtual machines need it",
-                ),
-                weight=Weight.NOTE,
-            )
-        )
+    translates = is_on and not passes
+    notes = (statement("iommu-translated", section.place, weight=Weight.NOTE),) if translates else ()
     shows = f"Kernel options for PCIe and IOMMU: {join_limited(options)}." if options else ""
     answers: dict[tuple[str, ...], Any] = {("file", CMDLINE): line.encode("utf-8", "replace")}
     shows = shows or "The kernel has no option for PCIe or IOMMU."
-    return Parsed(bool(line), tuple(statements), answers, _CMDLINE_CHECKS, shows)
+    return Parsed(bool(line), notes, answers, _CMDLINE_CHECKS, shows)

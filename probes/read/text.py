@@ -11,16 +11,15 @@ from probes.base.text import printable
 from probes.messages.catalogue import NO_DIGITS, catalogue, explain
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
-from probes.nccl.log.problems import UNKNOWN, context_of
+from probes.nccl.log.messages import UNKNOWN, context_of
 from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import TCP_NETWORKS, verdict_of
 from probes.read.documents import HEAD_BYTES, Document, Documents, document_of
-from probes.read.findings import judged
+from probes.read.findings import judged, words_about
 from probes.read.kernel_log import KernelLogLines, Subject, answer_of, subject_of
 from probes.read.kernel_modules import without_path
 from probes.read.kinds import KINDS, LOGS, PROMPT, Kind, Signs
 from probes.read.lines import FENCE, Lines
-from probes.read.node import words_about
 from probes.read.reading import Parsed, Proven, Reading, Section, SeenKind, Statement, statement_of
 from probes.read.specifications import NAMES, Block, Specifications, shown, statements_of
 from probes.snapshot.examination import Examination
@@ -38,6 +37,7 @@ _MOST_MORE = 8  # titles with the same cause
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
+_SHOWS_A_FILE = re.compile(r"(?:sudo )?cat [^|<>]{1,300}$")  # what follows is that file
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -169,7 +169,10 @@ class TextReader:
             self._has_printed = False
             self._read += 1
             is_comment = prompt[0] == "# "
-            self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
+            if _SHOWS_A_FILE.match(self._command):
+                self._end_block()
+            else:
+                self._block.add(line if is_comment else line[prompt.end() :], self._lines.number, False)
         elif not self._has_printed and (kind := self._signs.by_command(self._command)) is not None:
             self._has_printed = True
             self._begin_section(kind, line)
@@ -201,7 +204,7 @@ class TextReader:
 
     def _take_plain(self, line: str, kinds: Collection[str]) -> None:
         """Count a line of these kinds, which says nothing more."""
-        for kind in kinds:
+        for kind in sorted(kinds):
             self._kinds[kind] += 1
         if kinds:
             self._read += 1

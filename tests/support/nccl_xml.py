@@ -5,12 +5,14 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, permutations
 from pathlib import Path
 
+from probes.base.unknown import Unknown
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.host.machine.local import LocalHost
+from probes.topology.paths import build
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 PIX, PXB, PHB = 4, 5, 8
@@ -230,3 +232,22 @@ def node_of(text: str, root: Path) -> tuple[Node, dict[str, str]]:
         peers.setdefault(name, []).append((target, links))
     gpus = tuple(replace(gpu, nvlink_peers=tuple(peers.get(gpu.bdf, ()))) for gpu in node.gpus.gpus)
     return replace(node, gpus=replace(node.gpus, gpus=gpus)), names
+
+
+def words_of_nccl(text: str) -> dict[tuple[str, str], str]:
+    """Return the words that NCCL's search finds between GPUs and NICs, by bus IDs."""
+    graph = graph_of(text)
+    return {(a, b): word for b, end in graph.items() for a, word in search(end).items() if a != b}
+
+
+def words_of_gdrtop(text: str, root: Path) -> dict[tuple[str, str], str]:
+    """Return the same of the node behind the XML, whose tree is written below `root`."""
+    node, names = node_of(text, root)
+    topology = build(node)
+    gpus = {gpu.id for gpu in topology.gpus}
+    words = {}
+    for a, b in permutations(names, 2):
+        path = topology.path(names[a], names[b])
+        word = path.nccl if names[a] in gpus and names[b] in gpus else path.nccl_pcie
+        words[a, b] = "unknown" if isinstance(word, Unknown) else word.value
+    return words

@@ -14,8 +14,7 @@ from probes.base.unknown import known
 from probes.facts.node import derivation, host_name
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
-from probes.nccl.variables.catalogue import CATALOGUE, Parameter, newest, parameters
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME, Parameter, newest, parameters, variables
 from probes.setup.env.advice import FORMATS, Advice, lines_of
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, Problem
 from probes.setup.env.explain import Explanation, explain
@@ -184,10 +183,10 @@ def write_explanation(host: Host, out: TextIO, text: str, options: EnvOptions) -
 def _parameter(text: str) -> Parameter:
     """Return the variable of NCCL's source that gdrtop does not explain; UsageError: there is none."""
     name = text.partition("=")[0]
-    hint = did_you_mean(name.upper(), CATALOGUE, _SIMILAR)
+    hint = did_you_mean(name.upper(), variables(), _SIMILAR)
     if not hint and not VARIABLE_NAME.fullmatch(name.upper()):
         raise UsageError(f"{name!r} is not an NCCL, UCX, NVSHMEM or libfabric variable")
-    parameter = None if name.upper() in CATALOGUE else parameters().get(name.upper())
+    parameter = None if name.upper() in variables() else parameters().get(name.upper())
     if parameter is None:
         raise UsageError(f"{name!r} is not in gdrtop's list of variables{hint}")
     return parameter

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from probes.base.text import join_limited, plural
-from probes.nccl.log.diagnostics import is_recommended
 from probes.nccl.log.facts import (
     Channels,
     Distance,
@@ -18,6 +17,7 @@ from probes.nccl.log.facts import (
     Rank,
     State,
 )
+from probes.nccl.log.messages import is_recommended
 from probes.nccl.log.verdict import TCP_NETWORKS, staged_first
 from widgets.base.lines import Line, Tone, labeled_below, line, listed, section, wrapped
 

@@ -101,8 +101,10 @@ def visible_gpus(gpus: tuple[int, ...]) -> tuple[tuple[str, str], ...]:
     return PCI_ORDER, ("CUDA_VISIBLE_DEVICES", ",".join(str(gpu) for gpu in gpus))
 
 
-def missing(tools: ToolFacts, name: str) -> str:
+def missing(tools: Maybe[ToolFacts], name: str) -> str:
     """Return why a program cannot run; "" if it is installed."""
+    if isinstance(tools, Unknown):
+        return f"cannot tell which tools are installed: {tools}"
     if (path := tools.paths.get(name)) is None:
         return f"{name} is not a tool that gdrtop knows"
     if not isinstance(path, Unknown):
@@ -113,7 +115,7 @@ def missing(tools: ToolFacts, name: str) -> str:
 
 
 def command(
-    tools: ToolFacts,
+    tools: Maybe[ToolFacts],
     argv: tuple[str, ...],
     numa_node: int | None = None,
     environment: tuple[tuple[str, str], ...] = (),

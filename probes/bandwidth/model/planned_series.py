@@ -109,6 +109,7 @@ class Settings(ABC):
 
     tool: str  # the program
     is_endless: bool = False  # it prints rows until it is stopped
+    required_tests: tuple[str, ...] = ()  # the `Sample.what` that have to be measured; (): any will do
 
     @property
     def load(self) -> Load:
@@ -123,11 +124,6 @@ class Settings(ABC):
     @property
     def nics(self) -> tuple[str, ...] | None:
         """The RDMA devices that the test uses; None: any of this node."""
-        return ()
-
-    @property
-    def required_tests(self) -> tuple[str, ...]:
-        """The `Sample.what` that have to be measured, all of them; () if any sample will do."""
         return ()
 
     @property

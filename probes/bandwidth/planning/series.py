@@ -46,16 +46,13 @@ def local_test(
     examination: Examination, request: Request, tool: LocalTool, gpus: tuple[Gpu, ...]
 ) -> PlannedTest | Refused:
     """Return the test of these GPUs, or why it cannot run on this node."""
-    tools = examination.tools
-    if isinstance(tools, Unknown):
-        return Refused(f"cannot tell which tools are installed: {tools}")
     gpu = gpus[0] if len(gpus) == 1 else None
     wanted_node = known(gpu.numa_node, None) if gpu and tool.binds_to_gpu and request.binds else None
     numa_node, notes = bound_to(examination, wanted_node)
     settings = tool.settings(request, gpus, numa_node)
     if isinstance(settings, NcclSettings) and plugin_only_driver(examination):
         settings = replace(settings, by_plugin=True)
-    command = settings.command(tools)
+    command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command
     label = ",".join(f"GPU{card.index}" for card in gpus)
@@ -79,11 +76,8 @@ def with_variables(
 ) -> PlannedTest | Refused:
     """Return a test of nccl-tests with further variables."""
     assert isinstance(test.settings, NcclSettings)
-    tools = examination.tools
     settings = replace(test.settings, variables=tuple(sorted(variables.items())))
-    if isinstance(tools, Unknown):
-        return Refused(f"cannot tell which tools are installed: {tools}")
-    command = settings.command(tools)
+    command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command
     return replace(

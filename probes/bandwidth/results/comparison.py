@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating, short_gbps
@@ -25,6 +26,7 @@ from probes.bandwidth.model.result import (
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
 from probes.bandwidth.planning.series import COPIES
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
+from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.system.tool_names import PERFTEST
@@ -63,27 +65,31 @@ def _is_measured(result: Result) -> bool:
     return result.ending is Ending.DONE and is_as_requested(result) and bool(result.gbps)
 
 
+@cache
+def _sentences() -> dict[str, str]:
+    return read_toml(__package__, "comparison.toml")
+
+
+def _said(name: str, **words: object) -> str:
+    """Return a sentence of comparison.toml."""
+    return _sentences()[name].format(**words)
+
+
 def _with_direct(staged: Result, direct: Result | None) -> list[str]:
     if staged.ending is Ending.FAILED:
         has_both = direct is not None and direct.ending is Ending.FAILED
-        both = ", as with GPUDirect RDMA: the cause is not the path to the GPU" if has_both else ""
-        return [f"the staged path was not measured: {staged.tool} failed ({staged.what_failed}){both}"]
+        both = _said("staged-both") if has_both else ""
+        return [_said("staged-failed", tool=staged.tool, failed=staged.what_failed, both=both)]
     if not is_as_requested(staged):
-        return [f"the staged path was not measured: {mismatch_evidence(staged)}"]
+        return [_said("staged-other", evidence=mismatch_evidence(staged))]
+    figure = headline_text(staged)
     if direct is None or direct.ending is Ending.CANCELED:
-        return [
-            f"NCCL reaches {headline_text(staged)} without GPUDirect RDMA; --memory compare measures both"
-        ]
+        return [_said("staged-alone", figure=figure)]
     if direct.ending is Ending.FAILED:
-        return [
-            f"with GPUDirect RDMA {direct.tool} failed ({direct.what_failed}); staged, it works"
-            f" ({headline_text(staged)}): the fault is on the path between NIC and GPU. {CHECK_FOR_CAUSES}"
-        ]
+        failed = {"tool": direct.tool, "failed": direct.what_failed}
+        return [_said("staged-works", **failed, figure=figure, check=CHECK_FOR_CAUSES)]
     if not is_as_requested(direct):
-        return [
-            "the gain from GPUDirect RDMA was not measured, because NCCL by itself did not use it"
-            f" ({mismatch_evidence(direct)})"
-        ]
+        return [_said("gain-unknown", evidence=mismatch_evidence(direct))]
     figures = _staged_bandwidth(staged, direct)
     sentences = [f"{staged.tool} without GPUDirect RDMA: {figures}" if figures else ""]
     if _is_slower(direct, staged):
@@ -141,11 +147,8 @@ def _parts(results: Sequence[Result]) -> list[str]:
     if copy is None or nic is None:
         return []
     least = min(copy.gbps or 0.0, nic.gbps or 0.0)
-    return [
-        f"staged traffic of {copy.pair.gpu_label} over {nic.pair.nic} can reach at most {gbps_text(least)}:"
-        f" copies between GPU and host memory alone reach {headline_text(copy)}, and the NIC with host"
-        f" memory alone {headline_text(nic)}. The whole path, its latency and its CPU time were not measured"
-    ]
+    ends = {"gpu": copy.pair.gpu_label, "nic": nic.pair.nic, "least": gbps_text(least)}
+    return [_said("staged-parts", **ends, copies=headline_text(copy), alone=headline_text(nic))]
 
 
 _ARROW = " → "
@@ -189,8 +192,7 @@ def _without_gpu_memory(results: Sequence[Result], left_out: Sequence[LeftOut]) 
     measured = {result.pair.nic for result in done if result.memory != HOST_MEMORY}
     missing = {test.path.rpartition(_ARROW)[2] for test in left_out if _ARROW in test.path} - measured
     return [
-        f"no GPU memory was measured over {result.pair.nic}: the result with host memory"
-        f" ({headline_text(result)}) says nothing about GPUDirect RDMA"
+        _said("no-gpu-memory", nic=result.pair.nic, figure=headline_text(result))
         for result in done
         if result.memory == HOST_MEMORY and result.pair.nic in missing
     ]
@@ -243,10 +245,7 @@ def _against_host(pair: _Pair) -> list[str]:
     sentences: list[str] = []
     host = pair.host
     if host is not None and host.ending is Ending.FAILED:
-        sentences.append(
-            f"the test with host memory failed on {host.pair.nic} too ({host.what_failed})."
-            " Fix that first; the GPU is not involved"
-        )
+        sentences.append(_said("host-failed", nic=host.pair.nic, failed=host.what_failed))
     for result in pair.paths:
         if result.ending is Ending.DONE:
             sentence = _latency(result, host) if result.gbps is None else _bandwidth(result, host)
@@ -256,10 +255,12 @@ def _against_host(pair: _Pair) -> list[str]:
 
 def _other_memory(result: Result) -> str:
     figure = headline_text(result)
-    return (
-        f"{result.memory} was not measured: {mismatch_evidence(result)}. The"
-        f" result{figure and f' ({figure})'} was measured with {memory_used(result)} and proves nothing"
-        f" about {result.memory}"
+    return _said(
+        "other-memory",
+        memory=result.memory,
+        evidence=mismatch_evidence(result),
+        figure=figure and f" ({figure})",
+        used=memory_used(result),
     )
 
 
@@ -268,13 +269,15 @@ def _bandwidth(result: Result, host: Result | None) -> str:
     gpu, nic, memory = result.pair.gpu_label or "the GPU", result.pair.nic, result.memory
     figure, ours = result.judgment.words or headline_text(result), gbps_text(result.gbps)
     near = result.judgment.verdict is Rating.NEAR
-    works = f"GPUDirect RDMA via {memory} works: {nic} reaches the memory of {gpu} at {figure}"
+    words = {"gpu": gpu, "nic": nic, "memory": memory, "ours": ours}
+    works = _said("works", **words, figure=figure)
     if host is None or host.ending is not Ending.DONE or not host.gbps:
         if near:
             return works
         cause = result.judgment.open_findings or "without a result for host memory, the cause is unknown"
         return f"{memory} reaches {figure}; {cause}"
     share, theirs = result.gbps / host.gbps, gbps_text(host.gbps)
+    words["theirs"] = theirs
     if near and share < LIKE_HOST:
         return f"{works}, {100 * (1 - share):.0f} % less than host memory ({theirs})"
     if near or (share >= LIKE_HOST and host.judgment.verdict is Rating.NEAR):
@@ -283,39 +286,19 @@ def _bandwidth(result: Result, host: Result | None) -> str:
         notes = result.judgment.why.partition("; ")[2] if result.judgment.verdict is Rating.BELOW else ""
         because = f" ({notes})" if notes else ""
         then = f"; {result.judgment.open_findings}" if result.judgment.findings else f". {CHECK_FOR_CAUSES}"
-        return (
-            f"limited by the path between {nic} and {gpu}{because}: {memory} reaches {ours}, host memory on"
-            f" the same NIC {theirs}{then}"
-        )
+        return _said("path-limits", **words, because=because, then=then)
     if result.judgment.verdict is Rating.UNKNOWN:
-        return (
-            f"{gpu} via {memory} is as fast as host memory ({ours}, {theirs}), but gdrtop cannot tell whether"
-            f" that is near the limit: {result.judgment.why}"
-        )
+        return _said("limit-unknown", **words, why=result.judgment.why)
     if share * LIKE_HOST > 1:
-        return (
-            f"host memory ({theirs}) is slower than {gpu} via {memory} ({ours}), so GPUDirect RDMA is not the"
-            " limit. Check which NUMA node the host memory is on"
-        )
-    return (
-        f"{gpu} via {memory} is as slow as host memory ({ours}, {theirs}), so the path to the GPU is not"
-        f" the limit. {_common_cause(result)}"
-    )
+        return _said("host-is-slower", **words)
+    return _said("like-host", **words, cause=_common_cause(result))
 
 
 def _common_cause(result: Result) -> str:
-    nic = result.pair.nic
-    if result.setup == Mode.LOOPBACK.value and not result.pair.far_nic:
-        return (
-            f"In loopback all data crosses {nic}'s PCIe link twice, out and back, which limits host memory"
-            " as well: test against another node before you blame the NIC or the network"
-        )
+    name = "between-nodes"
     if result.setup == Mode.LOOPBACK.value:
-        return f"Check {nic} and {result.pair.far_nic}: PCIe link, MTU, error counters, the link between them"
-    return (
-        f"Check {nic}, the network and the peer: PCIe link, MTU, congestion, error counters. A loopback test"
-        " shows whether this node alone reaches more"
-    )
+        name = "between-ports" if result.pair.far_nic else "in-loopback"
+    return _said(name, nic=result.pair.nic, far_nic=result.pair.far_nic)
 
 
 def _latency(result: Result, host: Result | None) -> str:
@@ -323,10 +306,7 @@ def _latency(result: Result, host: Result | None) -> str:
     theirs = None if host is None else latency_us(host.figure)
     if mine is None or theirs is None:
         return ""
-    return (
-        f"a message takes {mine:.2f} µs via {result.memory} and {theirs:.2f} µs with host memory: the"
-        " difference is the path to the GPU"
-    )
+    return _said("latencies", ours=f"{mine:.2f}", theirs=f"{theirs:.2f}", memory=result.memory)
 
 
 def _between_paths(pair: _Pair) -> list[str]:
@@ -335,41 +315,17 @@ def _between_paths(pair: _Pair) -> list[str]:
     if dmabuf is None or peermem is None:
         failed = [result for result in pair.paths if result.ending is Ending.FAILED]
         return [f"{result.memory} failed: {result.what_failed}" for result in failed]
-    endings = (dmabuf.ending, peermem.ending)
-    if endings == (Ending.FAILED, Ending.DONE) and _UNSUPPORTED.search(dmabuf.failure_line):
-        return [
-            f"this pair does not support DMA-BUF ({dmabuf.what_failed}). NCCL detects that as well and uses"
-            " nvidia-peermem, which works"
-        ]
-    if endings == (Ending.FAILED, Ending.DONE):
-        return [
-            f"DMA-BUF failed ({dmabuf.what_failed}) and nvidia-peermem works. NCCL uses DMA-BUF if the"
-            " driver and the NIC offer it, and would fail as well; NCCL_DMABUF_ENABLE=0 makes it use"
-            " nvidia-peermem"
-        ]
-    if endings == (Ending.DONE, Ending.FAILED):
-        return [
-            f"nvidia-peermem failed ({peermem.what_failed}) and DMA-BUF works. NCCL 2.13.4 and newer use"
-            " DMA-BUF and do not need nvidia-peermem; only software without DMA-BUF support needs it"
-        ]
-    if endings == (Ending.FAILED, Ending.FAILED):
-        return [
-            f"neither path works (DMA-BUF: {dmabuf.what_failed}; nvidia-peermem: {peermem.what_failed})."
-            " NCCL copies through host memory, or fails. gdrtop check shows what is missing"
-        ]
+    is_broken = (dmabuf.ending is Ending.FAILED, peermem.ending is Ending.FAILED)
+    if any(is_broken):
+        name = {(True, True): "both-failed", (True, False): "dmabuf-failed"}.get(is_broken, "peermem-failed")
+        if name == "dmabuf-failed" and _UNSUPPORTED.search(dmabuf.failure_line):
+            name = "dmabuf-unsupported"
+        return [_said(name, dmabuf=dmabuf.what_failed, peermem=peermem.what_failed)]
     if not dmabuf.gbps or not peermem.gbps:
         return []
     share = dmabuf.gbps / peermem.gbps
-    figures = f"{gbps_text(dmabuf.gbps)} and {gbps_text(peermem.gbps)}"
+    name, slower = ("dmabuf-slower", share) if share < 1 else ("peermem-slower", 1 / share)
     if LIKE_HOST <= share <= 1 / LIKE_HOST:
-        return [f"DMA-BUF and nvidia-peermem are equally fast ({figures}): either works; NCCL uses DMA-BUF"]
-    if share < 1:
-        return [
-            f"DMA-BUF is {100 * (1 - share):.0f} % slower than nvidia-peermem ({figures}), and NCCL uses"
-            " DMA-BUF; NCCL_DMABUF_ENABLE=0 makes it use nvidia-peermem. Both use the same PCIe path, so"
-            " check the driver and the IOMMU"
-        ]
-    return [
-        f"nvidia-peermem is {100 * (1 - 1 / share):.0f} % slower than DMA-BUF ({figures}); NCCL 2.13.4 and"
-        " newer use DMA-BUF"
-    ]
+        name = "equally-fast"
+    figures = f"{gbps_text(dmabuf.gbps)} and {gbps_text(peermem.gbps)}"
+    return [_said(name, figures=figures, percent=f"{100 * (1 - slower):.0f}")]

@@ -27,6 +27,7 @@ from probes.bandwidth.model.samples import (
 from probes.bandwidth.tools.failures import Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
+from probes.base.unknown import Maybe
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import GDRCOPY, SANITY
 from probes.facts.system.tools import ToolFacts
@@ -68,7 +69,7 @@ class GdrcopySettings(LocalSettings):
             proves = "how fast the CPU writes and reads GPU memory through BAR1 (reads are slow by nature)"
         return Purpose(proves, _NOT_PROVEN)
 
-    def command(self, tools: ToolFacts) -> Command | Refused:
+    def command(self, tools: Maybe[ToolFacts]) -> Command | Refused:
         if self.tool not in GDRCOPY:
             return Refused(f"{self.tool[:80]!r} is not a gdrcopy test that gdrtop knows")
         reason = gpu_numbers(self.gpu_indices) or out_of_range("the size", self.size_bytes, 4, 1 << 30)

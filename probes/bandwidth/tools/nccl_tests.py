@@ -45,6 +45,7 @@ from probes.bandwidth.model.samples import (
 from probes.bandwidth.tools.failures import CAUSE, Failure, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
+from probes.base.unknown import Maybe
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
 
@@ -122,7 +123,7 @@ class NcclSettings(LocalSettings):
             "GPUDirect RDMA (a single node with NVLink or P2P never uses a NIC)",
         )
 
-    def command(self, tools: ToolFacts) -> Command | Refused:
+    def command(self, tools: Maybe[ToolFacts]) -> Command | Refused:
         invalid = next((name for name in self.devices if not is_rdma_device(name)), None)
         if invalid is not None:
             return Refused(f"{invalid[:80]!r} is not an RDMA device name")

@@ -29,6 +29,7 @@ from probes.bandwidth.model.samples import (
 from probes.bandwidth.tools.failures import SYMPTOM, Failure, Output, failures_in
 from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
+from probes.base.unknown import Maybe
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
@@ -38,7 +39,8 @@ from probes.snapshot.examination import Examination
 class NvbandwidthSettings(LocalSettings):
     """Some of its tests on some GPUs."""
 
-    tests: tuple[str, ...] = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce")
+    # Each direction is a test of its own.
+    required_tests: tuple[str, ...] = ("host_to_device_memcpy_ce", "device_to_host_memcpy_ce")
     gpus: tuple[int, ...] = ()  # in PCI order; () all
 
     tool = "nvbandwidth"
@@ -49,20 +51,16 @@ class NvbandwidthSettings(LocalSettings):
     def gpu_indices(self) -> tuple[int, ...]:
         return self.gpus
 
-    @property
-    def required_tests(self) -> tuple[str, ...]:
-        return self.tests  # each direction is a test of its own
-
     def purpose(self, is_loopback: bool = False) -> Purpose:
         return Purpose(
             "how fast CUDA copies between host and GPUs (the GPU's own PCIe link or NVLink)",
             "GPUDirect RDMA (no NIC is involved)",
         )
 
-    def command(self, tools: ToolFacts) -> Command | Refused:
+    def command(self, tools: Maybe[ToolFacts]) -> Command | Refused:
         if reason := gpu_numbers(self.gpus):
             return Refused(reason)
-        return command(tools, (self.tool, "-t", *self.tests), None, visible_gpus(self.gpus))
+        return command(tools, (self.tool, "-t", *self.required_tests), None, visible_gpus(self.gpus))
 
     def limit(self, examination: Examination) -> Limit:
         cards = examination.node.known_gpus

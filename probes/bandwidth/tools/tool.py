@@ -18,6 +18,7 @@ from probes.bandwidth.model.planned_series import Purpose, Settings
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.samples import LINE_LIMIT
 from probes.bandwidth.tools.failures import Failure, Output, most_telling
+from probes.base.unknown import Maybe
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.system.tool_names import TOOL_OF
 from probes.facts.system.tools import ToolFacts
@@ -43,7 +44,7 @@ class LocalSettings(Settings):
         return ""
 
     @abstractmethod
-    def command(self, tools: ToolFacts) -> Command | Refused:
+    def command(self, tools: Maybe[ToolFacts]) -> Command | Refused:
         """Return the command, or the reason why there is none."""
 
     def limit(self, examination: Examination) -> Limit:

@@ -19,7 +19,7 @@ from probes.host.ras import PORT, parse_addresses
 from probes.live.model.sample import LiveProcess, LiveSample, Role
 from probes.live.processes.job_logs import own_pid, setting
 from probes.nccl.ras import RasProcess
-from probes.nccl.variables.variable import NEWER, is_newer
+from probes.nccl.variables.catalogue import NEWER, is_newer
 
 # When NCCL's RAS service may be asked, because a question can crash or disturb the job.
 #

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.nccl.log.facts import Channels, Place, Rank
 from probes.nccl.log.grammar import NETWORK_PATH, TORN_INIT, Header
@@ -20,15 +20,20 @@ _ACROSS_NODES = "P2P/MNNVL"
 _RankKey = tuple[str, int, int]
 
 
-@frozen
-class Count:
-    """How many lines one stands for."""
+class Line(NamedTuple):
+    """A line of which a pattern was found."""
 
-    lines: int = 1  # equal ones, read later
+    match: re.Match[str]
+    place: Place
+    header: Header | None
+    is_whole: bool  # its end is there
+    lines: int = 1  # for how many equal ones it stands
     repeats: int = 1  # each, by Ray's mark: "[repeated 7x across cluster]"
 
-
-SINGLE = Count()
+    @property
+    def reporter(self) -> str:
+        """The GPU's process that wrote it; "" if it does not say so."""
+        return "" if self.header is None else f"{self.header.host}:{self.header.pid}[{self.header.device}]"
 
 
 @dataclass
@@ -53,9 +58,7 @@ class RankCounts:
     pxn: int = 0
     shared: int = 0
     c2c_pci: int = 0
-    first_staged: Place | None = None
-    first_gdr: Place | None = None
-    first_unknown: Place | None = None
+    firsts: dict[str, Place] = field(default_factory=dict)  # by path
 
     def channels(self, direction: str) -> Channels:
         """Return the channels of a direction."""
@@ -71,9 +74,7 @@ class RankCounts:
         self.pxn += other.pxn
         self.shared += other.shared
         self.c2c_pci += other.c2c_pci
-        self.first_staged = self.first_staged or other.first_staged
-        self.first_gdr = self.first_gdr or other.first_gdr
-        self.first_unknown = self.first_unknown or other.first_unknown
+        self.firsts = {**other.firsts, **self.firsts}
 
 
 class ChannelTable:
@@ -105,11 +106,9 @@ class ChannelTable:
         found.is_named |= header is not None and not header.is_glued
         return found
 
-    def channel(
-        self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool, line: Count
-    ) -> None:
+    def channel(self, line: Line) -> None:
         """Count a line with a channel."""
-        sender, receiver, direction, path = match.groups()
+        sender, receiver, direction, path = line.match.groups()
         if direction is None and not path.startswith("NET/"):
             if path.startswith(_ACROSS_NODES):
                 self.nvlink += line.lines * line.repeats
@@ -117,27 +116,16 @@ class ChannelTable:
                 self.local += line.lines * line.repeats
             return
         rank = int(receiver if direction == "receive" else sender)
-        self._network_path(path, rank, direction or "send", place, header, is_whole, line)
+        self._network_path(path, rank, direction or "send", line)
 
-    def collnet(
-        self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool, line: Count
-    ) -> None:
+    def collnet(self, line: Line) -> None:
         """Count a line with a channel of CollNet."""
-        rank, direction, path = match.groups()
-        self._network_path(path, int(rank), direction, place, header, is_whole, line)
+        rank, direction, path = line.match.groups()
+        self._network_path(path, int(rank), direction, line)
 
-    def _network_path(
-        self,
-        path: str,
-        rank: int,
-        direction: str,
-        place: Place,
-        header: Header | None,
-        is_whole: bool,
-        line: Count,
-    ) -> None:
-        match, lines = NETWORK_PATH.match(path), line.lines
-        counted_rank = self.rank_of(header, rank)
+    def _network_path(self, path: str, rank: int, direction: str, line: Line) -> None:
+        match, lines, place = NETWORK_PATH.match(path), line.lines, line.place
+        counted_rank = self.rank_of(line.header, rank)
         counted = [each for each in (self.totals, counted_rank) if each is not None]
         if line.repeats > 1:
             # Ray takes lines for equal that differ in words with digits, thus also in rank, network and path.
@@ -148,14 +136,13 @@ class ChannelTable:
             self._count(counted, direction, "unknown", place, lines)
             return
         network, number, proxy, gdr, pci, shared, flush, rest = match.groups()
-        is_clean = (is_whole and not rest.strip()) or bool(rest and _PATH_ENDS.match(rest))
+        is_clean = (line.is_whole and not rest.strip()) or bool(rest and _PATH_ENDS.match(rest))
         if not is_clean:
             self.cut += lines
         # Without its end, a line shows nothing, unless what follows the number has begun.
         is_gdr = gdr is not None or rest.startswith("/GD")
-        self._count(
-            counted, direction, "gdr" if is_gdr else "staged" if is_clean else "unknown", place, lines
-        )
+        kind = "gdr" if is_gdr else "staged" if is_clean else "unknown"
+        self._count(counted, direction, kind, place, lines)
         if flush is not None and (flush in self.flushes or len(self.flushes) < _MOST_FLUSHES):
             self.flushes[flush] = self.flushes.get(flush, 0) + lines
         for each in counted:
@@ -169,12 +156,7 @@ class ChannelTable:
     def _count(counted: list[RankCounts], direction: str, path: str, place: Place, lines: int) -> None:
         for each in counted:
             each.counts[direction, path] = each.counts.get((direction, path), 0) + lines
-            if path == "gdr":
-                each.first_gdr = each.first_gdr or place
-            elif path == "staged":
-                each.first_staged = each.first_staged or place
-            else:
-                each.first_unknown = each.first_unknown or place
+            each.firsts.setdefault(path, place)
 
     def unparsed(self, text: str, place: Place, header: Header | None, is_whole: bool) -> None:
         """Count a channel line that ends before its path; it is a network channel with an unknown path."""
@@ -208,8 +190,8 @@ class ChannelTable:
                 pxn=rank.pxn,
                 shared=rank.shared,
                 c2c_pci=rank.c2c_pci,
-                first_staged=rank.first_staged,
-                first_gdr=rank.first_gdr,
+                first_staged=rank.firsts.get("staged"),
+                first_gdr=rank.firsts.get("gdr"),
             )
             for (host, pid, device), rank in merged.items()
         )

@@ -11,8 +11,7 @@ from functools import partial
 from probes.base.text import printable
 from probes.messages.catalogue import catalogue
 from probes.messages.message import Context, Found, Weight, version_numbers
-from probes.nccl.log.channels import SINGLE, ChannelLine, ChannelTable, Count
-from probes.nccl.log.diagnostics import read_diagnostic
+from probes.nccl.log.channels import ChannelLine, ChannelTable, Line
 from probes.nccl.log.facts import (
     Capability,
     Communicators,
@@ -34,9 +33,14 @@ from probes.nccl.log.grammar import (
     distance_word,
     parse,
 )
-from probes.nccl.log.messages import MessageTable
-from probes.nccl.log.problems import ProblemLine, context_of, unequal_mtu
-from probes.nccl.log.tables import Table
+from probes.nccl.log.messages import (
+    MessageTable,
+    ProblemLine,
+    Table,
+    context_of,
+    read_diagnostic,
+    unequal_mtu,
+)
 from probes.nccl.variables.catalogue import meaning_of
 
 _MOST_CHANNEL_LINES = 1 << 15  # that differ in more than the channel: 8 of each of MOST_RANKS
@@ -67,8 +71,9 @@ class Collector:
         self._rings = Rings()
         self._comms = Communicators()
         self.channel_lines: dict[tuple[bytes, bytes], ChannelLine] = {}
-        self._repeats = 1  # that the line stands for
-        self._takers: dict[Kind, Callable[[re.Match[str], Place, Header | None, bool], None]] = {
+        self._takers: dict[Kind, Callable[[Line], None]] = {
+            Kind.CHANNEL: self._channels.channel,
+            Kind.COLLNET: self._channels.collnet,
             Kind.CAPABILITY: self._capability,
             Kind.DISTANCE: self._distance,
             Kind.RINGS: self._ring,
@@ -84,9 +89,9 @@ class Collector:
             Kind.PLUGIN: self._plugin,
             Kind.NVLS: partial(self._numbered, "nvls"),
             Kind.VERSION: self._version,
-            Kind.WARNING: self._warning,
+            Kind.WARNING: partial(self._warning, False),
             Kind.MESSAGE: self._message,
-            Kind.NOTICE: self._notice,
+            Kind.NOTICE: partial(self._warning, True),
             Kind.DIAGNOSTIC: self._diagnostic,
             Kind.TORCH: self._torch,
         }
@@ -107,9 +112,9 @@ class Collector:
             self.other_lines += lines
             return
         self.nccl_lines += lines
-        self._repeats = 1
+        repeats = 1
         if "x across cluster]" in text and (repeated := REPEATED.search(text)):
-            self._repeats = max(1, int(repeated[1]))
+            repeats = max(1, int(repeated[1]))
             text = text[: repeated.start()]
         message = text
         if not text.startswith(_CHANNELS):  # which read their own end
@@ -120,12 +125,7 @@ class Collector:
             self._channels.unparsed(text, place, header, is_whole)
             return
         kind, match = said
-        if kind in (Kind.CHANNEL, Kind.COLLNET):
-            count = SINGLE if lines == self._repeats == 1 else Count(lines, self._repeats)
-            take = self._channels.channel if kind is Kind.CHANNEL else self._channels.collnet
-            take(match, place, header, is_whole, count)
-        else:
-            self._takers[kind](match, place, header, is_whole)
+        self._takers[kind](Line(match, place, header, is_whole, lines, repeats))
 
     def remember(self, key: tuple[bytes, bytes], line: ChannelLine) -> None:
         """Let the reader only count lines with the same writer and text; a full table begins again."""
@@ -191,7 +191,7 @@ class Collector:
             local_channels=self._channels.local,
             nvlink_channels=self._channels.nvlink,
             repeated_channels=self._channels.repeated,
-            first_unknown=self._channels.totals.first_unknown,
+            first_unknown=self._channels.totals.firsts.get("unknown"),
             left_out=self._messages.left_out + sum(table.left_out for table in self._tables.values()),
         )
 
@@ -200,10 +200,10 @@ class Collector:
     def _mentions(self, table: str) -> tuple[Mention, ...]:
         return self._tables[table].mentions()
 
-    def _capability(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        network, state, number, name = match.groups()
+    def _capability(self, line: Line) -> None:
+        network, state, number, name = line.match.groups()
         key = (network, state, int(number), name)
-        self._tables["capability"].add(key, match[0], place, key)
+        self._tables["capability"].add(key, line.match[0], line.place, key)
 
     def _capabilities(self) -> tuple[Capability, ...]:
         found = []
@@ -213,10 +213,10 @@ class Collector:
             found.append(Capability(shown[0], number, shown[1], state == "Enabled", row.mention()))
         return tuple(found)
 
-    def _distance(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        state, gpu, nic, gpu_id, nic_id, distance, limit, read = match.groups()
+    def _distance(self, line: Line) -> None:
+        state, gpu, nic, gpu_id, nic_id, distance, limit, read = line.match.groups()
         key = (state, gpu or gpu_id, nic or nic_id, int(distance), int(limit), read)
-        self._tables["distance"].add(key, match[0], place, key)
+        self._tables["distance"].add(key, line.match[0], line.place, key)
 
     def _distances(self, versions: tuple[Mention, ...]) -> tuple[Distance, ...]:
         numbers = {version_numbers(version.text) for version in versions}
@@ -232,35 +232,33 @@ class Collector:
             found.append(Distance(state == "Enabled", gpu, nic, distance, limit, words, reads, row.mention()))
         return tuple(found)
 
-    def _ring(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
+    def _ring(self, line: Line) -> None:
         rings = self._rings
-        no_gdr = match[2] == "0"
+        no_gdr = line.match[2] == "0"
         self._rings = replace(
             rings,
             connected=rings.connected + 1,
-            gdr=rings.gdr + (match[2] == "1"),
+            gdr=rings.gdr + (line.match[2] == "1"),
             no_gdr=rings.no_gdr + no_gdr,
-            first_no_gdr=rings.first_no_gdr or (place if no_gdr else None),
+            first_no_gdr=rings.first_no_gdr or (line.place if no_gdr else None),
         )
 
-    def _network(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        if is_whole:
-            name = match[1].strip()
-            self._tables["network"].add(name, name, place)
+    def _network(self, line: Line) -> None:
+        if line.is_whole:
+            name = line.match[1].strip()
+            self._tables["network"].add(name, name, line.place)
 
-    def _mention(
-        self, table: str, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
-    ) -> None:
-        self._tables[table].add("", match[0], place)
+    def _mention(self, table: str, line: Line) -> None:
+        self._tables[table].add("", line.match[0], line.place)
 
-    def _setting(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        if not is_whole:
+    def _setting(self, line: Line) -> None:
+        if not line.is_whole:
             self._cut += 1
             return
-        name, value = match[1], match[2].strip()
+        name, value = line.match[1], line.match[2].strip()
         number = value.removesuffix(".")
         value = printable(number if number.lstrip("-").isdecimal() else value, 200)
-        self._tables["setting"].add((name, value), match[0], place, (name, value))
+        self._tables["setting"].add((name, value), line.match[0], line.place, (name, value))
 
     def _settings(self) -> tuple[Setting, ...]:
         found = []
@@ -269,62 +267,55 @@ class Collector:
             found.append(Setting(name, value, meaning_of(name, value), row.mention()))
         return tuple(found)
 
-    def _communicator(
-        self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
-    ) -> None:
+    def _communicator(self, line: Line) -> None:
         comms = self._comms
-        largest, nodes = max(comms.largest, int(match[2])), max(comms.nodes, int(match[3]))
+        largest, nodes = max(comms.largest, int(line.match[2])), max(comms.nodes, int(line.match[3]))
         self._comms = replace(comms, largest=largest, nodes=nodes)
 
-    def _init(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        comms, size = self._comms, int(match[2])
-        started, completed = match[3] == "START", match[3] == "COMPLETE"
+    def _init(self, line: Line) -> None:
+        comms, size = self._comms, int(line.match[2])
+        started, completed = line.match[3] == "START", line.match[3] == "COMPLETE"
         self._comms = replace(
             comms,
             largest=max(comms.largest, size),
-            started=comms.started + started * self._repeats,
-            completed=comms.completed + completed * self._repeats,
+            started=comms.started + started * line.repeats,
+            completed=comms.completed + completed * line.repeats,
         )
-        rank = self._channels.rank_of(header, int(match[1]))
+        rank = self._channels.rank_of(line.header, int(line.match[1]))
         if rank is not None and size > rank.world:
-            rank.rank, rank.world = int(match[1]), size
+            rank.rank, rank.world = int(line.match[1]), size
 
-    def _using(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        devices = devices_in(match[2]) if match[1] == "IB" else []
-        for name in devices if is_whole else devices[:-1]:
-            self._tables["nic"].add(name, name, place)
+    def _using(self, line: Line) -> None:
+        devices = devices_in(line.match[2]) if line.match[1] == "IB" else []
+        for name in devices if line.is_whole else devices[:-1]:
+            self._tables["nic"].add(name, name, line.place)
 
-    def _numbered(
-        self, table: str, match: re.Match[str], place: Place, header: Header | None, is_whole: bool
-    ) -> None:
+    def _numbered(self, table: str, line: Line) -> None:
         """Count a text with others that differ only in their numbers."""
-        self._tables[table].add(_DIGITS.sub("#", match[1]), match[1], place)
+        self._tables[table].add(_DIGITS.sub("#", line.match[1]), line.match[1], line.place)
 
-    def _version(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        if is_whole or version_numbers(match[1]):
-            self._tables["version"].add(match[1], match[1], place)
+    def _version(self, line: Line) -> None:
+        if line.is_whole or version_numbers(line.match[1]):
+            self._tables["version"].add(line.match[1], line.match[1], line.place)
 
-    def _queue_pair(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        if header is not None:
-            self._tables["mtu"].add((header.host, match[1]), match[0], place, (header.host, match[1]))
+    def _queue_pair(self, line: Line) -> None:
+        if line.header is not None:
+            key = (line.header.host, line.match[1])
+            self._tables["mtu"].add(key, line.match[0], line.place, key)
 
     # Messages
 
-    def _warning(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        text = match.string.removeprefix("NCCL WARN ")
-        self._messages.add(ProblemLine(_found(match.string, header)), text, place, _reporter(header))
+    def _warning(self, is_notice: bool, line: Line) -> None:
+        found = _found(line.match.string, line.header)
+        said = ProblemLine(found, "notice" if is_notice else "warning", is_notice)
+        self._messages.add(said, line.match.string[len("NCCL WARN ") :], line.place, line.reporter)
 
-    def _notice(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        text = match.string.removeprefix("NCCL ATTN ")
-        line = ProblemLine(_found(match.string, header), "notice", is_notice=True)
-        self._messages.add(line, text, place, _reporter(header))
+    def _plugin(self, line: Line) -> None:
+        self._numbered("plugin", line)
+        self._messages.ask(line.match[0], line.place, line.reporter, _AT_INFO[:2])
 
-    def _plugin(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._numbered("plugin", match, place, header, is_whole)
-        self._messages.ask(match[0], place, _reporter(header), _AT_INFO[:2])
-
-    def _message(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        self._messages.ask(match[0], place, _reporter(header), _AT_INFO)
+    def _message(self, line: Line) -> None:
+        self._messages.ask(line.match[0], line.place, line.reporter, _AT_INFO)
 
     def other(self, text: str, place: Place, version: str | None = None) -> None:
         """Read a line of another library, or RCCL's version."""
@@ -335,19 +326,19 @@ class Collector:
         else:
             self._messages.ask(text, place, "", _AT_INFO, _OTHER_PROGRAMS)
 
-    def _diagnostic(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        result = read_diagnostic(match[1])
+    def _diagnostic(self, line: Line) -> None:
+        result = read_diagnostic(line.match[1])
         if result is None:
             return
         if result.problem is None:
-            self._tables["diagnostics"].add(_DIGITS.sub("#", result.text), result.text, place)
+            self._tables["diagnostics"].add(_DIGITS.sub("#", result.text), result.text, line.place)
         else:
-            self._messages.add(result.problem, result.text, place, _reporter(header) or result.rank)
+            self._messages.add(result.problem, result.text, line.place, line.reporter or result.rank)
 
-    def _torch(self, match: re.Match[str], place: Place, header: Header | None, is_whole: bool) -> None:
-        said = _TORCH_RANK.search(match.string)
+    def _torch(self, line: Line) -> None:
+        said = _TORCH_RANK.search(line.match.string)
         rank = "" if said is None else f"rank {said[1] or said[2]}"
-        self._messages.of_torch(match.string, place, _reporter(header) or rank)
+        self._messages.of_torch(line.match.string, line.place, line.reporter or rank)
 
     def _problems(self, context: Context) -> tuple[Problem, ...]:
         mtus: dict[str, dict[str, Mention]] = {}
@@ -362,7 +353,3 @@ class Collector:
 def _found(line: str, header: Header | None) -> Found | None:
     """Return the message of a line, some of which are known by the source that wrote them."""
     return catalogue().find(line if header is None else f"{header.source} {line}")
-
-
-def _reporter(header: Header | None) -> str:
-    return "" if header is None else f"{header.host}:{header.pid}[{header.device}]"

@@ -12,7 +12,7 @@ import re
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.nccl.variables.variable import is_newer
+from probes.nccl.variables.catalogue import is_newer
 
 INTEREST = re.compile(
     rb"NCCL(?: (?:INFO (?:Channel \d(?:(?=[\d/]{0,12}( : [^\n]{1,400})\n)|)"
@@ -88,10 +88,10 @@ _CAPABILITY = re.compile(
     rf"NET/([^/]{{1,64}}?) : GPU Direct RDMA (Enabled|Disabled) for HCA {_NUMBER} '([^']{{1,200}})'"
 )
 _DISTANCE = re.compile(
-    r"GPU Direct RDMA (Enabled|Disabled) for "
-    r"(?:GPU ([0-9a-fA-F]{1,16}) / HCA ([0-9a-fA-F]{1,16}) \(|"  # up to 2.28
+    r"(?:NET/\w{1,16} : )?GPU Direct RDMA (Enabled|Disabled) for "  # NET/IB up to 2.4
+    r"(?:GPU ([0-9a-fA-F]{1,16})(?:\[[0-9a-fA-F]{1,16}\])? / HCA ([0-9a-fA-F]{1,16}) \(|"  # up to 2.28
     r"GPU/([0-9a-fA-F-]{1,40}) \(rank \d{1,9}\) - NET/([0-9a-fA-F-]{1,40}) \([^()]{0,80}?)"  # 2.29
-    r"distance (\d{1,3}) (?:<=|>) (\d{1,3})\)?(?:, read ([01]))?"
+    r"distance (\d{1,3}) (?:<=?|>=?) (\d{1,3})\)?(?:, read ([01]))?"  # >= and < up to 2.4
 )
 _RINGS = re.compile(r"Connected all rings(?:, use ring PXN ([01]) GDR ([01]))?")
 _NETWORK = re.compile(r"Using network (.{1,64})")
@@ -120,6 +120,7 @@ _INFO: tuple[tuple[str, Kind, re.Pattern[str]], ...] = (
     ("Ring", Kind.CHANNEL, CHANNEL),
     ("CollNet", Kind.COLLNET, COLLNET),
     ("NET/", Kind.CAPABILITY, _CAPABILITY),
+    ("NET/", Kind.DISTANCE, _DISTANCE),
     ("NET/", Kind.USING, _USING),
     ("NET/", Kind.NO_DEVICE, _NO_DEVICE),
     ("NET/", Kind.QUEUE_PAIR, _QUEUE_PAIR),

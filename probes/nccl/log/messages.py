@@ -1,16 +1,144 @@
-"""The messages of a log: of many that are alike, only the first are looked up."""
+"""The messages of a log, in bounded memory, and what each means here, given what the log says besides."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from probes.messages.catalogue import catalogue, explain
-from probes.messages.message import Context, Weight
-from probes.nccl.log.facts import Mention, Place, Problem
-from probes.nccl.log.problems import ProblemLine, problem_of
-from probes.nccl.log.tables import Table
+from probes.base.frozen import frozen
+from probes.base.text import join_limited, printable
+from probes.messages.catalogue import catalogue, codes, explain
+from probes.messages.message import Context, Found, Weight, is_version, version_numbers
+from probes.nccl.log.facts import LogFacts, Mention, Place, Problem, Setting
+
+# Texts of a log and how many lines have each, in bounded memory.
+
+MOST_ROWS = 256
+
+
+@dataclass
+class Tally:
+    """A row: what its first line says, and how many lines say so."""
+
+    text: str
+    first: Place
+    last: Place
+    detail: Any
+    count: int = 1
+
+    def mention(self) -> Mention:
+        """Return the row as a fact."""
+        return Mention(self.text, self.count, self.first, self.last)
+
+
+class Table:
+    """Texts by a key; the table ends at a limit."""
+
+    def __init__(self) -> None:
+        self.rows: dict[object, Tally] = {}
+        self.left_out = 0  # lines of further texts
+
+    def add(self, key: object, text: str, place: Place, detail: object = None) -> bool:
+        """Count a text, for a line once; return False if the table is full."""
+        row = self.rows.get(key)
+        if row is not None:
+            row.count += 1
+            row.last = place
+            return True
+        if len(self.rows) >= MOST_ROWS:
+            self.left_out += 1
+            return False
+        self.rows[key] = Tally(printable(text, 400).strip(), place, place, detail)
+        return True
+
+    def mentions(self) -> tuple[Mention, ...]:
+        """Return the rows as facts."""
+        return tuple(row.mention() for row in self.rows.values())
+
+    def first(self) -> Mention | None:
+        """Return the first row as a fact; None if there is none."""
+        return next((row.mention() for row in self.rows.values()), None)
+
+
+# What the error lines of a log mean: the catalogue of messages says it, given what the log says besides.
+
+UNEXPLAINED = {
+    "warning": "NCCL warning",
+    "notice": "NCCL notice",
+    "diagnostics": "NCCL's diagnostics report what to review",
+}
+"""The kinds of lines that the catalogue does not know, with their titles."""
+UNKNOWN = "unknown"
+"""The severity of these."""
+_NOTES = (Weight.NOTE, Weight.HARMLESS)
+_MOST_HOSTS = 4
+
+
+@frozen
+class ProblemLine:
+    """A line of a message, or one that the catalogue does not know."""
+
+    found: Found | None
+    kind: str = "warning"  # of UNEXPLAINED
+    is_notice: bool = False  # NCCL calls it no error
+
+
+def problem_of(line: ProblemLine, context: Context, seen: Mention, ranks: tuple[str, ...]) -> Problem:
+    """Return what a line means in its log."""
+    if line.found is None:
+        return Problem(line.kind, UNEXPLAINED[line.kind], "", "", seen, ranks, True, UNKNOWN)
+    meaning = explain(line.found, context)
+    title, severity = printable(meaning.title, 200), meaning.weight.value
+    is_note = line.is_notice or meaning.weight in _NOTES
+    if line.is_notice and meaning.weight not in _NOTES:
+        severity = Weight.NOTE.value
+    proves = meaning.proves.value
+    return Problem(meaning.id, title, meaning.cause, meaning.fix, seen, ranks, is_note, severity, proves)
+
+
+def context_of(
+    versions: Iterable[Mention], settings: Iterable[Setting], nics: Iterable[Mention],
+    beside: frozenset[str]
+) -> Context:  # fmt: skip
+    """Return what the log says besides a line; of several versions, the oldest counts."""
+    numbers = [found for version in versions if (found := version_numbers(version.text))]
+    kinds = (("/RoCE", "roce"), ("/IB", "infiniband"))
+    node = frozenset(word for suffix, word in kinds if any(nic.text.endswith(suffix) for nic in nics))
+    values = {setting.name: setting.value for setting in settings}
+    return Context(min(numbers, default=None), values, node, beside)
+
+
+def unequal_mtu(mtus: Mapping[str, Mapping[str, Mention]], version: tuple[int, ...] | None) -> Problem | None:
+    """Return the problem of nodes whose queue pairs differ in their MTU; host -> number of verbs -> lines.
+
+    NCCL before 2.20.3 uses the smaller one; later, both ends can settle on different ones (NVIDIA/nccl#1524).
+    """
+    kinds = {frozenset(of_host) for of_host in mtus.values()}
+    if len(kinds) < 2:
+        return None
+    is_shared = bool(frozenset.intersection(*kinds))  # some NICs of all nodes have the same
+    table = codes()["ibv_mtu"]
+    sizes = (
+        f"{' and '.join(table[mtu].name for mtu in sorted(of_host) if mtu in table)} bytes on {host}"
+        for host, of_host in sorted(mtus.items(), key=lambda row: sorted(row[1]))
+    )
+    seen = next(iter(next(iter(mtus.values())).values()))
+    is_old = is_version("<2.20.3", version)
+    return Problem(
+        "mtu-differs",
+        f"Nodes have different MTUs: {join_limited(sizes, _MOST_HOSTS)}",
+        "This NCCL uses the smaller one." if is_old else "Both ends of a connection can then use different "
+        "MTUs. Completion errors 1, 9 and 12, fatal events of a queue pair, or a hang may follow.",
+        "Set the same MTU on the RDMA interfaces of all nodes and on the switches: 9000, or at least 4200.",
+        seen,
+        is_note=is_old,
+        severity=(Weight.NOTE if is_old else Weight.WARNING if is_shared else Weight.CRITICAL).value,
+    )  # fmt: skip
+
+
+# The messages of a log: of many that are alike, only the first are looked up.
 
 MOST_ALIKE = 1000  # alike, but for numbers, that are looked up; further ones are only counted
 ALIKE_BYTES = 130  # of a message, which decide that it is like another one
@@ -147,3 +275,69 @@ class MessageTable:
         names = dict.fromkeys(problem.seen.first.file for problem in found)
         files = {name: number for number, name in enumerate(names)}
         return sorted(found, key=lambda each: (files[each.seen.first.file], each.seen.first.line))
+
+
+# What NCCL's own diagnostics print when a communicator is created.
+#
+# With NCCL_RUN_DIAGNOSTICS=1, NCCL 2.31 and later test P2P between GPUs, and 2.32.3 and later run ib_write_bw
+# of perftest between neighboring nodes. Lines are `host:pid NCCL DIAG [OK] check: text` on standard output,
+# whatever NCCL_DEBUG says; [INFO] marks what may need review. probes/messages/nccl-diagnostics.toml says what
+# they mean. Sources: NVIDIA/nccl src/diagnostics.cc; its user guide, "Diagnostics".
+
+SINCE_NETWORK = (2, 32, 3)
+"""The first version whose diagnostics measure the network."""
+DIAGNOSTICS_KIND = "diagnostics"
+"""The kind of a line that gdrtop does not explain, and the begin of all others."""
+
+_LINE = re.compile(r"(?:\[(?P<tag>[A-Z]{1,10})\] *)?(?P<text>.{0,1500})")
+_COMMUNICATOR = re.compile(r" in comm 0x[0-9a-f]{1,16}$")
+_HEADING = re.compile(r"=+ .{0,80} =+$")
+
+
+@frozen
+class DiagnosticResult:
+    """What a line says: a result, or what needs review, with the rank that it is about."""
+
+    text: str
+    problem: ProblemLine | None = None
+    rank: str = ""
+
+
+def read_diagnostic(text: str) -> DiagnosticResult | None:
+    """Return what follows `NCCL DIAG ` in a line; None for headings and empty lines."""
+    match = _LINE.match(text)
+    if match is None or _HEADING.match(match["text"]) or not match["text"].strip():
+        return None
+    said = _COMMUNICATOR.sub("", match["text"].strip())
+    if match["tag"] in (None, "OK"):
+        return DiagnosticResult(said)
+    found = catalogue("nccl-diagnostics").find(said)
+    if found is None:
+        return DiagnosticResult(said, ProblemLine(None, DIAGNOSTICS_KIND))
+    if found.message.weight == Weight.HARMLESS.value:
+        return DiagnosticResult(said)
+    host = found.values.get("host")
+    rank = f"rank {found.values['rank']} ({host})" if host and "rank" in found.values else ""
+    return DiagnosticResult(said, ProblemLine(found), rank)
+
+
+# Problems that a test between the nodes can narrow down.
+_BETWEEN_NODES = ("completion-", "watchdog-timeout", "watchdog-failure", "async-event", "connect-queue")
+_MEASURED_NETWORKS = re.compile(r"(?:IB|IBext|SPCX|NCCL RDMA Plugin)(?:[_ ]|$)")
+
+
+def is_recommended(facts: LogFacts) -> bool:
+    """Return whether diagnostics help the next run: errors between nodes that this NCCL can measure."""
+    versions = [version_numbers(version.text) for version in facts.versions]
+    if not versions or min(versions) < SINCE_NETWORK:
+        return False
+    kinds = [problem.kind for problem in facts.problems]
+    networks = [network.text for network in facts.networks]
+    return (
+        not facts.diagnostics
+        and not any(kind.startswith(DIAGNOSTICS_KIND) for kind in kinds)
+        and any(kind.startswith(_BETWEEN_NODES) for kind in kinds)
+        and bool(networks)
+        and all(_MEASURED_NETWORKS.match(name) for name in networks)
+        and facts.communicators.nodes != 1
+    )

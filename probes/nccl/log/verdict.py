@@ -20,7 +20,10 @@ _OFF_WITH_ZERO = ("NCCL_NET_GDR_READ", "NCCL_NET_GDR_C2C", "NCCL_DMABUF_ENABLE",
 TCP_NETWORKS = frozenset(("Socket", "FastSocket"))
 """FastSocket: Google's plugin, https://github.com/google/nccl-fastsocket."""
 NEXT_RUN = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV"
-NO_REASON = "The log does not say why; these channels use host memory"
+NO_REASON = (
+    "The log does not say why; these channels use host memory. Most often the node, for a container its"
+    " host, has neither nvidia_peermem nor DMA-BUF, or the NIC is too far from the GPU"
+)
 
 
 def verdict_of(facts: LogFacts) -> LogVerdict:

@@ -13,7 +13,7 @@ from functools import cache
 from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, printable
-from probes.nccl.variables.variable import NEWER, Version, is_newer
+from probes.nccl.variables.catalogue import NEWER, Version, is_newer
 
 STATED, OF_JOBS, ASSUMED = "stated", "running jobs", "assumed"  # where a version is from
 

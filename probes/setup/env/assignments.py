@@ -12,7 +12,7 @@ from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.jobs.nccl_conf import parse_nccl_conf
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.container import Container
 from probes.setup.env.yaml_tree import Mapping
 

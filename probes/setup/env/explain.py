@@ -10,8 +10,7 @@ from probes.base.unknown import Unknown, known
 from probes.checks.nccl.gdr_settings import INDEX
 from probes.checks.nccl.network import HCA
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.variable import Kind, Variable, Version
+from probes.nccl.variables.catalogue import Kind, Variable, Version, variables
 from probes.queries.jobs import nearest
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
 from probes.setup.env.nics import active_ports
@@ -39,7 +38,7 @@ class Explanation:
 def explain(text: str, examination: Examination, version: Version) -> Explanation | None:
     """Explain "NAME=VALUE" or "NAME"; None: gdrtop does not know the variable."""
     name, equals, value = text.partition("=")
-    if (variable := CATALOGUE.get(name)) is None:
+    if (variable := variables().get(name)) is None:
         return None
     shown = printable(value, 256) if equals else None
     of_value = () if shown is None else tuple(meaning_of_value(variable, shown, version))

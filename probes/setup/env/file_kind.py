@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.assignments import LIMIT_BYTES, FileKind, ParsedFile, parse_conf
 from probes.setup.env.pod_file import parse_pod
 from probes.setup.env.shell_commands import split_commands
@@ -20,6 +20,8 @@ _YAML = re.compile(r"^[ ]{0,8}(?:- )?[\"']?[A-Za-z_][\w./-]{0,127}[\"']?:(?:[ \t
 # The beginning of YAML, and not of a script or a page with YAML in it.
 _OBJECT = re.compile(r"(?:[ \t]*(?:#(?!!).*|---.*)?\n)*(?:apiVersion|kind|metadata|services|version):")
 _HERE_YAML = re.compile(r"^[ \t]*(?:apiVersion|kind|services):", re.MULTILINE)
+# Only in a script is a variable without "export" a mistake; in a thread it is alone.
+_SCRIPT = re.compile(r"^(?:#!|#SBATCH|[ \t]*(?:export|set|source|unset)\s)", re.MULTILINE)
 _CONF_LINE = re.compile(r"[ \t]*(?:#.*)?|NCCL_[A-Z0-9_]{1,60}=.*")
 
 
@@ -73,13 +75,13 @@ def _has_content(parsed: ParsedFile) -> bool:
     return bool(parsed.groups or parsed.containers or parsed.objects)
 
 
-def parse_file(text: str, kind: FileKind) -> ParsedFile:
-    """Parse a file for the variables that it sets."""
+def parse_file(text: str, kind: FileKind, is_excerpt: bool = False) -> ParsedFile:
+    """Parse a file for the variables that it sets; `is_excerpt`: without the script that exports them."""
     if kind is FileKind.NCCL_CONF:
         return parse_conf(text)
     if kind is FileKind.POD:
         return parse_pod(text)
-    parsed = parse_shell(text)
+    parsed = parse_shell(text, exports_all=is_excerpt and not _SCRIPT.search(text))
     return _with_here_documents(parsed, text) if "<<" in text and _HERE_YAML.search(text) else parsed
 
 

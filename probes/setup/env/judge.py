@@ -13,7 +13,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.rdma.devices import RdmaFacts
-from probes.nccl.variables.variable import Version
+from probes.nccl.variables.catalogue import Version
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import NEW_JOBS
 from probes.setup.env.assignments import Problem

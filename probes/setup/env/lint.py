@@ -14,8 +14,16 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.platform import Cloud
 from probes.host.protocol import NoHost
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, newest, similar_name
-from probes.nccl.variables.variable import Kind, Variable, Version, parse_version
+from probes.nccl.variables.catalogue import (
+    Kind,
+    Variable,
+    Version,
+    is_known,
+    newest,
+    parse_version,
+    similar_name,
+    variables,
+)
 from probes.queries.jobs import SET_IN
 from probes.setup.env.advice import Advice
 from probes.setup.env.assignments import (
@@ -100,11 +108,19 @@ def worst_status(reports: Sequence[FileReport]) -> int:
 
 
 def lint(
-    text: str, kind: FileKind, examination: Examination, cloud: Maybe[Cloud], nccl: str = ""
+    text: str,
+    kind: FileKind,
+    examination: Examination,
+    cloud: Maybe[Cloud],
+    nccl: str = "",
+    is_excerpt: bool = False,
 ) -> FileReport:
-    """Parse a file and judge every environment in it; `nccl`: as in `recommend`."""
+    """Parse a file and judge every environment in it.
+
+    `nccl`: as in `recommend`; `is_excerpt`: as in `parse_file`.
+    """
     windows = text.count("\r\n")
-    parsed = parse_file(text.replace("\r\n", "\n"), kind)
+    parsed = parse_file(text.replace("\r\n", "\n"), kind, is_excerpt)
     advice = recommend(examination, cloud, nccl)
     stack = stack_of(examination, cloud)
     problems = list(parsed.problems)
@@ -144,8 +160,8 @@ def judge_text(
     if kind is None:
         return None
     if examination is not None:
-        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl)
-    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl)
+        return lint(text[:LIMIT_BYTES], kind, examination, cloud, nccl, is_excerpt=True)
+    report = lint(text[:LIMIT_BYTES], kind, examine(NoHost()), cloud, nccl, is_excerpt=True)
     return replace(report, not_compared=_NO_NODE)
 
 
@@ -194,7 +210,7 @@ def _of_group(
             yield from _of_name(assignment, advice.version, name in judged)
             yield from _of_stack(assignment, used)
             if value is not None and name not in judged and (name, value) not in advised:
-                yield from _of_value(CATALOGUE.get(name), value, assignment.line, advice.version)
+                yield from _of_value(variables().get(name), value, assignment.line, advice.version)
             if name in conf and value not in (None, conf[name]):
                 yield problem_at(assignment.line, "overrides-conf", name, value=conf[name])
     yield from _of_pairs(chosen, values)
@@ -222,7 +238,7 @@ def _unknown_names(parsed: ParsedFile, stack: Stack | None) -> Iterator[Problem]
 
 def _of_name(assignment: Assignment, version: Version, is_judged: bool) -> Iterator[Problem]:
     """Find names that the library no longer reads, or not yet."""
-    variable = CATALOGUE.get(assignment.name)
+    variable = variables().get(assignment.name)
     if variable is None or not assignment.name.startswith("NCCL_") or is_judged:
         return
     name, line = assignment.name, assignment.line
@@ -250,10 +266,21 @@ def _of_value(variable: Variable | None, value: str, line: int, version: Version
     elif words := variable.unknown_words(value):
         known = join_limited((word for word, _ in variable.values), len(variable.values))
         yield problem("value-unknown", word=words[0], known=known)
+    elif name == "NCCL_SOCKET_IFNAME" and value.startswith("^") and not _excludes_loopback(value[1:]):
+        yield problem("interfaces-with-loopback")
     elif value and variable.default(version) == value:
         yield problem("value-is-default")
+    elif name == "NCCL_CUMEM_ENABLE" and number == 0:
+        yield problem("cumem-off")
     elif variable.for_debugging:
         yield problem("for-debugging")
+
+
+def _excludes_loopback(names: str) -> bool:
+    """Return whether a list has lo, or a prefix of it (src/misc/socket.cc)."""
+    if names.startswith("="):
+        return "lo" in names[1:].split(",")
+    return any("lo".startswith(name) for name in names.split(",") if name)
 
 
 def _of_stack(assignment: Assignment, used: _Software) -> Iterator[Problem]:

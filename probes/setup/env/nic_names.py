@@ -16,8 +16,7 @@ from probes.checks.nccl.network import HCA, selected_ports
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.roce import netdevs_of
 from probes.nccl.settings import parse_hca_list
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.variable import Kind
+from probes.nccl.variables.catalogue import Kind, variables
 from probes.setup.env.assignments import Assignment, Problem, problem_at
 from probes.setup.env.judge import has_gpus_and_nics
 from probes.setup.env.nics import active_ports
@@ -40,7 +39,7 @@ def of_names(
     devices = {device.name: device for device in examination.topology.devices.values()}
     owners = {name: device for device in devices.values() for name in _netdevs(device)}
     for name, assignment in chosen.items():
-        variable, value = CATALOGUE.get(name), assignment.value
+        variable, value = variables().get(name), assignment.value
         kind = None if variable is None else variable.kind
         if not value or (kind not in (Kind.HCA_LIST, Kind.INTERFACES) and name != _UCX):
             continue

@@ -10,7 +10,7 @@ from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
 from probes.nccl.topology_file import TopologyFileFacts, file_of_new_jobs
-from probes.nccl.variables.variable import Version
+from probes.nccl.variables.catalogue import Version
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
 from probes.queries.pcie_paths import is_guest

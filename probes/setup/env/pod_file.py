@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from probes.base.text import printable
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     Assignment,

@@ -13,8 +13,7 @@ from probes.facts.network.routes import Interface
 from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.variable import NEWEST, Version, parse_version
+from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
 from probes.queries.jobs import GIN_CLASS, NVSHMEM_CLASS, jobs_of
 from probes.setup.env.advice import (
     ASSUMED,
@@ -193,7 +192,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         if isinstance(part, Note)
     ]
     settings = [*of_cloud, *(part for part in parts if isinstance(part, Setting))]
-    catalogued = {setting.name: CATALOGUE.get(setting.name) for setting in settings}
+    catalogued = {setting.name: variables().get(setting.name) for setting in settings}
     defaults = {name: variable and variable.default(version) for name, variable in catalogued.items()}
     settings = [setting for setting in settings if defaults[setting.name] != setting.value]
     settings, in_file = _without_conf(examination, settings)

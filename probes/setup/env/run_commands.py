@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from probes.base.frozen import frozen
 from probes.facts.system.device_nodes import INFINIBAND
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME
 from probes.setup.env.container import Container, Syntax
 from probes.setup.env.shell_commands import Word
 from probes.setup.env.yaml_containers import (

@@ -13,8 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from probes.nccl.variables.catalogue import is_known
-from probes.nccl.variables.variable import VARIABLE_NAME
+from probes.nccl.variables.catalogue import VARIABLE_NAME, is_known
 from probes.setup.env.assignments import (
     MAX_ASSIGNMENTS,
     MAX_ENVIRONMENTS,
@@ -60,10 +59,10 @@ _MOST_TEXTS, _LONGEST_TEXT = 512, 8192
 _NONE = re.compile(r"#SBATCH\s.*--export[=\s]\s*(?:NONE|NIL)\b")
 
 
-def parse_shell(text: str) -> ParsedFile:
-    """Parse a script; one with #SBATCH lines is an sbatch script."""
+def parse_shell(text: str, exports_all: bool = False) -> ParsedFile:
+    """Parse a script; one with #SBATCH lines is an sbatch script. `exports_all`: as after set -a."""
     lines = text.split("\n")
-    script = Script(exports_all=_is_dump(lines))
+    script = Script(exports_all=exports_all or _is_dump(lines))
     for number, line in enumerate(lines, 1):
         if line.startswith("#SBATCH"):
             script.pass_to_all([Word(word, number) for word in line.split()[1:]])

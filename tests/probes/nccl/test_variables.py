@@ -6,12 +6,21 @@ import pytest
 
 from probes.facts.jobs.process_files import FAMILIES
 from probes.nccl.settings import parse_level, parse_number
-from probes.nccl.variables.catalogue import CATALOGUE, is_known, meaning_of, newest, parameters
-from probes.nccl.variables.variable import VARIABLE_NAME, Kind, Variable, parse_version
+from probes.nccl.variables.catalogue import (
+    VARIABLE_NAME,
+    Kind,
+    Variable,
+    is_known,
+    meaning_of,
+    newest,
+    parameters,
+    parse_version,
+    variables,
+)
 from probes.recording.redaction.tokens import VARIABLES
 
 
-@pytest.mark.parametrize("variable", CATALOGUE.values(), ids=CATALOGUE.keys())
+@pytest.mark.parametrize("variable", variables().values(), ids=variables().keys())
 def test_a_variable_is_described(variable: Variable) -> None:
     assert VARIABLE_NAME.fullmatch(variable.name)
     assert not variable.meaning.endswith(".")
@@ -27,7 +36,7 @@ def test_a_variable_is_described(variable: Variable) -> None:
         if variable.kind is Kind.LEVEL:
             assert parse_level(value)
     if variable.instead:
-        assert variable.instead in CATALOGUE or re.fullmatch(r"NCCL_(MIN|MAX)_CTAS", variable.instead)
+        assert variable.instead in variables() or re.fullmatch(r"NCCL_(MIN|MAX)_CTAS", variable.instead)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +77,7 @@ def test_a_variable_is_described(variable: Variable) -> None:
     ],
 )
 def test_defaults_follow_the_version(name: str, version: str, default: str) -> None:
-    assert CATALOGUE[name].default(parse_version(version)) == default
+    assert variables()[name].default(parse_version(version)) == default
 
 
 @pytest.mark.parametrize(
@@ -85,7 +94,7 @@ def test_defaults_follow_the_version(name: str, version: str, default: str) -> N
     ],
 )
 def test_words_are_compared_as_nccl_compares_them(name: str, value: str, unknown: list[str]) -> None:
-    assert CATALOGUE[name].unknown_words(value) == unknown
+    assert variables()[name].unknown_words(value) == unknown
 
 
 def test_names_that_nccl_reads_are_known() -> None:
@@ -94,7 +103,7 @@ def test_names_that_nccl_reads_are_known() -> None:
     assert not is_known("NCCL_HOME")
 
 
-READ_BY_NCCL = [variable for variable in CATALOGUE.values() if variable.name in parameters()]
+READ_BY_NCCL = [variable for variable in variables().values() if variable.name in parameters()]
 RELEASES = sorted(
     {parse_version(each.first) for each in parameters().values()}
     | {parse_version(since) for each in parameters().values() for since, _ in each.defaults}
@@ -135,7 +144,7 @@ def test_a_variable_that_no_release_names_any_more_is_called_removed() -> None:
 
 
 def test_a_redacted_recording_keeps_the_variables_of_the_catalogue() -> None:
-    read = (name for name in CATALOGUE if name.startswith(FAMILIES))  # of the environment of a process
+    read = (name for name in variables() if name.startswith(FAMILIES))  # of the environment of a process
     missing = sorted(name for name in read if name not in VARIABLES)
     assert not missing, f"add to [variables] in probes/recording/redaction/words.txt: {missing}"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from probes.messages.message import NODE_WORDS
-from probes.read.node import words_about
+from probes.read.findings import words_about
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 

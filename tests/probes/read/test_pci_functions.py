@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.facts.pci.config_space import ConfigSpace, PciExpress, parse_config
 from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.read.pci_functions import read_functions
+from probes.read.reading import Section
 from tests.support.machines import machine_file
 from tests.support.read_texts import found_in, kinds_of, read, serious_in
 
@@ -101,6 +105,16 @@ def test_a_card_alone_may_be_limited_by_its_slot() -> None:
     assert "32 GT/s x4 of 32 GT/s x16" in statement.cause
     assert "LnkCap of the port above" in statement.fix
     assert serious_in(end("12:00.0", GPU, speed="2.5")) == set()  # an idle GPU
+
+
+def test_the_registers_of_a_bridge_to_conventional_pci_are_read() -> None:
+    lines = bridge("02:00.0", "PCI-Express to PCI/PCI-X Bridge", "02", "03").splitlines()
+    answers = read_functions(Section("lspci", tuple(lines), Place("text", 1))).answers
+    (config,) = (content for (_, path), content in answers.items() if path.endswith("/config"))
+    space = parse_config(config)
+    assert isinstance(space, ConfigSpace)
+    assert isinstance(space.express, PciExpress)
+    assert space.express.max_read_request_bytes == 4096
 
 
 def test_of_a_tree_without_its_root_port_both_ends_of_a_link_are_not_compared() -> None:

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probes.base.data_files import read_toml
+from probes.checks.registry import CHECKS
 from probes.messages.message import Weight
 from probes.read.reading import Reading
 from probes.read.text import TextReader
@@ -218,3 +220,9 @@ _PIECES = st.sampled_from(
 @given(st.lists(_PIECES, max_size=40))
 def test_torn_outputs_are_read_or_unknown(lines: list[str]) -> None:
     assert read("\n".join(lines)).proven.text
+
+
+def test_each_row_of_the_table_of_statements_has_a_title_and_a_weight_or_is_of_a_check() -> None:
+    checks = {check.id for check in CHECKS}
+    for name, row in read_toml("probes.read", "statements.toml").items():
+        assert row.get("id", name) in checks or {"title", "weight", "program"} <= row.keys(), name

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.base.unknown import Unknown
-from probes.topology.paths import build
 from tests.support.machines import machine_file, machine_files
-from tests.support.nccl_xml import graph_of, node_of, search
+from tests.support.nccl_xml import words_of_gdrtop, words_of_nccl
 
 FILES = [path.name for path in machine_files("nccl_xml", "*.xml")] or ["absent.xml"]
 
@@ -26,18 +24,8 @@ CUBE_MESH = [
 
 def compare(text: str, root: Path) -> dict[tuple[str, str], str]:
     """NCCL's words by its search; fails where ours differ."""
-    node, names = node_of(text, root)
-    topology = build(node)
-    graph = graph_of(text)
-    assert set(graph) == set(names)
-    words = {(a, b): word for b, end in graph.items() for a, word in search(end).items() if a != b}
-    gpus = {gpu.id for gpu in topology.gpus}
-    ours = {}
-    for a, b in words:
-        path = topology.path(names[a], names[b])
-        word = path.nccl if names[a] in gpus and names[b] in gpus else path.nccl_pcie
-        ours[a, b] = "unknown" if isinstance(word, Unknown) else word.value
-    assert ours == words
+    words = words_of_nccl(text)
+    assert words_of_gdrtop(text, root) == words
     return words
 
 

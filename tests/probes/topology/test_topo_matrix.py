@@ -1,39 +1,19 @@
 """`nvidia-smi topo -m` of machines whose tree is known: gdrtop says the same of every pair."""
 
-import re
 from pathlib import Path
 
 from probes.base.unknown import Unknown
 from probes.facts.node import probe_node
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
-from probes.topology.paths import Topology, build
+from probes.topology.paths import build
 from tests.support.machines import machine_file
+from tests.support.topo_matrix import matrix_in, words_of
 from tests.support.trees import MELLANOX, NVIDIA, add_function, add_rdma_device
 
 
 def matrix(name: str) -> dict[tuple[str, str], str]:
-    """(row, column) -> word, of the rows that begin with GPU or NIC."""
-    lines = machine_file(f"topo_m/{name}").read_text().splitlines()
-    head = next(line for line in lines if re.match(r"\s+GPU0\s", line))
-    columns = re.findall(r"(?:GPU|NIC)\d+", head)
-    words = {}
-    for line in lines:
-        row = re.match(r"((?:GPU|NIC)\d+)\s+(.*)", line)
-        if row:
-            for column, word in zip(columns, row.group(2).split(), strict=False):
-                words[row.group(1), column] = word
-    return words
-
-
-def ours(topology: Topology) -> dict[tuple[str, str], str]:
-    names = {gpu.id: f"GPU{number}" for number, gpu in enumerate(topology.gpus)}
-    names.update({nic.id: f"NIC{number}" for number, nic in enumerate(topology.nics)})
-    words = {(name, name): "X" for name in names.values()}
-    for (a, b), path in topology.paths.items():
-        smi = "?" if isinstance(path.smi, Unknown) else path.smi.value
-        words[names[a], names[b]] = f"NV{path.nvlinks}" if path.nvlinks else smi
-    return words
+    return matrix_in(machine_file(f"topo_m/{name}").read_text())
 
 
 def test_hgx_of_the_cloud_is_as_our_simulated_hgx() -> None:
@@ -65,7 +45,9 @@ def test_workstation_with_gpus_on_one_host_bridge_and_a_nic_on_another(tmp_path:
         path = ("pci0000:e0", "0000:e0:01.1", f"0000:e1:00.{function}")
         add_function(tmp_path, path, MELLANOX, 0x1021, 0x020000)
         add_rdma_device(tmp_path, f"mlx5_{function}", path)
-    assert ours(build(probe_node(LocalHost(str(tmp_path))))) == matrix("puget-wrx90-topo.txt")
+    assert words_of(build(probe_node(LocalHost(str(tmp_path))))) == matrix_in(
+        machine_file("topo_m/puget-wrx90-topo.txt").read_text()
+    )
 
 
 def test_gpu_below_a_second_switch_is_pxb(tmp_path: Path) -> None:
@@ -77,4 +59,6 @@ def test_gpu_below_a_second_switch_is_pxb(tmp_path: Path) -> None:
         add_rdma_device(tmp_path, f"mlx5_{function}", path)
     gpu = (*top, "0005:02:01.0", "0005:05:00.0", "0005:06:00.0", "0005:07:00.0")
     add_function(tmp_path, gpu, NVIDIA, 0x2230, 0x030000)
-    assert ours(build(probe_node(LocalHost(str(tmp_path))))) == matrix("igx-orin-topo.txt")
+    assert words_of(build(probe_node(LocalHost(str(tmp_path))))) == matrix_in(
+        machine_file("topo_m/igx-orin-topo.txt").read_text()
+    )

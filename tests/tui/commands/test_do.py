@@ -106,8 +106,12 @@ def test_what_somebody_feels_is_not_confirmed_by_yes(capsys: pytest.CaptureFixtu
     [
         ("peermem-unknown-symbol-inbox-core", "the kernel's own ib_core is loaded", "Unknown symbol"),
         ("peermem-symbol-version-mismatch", "built against a different version", "disagrees about version"),
-        ("secure-boot-key-rejected", "is not signed with a key it trusts", "unavailable key is rejected"),
-        ("peermem-parameter-invalid", "has a bad value for peerdirect_support", "invalid peerdirect_support"),
+        (
+            "secure-boot-key-rejected",
+            "is not signed with a key that the kernel knows",
+            "unavailable key is rejected",
+        ),
+        ("peermem-parameter-invalid", "are valid for peerdirect_support", "invalid peerdirect_support"),
     ],
 )
 def test_an_error_of_modprobe_is_explained_with_what_the_kernel_said(

@@ -66,7 +66,7 @@ END = ("failed to create mr", "Failed to create MR", " Couldn't create IB resour
         (("ssh: connect to host node2 port 22: Connection refused",), "port 22: Connection refused"),
         (("timeout: failed to run command ‘ib_write_bw’: No such file or directory",), "ib_write_bw is not"),
         (("stdbuf: failed to run command 'ib_write_bw': No such file or directory",), "ib_write_bw is not"),
-        (("env: ‘numactl’: No such file or directory",), "numactl is not installed on the test node"),
+        (("env: ‘numactl’: No such file or directory",), "numactl is not installed on that node"),
         (("bash: line 1: timeout: command not found",), "timeout is not installed"),
         (("numactl: execution of `ib_write_bw': No such file or directory",), "ib_write_bw is not installed"),
         (("Couldn't listen to port 18515",), "another port (--port)"),

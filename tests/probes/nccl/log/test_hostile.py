@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from probes.nccl.log.channels import MOST_RANKS
 from probes.nccl.log.collect import Collector
 from probes.nccl.log.facts import Channels, State
-from probes.nccl.log.messages import MOST_ALIKE
+from probes.nccl.log.messages import MOST_ALIKE, MOST_ROWS
 from probes.nccl.log.reader import LogReader
-from probes.nccl.log.tables import MOST_ROWS
 from probes.nccl.log.verdict import verdict_of
 from tests.support.nccl_logs import HEADER, WARNING, channel, info, read
 from tests.support.nccl_versions import TAGS, completion, log_of

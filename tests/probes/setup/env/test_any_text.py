@@ -53,6 +53,15 @@ def test_what_env_prints_is_exported() -> None:
     assert not any("not exported" in problem.title for problem in report.problems)
 
 
+@pytest.mark.parametrize("text", ["NCCL_CUMEM_ENABLE=0", "It fails with\nNCCL_CUMEM_ENABLE=0\non all nodes"])
+def test_a_variable_alone_is_of_no_script(text: str) -> None:
+    report = judge_text(text)
+    assert report is not None
+    assert [problem.title for problem in report.problems] == [
+        "NCCL_CUMEM_ENABLE=0 disables NVLink between nodes (MNNVL)"
+    ]
+
+
 def test_without_a_node_nothing_is_compared() -> None:
     report = judge_text("export NCCL_IB_HCA=mlx5_99 NCCL_IB_DISABLE=1\n")
     assert report is not None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probes.nccl.variables.variable import NEWEST
+from probes.nccl.variables.catalogue import NEWEST
 from probes.setup.env.advice import STATED, Advice, Setting
 from probes.setup.env.assignments import FileKind
 from probes.setup.env.differences import Difference, differences

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.variable import NEWEST, parse_version
+from probes.nccl.variables.catalogue import NEWEST, parse_version, variables
 from probes.setup.env.explain import Explanation, explain
 from tests.support.doctor import examination_of
 from tests.support.env_nodes import changed
@@ -80,7 +79,7 @@ def test_an_unknown_name_is_not_explained() -> None:
 ONE_OF_EACH = {"NCCL_NET_GDR_LEVEL", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "UCX_TLS"}
 
 
-@pytest.mark.parametrize("name", usual(CATALOGUE, ONE_OF_EACH))
+@pytest.mark.parametrize("name", usual(variables(), ONE_OF_EACH))
 def test_every_variable_is_explained_with_hostile_values(name: str) -> None:
     for value in ("", "1", "x\x1b[2J", "9" * 400, "-1", "^=", "=,:"):
         found = explained(f"{name}={value}")

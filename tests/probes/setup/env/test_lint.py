@@ -90,6 +90,8 @@ def test_a_good_script_is_ok() -> None:
         ("ARGS=(-x NCCL_NET=Socket)", ERROR, "makes a job use TCP"),
         ('FLAGS="-x NCCL_DEBUG=INFO -x NCCL_NET=Socket"', ERROR, "makes a job use TCP"),
         ("export NCCL_P2P_LEVEL=NODE", WARNING, "silently ignores NCCL_P2P_LEVEL=NODE"),
+        ("export NCCL_SOCKET_IFNAME=^docker0", WARNING, "lets NCCL choose lo"),
+        ("export NCCL_CUMEM_ENABLE=0", NOTE, "disables NVLink between nodes"),
         ("export NCCL_DEBUG=RED", WARNING, "“RED” is not one of VERSION, WARN"),
         ("export NCCL_ALGO=Rong", WARNING, "“Rong” is not one of Tree, Ring"),
         ("export NCCL_PROTO='^LL128;allreduce:LL1'", WARNING, "“LL1” is not one of LL, LL128, Simple"),

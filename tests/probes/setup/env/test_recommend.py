@@ -11,8 +11,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import findings
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.rdma.devices import RdmaFacts
-from probes.nccl.variables.catalogue import CATALOGUE
-from probes.nccl.variables.variable import parse_version
+from probes.nccl.variables.catalogue import parse_version, variables
 from probes.queries.finding import Status
 from probes.setup.env.advice import Note, Setting, State, lines_of
 from probes.setup.env.nics import nic_advice
@@ -227,7 +226,7 @@ def test_the_doctor_does_not_object_to_a_job_with_these_settings(name: str, vers
 @pytest.mark.parametrize("version", ["2.20", "2.26", "2.30"])
 def test_nothing_that_is_the_default_is_recommended(name: str, version: str) -> None:
     for setting in advice_for(name, version)[0].settings:
-        assert CATALOGUE[setting.name].default(parse_version(version)) != setting.value
+        assert variables()[setting.name].default(parse_version(version)) != setting.value
 
 
 def without_conf(tree: Tree) -> None:

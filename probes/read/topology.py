@@ -1,28 +1,31 @@
-"""The matrices of nvidia-smi topo: how far GPUs and NICs are apart, and which GPUs are peers.
-
-`topo -m` has the words of its legend, also in lines that a terminal wrapped and with blanks collapsed. Older
-drivers name the columns of NICs by their devices (mlx5_0). `topo -p2p` has states of pairs of GPUs.
-"""
+"""Distances between GPUs and NICs, and peers: matrices of nvidia-smi topo, and NCCL's XML."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
+from probes.base.unknown import Unknown
 from probes.checks.pcie.placement import GPUS_A_NIC, nearer_plan
-from probes.messages.message import Weight
+from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
-from probes.read.findings import as_check
+from probes.nccl.topology_file import GPU_CLASS, Element, bus_id, endpoints_of, file_tree, parse_system
+from probes.read.findings import fix_text, statement
 from probes.read.reading import Parsed, Section, Statement
 from probes.topology.hops import BELOW_SWITCH, Smi
-from probes.topology.nccl_paths import Nccl
+from probes.topology.nccl_paths import Nccl, pci_path
 
-SIGN = r"\s*GPU\d{1,3}\s+(?:GPU\d|NIC\d|[a-z]\w*\d\s|CPU Affinity)"
-_HEADER = re.compile(SIGN)
+# The matrices of nvidia-smi topo: how far GPUs and NICs are apart, and which GPUs are peers.
+#
+# `topo -m` has the words of its legend, also in lines that a terminal wrapped and with blanks collapsed.
+# Older drivers name the columns of NICs by their devices (mlx5_0). `topo -p2p` has states of pairs of GPUs.
+
+MATRIX_SIGN = r"\s*GPU\d{1,3}\s+(?:GPU\d|NIC\d|[a-z]\w*\d\s|CPU Affinity)"
+_HEADER = re.compile(MATRIX_SIGN)
 _GPU = re.compile(r"GPU\d{1,3}")
 _NVLINK = re.compile(r"NV(\d{1,3})")
 _PEER_STATES = {
@@ -237,7 +240,7 @@ def _far(
         if near and far is Nccl.PHB:
             name = "gpu-without-near-nic"
         weight = None if near else Weight.NOTE
-        yield as_check(name, cause, place, fix=nearer_plan(far), weight=weight)
+        yield statement(name, place, cause=cause, fix=fix_text(nearer_plan(far)), weight=weight)
 
 
 def _shared(matrix: Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -> Iterable[Statement]:
@@ -247,7 +250,7 @@ def _shared(matrix: Matrix, near: Mapping[str, tuple[str, ...]], place: Place) -
     for nics, gpus in groups.items():
         if len(gpus) > GPUS_A_NIC * len(nics):
             names = join_limited(map(matrix.shown, nics))
-            yield as_check("gpu-nic-shared", f"{join_limited(gpus)} share {names}.", place)
+            yield statement("gpu-nic-shared", place, cause=f"{join_limited(gpus)} share {names}.")
 
 
 def _notes(
@@ -264,30 +267,17 @@ def _notes(
         f"{join_limited(gpus)}: {join_limited(map(matrix.shown, nics))} ({word.value})"
         for (word, nics), gpus in groups.items()
     )
-    yield _note("nearest-nics", "Nearest NICs", f"{'; '.join(texts)}.", place)
+    yield statement("nearest-nics", place, nics="; ".join(texts))
     served = {nic for nics in near.values() for nic in nics}
     alone = [nic for nic in matrix.nics if nic not in served]
     if near and alone and is_whole:
-        names = join_limited(map(matrix.shown, alone))
+        names, count = join_limited(map(matrix.shown, alone)), plural(len(alone), "NIC")
         verb, pronoun = ("is", "it") if len(alone) == 1 else ("are", "them")
-        yield _note(
-            "nic-near-no-gpu",
-            f"{plural(len(alone), 'NIC')} {verb} below no GPU's PCIe switch",
-            f"{names}: GPU data reaches {pronoun} only through a CPU. NICs for storage or"
-            " management are often placed so; list the others in NCCL_IB_HCA.",
-            place,
+        yield statement(
+            "nic-near-no-gpu", place, count_of_nics=count, verb=verb, pronoun=pronoun, names=names
         )
     if any(nic.startswith("NIC") and nic not in matrix.legend for nic in matrix.nics):
-        yield _note(
-            "topo-without-legend",
-            "The names of the NICs are not in the text",
-            "The table's NIC legend is missing: it says which device (mlx5_…) NIC0 and the others are.",
-            place,
-        )
-
-
-def _note(name: str, title: str, cause: str, place: Place) -> Statement:
-    return Statement(name, "nvidia-smi", Weight.NOTE, title, cause, place=place)
+        yield statement("topo-without-legend", place)
 
 
 def _counts(matrix: Matrix) -> dict[tuple[str, str], int]:
@@ -331,7 +321,7 @@ def _nvlink(matrix: Matrix, place: Place) -> Iterable[Statement]:
         if len(own) == len(others) == 1 and (least := next(iter(own))) < (most := others[0]):
             has = "no NVLink to them" if not least else f"NV{least}"
             cause = f"{gpu} has {has}; the other GPUs have NV{most} among each other."
-            yield as_check("nvlink-down", cause, place)
+            yield statement("nvlink-down", place, cause=cause)
 
 
 def _peers(matrix: Matrix, section: Section, read: int) -> Parsed:
@@ -349,21 +339,111 @@ def _peers(matrix: Matrix, section: Section, read: int) -> Parsed:
     words = set(refused.values())
     why = "; ".join(f"{word}: {_PEER_STATES.get(word, 'unknown')}" for word in sorted(words))
     shown = join_limited(f"{a} and {b}" for a, b in refused)
-    statement = Statement(
-        "gpu-peers-refused",
-        "nvidia-smi",
-        Weight.NOTE if is_nvlink else Weight.WARNING,
-        f"{plural(len(refused), 'pair')} of GPUs cannot use {what}",
-        f"{shown} ({why})."
-        + (
-            ""
-            if is_nvlink
-            else " NCCL copies between such GPUs through host memory, or uses NVLink if there is any."
-        ),
-        ""
-        if is_nvlink
-        else "Check IOMMU and ACS, and whether the GPU model supports peer-to-peer (GeForce does not).",
-        place=section.place,
+    said = statement(
+        "gpu-nvlink-refused" if is_nvlink else "gpu-peers-refused",
+        section.place,
+        pairs=plural(len(refused), "pair"),
+        gpus=f"{shown} ({why})",
     )
     good = len(states) - len(refused)
-    return Parsed(read, (statement,), shows=f"{good} of {len(states)} pairs of GPUs support {what}.")
+    return Parsed(read, (said,), shows=f"{good} of {len(states)} pairs of GPUs support {what}.")
+
+
+# NCCL's XML: the topology that it found or was given, and the graphs that it chose.
+
+SYSTEM_SIGN = r"\s*<system version="
+GRAPHS_SIGN = r"\s*<graphs version="
+_GRAPH = re.compile(r"<graph ((?:\w{1,20}=\"[^\"]{0,40}\"\s*){1,20})")
+_ATTRIBUTE = re.compile(r"(\w{1,20})=\"([^\"]{0,40})\"")
+_GRAPHS = {"0": "ring", "1": "tree", "2": "collnet", "3": "NVLS", "4": "NVLS tree", "5": "collnet direct"}
+_TO_SMI = {Nccl.PIX: "PIX", Nccl.PXB: "PXB", Nccl.PHB: "PHB", Nccl.SYS: "SYS"}
+_MOST_PAIRS = 64  # GPUs, and NICs, that are compared
+
+
+def read_system(section: Section) -> Parsed:
+    """Read a topology: NCCL_TOPO_DUMP_FILE or a file for NCCL_TOPO_FILE."""
+    text = "\n".join(section.lines)
+    end = text.find("</system>")
+    text = text[: end + len("</system>")] if end >= 0 else text
+    read = sum(bool(line.strip()) for line in text.split("\n"))
+    system = parse_system(text, section.place.file)
+    if isinstance(system, Unknown):
+        return Parsed(shows=f"This NCCL topology cannot be read: {system.detail}.")
+    nets = [(element, net) for element in system.walk() for net in element.named("net")]
+    has_gpus = any(True for element in system.walk() for _ in element.named("gpu"))
+    matrix = _matrix(system, has_gpus)
+    parsed = distances(matrix, section.place, read) if matrix.nics else Parsed(read)
+    if not has_gpus:
+        shows = f"A topology file, which NCCL takes instead of what it finds. {parsed.shows}".strip()
+        return Parsed(read, parsed.statements, shows=shows)
+    support = list(_support([net for _, net in nets], section))
+    # Distances do not matter to NICs that cannot reach GPU memory anyway.
+    is_out = any(statement.proves is Proof.NO_GDR for statement in support)
+    statements = [*support, *(() if is_out else parsed.statements)]
+    found = [net.get("name") for _, net in nets]
+    shows = f"NCCL found {join_limited(found)}." if found else "NCCL found no NIC."
+    return Parsed(read, tuple(statements), shows=f"{shows} {parsed.shows}".strip())
+
+
+def _matrix(system: Element, has_gpus: bool) -> Matrix:
+    """Return the words between GPUs and NICs by the places in the file, as NCCL has them."""
+    seats = file_tree("", system).seats
+    names: dict[str, str] = {}  # of a bus ID
+    nets: dict[str, str] = {}
+    for element in endpoints_of(system):
+        bus = bus_id(element)
+        if element.get("class").startswith(GPU_CLASS):
+            devs = [gpu.get("dev") for gpu in element.named("gpu")]
+            if devs and devs[0].isdecimal():
+                names.setdefault(bus, f"GPU{devs[0][:3]}")
+            elif not has_gpus:  # else the job does not use it
+                names.setdefault(bus, f"GPU{len(names)}")
+        else:
+            devices = [net.get("name") for nic in element.named("nic") for net in nic.named("net")]
+            nets.setdefault(bus, join_limited(filter(None, devices), 2) or bus)
+    gpus = list(names.items())[:_MOST_PAIRS]
+    nics = list(nets.items())[:_MOST_PAIRS]
+    cells = {
+        (gpu, nic): _TO_SMI[pci_path(seats[gpu_bus], seats[nic_bus])]
+        for gpu_bus, gpu in gpus
+        for nic_bus, nic in nics
+        if gpu_bus in seats and nic_bus in seats
+    }
+    return Matrix((*(name for _, name in gpus), *(name for _, name in nics)), cells, {})
+
+
+def _support(nets: list[Element], section: Section) -> Iterator[Statement]:
+    """Say whether NCCL can register GPU memory with the NICs that it found (gdr, src/graph/topo.cc)."""
+    without = [net.get("name") for net in nets if net.get("gdr") == "0"]
+    if without:
+        name = "topology-without-gdr" if len(without) == len(nets) else "topology-partly-without-gdr"
+        count = plural(len(nets), "NIC")
+        yield statement(name, section.place, nics=join_limited(without), all=count)
+
+
+def read_graphs(section: Section) -> Parsed:
+    """Read the graphs of NCCL_GRAPH_DUMP_FILE; typeinter is the distance between GPU and NIC."""
+    shown: list[str] = []
+    statements: list[Statement] = []
+    has_net = any("<net " in line for line in section.lines)
+    for line in section.lines:
+        match = _GRAPH.search(line)
+        if match is None:
+            continue
+        values = dict(_ATTRIBUTE.findall(match[1]))
+        kind = _GRAPHS.get(values.get("id", ""), "graph")
+        words = f"{kind} with {plural(_number(values, 'nchannels'), 'channel')}"
+        words += f", {values.get('typeintra', '?')} between GPUs"
+        if has_net:
+            words += f", {values.get('typeinter', '?')} to the NICs"
+        shown.append(words)
+        if has_net and values.get("typeinter") in ("PHB", "SYS"):
+            distance = values["typeinter"]
+            statements.append(statement("graph-far-nics", section.place, kind=kind, distance=distance))
+    shows = f"NCCL's graphs: {'; '.join(shown[:8])}." if shown else ""
+    return Parsed(section.filled, tuple(statements), shows=shows)
+
+
+def _number(values: dict[str, str], name: str) -> int:
+    text = values.get(name, "")
+    return int(text) if text.isdecimal() and len(text) < 7 else 0
