@@ -13,7 +13,7 @@ import shlex
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.system.numa import NumaFacts, number_set
 from probes.facts.system.tools import ToolFacts
 from probes.snapshot.examination import Examination
