@@ -13,6 +13,7 @@ from dataclasses import replace
 from statistics import median
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Unknown
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.fleet.traits import Fact, Place, fact_of, rank_of
@@ -27,21 +28,19 @@ def types_of(nodes: Sequence[NodeSummary]) -> list[tuple[NodeSummary, ...]]:
 
     The number of devices is no part of the type, so that a node that has lost one is compared with the rest.
     """
-    machines: dict[object, list[NodeSummary]] = {}
-    for node in nodes:
-        machines.setdefault(node.role.machine or tuple(model for model, _ in node.role.gpus), []).append(node)
+    machines = grouped((node.role.machine or _models(node.role.gpus), node) for node in nodes)
     types: list[tuple[NodeSummary, ...]] = []
     for members in machines.values():
-        models: dict[object, list[NodeSummary]] = {}
-        for node in members:
-            role = node.role
-            key = tuple(model for model, _ in role.gpus), tuple(model for model, _ in role.nics)
-            models.setdefault(key, []).append(node)
+        models = grouped(((_models(node.role.gpus), _models(node.role.nics)), node) for node in members)
         ordered = sorted(models.values(), key=len, reverse=True)
         joined = [*ordered[0], *(node for few in ordered[1:] if len(few) < _LEAST_TYPE for node in few)]
         types.append(tuple(joined))
         types.extend(tuple(many) for many in ordered[1:] if len(many) >= _LEAST_TYPE)
     return sorted(types, key=len, reverse=True)
+
+
+def _models(devices: Iterable[tuple[str, int]]) -> tuple[str, ...]:
+    return tuple(model for model, _ in devices)
 
 
 def aligned_slots(nodes: Sequence[NodeSummary]) -> list[Mapping[str, str]]:

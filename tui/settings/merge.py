@@ -145,14 +145,12 @@ class _Layers:
             self._error(path, f"{name} {_ONLY_SITE}")
             return
         try:
-            configured = Configured(checked(setting, value), self._origin(path), self._is_lock(name, value))
+            is_locked = name == _LOCKED and self._is_site and value is True
+            configured = Configured(checked(setting, value), self._origin(path), is_locked)
         except ValueError as error:
             self._error(path, f"{name} {error}")
         else:
             self._set(name, configured)
-
-    def _is_lock(self, name: str, value: object) -> bool:
-        return name == _LOCKED and self._is_site and value is True
 
     def _set(self, name: str, configured: Configured) -> None:
         before = self.values.get(name)
