@@ -14,6 +14,7 @@ from probes.facts.pci.nic_families import FAMILIES
 from probes.read import (
     benchmarks,
     kernel_modules,
+    mlxlink,
     nvidia_smi,
     pci_functions,
     ports,
@@ -77,6 +78,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("ethtool", rdma_tools.SETTINGS_SIGN, rdma_tools.read_settings, is_sure=False),
     Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
     Kind("ethtool -S", rdma_tools.ETHTOOL_SIGN, rdma_tools.read_ethtool, is_sure=False),
+    Kind("mlxlink", mlxlink.SIGN, mlxlink.read_mlxlink),
     Kind("perfquery", rdma_tools.PERFQUERY_SIGN, rdma_tools.read_perfquery, is_sure=False),
     Kind("driver version", kernel_modules.DRIVER_SIGN, kernel_modules.read_driver, is_document=True),
     Kind("Fabric Manager log", nvidia_smi.FABRIC_LOG_SIGN, nvidia_smi.read_log),

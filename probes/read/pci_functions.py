@@ -37,7 +37,7 @@ SIGN = (
     r"|[0-9a-f]{4}: [0-9a-f]{4}:[0-9a-f]{4})"
     r"|\s*ACSCtl:\s+SrcValid[+-]|\s*Lnk(?:Cap|Sta):\s+(?:Port #|Speed )"
 )
-TREE_SIGN = r"\s*(?:[-+\\|][-+ ]*|[├└│─┬ ]*)\[[0-9a-f]{4}:[0-9a-f]{2}(?:-[0-9a-f]{2})?\][-─]"
+TREE_SIGN = r"\s*(?:[-+\\|][-+ ]*|[├└│─┬][├└│─┬ ]*)?\[[0-9a-f]{4}:[0-9a-f]{2}(?:-[0-9a-f]{2})?\][-─]"
 _CHECKS = frozenset(
     (
         *("acs-redirect-enabled", "acs-direct-translated-without-ats", "vm-without-p2p"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from probes.base.data_files import read_toml
 from probes.checks.registry import CHECKS
 from probes.messages.message import Weight
+from probes.read.kinds import KINDS, Signs
 from probes.read.reading import Reading
 from probes.read.text import TextReader
 from tests.support.nccl_logs import channel, info
@@ -226,3 +229,11 @@ def test_each_row_of_the_table_of_statements_has_a_title_and_a_weight_or_is_of_a
     checks = {check.id for check in CHECKS}
     for name, row in read_toml("probes.read", "statements.toml").items():
         assert row.get("id", name) in checks or {"title", "weight", "program"} <= row.keys(), name
+
+
+@pytest.mark.parametrize("end", ["{x", "x", "[x", "|x", "link x", "port x", '"x'])
+def test_a_long_line_of_blanks_is_tried_in_linear_time(end: str) -> None:
+    begins = time.process_time()
+    for _ in range(3):
+        Signs(KINDS).kind_of(" " * 60_000 + end)
+    assert time.process_time() - begins < 5.0

@@ -1,0 +1,160 @@
+"""Pasted outputs of mlxlink (mstlink), as text or JSON: the link, its bit errors and its module.
+
+Sources: mstflint mlxlink_commander.cpp; status opcodes of the PDDR register (MLNX-OS manual); limits for NDR
+of NVIDIA's InfiniBand Cluster Bring-up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from probes.bandwidth.model.samples import parse_number
+from probes.base.text import join_limited, plural, printable
+from probes.messages.message import Weight
+from probes.nccl.log.facts import Place
+from probes.read.reading import Parsed, Section, Statement
+
+SIGN = (
+    r"\s*(?:Operational Info|Troubleshooting Info|Physical Counters and BER Info)\s*$"
+    r'|\s*"(?:(?:Operational|Troubleshooting|Module) Info|Physical Counters and BER Info)"\s*:\s*\{?\s*$'
+)
+_MOST_PORTS = 256
+_TITLE = re.compile(r'\s*"?[A-Z][\w ]{2,40} Info(?:rmation)?"?(?:\s*:\s*\{)?\s*$')
+_DEVICE = re.compile(r"\s(?:-d|--device)[ =](\S{1,60})")
+_RANGE = re.compile(r"(\S{1,200}) \[(\S{1,12})\.\.(\S{1,12})\]")
+_SHOWN = {
+    **dict.fromkeys(("State", "Physical state", "Speed", "Width", "FEC", "Cable Type"), "{}"),
+    **{"Temperature [C]": "module at {} °C", "Firmware Version": "firmware {}"},
+}
+_GOOD = ("", "0", "No Loopback", "No issue was observed")
+_SETTLED_MINUTES, _DAY_MINUTES = 125.0, 1440.0
+_RAW = "Raw Physical BER"  # before FEC
+_BIT_ERRORS = {"Symbol BER": 1e-14, "Effective Physical BER": 1e-11, _RAW: 1e-5}
+_TOO_HOT, _GLITCH = 75.0, 110.0  # °C, of modules without a limit; more is a failed reading
+_NEAR_BER, _NEAR_CELSIUS, _UNEVEN_DB, _MARGIN_DB = 0.5, 5.0, 2.0, 1.0
+_CLEAN = "Clean and reseat both ends of the cable, then swap it. Compare mlxlink -m -c of the other end."
+_SETTINGS = "Set the same speed, FEC and autonegotiation on both ends."
+_CABLE = "Reseat the cable or module, then replace it with one that NVIDIA lists for this NIC."
+_POWER = "Check the power that slot and server give the NIC, and the power class of the module."
+_FIXES = {  # by status opcode; otherwise _CLEAN
+    **dict.fromkeys((*range(2, 14), 38, 39), _SETTINGS),
+    14: "Look at the other end: it reports the fault.",
+    **dict.fromkeys((16, *range(24, 33), 1025, 1026, 1027, 1029, 1031), _CABLE),
+    57: "Check that the cable is plugged in at the other end, and that the other port is up.",
+    1024: "Plug in the cable.",
+    1030: "Check fans and airflow. The module has switched off because it was too hot.",
+    **dict.fromkeys((1032, 1035, 1040), _POWER),
+    **dict.fromkeys((1033, 1034), "Enable the port: ip link set NETDEV up, or mlxlink -d BDF -a UP."),
+}
+
+
+class _Port(dict[str, str]):
+    """The values of one port, without those that are not available."""
+
+    place: Place
+
+    def number(self, name: str) -> float | None:
+        return _number(self.get(name, "").split(" ")[0])
+
+
+def _number(text: str) -> float | None:
+    number = parse_number(text.removeprefix("-"))
+    return -number if number is not None and text[0] == "-" else number
+
+
+def read_mlxlink(section: Section) -> Parsed:
+    """Read the ports in a text; a name that comes again begins the next one."""
+    device = _DEVICE.search(section.command)
+    name = printable(device[1], 60) if device else "The port"
+    ports: list[_Port] = []
+    seen: set[str] = set()
+    read = 0
+    for number, line in enumerate(section.lines):
+        key, _, value = (part.strip().strip('",') for part in line.partition(":"))
+        read += bool(value) or _TITLE.match(line) is not None
+        if not value or value[0] in "{[" or not key[:1].isupper() or len(key) > 60:
+            continue
+        if (not ports or key in seen) and len(ports) < _MOST_PORTS:
+            ports.append(_Port())
+            ports[-1].place = Place(section.place.file, section.place.line + number)
+            seen.clear()
+        seen.add(key)
+        if value != "N/A":
+            ports[-1].setdefault(key, printable(value, 200))
+    statements = tuple(
+        Statement(f"mlxlink-{kind}", "mlxlink", weight, f"{name} {title}", cause, fix, place=port.place)
+        for port in ports
+        for kind, weight, title, cause, fix in (*_of_link(port), *_of_errors(port), *_of_module(port))
+    )
+    return Parsed(read, statements, shows=" ".join(f"{name}: {_shows(port)}" for port in ports[:8]))
+
+
+def _shows(port: _Port) -> str:
+    parts = {"the state": ("State",), "bit errors (mlxlink -c)": _BIT_ERRORS}
+    parts["the module (mlxlink -m)"] = ("Identifier", "Cable Type")
+    missing = [what for what, names in parts.items() if not any(name in port for name in names)]
+    unknown = f" Not in the text: {join_limited(missing)}." if missing else ""
+    return f"{', '.join(text.format(port[name]) for name, text in _SHOWN.items() if name in port)}.{unknown}"
+
+
+_Found = Iterator[tuple[str, Weight, str, str, str]]  # kind, weight, title, cause, fix
+
+
+def _of_link(port: _Port) -> _Found:
+    state, physical, opcode = (port.get(name, "") for name in ("State", "Physical state", "Status Opcode"))
+    advice = port.get("Recommendation", "").rstrip(". ")
+    said = f"mlxlink says “{advice}” (status {opcode or 'unknown'})."
+    said = "mlxlink gives no reason." if advice in _GOOD else said
+    fix = _FIXES.get(int(parse_number(opcode) or 0), _CLEAN)
+    if state not in ("", "Active"):
+        fix = "Start or repair the subnet manager. It makes the port active." if physical == "LinkUp" else fix
+        yield "port-down", Weight.WARNING, f"is not active ({state}, {physical or 'unknown'})", said, fix
+    elif opcode not in _GOOD:
+        yield "port-status", Weight.WARNING, f"reports status {opcode}", said, fix
+    if (mode := port.get("Loopback Mode", "")) not in _GOOD:
+        cause = "The port receives what it sends, and reaches no peer."
+        yield "loopback", Weight.WARNING, f"is in {mode}", cause, "Disable it: mlxlink -d BDF -l NO."
+
+
+def _of_errors(port: _Port) -> _Found:
+    minutes = port.number("Time Since Last Clear [Min]")
+    is_settled = minutes is not None and minutes >= _SETTLED_MINUTES
+    for name, limit in _BIT_ERRORS.items():
+        rate = port.number(name)
+        if rate is None or rate <= _NEAR_BER * limit:
+            continue
+        cause = f"FEC leaves these errors, so packets are lost. NVIDIA's limit for NDR is {limit:.0E}."
+        if name == _RAW:
+            cause = f"FEC still repairs these errors, with little margin. gdrtop's limit is {limit:.0E}."
+        if not is_settled:
+            cause += f" Rates are reliable {_SETTLED_MINUTES:.0f} minutes after the counters were cleared."
+        weight = Weight.WARNING if rate > limit and is_settled else Weight.NOTE
+        yield "bit-errors", weight, f"has bit errors ({name} {port[name]})", cause, _CLEAN
+    if downs := port.number("Link Down Counter"):
+        is_often = downs >= 2 and minutes is not None and minutes <= _DAY_MINUTES
+        since = "" if minutes is None else f" in {plural(round(minutes), 'minute')}"
+        cause = f"The link went down {plural(int(downs), 'time')}{since}. Reboots of either end count, too."
+        yield "link-downs", Weight.WARNING if is_often else Weight.NOTE, "lost its link", cause, _CLEAN
+
+
+def _of_module(port: _Port) -> _Found:
+    celsius, limits = port.number("Temperature [C]"), _RANGE.match(port.get("Temperature [C]", ""))
+    alarm = (_number(limits[3]) if limits else None) or _TOO_HOT
+    if celsius is not None and alarm - _NEAR_CELSIUS <= celsius <= _GLITCH:
+        cause = (
+            f"Its {'own' if limits else 'usual'} limit is {alarm:g} °C. Modules that are too hot switch off."
+        )
+        fix = "Read it again, since single readings can be wrong. Check fans and airflow."
+        weight = Weight.WARNING if celsius >= alarm else Weight.NOTE
+        yield "module-hot", weight, f"has a module at {celsius:g} °C", cause, fix
+    power = _RANGE.match(port.get("Rx Power Current [dBm]", ""))
+    lanes = [_number(lane) for lane in power[1].split(",")] if power else []
+    dbm = [lane for lane in lanes if lane is not None]
+    # Of a cable that is split, only some lanes are in use.
+    if power is None or len(dbm) < len(lanes) or f"{len(lanes)}x" != port.get("Width"):
+        return
+    least = _number(power[2])
+    if max(dbm) - min(dbm) > _UNEVEN_DB or (least is not None and min(dbm) < least - _MARGIN_DB):
+        cause = f"The lanes receive {', '.join(f'{lane:g}' for lane in dbm)} dBm. They should be within 2 dB."
+        yield "weak-light", Weight.WARNING, "has a lane with weak light", cause, _CLEAN
