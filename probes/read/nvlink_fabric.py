@@ -45,10 +45,10 @@ def read_log(section: Section) -> Parsed:
                 "Fabric Manager",
                 Weight.WARNING if "error" in first else Weight.NOTE,
                 "Fabric Manager or IMEX logged an error",
-                "Until NVLink works, CUDA programs on nodes with NVSwitches may fail with error 802.",
-                "The first error usually names the part. Check that Fabric Manager has the driver's version,"
-                " and"
-                " nvidia-smi -q shows Fabric State: Completed.",
+                "The line names it. An error of Fabric Manager may end CUDA programs with error 802; one of"
+                " IMEX affects only NVLink between nodes.",
+                "Check that nvidia-smi -q shows Fabric State: Completed. For IMEX, compare nodes_config.cfg"
+                " with ip addr, and run nvidia-imex-ctl -N.",
                 text=text,
                 place=place,
                 count=errors,
