@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from probes.base.text import plural, printable
+from probes.messages.catalogue import catalogue, explain
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.findings import as_check
-from probes.read.reading import Parsed, Section, Statement
+from probes.read.reading import Parsed, Section, Statement, statement_of
 
 LOG_SIGN = r"\[\w{3} [ \d]\d \d{4} \d\d:\d\d:\d\d\] \[[A-Z]{4,8}\] \[tid \d"
 DOMAIN_SIGN = r"\s*(?:Connectivity Table Legend:|Domain State:\s*\w+)"
@@ -39,8 +41,11 @@ def read_log(section: Section) -> Parsed:
         statements.append(as_check("fabric-manager-down-version", text, place))
     elif first:
         text, place = first.get("error", first.get("non-fatal", ("", section.place)))
+        found = catalogue("cuda").find(text)
         statements.append(
-            Statement(
+            replace(statement_of(explain(found), text, place), count=errors)
+            if found is not None and "error" in first
+            else Statement(
                 "fabric-manager-error",
                 "Fabric Manager",
                 Weight.WARNING if "error" in first else Weight.NOTE,
