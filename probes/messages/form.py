@@ -74,4 +74,7 @@ def _touches(text: str, start: int, end: int) -> bool:
 
 def literal_length(form: str) -> int:
     """Return how many characters are given: the more, the better a form describes its message."""
-    return sum(len(escaped or words) for escaped, _, _, _, _, words in _TOKEN.findall(form))
+    return sum(
+        len(escaped or words or ("" if kind in _KINDS or "|" in kind else kind))
+        for escaped, _, kind, _, _, words in _TOKEN.findall(form)
+    )

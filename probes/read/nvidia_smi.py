@@ -16,11 +16,12 @@ from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpu.gpus import UNFINISHED
 from probes.host.nvml import FABRIC_STATES, LOST, NvmlFacts, NvmlGpu, bdf_of
+from probes.messages.catalogue import catalogue, explain
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.findings import statement
 from probes.read.pasted_host import gpu_answers
-from probes.read.reading import Parsed, Section, Statement
+from probes.read.reading import Parsed, Section, Statement, statement_of
 
 QUERY_SIGN = r"={5,}NVSMI LOG={5,}|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\s*$"
 XML_SIGN = r'\s*(?:<!DOCTYPE nvidia_smi_log|<nvidia_smi_log>|<gpu id="[0-9A-Fa-f]{4,8}:)'
@@ -464,6 +465,8 @@ def read_log(section: Section) -> Parsed:
     text, place = first[kind]
     if kind == "version":
         said = statement("fabric-manager-down-version", place, cause=text)
+    elif kind == "error" and (found := catalogue("cuda").find(text)) is not None:
+        said = replace(statement_of(explain(found), text, place), count=errors)
     else:
         weight = Weight.NOTE if kind == "non-fatal" else None
         said = statement("fabric-manager-error", place, weight=weight, text=text, count=errors)

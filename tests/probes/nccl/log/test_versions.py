@@ -78,6 +78,7 @@ def test_a_completion_error_is_named_in_every_version(tag: str) -> None:
     [
         ("NET/IB : Got async event : port error", "RDMA event: port error"),
         ("NET/IB : mlx5_0:1 Got async event : port error", "RDMA event: port error"),
+        ("NET/IB : mlx5_0:1 Got async error event: port error", "RDMA event: port error"),
         ("NET/IB : mlx5_0:1 async fatal event on QP: QP fatal error", "Fatal RDMA event on a QP: QP fatal error"),
         ("NET/IB : mlx5_0:1 Got non-fatal async event: port active(9)", "RDMA event: port active"),
         ("Call to ibv_modify_qp failed with error No data available errno 61", "ibv_modify_qp failed: No data available"),
