@@ -125,6 +125,7 @@ FAULT = Recipe(
 summary = "The port of mlx5_4 looks for its peer"
 finds = ["ib-port-not-active"]
 port.mlx5_4 = {state = "1: DOWN", phys_state = "2: Polling"}
+no_carrier = "mlx5_4"
 """,
         ),
         Change(
