@@ -6,13 +6,12 @@ import re
 import tempfile
 from pathlib import Path
 
-from probes.read.topology_matrix import read_matrix
-
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.host.machine.local import LocalHost
 from probes.nccl.log.facts import Place
 from probes.read.reading import Section
+from probes.read.topology import read_matrix
 from probes.simulation.host import SimulatedHost
 from probes.topology.paths import build
 from tests.machines.compared import Compared, compare
