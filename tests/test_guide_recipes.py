@@ -22,7 +22,7 @@ from tests.test_references import PATH
 LEFT_BEHIND = shutil.ignore_patterns(".git", ".venv", ".*_cache", ".hypothesis", "__pycache__")
 RUN = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short")
 SNAPSHOTS = "tests/tui/test_snapshots.py"
-# No sample changes the tests of recipes, how a gdrtop ends that cannot start, and what real machines have shown.
+# No sample changes the tests of recipes, how a gdrtop ends that cannot start, or what real machines show.
 UNCHANGED = ("tests/test_guide_recipes.py", "tests/tui/test_launch.py", "tests/machines/test_machines.py")
 FORGOTTEN = [(heading, path) for heading, recipe in RECIPES.items() for path in recipe.forgotten]
 
