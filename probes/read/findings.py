@@ -13,7 +13,7 @@ from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
-from probes.facts.gpu.generations import is_model
+from probes.facts.gpu.generations import GB10
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.facts.system.platform import in_container, is_guest
@@ -169,7 +169,7 @@ def _words(examination: Examination) -> Iterator[str]:
     )
     if any(function.kind is PciKind.NVSWITCH for function in functions):
         yield "nvswitch"
-    if not isinstance(node.gpus, Unknown) and any(is_model(gpu.name, "GB10") for gpu in node.gpus.gpus):
+    if not isinstance(node.gpus, Unknown) and any(GB10.search(gpu.name) for gpu in node.gpus.gpus):
         yield "gb10"
     if is_guest(node.platform) is True:
         yield "vm"

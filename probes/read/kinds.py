@@ -129,7 +129,7 @@ class Signs:
         return next((kind for pattern, kind in self._commands if pattern.match(command)), None)
 
     def silent(self, command: str) -> Kind | None:
-        """Return the kind of a command that may print nothing; None: it tells nothing by that."""
+        """Return the kind of a command that may print nothing; None: its silence says nothing."""
         return next((kind for pattern, kind in self._silent if pattern.match(command)), None)
 
     def kind_of(self, line: str) -> Kind | None:

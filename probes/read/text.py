@@ -81,7 +81,6 @@ class TextReader:
         self._seen: dict[object, _Seen] = {}
         self._shapes: Counter[str] = Counter()  # of lines that say nothing
         self._plain: dict[str, frozenset[str]] = {}  # the shapes of lines that never say anything
-        self._left_out = 0
         self._all = self._blank = self._read = 0
         self._unread: dict[tuple[str, int], str] = {}
 
@@ -144,7 +143,7 @@ class TextReader:
             # The reader of NCCL's logs counts lines: empty ones stand for those of others.
             of_nccl.append(line if is_nccl else "")
             if is_nccl and _CHANNEL.search(line):
-                self._count("NCCL log")
+                self._kinds["NCCL log"] += 1
                 continue
             self._line(line)
         if of_nccl:
@@ -222,9 +221,6 @@ class TextReader:
             self._shapes.clear()
             self._plain.clear()
 
-    def _count(self, kind: str) -> None:
-        self._kinds[kind] += 1
-
     def _message(self, found: Found, line: str) -> None:
         key = (found.message.id, *sorted(found.values.items()))
         seen = self._seen.get(key)
@@ -233,8 +229,6 @@ class TextReader:
         elif len(self._seen) < _MOST_STATEMENTS:
             place = Place(self._name, self._lines.number)
             self._seen[key] = _Seen(found, printable(line.strip(), _MOST_OF_A_TEXT), place)
-        else:
-            self._left_out += 1
 
     def _end_block(self) -> None:
         self._specifications.end(self._block)

@@ -1,4 +1,4 @@
-"""A public report: a text that somebody pasted, the cause that was found, and how the answer compares."""
+"""A public report: a pasted text, the cause that was found, and how right gdrtop's answer is."""
 
 from __future__ import annotations
 
