@@ -57,7 +57,6 @@ def test_quiet_prints_nothing_and_keeps_the_exit_status(
         ),
         (("--for", "slurm", "--all"), "--for takes no ID and no --all"),
         (("--one-line", "acs-redirect-enabled"), "--one-line takes no ID and no --all"),
-        (("--for", "slurm", "--after-reboot"), "--after-reboot takes no ID"),
         (("--for", "zabbix"), "invalid choice: 'zabbix'"),
         (("--severity-map", "critical=drain"), "the actions are isolate, reset, watch, none"),
     ],
