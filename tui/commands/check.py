@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import did_you_mean, plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
-from probes.facts.node import Node, host_name
+from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -69,7 +69,6 @@ CONSUMERS = {
     "npd": "Node Problem Detector",
     "nhc": "Node Health Check",
     "slurm": "Slurm",
-    "junit": "CI",
 }
 _DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
 # They are about the node. What a job has set itself keeps no other job away.
@@ -213,8 +212,7 @@ def write_check(
     if options.consumer:
         from tui.commands.consumers.contracts import write_for
 
-        name = known(host_name(node), "")
-        checked = CheckedNode(judgment, name, node.origin, at, options.severity_map or {})
+        checked = CheckedNode(judgment, node.origin, options.severity_map or {})
         return write_for(options.consumer, checked, out)
     if options.json:
         shown = [finding for finding in found if not options.ids or finding.id in options.ids]
