@@ -212,7 +212,7 @@ class Connection:
             self.rounds += 1
             self._error_bytes = 0
             try:
-                if self._received:  # it was not asked
+                if b"\n" in self._received:  # a line that was not asked
                     raise ConnectionFailed(transport.GARBLED)
                 self._send(line, deadline)
                 return read(deadline)
