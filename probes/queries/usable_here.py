@@ -1,6 +1,6 @@
 """Which GPUs, NICs and NUMA nodes this session may use: its container, control group, namespace and user.
 
-sysfs shows a container every device of the node. Not seen here: the device program of a version 2 control
+sysfs shows a container every device of the node. Not seen of GPUs: the device program of a version 2 control
 group, which only opening a file would show (Documentation/admin-guide/cgroup-v2.rst, Device controller).
 """
 
@@ -17,6 +17,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.numa import number_set
 from probes.facts.system.platform import in_container
+from probes.host.protocol import REFUSED
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
@@ -104,6 +105,8 @@ def _of_file(files: Maybe[tuple[DeviceNode, ...]], path: str) -> Maybe[str]:
     file = next((file for file in files if file.path == path), None)
     if file is None:
         return NO_FILE
+    if file.is_refused:
+        return REFUSED
     return map_known(file.usable, lambda is_usable: "" if is_usable else DENIED)
 
 

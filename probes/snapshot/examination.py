@@ -26,8 +26,18 @@ from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import port_health, roce
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
-from probes.facts.system import device_nodes, kubernetes, limits, numa, packages, services, tools
+from probes.facts.system import (
+    device_nodes,
+    kubernetes,
+    limits,
+    numa,
+    own_container,
+    packages,
+    services,
+    tools,
+)
 from probes.facts.system.device_nodes import DeviceNodeFacts
+from probes.facts.system.own_container import OwnContainer
 from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.limits import MemlockFacts, RdmaCgroupFacts
 from probes.facts.system.numa import CpuModel, CpusetFacts
@@ -158,6 +168,9 @@ class Examination:
     )
     device_nodes: Maybe[DeviceNodeFacts] = _probed(
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
+    )
+    own_container: Maybe[OwnContainer] = _probed(
+        "own container", lambda run: own_container.probe(run.host, run.node.platform, run.node.rdma)
     )
     fabric_services: Maybe[FabricServiceFacts] = _probed(
         "fabric services", lambda run: probe_fabric(run.host, run.node.pci), directories=("/dev", "/proc")

@@ -120,6 +120,39 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
         if in_container(examination.node.platform)
         else _verbs_files(examination, without, has_directory=True),
         devices=tuple(device.name for device in without),
+        # A container has the devices that it was given.
+        severity=Severity.NOTE if in_container(examination.node.platform) else None,
+    )
+
+
+@AREA.critical(
+    "dev-infiniband-refused",
+    "The kernel refuses to open the RDMA device files",
+    "Linux, security/device_cgroup.c, drivers/infiniband/core/uverbs_main.c; kubernetes/kubernetes#5607",
+    ok="The kernel lets this session open RDMA device files",
+    impact=f"ibv_open_device fails with EPERM although the files are there. {OVER_TCP}",
+    scope=Scope.NODE,
+)
+def dev_infiniband_refused(examination: Examination) -> Outcome:
+    """Find a session that can open no device; some may be another container's."""
+    expected = _expected(examination)
+    files = [file for file in _rdma_files(examination) or () if file.path in expected]
+    refused = [file for file in files if file.is_refused]
+    if not refused or len(refused) < len(files):
+        shown = f"{len(refused)} of {len(files)} uverbs files refused (EPERM)"
+        return passed(Evidence(INFINIBAND, shown if files else "not found"))
+    inside = in_container(examination.node.platform)
+    return found(
+        "The files were mounted into the container without the right to open them, as a hostPath volume does."
+        if inside
+        else "The device control group of this session, such as systemd's DevicePolicy, excludes them.",
+        *first_distinct(Evidence(file.path, "open: Operation not permitted (EPERM)") for file in refused),
+        fix=Plan("Pass the devices into the container", _INTO_CONTAINER)
+        if inside
+        else make_plan("Allow the devices", "Allow /dev/infiniband in what starts this session"),
+        severity=None if examination.topology.gpus else Severity.WARNING,
+        devices=tuple(device.name for device in need_devices(examination)),
+        takes=examination.usability.gpus,
     )
 
 
@@ -152,9 +185,11 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                 note="To keep the files to a group, add the user to that group instead.",
             ),
         )
+    refused = [file for file in verbs if file.is_refused]  # dev-infiniband-refused reports that
     for file in verbs:
-        need(file.usable, f"the mode of {file.path}")
-    return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
+        if file not in refused:
+            need(file.usable, f"the mode of {file.path}")
+    return passed(Evidence(INFINIBAND, f"{len(verbs) - len(refused)} uverbs files are usable"))
 
 
 @AREA.warning(

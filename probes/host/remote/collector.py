@@ -62,6 +62,7 @@ _RUNNING: set[int] = set()  # process groups
 _LIBC = ctypes.CDLL(None)
 
 
+VERBS_FILE = re.compile("/dev/infiniband/uverbs[0-9]{1,4}$", re.ASCII)
 # Below /proc and /sys, users choose only what these names lead to.
 _CHOSEN = re.compile("/(root|cwd|fd|exe|map_files|[.][.])(/|$)")
 
@@ -147,8 +148,21 @@ def resolve(path: str) -> str:
 
 def accessible(path: str, mode: int) -> bool:
     """Return whether this process can open the file in this way."""
+    if mode & os.W_OK and VERBS_FILE.match(path):
+        return can_open(path)
     os.stat(path)
     return os.access(path, mode)
+
+
+def can_open(path: str) -> bool:
+    """Return whether the file's mode lets this process open it; OSError(EPERM): the kernel refuses it."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return False
+        raise
+    return True
 
 
 def environment(name: str) -> str:
