@@ -8,7 +8,8 @@ from dataclasses import field
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import FabricServiceFacts, probe_fabric
-from probes.facts.jobs import processes
+from probes.facts.jobs import own_container, processes
+from probes.facts.jobs.own_container import OwnContainer
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import boot, module_files, symbol_versions
 from probes.facts.kernel import log as kernel_log
@@ -26,18 +27,8 @@ from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import port_health, roce
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
-from probes.facts.system import (
-    device_nodes,
-    kubernetes,
-    limits,
-    numa,
-    own_container,
-    packages,
-    services,
-    tools,
-)
+from probes.facts.system import device_nodes, kubernetes, limits, numa, packages, services, tools
 from probes.facts.system.device_nodes import DeviceNodeFacts
-from probes.facts.system.own_container import OwnContainer
 from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.limits import MemlockFacts, RdmaCgroupFacts
 from probes.facts.system.numa import CpuModel, CpusetFacts

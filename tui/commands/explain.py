@@ -18,6 +18,7 @@ from probes.live.job_examination import examine_and_sample
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, Setting
+from probes.setup.env.own_container import ContainerRow, container_rows, request_of
 from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, whole_number
@@ -27,7 +28,7 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import mark_of
-from widgets.live.explain import draw_changes, draw_processes, draw_summary, needs_admin
+from widgets.live.explain import draw_changes, draw_container, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
@@ -47,6 +48,8 @@ class ExplainDocument(TypedDict):
     processes: tuple[Annotated[ProcessExplanation, _ANY_PATH], ...]
     findings: tuple[_FINDING, ...]  # what these processes feel
     settings: tuple[Setting, ...]  # what jobs on this node need
+    container: tuple[ContainerRow, ...]  # what the container of gdrtop has; empty: it runs in none
+    request: tuple[str, ...]  # to the admin, a line each; empty: nothing is missing in the container
     not_explained: str  # why there is no process; empty if there is one
     exit_status: int
 
@@ -94,8 +97,11 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     explained = [explain_process(process, findings, examination) for process in chosen]
     felt = concerning(findings, explained, chosen, examination.topology)
     advice = recommend(examination, cloud_facts.probe_cloud(host))
+    rows, request = container_rows(examination), request_of(examination)
     why = "" if chosen else _why_none(sample, pid, job)
-    if why:
+    if request:
+        status = EXIT_FINDINGS
+    elif why:
         status = EXIT_UNKNOWN
     else:
         status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
@@ -104,6 +110,8 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
             "processes": [plain_value(each) for each in explained],
             "findings": [_finding_json(finding) for finding in felt],
             "settings": [plain_value(setting) for setting in advice.settings],
+            "container": [plain_value(row) for row in rows],
+            "request": list(request),
             "not_explained": why,
             "exit_status": status,
         }
@@ -121,6 +129,7 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
         lines += _list(chosen, felt_by)
     else:
         lines += _text(explained, felt, advice, examination, width)
+    lines += draw_container(rows, request, width)
     print_lines(lines, out, options.ascii)
     return status
 

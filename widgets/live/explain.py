@@ -13,10 +13,12 @@ from probes.base.unknown import Unknown, map_known
 from probes.checks.statements import use_health
 from probes.live.explain import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding
+from probes.setup.env.own_container import ContainerRow
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, behind, labeled, line, paragraphs, section, wrapped
 
 _MOST_STEPS = 3
+_CONTAINER_CELLS = 15
 _NUMBERS = re.compile(r"\d+")
 _MARKS = {
     Severity.CRITICAL: Run("✗ ", Tone.BAD),
@@ -118,6 +120,17 @@ def draw_changes(
     unclear = pids[0] if len(pids) == 1 else f"{len(pids)} of {len(explained)} processes"
     text = f"? gdrtop cannot tell whether something has to change: too little is known of {unclear}."
     return [(), *wrapped(text, width, Tone.WARNING)]
+
+
+def draw_container(rows: Sequence[ContainerRow], request: Sequence[str], width: int) -> list[Line]:
+    """Return what the container of this session has, and the request to its admin, which can be pasted."""
+    drawn: list[Line] = []
+    for row in rows:
+        label = f"{row.name:<{_CONTAINER_CELLS}}"
+        pieces = paragraphs((row.shown,), max(8, width - _CONTAINER_CELLS))
+        drawn += behind((Run(label, Tone.WARNING if row.ask else Tone.PLAIN),), pieces)
+    lines = section("This container", drawn)
+    return lines + section("Request for your admin (copy it)", [line(each) for each in request])
 
 
 def needs_admin(finding: Finding) -> bool:

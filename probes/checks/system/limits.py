@@ -9,6 +9,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs.own_container import SHM
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.limits import (
     CGROUPS,
@@ -18,7 +19,6 @@ from probes.facts.system.limits import (
     RdmaLimit,
     parse_unit_limit,
 )
-from probes.facts.system.own_container import SHM
 from probes.facts.system.platform import in_container
 from probes.plans.services import lift_memlock
 from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown

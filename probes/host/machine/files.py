@@ -23,6 +23,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine.counter_files import CounterFiles
 from probes.host.probe_thread import note
 from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange, HostBase, refused
+from probes.host.values import VERBS
 
 # Open directories of a tree other than "/", from which no path leads out of its root.
 
@@ -289,7 +290,7 @@ class LocalFiles(HostBase):
         note(path)
         try:
             if write and not self._root and _VERBS_FILE.fullmatch(path):
-                return _can_open(path)
+                return can_open(path)
             if self._root:
                 found = self._find(path)
                 return os.access(found.name, wanted, dir_fd=found.directory.descriptor)
@@ -344,19 +345,26 @@ class LocalFiles(HostBase):
         return tree
 
 
-def _can_open(path: str) -> bool:
+def can_open(path: str, devices: str = VERBS) -> bool:
     """Return whether the mode of a device file lets this process open it; OSError: something else refuses.
 
     EPERM: a device control group, or the device is in another RDMA namespace. Only opening shows that
     (security/device_cgroup.c; ib_uverbs_open in drivers/infiniband/core/uverbs_main.c, which reaches no
     hardware).
     """
+    reference = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+        with open(f"{devices}/{os.path.basename(path)}/dev", encoding="ascii") as file:
+            major, minor = map(int, file.read(64).split(":"))
+        if os.fstat(reference).st_rdev != os.makedev(major, minor):
+            raise OSError(errno.ENXIO, "not the device of that name")
+        os.close(os.open(f"/proc/self/fd/{reference}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
         if error.errno == errno.EACCES:
             return False
         raise
+    finally:
+        os.close(reference)
     return True
 
 

@@ -154,14 +154,21 @@ def accessible(path: str, mode: int) -> bool:
     return os.access(path, mode)
 
 
-def can_open(path: str) -> bool:
+def can_open(path: str, devices: str = "/sys/class/infiniband_verbs") -> bool:
     """Return whether the file's mode lets this process open it; OSError(EPERM): the kernel refuses it."""
+    reference = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+        with open(f"{devices}/{os.path.basename(path)}/dev", encoding="ascii") as file:
+            major, minor = map(int, file.read(64).split(":"))
+        if os.fstat(reference).st_rdev != os.makedev(major, minor):
+            raise OSError(errno.ENXIO, "not the device of that name")
+        os.close(os.open(f"/proc/self/fd/{reference}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
         if error.errno == errno.EACCES:
             return False
         raise
+    finally:
+        os.close(reference)
     return True
 
 

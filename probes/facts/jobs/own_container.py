@@ -1,8 +1,8 @@
 """What the container that gdrtop runs in gives its processes for RDMA, beside device files.
 
 Sources: capabilities(7), CAP_IPC_LOCK; tmpfs(5), size=; k8snetworkplumbingwg/sriov-network-device-plugin,
-README, PCIDEVICE_*; drivers/infiniband/core/sysfs.c, setup_port: only the namespace that owns a device has the
-counters of its ports, and with shared devices that is the host's.
+README, PCIDEVICE_*; drivers/infiniband/core/sysfs.c, setup_port: only the namespace that owns a device has
+the counters of its ports, and with shared devices that is the host's.
 """
 
 from __future__ import annotations
