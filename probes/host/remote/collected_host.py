@@ -168,7 +168,8 @@ class CollectedHost(HostBase):
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         kind = "writable" if write else "readable"
         answer = self._answer_to((kind, path), path)
-        value = refused(path) if answer == errno.EPERM else self._value(answer, path)
+        number = answer.get("errno") if isinstance(answer, dict) else answer
+        value = refused(path) if number == errno.EPERM else self._value(answer, path)
         return value if isinstance(value, (Unknown, bool)) else _garbled(path)
 
     def environment(self, name: str) -> Maybe[str]:

@@ -149,3 +149,14 @@ def test_a_variable_is_explained_by_another_command(capsys: pytest.CaptureFixtur
 def test_two_choices_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--demo", "hgx-h100", "41000", "--slurm", "4711"]) == 3
     assert "one of" in capsys.readouterr().err
+
+
+def test_a_pod_shows_what_it_has_and_a_request_that_can_be_pasted() -> None:
+    status, text = explained("pcie-l40s+dev-infiniband-refused")
+    assert status == 1
+    assert text.index("This container") < text.index("Request for your admin")
+    assert "Please change the pod pcie-l40s so that it can use GPUDirect RDMA:\n1. Add rdma/NAME: 1" in text
+    _, healthy = explained("pcie-l40s+in-pod", 41000)
+    assert "This container" in healthy
+    assert "Request for" not in healthy
+    assert "This container" not in explained("pcie-l40s", 41000)[1]

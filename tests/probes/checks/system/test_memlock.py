@@ -10,6 +10,7 @@ import pytest
 from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
@@ -151,6 +152,26 @@ def test_this_shell() -> None:
     assert said(small, "memlock-shell").status is Status.FOUND
     assert said(replace(small, is_root=True), "memlock-shell").status is Status.PASSED
     assert said(with_memlock(own=DENIED), "memlock-shell").status is Status.UNKNOWN
+
+
+def test_root_in_a_container_may_have_a_limit() -> None:
+    pod = replace(examination_of("pcie-l40s+container-shm-small"), is_root=True)
+    finding = said(pod, "memlock-shell")
+    assert finding.severity is Severity.WARNING
+    assert finding.fix is not None
+    assert any("IPC_LOCK" in step.why for step in finding.fix.steps)
+    unread = replace(pod, own_container=DENIED)
+    assert said(unread, "memlock-shell").status is Status.UNKNOWN
+    assert said(examination_of("pcie-l40s+in-pod"), "memlock-shell").status is Status.PASSED
+
+
+def test_one_gpu_needs_no_shared_memory() -> None:
+    pod = examination_of("pcie-l40s+container-shm-small")
+    assert said(pod, "container-shm-small").status is Status.FOUND
+    assert isinstance(pod.node.gpus, GpuFacts)
+    one = replace(pod.node, gpus=replace(pod.node.gpus, gpus=pod.node.gpus.gpus[:1]))
+    assert said(replace(pod, node=one), "container-shm-small").status is Status.PASSED
+    assert said(examination_of("pcie-l40s"), "container-shm-small").status is Status.PASSED
 
 
 # Device files.
