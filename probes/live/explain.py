@@ -339,14 +339,16 @@ def _visible_nics(process: Process, examination: Examination) -> Maybe[tuple[str
         return () if nodes.reason is Reason.NOT_THERE else nodes
     if isinstance(rdma, Unknown):
         return rdma
-    if rdma.devices_elsewhere:
-        nics = plural(len(rdma.devices_elsewhere), "NIC")
+    hidden = len(rdma.devices_elsewhere) - len(rdma.in_pods)
+    if hidden:
+        nics = plural(hidden, "NIC")
         return Unknown(Reason.NEEDS_ROOT, RDMA_CLASS, f"{nics} in another network namespace")
-    if (unread := first_unread(device.uverbs for device in hardware_of(rdma))) is not None:
+    devices = (*hardware_of(rdma), *rdma.in_pods)
+    if (unread := first_unread(device.uverbs for device in devices)) is not None:
         return unread
     return tuple(
         device.name
-        for device in hardware_of(examination.node.rdma)
+        for device in devices
         if not isinstance(device.uverbs, Unknown) and device.uverbs.rpartition("/")[2] in nodes
     )
 
