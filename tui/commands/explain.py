@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
@@ -10,6 +11,7 @@ from probes.base.evidence import Severity
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
+from probes.facts.jobs.pods import LOGS, given_devices, pod_names
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
@@ -31,6 +33,7 @@ from widgets.doctor.findings import mark_of
 from widgets.live.explain import draw_changes, draw_container, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
+_UID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f-]{1,28})?")
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 
 
@@ -60,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         {
             "[PID]": "the process; without it, list all",
             "--job ID": "all processes of this Slurm job",
-            "--pod UID": "all processes of this pod; the first 8 digits of its UID",
+            "--pod POD": "all processes of this pod: its name, NAMESPACE/NAME, or 8 digits of its UID",
             "--json": "print JSON (gdrtop schema explain)",
         },
         pid={"type": _pid},
@@ -81,8 +84,21 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Explain what the options name, and return the exit status."""
     if sum((options.pid is not None, bool(options.job), bool(options.pod))) > 1:
         raise UsageError("give one of PID, --job and --pod")
-    job = f"Slurm job {options.job}" if options.job else f"pod {options.pod[:8]}" if options.pod else ""
-    return write_explanation(open_host(options), out, options.pid, job, parsed(OutputOptions, options))
+    host = open_host(options)
+    job = f"Slurm job {options.job}" if options.job else _pod(host, options.pod) if options.pod else ""
+    return write_explanation(host, out, options.pid, job, parsed(OutputOptions, options))
+
+
+def _pod(host: Host, wanted: str) -> str:
+    """Return the job of a pod by its name, with or without its namespace, or by its UID."""
+    if _UID.fullmatch(wanted):
+        return f"pod {wanted[:8]}"
+    named = [job for job, name in pod_names(host).items() if wanted in (name, name.partition("/")[2])]
+    if len(named) > 1:
+        raise UsageError(f"{len(named)} pods are named {printable(wanted)}; give NAMESPACE/NAME")
+    if not named:
+        raise UsageError(f"{LOGS} has no pod {printable(wanted)}; give the first 8 digits of its UID")
+    return named[0]
 
 
 def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, options: OutputOptions) -> int:
@@ -91,10 +107,12 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     chosen = [
         process
         for process in known(sample.processes, ())
-        if (process.pid == pid if pid is not None else process.process.job == job or not job)
+        if (process.pid == pid if pid is not None else _job_of(process) == job or not job)
     ]
     findings = judge(examination).findings
-    explained = [explain_process(process, findings, examination) for process in chosen]
+    has_pods = any(process.process.job.startswith("pod ") for process in chosen)
+    given = given_devices(host) if has_pods else {}
+    explained = [explain_process(process, findings, examination, given) for process in chosen]
     felt = concerning(findings, explained, chosen, examination.topology)
     advice = recommend(examination, cloud_facts.probe_cloud(host))
     rows, request = container_rows(examination), request_of(examination)
@@ -132,6 +150,11 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     lines += draw_container(rows, request, width)
     print_lines(lines, out, options.ascii)
     return status
+
+
+def _job_of(process: LiveProcess) -> str:
+    """Return the job without its name, which may be known already: "Slurm job 4711 (llama)"."""
+    return process.process.job.partition(" (")[0]
 
 
 def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Finding]]) -> list[Line]:
@@ -174,7 +197,7 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
     if isinstance(sample.processes, Unknown):
         return f"Processes are unknown ({sample.processes})."
     missing = f" {sample.missing}" if sample.missing else ""
-    jobs = {process.process.job for process in known(sample.processes, ())}
+    jobs = set(map(_job_of, known(sample.processes, ())))
     hint = f" It is a job: gdrtop explain --job {pid}." if f"Slurm job {pid}" in jobs else ""
     return f"{what} {does}.{missing}{hint}"
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from probes.base.evidence import Severity
 from probes.base.grouping import grouped
 from probes.base.text import plural
-from probes.base.unknown import Unknown, map_known
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.checks.statements import use_health
 from probes.live.explain import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding
@@ -52,6 +52,7 @@ def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
         explained.path.text,
         explained.unexpected,
         explained.limits,
+        map_known(explained.given, len),
         map_known(
             explained.gpus, lambda gpus: tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus)
         ),
@@ -77,6 +78,11 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     texts = [f"unknown ({gpus})"] if isinstance(gpus, Unknown) else [_gpu_text(gpu) for gpu in gpus]
     lines += labeled("GPUs", texts or ["none in use"], width)
     lines += labeled("NICs", (_nics_text(explained),), width)
+    given = explained.given
+    if not isinstance(given, Unknown):
+        lines += labeled("Given", given or ("no device by the kubelet",), width)
+    elif given.reason is not Reason.NOT_THERE:
+        lines += labeled("Given", (f"unknown ({given})",), width)
     lines += labeled("Limits", explained.limits, width)
     libraries = explained.libraries
     if isinstance(libraries, Unknown):

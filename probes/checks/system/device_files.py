@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import join_limited
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -238,9 +238,13 @@ def _no_verbs(process: Process) -> bool:
 def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     """Compare the files in the job's container with the NICs nearest to its GPUs."""
     jobs, topology = jobs_of(examination), examination.topology
+    rdma = _need_rdma(examination)
+    # The topology has no name for a device in another network namespace, only its function.
+    devices = {device.name: device for device in rdma.devices}
+    devices |= {known(device.bdf, device.name): device for device in rdma.in_pods}
     names = {
-        device.name: device.uverbs.rpartition("/")[2]
-        for device in _need_rdma(examination).devices
+        nic: device.uverbs.rpartition("/")[2]
+        for nic, device in devices.items()
         if not isinstance(device.uverbs, Unknown)
     }
     evidence = []

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.jobs.pods import LOGS
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.port_health import PORT_DATA
 from probes.facts.rdma.roce import CONF
@@ -25,7 +26,7 @@ from probes.simulation.faults.fault import (
 )
 from probes.simulation.node.devices.network import set_qos
 from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.jobs.processes import FIRST_RANK, put_in_container
+from probes.simulation.node.jobs.processes import FIRST_RANK, POD_UID, add_given_devices, put_in_container
 from probes.simulation.node.jobs.traffic import change_count
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree
@@ -163,6 +164,13 @@ def _in_pods(tree: Tree, is_root: bool = False) -> None:
     for program in tree.programs:
         put_in_container(tree, program.pid)
         tree.link(f"/proc/{program.pid}/ns/net", "net:[4026533001]")
+        environ = tree.files[f"/proc/{program.pid}/environ"]
+        assert isinstance(environ, bytes)
+        rest = [each for each in environ.split(b"\0") if not each.startswith(b"SLURM_")]
+        tree.add(f"/proc/{program.pid}/environ", b"\0".join(rest))
+    tree.directory(f"{LOGS}/team_trainer-0_{POD_UID}")
+    if is_root:
+        add_given_devices(tree)
 
 
 def _bond(tree: Tree) -> None:

@@ -169,8 +169,8 @@ def test_one_gpu_needs_no_shared_memory() -> None:
     pod = examination_of("pcie-l40s+container-shm-small")
     assert said(pod, "container-shm-small").status is Status.FOUND
     assert isinstance(pod.node.gpus, GpuFacts)
-    one = replace(pod.node, gpus=replace(pod.node.gpus, gpus=pod.node.gpus.gpus[:1]))
-    assert said(replace(pod, node=one), "container-shm-small").status is Status.PASSED
+    single = replace(pod.node, gpus=replace(pod.node.gpus, gpus=pod.node.gpus.gpus[:1]))
+    assert said(replace(pod, node=single), "container-shm-small").status is Status.PASSED
     assert said(examination_of("pcie-l40s"), "container-shm-small").status is Status.PASSED
 
 
