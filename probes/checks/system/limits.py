@@ -9,7 +9,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.jobs.own_container import SHM
+from probes.facts.jobs.own_container import RUNTIME_SHM_BYTES, SHM
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.limits import (
     CGROUPS,
@@ -23,6 +23,7 @@ from probes.facts.system.platform import in_container
 from probes.plans.services import lift_memlock
 from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
+from probes.queries.usable_here import usable_here
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -37,7 +38,6 @@ _VERBS = "rdma-core Documentation/libibverbs.md, https://github.com/linux-rdma/r
 _UNIT = "systemd.exec(5), LimitMEMLOCK="
 _DOCKER_LOCK = "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"
 _POD_LOCK = "Pod: add the IPC_LOCK capability"
-_RUNTIME_SHM = 64 << 20
 _JOB_LIMIT = "memlock-or-ipc-lock"
 _FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (errno 12)."
 
@@ -291,7 +291,8 @@ def container_shm_small(examination: Examination) -> Outcome:
     container = need(examination.own_container, "the container", absent=absent)
     size_bytes = need(container.shm_bytes, SHM, absent=absent)
     evidence = Evidence("/proc/mounts", f"{SHM}: {_amount(size_bytes)}")
-    if size_bytes > _RUNTIME_SHM or len(examination.node.known_gpus) < 2:
+    gpus = {gpu.id for gpu in examination.topology.gpus} - usable_here(examination).not_usable.keys()
+    if size_bytes > RUNTIME_SHM_BYTES or len(gpus) < 2:
         return passed(evidence)
     return found(
         "The container runtime gives 64 MiB unless the container asks for more.",

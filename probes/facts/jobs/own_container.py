@@ -20,6 +20,7 @@ from probes.facts.system.platform import PlatformFacts, in_container
 from probes.host.protocol import Host
 
 SHM = "/dev/shm"
+RUNTIME_SHM_BYTES = 64 << 20  # that containerd and Docker give
 _MOUNTS = "/proc/mounts"
 _MOUNTS_BYTES = 1 << 20
 _SIZE = re.compile(r"size=([0-9]{1,15})([kmg]?)")

@@ -16,7 +16,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.clouds import Stack
-from probes.setup.env.container import EFA, MANY, Container, Network, Syntax, is_rdma
+from probes.setup.env.container import EFA, MANY, Container, Network, Syntax, device_name, is_rdma
 from probes.snapshot.examination import Examination
 
 
@@ -56,7 +56,7 @@ def _of_devices(container: Container, severity: Severity, stack: Stack | None) -
     kinds = {name: is_rdma(name) for name in container.resources}
     granted = [name for name, kind in kinds.items() if kind is True]
     unclear = [name for name, kind in kinds.items() if isinstance(kind, Unknown)]
-    add = fixes["device"].replace("%s", EFA if stack is Stack.EFA else "rdma/NAME")
+    add = fixes["device"].replace("%s", device_name(stack is Stack.EFA))
     if container.hidden_by:
         yield problem("devices-hidden", by=container.hidden_by)
     elif syntax is Syntax.OF_HOST or container.is_privileged or container.has_devices:

@@ -13,17 +13,16 @@ from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, known, map_known
-from probes.facts.jobs.own_container import SHM, OwnContainer
+from probes.facts.jobs.own_container import RUNTIME_SHM_BYTES, SHM, OwnContainer
 from probes.facts.node import host_name
-from probes.facts.pci.nic_families import EFA as EFA_FAMILY
+from probes.facts.pci.nic_families import EFA
 from probes.facts.system.platform import Environment
 from probes.queries.usable_here import ELSEWHERE, usable_here
-from probes.setup.env.container import EFA, Syntax
+from probes.setup.env.container import Syntax, device_name
 from probes.setup.env.container_needs import fixes_of
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER
 
-LITTLE_SHM_BYTES = 64 << 20  # what container runtimes give
 _GDRCOPY = "/dev/gdrdrv"
 
 
@@ -67,8 +66,8 @@ def _rows(examination: Examination, container: OwnContainer) -> Iterator[Contain
     gpus = {gpu.id: usable.devices.get(gpu.id, "") for gpu in topology.gpus}
     whys = {nic.id: usable.devices.get(nic.id, "") for nic in topology.nics}
     nics = {nic: why for nic, why in whys.items() if nic in topology.devices or why == ELSEWHERE}
-    is_efa = any(device.driver in EFA_FAMILY.pci_drivers for device in topology.devices.values())
-    device = fixes["device"].replace("%s", EFA if is_efa else "rdma/NAME")
+    is_efa = any(device.driver in EFA.pci_drivers for device in topology.devices.values())
+    device = fixes["device"].replace("%s", device_name(is_efa))
     can_open = any(not isinstance(why, Unknown) and not why for why in nics.values())
     is_closed = bool(nics) and not can_open and not any(isinstance(why, Unknown) for why in nics.values())
     shown = _by_reason(nics) or "none"
@@ -84,7 +83,11 @@ def _rows(examination: Examination, container: OwnContainer) -> Iterator[Contain
     words = {True: f"{_GDRCOPY} is here", False: f"no {_GDRCOPY}"}
     yield ContainerRow("GDRCopy", _text(map_known(has_gdrcopy, words.__getitem__)))
     size = container.shm_bytes
-    is_small = not isinstance(size, Unknown) and size <= LITTLE_SHM_BYTES and len(gpus) > 1
+    is_small = (
+        not isinstance(size, Unknown)
+        and size <= RUNTIME_SHM_BYTES
+        and len(gpus.keys() - usable.not_usable) > 1
+    )
     text = _text(map_known(size, lambda found: "no limit" if math.isinf(found) else _mib(found)))
     yield ContainerRow(SHM, text, f"{SHM} has {text}" if is_small else "", fixes["shm"] if is_small else "")
 

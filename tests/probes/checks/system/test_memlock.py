@@ -10,7 +10,6 @@ import pytest
 from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.registry import findings
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
@@ -168,9 +167,10 @@ def test_root_in_a_container_may_have_a_limit() -> None:
 def test_one_gpu_needs_no_shared_memory() -> None:
     pod = examination_of("pcie-l40s+container-shm-small")
     assert said(pod, "container-shm-small").status is Status.FOUND
-    assert isinstance(pod.node.gpus, GpuFacts)
-    single = replace(pod.node, gpus=replace(pod.node.gpus, gpus=pod.node.gpus.gpus[:1]))
-    assert said(replace(pod, node=single), "container-shm-small").status is Status.PASSED
+    assert isinstance(pod.device_nodes, DeviceNodeFacts)
+    files = (DeviceNode("/dev/nvidia0", True), DeviceNode("/dev/nvidiactl", True))
+    single = replace(pod, device_nodes=replace(pod.device_nodes, gpu=files))
+    assert said(single, "container-shm-small").status is Status.PASSED
     assert said(examination_of("pcie-l40s"), "container-shm-small").status is Status.PASSED
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from probes.base.site import ClusterPlaces, Site, set_site
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.host.protocol import refused
+from probes.setup.env.container import is_rdma
 from probes.setup.env.own_container import container_rows, request_of
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
@@ -77,3 +79,16 @@ def test_a_far_nic_is_named_with_the_nearer_one_that_another_pod_has() -> None:
     pod = with_files(refused("/dev/infiniband/uverbs0"), True)
     assert "GPU0 has mlx5_1, but mlx5_0 is nearer" in shown(pod)["Pairs"]
     assert "resource.kubernetes.io/pcieRoot" in "\n".join(request_of(pod))
+
+
+def test_the_site_names_its_own_resources() -> None:
+    assert isinstance(is_rdma("example.com/fast"), Unknown)
+    set_site(Site(places=ClusterPlaces(rdma_resources="example.com/nic-*, example.com/fast")))
+    try:
+        assert is_rdma("example.com/fast") is True
+        assert is_rdma("example.com/nic-0") is True
+        assert isinstance(is_rdma("example.com/other"), Unknown)
+        request = request_of(examination_of("pcie-l40s+dev-infiniband-refused"))
+        assert "example.com/fast: 1" in "\n".join(request)
+    finally:
+        set_site(Site())
