@@ -6,7 +6,7 @@ group, which only opening a file would show (Documentation/admin-guide/cgroup-v2
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -20,6 +20,8 @@ from probes.facts.system.platform import in_container
 from probes.host.protocol import REFUSED
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
+from probes.topology.nccl_paths import ORDER
+from probes.topology.paths import Topology
 
 NO_FILE, DENIED = "no device file", "no permission for the device file"
 ELSEWHERE = "its RDMA device is in another network namespace"
@@ -69,6 +71,15 @@ def usable_here(examination: Examination) -> UsableHere:
         else:
             devices[end.id] = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
     return UsableHere(devices, _numa_nodes(examination), in_container(node.platform))
+
+
+def nearer_nic(topology: Topology, gpu: str, here: Collection[str], among: Collection[str]) -> str:
+    """Return the NIC of `among` that is nearest to a GPU, if it is nearer than all of `here`; "": none is."""
+    best = filter(among.__contains__, topology.best_nics.get(gpu, ()))
+    words = {nic: topology.paths[gpu, nic].nccl_pcie for nic in best}
+    ranks = {nic: ORDER[word] for nic, word in words.items() if not isinstance(word, Unknown)}
+    nearest = min(ranks, key=ranks.__getitem__, default="")
+    return "" if any(ranks[nic] <= ranks[nearest] for nic in here if nic in ranks) else nearest
 
 
 def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:

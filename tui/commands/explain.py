@@ -114,7 +114,8 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
     explained = [explain_process(process, findings, examination, given) for process in chosen]
     felt = concerning(findings, explained, chosen, examination.topology)
     advice = recommend(examination, cloud_facts.probe_cloud(host))
-    rows, request = container_rows(examination), request_of(examination)
+    rows = container_rows(examination)
+    request = request_of(examination, rows)
     why = "" if chosen else _why_none(sample, pid, job)
     if request:
         status = EXIT_FINDINGS

@@ -27,8 +27,8 @@ from probes.queries.jobs import (
 )
 from probes.queries.modules import is_present, module_of
 from probes.queries.ports import need_devices
+from probes.queries.usable_here import nearer_nic
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_paths import ORDER
 
 AREA = Area("environment")
 NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device")
@@ -253,14 +253,8 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
         if isinstance(nodes, Unknown) or _no_verbs(process):
             continue
         for gpu in sorted(gpus_of(examination, process)):
-            ranks: dict[str, int] = {}
-            for nic in topology.best_nics.get(gpu, ()):
-                word = topology.paths[gpu, nic].nccl_pcie
-                if nic in names and not isinstance(word, Unknown):
-                    ranks[nic] = ORDER[word]
-            here = [rank for nic, rank in ranks.items() if names[nic] in nodes]
-            if ranks and (not here or min(here) > min(ranks.values())):
-                near = min(ranks, key=lambda nic: ranks[nic])
+            here = [nic for nic, name in names.items() if name in nodes]
+            if near := nearer_nic(topology, gpu, here, names):
                 shown = f"no {names[near]} ({near}, nearest to {gpu})"
                 evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", shown))
     return conclude(

@@ -9,13 +9,18 @@ from probes.base.unknown import Reason, Unknown
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.host.protocol import refused
 from probes.setup.env.container import is_rdma
-from probes.setup.env.own_container import container_rows, request_of
+from probes.setup.env.own_container import container_rows
+from probes.setup.env.own_container import request_of as request_of_rows
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
 
 
 def shown(examination: Examination) -> dict[str, str]:
     return {row.name: row.shown for row in container_rows(examination)}
+
+
+def request_of(examination: Examination) -> tuple[str, ...]:
+    return request_of_rows(examination, container_rows(examination))
 
 
 def with_files(*usable: bool | Unknown) -> Examination:
@@ -66,6 +71,9 @@ def test_what_is_unknown_is_no_reason_for_a_request() -> None:
     pod = with_files(unread, unread)
     assert "unknown" in shown(pod)["RDMA devices"]
     assert request_of(pod) == ()
+    nearest_unread = with_files(unread, True)
+    assert "Pairs" not in shown(nearest_unread)
+    assert request_of(nearest_unread) == ()
 
 
 def test_lock_limit_and_shared_memory_are_in_one_request() -> None:
@@ -77,7 +85,7 @@ def test_lock_limit_and_shared_memory_are_in_one_request() -> None:
 
 def test_a_far_nic_is_named_with_the_nearer_one_that_another_pod_has() -> None:
     pod = with_files(refused("/dev/infiniband/uverbs0"), True)
-    assert "GPU0 has mlx5_1, but mlx5_0 is nearer" in shown(pod)["Pairs"]
+    assert "mlx5_0 is nearer to GPU0" in shown(pod)["Pairs"]
     assert "resource.kubernetes.io/pcieRoot" in "\n".join(request_of(pod))
 
 
