@@ -523,24 +523,23 @@ def _devices_in_pods(host: Host, names: Mapping[str, str], uverbs: dict[str, str
     A container runtime mounts sysfs in the container's network namespace, and only files of processes that
     this user may inspect can be read (proc(5), /proc/PID/root). `names`: of the devices, by BDF.
     """
-    left = {name: bdf for bdf, name in names.items()}
     seen = {host.link("/proc/self/ns/net")}
-    found = []
-    for pid in filter(str.isdecimal, known(host.names("/proc"), ())):
+    pids: dict[str, list[str]] = {name: [] for name in names.values()}
+    for pid in filter(str.isdecimal, known(host.names("/proc"), ()) if names else ()):
         namespace = host.link(f"/proc/{pid}/ns/net")
-        if not left or len(seen) > _MOST_NAMESPACES:
-            break
-        if isinstance(namespace, Unknown) or namespace in seen:
+        if isinstance(namespace, Unknown) or namespace in seen or len(seen) > _MOST_NAMESPACES:
             continue
         listed = host.names(f"/proc/{pid}/root{RDMA_CLASS}")
-        if isinstance(listed, Unknown):  # another process of the namespace may show it
-            continue
-        seen.add(namespace)
-        for name in listed:
-            if (bdf := left.pop(name, None)) is not None:
-                device = _device(host, name, uverbs, _NO_VERBS, f"/proc/{pid}/root")
-                ports = tuple(replace(port, netdev=_NETDEV_ELSEWHERE) for port in device.ports)
-                found.append(replace(device, bdf=bdf, ports=ports))
+        if not isinstance(listed, Unknown):  # else another process of the namespace may show it
+            seen.add(namespace)
+            for name in pids.keys() & set(listed):
+                pids[name].append(pid)
+    found = []
+    for bdf, name in names.items():
+        if len(pids[name]) == 1:  # a device is in one namespace: of two that list it, one pretends to
+            device = _device(host, name, uverbs, _NO_VERBS, f"/proc/{pids[name][0]}/root")
+            ports = tuple(replace(port, netdev=_NETDEV_ELSEWHERE) for port in device.ports)
+            found.append(replace(device, bdf=bdf, ports=ports))
     return tuple(sorted(found, key=lambda device: natural(device.name)))
 
 

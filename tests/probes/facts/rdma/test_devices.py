@@ -373,3 +373,7 @@ def test_a_device_of_a_pod_is_read_by_the_pods_own_sysfs(tmp_path: Path) -> None
     assert isinstance(device.ports[0].netdev, Unknown)  # its name is another interface's here
     counters = read_port(LocalHost(str(tmp_path)), device.sysfs_path, device.ports[0])
     assert (counters.sent_bytes, counters.received_bytes) == (100, 200)
+    # A process of a third namespace pretends to have it: then nobody is believed.
+    link(tmp_path, "/proc/13/ns/net", "net:[3]")
+    write(tmp_path, "/proc/13/root/sys/class/infiniband/mlx5_5/ports/1/counters/port_xmit_data", "1\n")
+    assert facts(tmp_path).in_pods == ()
