@@ -221,8 +221,7 @@ class PortReader:
         """Return the node's ports; what was read of one that is still there is kept."""
         old = {(port.device.name, port.facts.number): port for port in self._ports}
         ports = []
-        in_pods = node.rdma.in_pods if isinstance(node.rdma, RdmaFacts) else ()
-        for device in (*node.rdma_devices, *in_pods):
+        for device in node.rdma.readable if isinstance(node.rdma, RdmaFacts) else ():
             for facts in device.ports:
                 port = _first(host, device, facts)
                 was = old.get((device.name, facts.number))

@@ -193,6 +193,11 @@ class RdmaFacts:
     in_pods: tuple[RdmaDevice, ...] = ()
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
 
+    @property
+    def readable(self) -> tuple[RdmaDevice, ...]:
+        """The devices whose ports can be read, in whatever namespace."""
+        return (*self.devices, *self.in_pods)
+
 
 _SOFTWARE = tuple(SOFTWARE.values())
 _BY_SOFTWARE = "a software device"
