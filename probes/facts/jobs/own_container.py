@@ -15,7 +15,8 @@ from probes.base.frozen import frozen
 from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.jobs.process_files import PLUGIN_FAMILY, parse_environment, parse_status
-from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.cxi import has_verbs
+from probes.facts.rdma.devices import RdmaFacts, is_software
 from probes.facts.system.platform import PlatformFacts, in_container
 from probes.host.protocol import Host
 
@@ -54,7 +55,9 @@ def probe(host: Host, platform: Maybe[PlatformFacts], rdma: Maybe[RdmaFacts]) ->
 
 
 def _has_counters(rdma: RdmaFacts) -> Maybe[bool]:
-    ports = [port for device in rdma.devices for port in device.ports]
+    # Slingshot NICs have telemetry instead, in every namespace, and software devices may have none at all.
+    cards = (device for device in rdma.devices if has_verbs(device) and not is_software(device))
+    ports = [port for device in cards for port in device.ports]
     # Of EFA and others, the host has no counters/ either: hw_counters/ is hidden in the same way.
     facts = [fact for port in ports for fact in (port.counters, port.hw_counters)]
     if any(not isinstance(fact, Unknown) for fact in facts):

@@ -54,6 +54,10 @@ def test_a_pod_without_counters_shares_the_devices_of_the_host() -> None:
     assert container_of("pcie-l40s+container-shm-small").ipc_lock is False
 
 
+def test_slingshot_has_no_counters_that_a_namespace_could_hide() -> None:
+    assert isinstance(container_of("slingshot+in-pod").has_counters, Unknown)
+
+
 def test_a_node_is_no_container() -> None:
     found = examination_of("pcie-l40s").own_container
     assert isinstance(found, Unknown)
