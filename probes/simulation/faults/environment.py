@@ -25,7 +25,7 @@ from probes.simulation.node.jobs.processes import (
 )
 from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.tree import Tree, Via, log
 from probes.simulation.node.model.workload import changes
 
 _SMALL = str(8 << 20)
@@ -107,6 +107,8 @@ def _with_host_path(tree: Tree) -> None:
     _in_pod(tree)
     tree.add("/proc/40000/environ", b"")
     tree.refused.update(f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics)))
+    for program in tree.programs:
+        program.via = Via.TCP if program.is_nccl else program.via
 
 
 def _without_rights(tree: Tree) -> None:
