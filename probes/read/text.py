@@ -34,6 +34,7 @@ _MOST_OF_A_TEXT = 400
 _MOST_SHOWN = 32  # sentences about tables
 _OFTEN, _MOST_SHAPES = 20, 1 << 14
 _MOST_MORE = 8  # titles with the same cause
+_NEAR = 30  # lines between one that only follows and the one that it follows from
 _WORD = re.compile(r"\w+")
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
@@ -316,7 +317,7 @@ class TextReader:
                 if count
             ),
             proven=_proven(facts, verdict, statements),
-            statements=tuple(_distinct(statements)),
+            statements=tuple(_with_causes(_distinct(statements))),
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
             unread_lines=tuple(unread.values()),
@@ -382,6 +383,35 @@ class TextReader:
             for problem in facts.problems
             if problem.severity != UNKNOWN
         ]
+
+
+_BEFORE = re.compile(r"\blines? before\b|\bbefore (?:it|this)\b")
+_WHOLE_PROCESS = "of the same process"
+
+
+def _with_causes(statements: list[Statement]) -> list[Statement]:
+    """Name the line before where a statement only says that it has the cause, if one near it does."""
+    causes = [row for row in statements if row.weight in (Weight.CRITICAL, Weight.WARNING) and row.place]
+    return [_with_cause(row, causes) for row in statements]
+
+
+def _with_cause(row: Statement, causes: list[Statement]) -> Statement:
+    """Name the nearest line before, of a program that the cause of this one speaks of."""
+    if row.weight is not Weight.FOLLOWS or row.place is None or not _BEFORE.search(row.cause):
+        return row
+    spoken_of = {row.program, *_WORD.findall(row.cause)}
+    near: dict[int, Statement] = {}
+    for cause in causes:
+        is_meant = cause.program in spoken_of or (
+            _WHOLE_PROCESS in row.cause and cause.weight is Weight.CRITICAL
+        )
+        if is_meant and cause.place is not None and cause.place.file == row.place.file:
+            near[row.place.line - cause.place.line] = cause
+    distance = min((lines for lines in near if 0 < lines <= _NEAR), default=None)
+    if distance is None:
+        return row
+    text = f"Line {row.place.line - distance} says why: {near[distance].title.rstrip('.')}."
+    return replace(row, cause=text, fix="" if _BEFORE.search(row.fix) else row.fix)
 
 
 def _shown(sentences: Iterable[str]) -> tuple[str, ...]:
