@@ -12,7 +12,7 @@ from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, wo
 from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
 
 FILES = (
-    *("benchmarks", "cuda", "dcgm", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci"),
+    *("benchmarks", "cuda", "dcgm", "gds", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci"),
     *(
         "kubernetes",
         "launchers",
