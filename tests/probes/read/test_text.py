@@ -89,11 +89,12 @@ def test_a_line_that_only_follows_names_the_line_that_says_why() -> None:
     "between",
     [
         "something else\n" * 40,  # too far
+        "plugin: ucp_new_call failed\n",  # nearer, and may be the cause
         _NIXL_FOLLOWS,  # the cause is behind it
     ],
 )
 def test_a_line_that_only_follows_names_no_line_that_may_be_about_something_else(between: str) -> None:
-    first, last = (_NO_CUDA, _NIXL_FOLLOWS) if "else" in between else ("", _NO_CUDA)
+    first, last = ("", _NO_CUDA) if between == _NIXL_FOLLOWS else (_NO_CUDA, _NIXL_FOLLOWS)
     (follows,) = [
         row for row in read(f"{first}{between}{last}").statements if row.id == "nixl-status-backend"
     ]
