@@ -13,7 +13,6 @@ from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
-from probes.facts.gpu.generations import GB10
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.facts.system.platform import in_container, is_guest
@@ -21,6 +20,7 @@ from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
 from probes.queries.finding import Finding
+from probes.queries.pcie_paths import has_gb10
 from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Statement
 from probes.snapshot.examination import Examination, examine
@@ -169,7 +169,7 @@ def _words(examination: Examination) -> Iterator[str]:
     )
     if any(function.kind is PciKind.NVSWITCH for function in functions):
         yield "nvswitch"
-    if not isinstance(node.gpus, Unknown) and any(GB10.search(gpu.name) for gpu in node.gpus.gpus):
+    if has_gb10(examination):
         yield "gb10"
     if is_guest(node.platform) is True:
         yield "vm"

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.codec import Codec
+from probes.base.text import version_numbers
 from probes.messages.catalogue import FILES, catalogue, codes, explain
 from probes.messages.form import pattern_of, placeholders_of, words_of
 from probes.messages.message import (
@@ -20,7 +21,6 @@ from probes.messages.message import (
     Proof,
     Weight,
     is_version,
-    version_numbers,
 )
 
 MESSAGES = catalogue().messages

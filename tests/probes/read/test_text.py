@@ -237,3 +237,9 @@ def test_a_long_line_of_blanks_is_tried_in_linear_time(end: str) -> None:
     for _ in range(3):
         Signs(KINDS).kind_of(" " * 60_000 + end)
     assert time.process_time() - begins < 5.0
+
+
+def test_one_pair_that_is_far_apart_proves_no_path() -> None:
+    reading = read("NCCL INFO GPU Direct RDMA Disabled for GPU ca000 / HCA 0 (distance 7 > 4)\n")
+    assert reading.proven.path == "unknown"
+    assert "gdr-distance" in {statement.id for statement in reading.statements}
