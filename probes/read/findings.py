@@ -86,7 +86,9 @@ def _of_finding(finding: Finding) -> Statement:
         finding.title,
         finding.cause,
         "" if finding.fix is None else fix_text(finding.fix),
-        text="" if evidence is None else f"{evidence.source}: {evidence.value}",
+        text=""
+        if evidence is None or PLACEHOLDER in evidence.source
+        else f"{evidence.source}: {evidence.value}",
         source=finding.reference,
     )
 
