@@ -47,8 +47,10 @@ _NONE = ("", "n/a", "none", "no", "[n/a]")
 
 _HEAD = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _PAIR = re.compile(r"([A-Za-z][^:]{0,60}?)\s*:(?:\s+(.*))?$")
-_ONCE = ("product_name", "product_brand", "product_architecture", "persistence_mode", "addressing_mode")
-_ONCE += ("gpu_uuid", "c2c_mode", "gpu_recovery_action")
+_ONCE = (
+    *("product_name", "product_brand", "product_architecture", "persistence_mode", "addressing_mode"),
+    *("gpu_uuid", "c2c_mode", "gpu_recovery_action"),
+)
 _TAG = re.compile(r"<(/?)(\w{1,60})(?: id=\"([^\"]{1,40})\")?>(?:([^<]{0,400})</\2>)?")
 
 

@@ -299,8 +299,10 @@ def read_firmware(section: Section) -> Parsed:
             files.put(f"{files.device(device)}/fw_ver", value)  # that runs, if it differs
             files.put(f"{files.device(device)}/board_id", psid)
             if key != "FW":
-                texts = {"device": device, "flashed": flashed, "running": printable(value, 40)}
-                notes.append(statement("firmware-not-active", section.at(number), **texts))
+                place = section.at(number)
+                notes.append(
+                    statement("firmware-not-active", place, device=device, flashed=flashed, running=value)
+                )
     return Parsed(read, tuple(notes), files.answers, frozenset(("nic-firmware-mismatch",)))
 
 
