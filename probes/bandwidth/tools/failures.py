@@ -45,6 +45,8 @@ Output = Sample | Fact | Failure
 def failures_in(line: str, messages: Sequence[str], memory: str = "") -> tuple[Output, ...]:
     """Return the failure in a line, by these files of messages, as a parser returns what it reads."""
     found = catalogue(*messages).find(line[:LINE_LIMIT])
+    if found is None and "NCCL WARN " not in line:
+        return ()
     failure = _failure(line, found, _context(memory))
     return () if failure is None else (failure,)
 
