@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, reduce
 from typing import Any
@@ -36,6 +36,7 @@ def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
 
     Of equal answers the last one counts.
     """
+    tables = tuple(tables)
     answers: dict[tuple[str, ...], Any] = {}
     checks: frozenset[str] = frozenset()
     for parsed in tables:
@@ -48,7 +49,7 @@ def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
         return []
     examination = examine(PastedHost(answers))
     return [
-        (_of_finding(finding), tuple(evidence.value for evidence in finding.evidence))
+        (_of_finding(finding, tables), tuple(evidence.value for evidence in finding.evidence))
         for finding in judge(examination, only=checks).found
     ]
 
@@ -77,8 +78,11 @@ def _joined(known: NvmlFacts, more: NvmlFacts) -> NvmlFacts:
     return NvmlFacts(driver, cuda, tuple(gpus.values()))
 
 
-def _of_finding(finding: Finding) -> Statement:
+def _of_finding(finding: Finding, tables: Sequence[Parsed] = ()) -> Statement:
+    """Return what a finding says, and where the last table begins that shows it."""
     evidence = finding.evidence[0] if finding.evidence else None
+    file = ("file", "" if evidence is None else evidence.source)
+    place = next((table.place for table in reversed(tables) if file in table.answers), None)
     return Statement(
         finding.id,
         "node",
@@ -89,6 +93,7 @@ def _of_finding(finding: Finding) -> Statement:
         text=""
         if evidence is None or PLACEHOLDER in evidence.source
         else f"{evidence.source}: {evidence.value}",
+        place=place,
         source=finding.reference,
     )
 

@@ -146,6 +146,7 @@ class TextReader:
             is_nccl = "NCCL " in line
             # The reader of NCCL's logs counts lines: empty ones stand for those of others.
             of_nccl.append(line if is_nccl else "")
+            self._read += is_nccl
             if is_nccl and _CHANNEL.search(line):
                 self._kinds["NCCL log"] += 1
                 continue
@@ -216,7 +217,7 @@ class TextReader:
         for kind in sorted(kinds):
             self._kinds[kind] += 1
         if kinds:
-            self._read += 1
+            self._read += "NCCL " not in line  # which are counted, wherever they stand
         elif len(self._unread) < _MOST_UNREAD:
             self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
         if not kinds or not _LOG_LINE.search(line):
@@ -298,7 +299,7 @@ class TextReader:
         ranks = {name: rank for rank, name in enumerate(kinds)}
         for section in self._sections:
             read = kinds[section.kind].read
-            parsed = Parsed() if read is None else read(section)
+            parsed = Parsed() if read is None else replace(read(section), place=section.place)
             self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
             tables_read.append(parsed)
@@ -325,7 +326,7 @@ class TextReader:
             from_blocks += block.unread
             for number in block.numbers:
                 unread.pop((block.name, number), None)
-        read_lines = from_blocks + self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables_read)
+        read_lines = from_blocks + self._read + sum(parsed.lines for parsed in tables_read)
         return Reading(
             files=tuple(self._files),
             kinds=tuple(
@@ -352,7 +353,7 @@ class TextReader:
         for statement, lines in found:
             subjects = set(filter(None, map(subject_of, lines)))
             explained |= subjects
-            place = self._kernel_log.first_of(subjects)
+            place = self._kernel_log.first_of(subjects) or statement.place
             text = lines[0] if subjects else statement.text
             findings.append(replace(statement, place=place, text=text))
         ids = {finding.id for finding in findings}
