@@ -261,6 +261,7 @@ def test_a_problem_of_a_file_names_the_line_of_the_text() -> None:
 
 
 def test_what_a_check_finds_in_a_table_has_the_place_of_the_table() -> None:
-    text = "CA 'mlx5_1'\n\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n"
+    port = "\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n\t\tLink layer: InfiniBand\n"
+    text = f"CA 'mlx5_1'\n{port}"
     (row,) = (row for row in read(f"My port:\n{text}").statements if row.weight is Weight.WARNING)
     assert str(row.place) == "text:2"
