@@ -132,9 +132,12 @@ def read_driver(section: Section) -> Parsed:
 STATISTIC_SIGN = r"\s*link [\w.-]+/\d+ (?!state|subnet|lqpn)\w+ \d+(?: |\s*$)"
 ETHTOOL_SIGN = r"\s*NIC statistics:\s*$"
 PERFQUERY_SIGN = r"#\s*Port (?:extended )?counters: Lid \d"
-QUERY_ERRORS_SIGN = r"\s*(?:Errors for (?:0x[0-9a-f]+ )?\"|## Summary: \d+ nodes checked)"
+QUERY_ERRORS_SIGN = (
+    r"\s*(?:Errors for (?:0x[0-9a-f]+ )?\"|GUID 0x[0-9a-f]+ port (?:\d+|ALL): ?\["
+    r"|## Summary: \d+ nodes checked)"
+)
 _NODE = re.compile(r"\s*Errors for (?:0x[0-9a-f]{1,16} )?\"(.{1,80})\"")
-_NODE_PORT = re.compile(r"\s*GUID 0x[0-9a-f]{1,16} port (\d{1,3}):(.{0,2000})")
+_NODE_PORT = re.compile(r"\s*GUID (0x[0-9a-f]{1,16}) port (\d{1,3}):(.{0,2000})")
 _EQUAL = re.compile(r"\[(\w{3,40}) == (\d{1,20})")
 _RISES = {counter.name: counter.rise for counter in PORT_COUNTERS if counter.rise is not None}
 _LINK = re.compile(r"\s*link ([\w.-]{1,64}/\d{1,3}) (.*)")
@@ -202,9 +205,9 @@ def read_query_errors(section: Section) -> Parsed:
     for line in section.lines:
         if match := _NODE.match(line):
             node = printable(match[1], 80)
-        elif (match := _NODE_PORT.match(line)) and node and len(ports) < _MOST_PORTS:
-            counters = {_PERFQUERY.get(name, name): int(value) for name, value in _EQUAL.findall(match[2])}
-            ports[f"{node} port {match[1]}"] = counters
+        elif (match := _NODE_PORT.match(line)) and len(ports) < _MOST_PORTS:
+            counters = {_PERFQUERY.get(name, name): int(value) for name, value in _EQUAL.findall(match[3])}
+            ports[f"{node or match[1]} port {match[2]}"] = counters
         elif re.match(r"## .{0,200}\d (?:nodes|ports) checked", line):
             summary = f"{summary} {printable(line.lstrip('# '), 120)}."
         elif "port ALL:" not in line:

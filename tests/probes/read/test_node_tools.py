@@ -157,6 +157,9 @@ def test_counters_of_a_fabric_are_notes_of_each_port() -> None:
     assert [note.title for note in notes] == ["1 counter of MF0;ys23ib4:SX6036/U1 port 1 is not 0"]
     assert "link_downed 8" in notes[0].cause
     assert "5 nodes checked, 2 bad nodes found" in read(QUERY_ERRORS).shown[0]
+    assert serious_in(QUERY_ERRORS) == set()
+    line = "   GUID 0x1070fd0300370ea2 port 7: [SymbolErrorCounter == 512] [PortXmitWait == 14681376621]\n"
+    assert "0x1070fd0300370ea2 port 7" in found_in(line)["port-counters-not-zero"].title
 
 
 def test_a_summary_of_ibdiagnet_names_the_stages_with_errors() -> None:
