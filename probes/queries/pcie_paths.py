@@ -11,6 +11,7 @@ from probes.base.evidence import LIKE_THESE, Evidence, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.generations import GB10
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.config_space import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
@@ -37,6 +38,11 @@ def functions_of(examination: Examination) -> dict[str, PciFunction]:
 def gpus_here(examination: Examination) -> tuple[Gpu, ...]:
     """Return the node's GPUs; none where they could not be read."""
     return known(map_known(examination.node.gpus, lambda facts: facts.gpus), ())
+
+
+def has_gb10(examination: Examination) -> bool:
+    """Return whether a GPU is known to be a GB10 (DGX Spark)."""
+    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
 
 
 class DeviceNames:

@@ -32,6 +32,7 @@ from probes.queries.pcie_paths import (
     Tally,
     functions_of,
     gpus_and_nics,
+    has_gb10,
     is_grace,
     near_paths,
     need_read,
@@ -321,8 +322,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         if not isinstance(carries, Unknown) and 0 < carries < rate:
             text = f"{device.name}: {words(*link.best)} supports {carries:.0f} Gb/s, the port {rate:g}"
             tally.fault(Evidence(f"{link.source}/max_link_width", text), device.name, link.lower.bdf)
-    direct = examination.node.gpudirect
-    if tally.faults and not isinstance(direct, Unknown) and "GB10" in direct.by_design:
+    if tally.faults and has_gb10(examination):
         return found(
             "By design. DGX Spark attaches its ConnectX-7 via two Gen5 x4 links, and each function uses one.",
             *first_distinct(tally.faults, LIKE_THESE),

@@ -29,7 +29,7 @@ from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
 from probes.queries.jobs import GDAKI, GIN_TYPE, JobSettings, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
-from probes.queries.pcie_paths import functions_of, gpus_here
+from probes.queries.pcie_paths import functions_of, gpus_here, has_gb10
 from probes.queries.ports import ports_of
 from probes.snapshot.examination import Examination
 
@@ -38,7 +38,7 @@ from probes.snapshot.examination import Examination
 _READ_R595 = "595.91.07"
 _WITHOUT_OVERRIDE, _NEWEST_BRANCH = 595, 620  # branches whose guides name EFA on Grace
 _GDAKI_MTU = 4096
-_GB10, _DIRECT_NIC = (12, 1), "UCX_IB_DIRECT_NIC"
+_DIRECT_NIC = "UCX_IB_DIRECT_NIC"
 _RANKS_OF_OVERRUN = 44  # NVIDIA/nccl issue 2186
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
@@ -104,7 +104,7 @@ def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
 
 def hang_on_spark(examination: Examination) -> Iterator[Evidence]:
     """Yield jobs on several DGX Sparks with NCCL 2.30.4, unless they disable NVLS."""
-    if not any(gpu.compute_capability == _GB10 for gpu in gpus_here(examination)):
+    if not has_gb10(examination):
         return
     for settings, process, evidence in _nccl_between(examination, (2, 30, 4), (2, 30, 5)):
         if (
