@@ -5,13 +5,15 @@ The table of gdrtop is probes/bandwidth/expected.toml; a site can have one of it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from probes.bandwidth.model.limits import payload_share
-from probes.base.data_files import parse_toml
+from probes.base.data_files import parse_toml, read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.pci.functions import link_gbps
@@ -165,6 +167,37 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
 assert set(_READERS) == {field.name for field in fields(ExpectedPair)}
 
 
+# DGX Spark: jobs copy through host memory, so what a pair of nodes reaches is judged by that path.
+
+
+@frozen
+class SparkRate:
+    """A row of dgx_spark.toml, which has the meaning of the fields."""
+
+    of: str
+    least: float
+    source: str
+    most: float = math.inf
+    means: str = ""
+
+
+@cache
+def spark_rates() -> tuple[SparkRate, ...]:
+    """Return the rows of dgx_spark.toml."""
+    return tuple(SparkRate(**row) for row in read_toml("probes.bandwidth", "dgx_spark.toml")["rate"])
+
+
+def spark_least(of: str) -> SparkRate:
+    """Return the row of what a healthy pair reaches at least."""
+    return next(row for row in spark_rates() if row.of == of and not row.means)
+
+
+def spark_sign(of: str, gbps: float) -> str:
+    """Return what a rate is a sign of; "" if it is as it should be, or a sign of nothing known."""
+    rows = (row for row in spark_rates() if row.of == of and row.least <= gbps <= row.most)
+    return next((row.means for row in rows), "")
+
+
 @frozen
 class Expectation:
     """What one test should reach, and by which row."""
@@ -172,6 +205,7 @@ class Expectation:
     gbps: float
     name: str  # "Azure ND H100 v5"
     source: str
+    spark: str = ""  # the rows of dgx_spark.toml that say what a lower rate is a sign of: "rail"
 
     @property
     def words(self) -> str:

@@ -7,11 +7,18 @@ from dataclasses import replace
 from functools import cache
 
 from probes.bandwidth.model.command import Refused, bound_to
-from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
+from probes.bandwidth.model.expected import (
+    TESTS,
+    Expectation,
+    ExpectedPair,
+    ExpectedTable,
+    parse_table,
+    spark_least,
+)
 from probes.bandwidth.model.planned_series import LeftOut, Pair, PlannedProcess, PlannedTest, Series
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.bandwidth.model.samples import GPU_PATHS, STAGED
+from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY, STAGED
 from probes.bandwidth.planning.node_settings import active_port, better_nics_down, nearest_nic, no_rdma
 from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
@@ -24,8 +31,9 @@ from probes.facts.pci.names import built_in_name
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
-from probes.queries.modules import plugin_only_driver
-from probes.queries.pcie_paths import functions_of
+from probes.queries.modules import impossible_by_design, plugin_only_driver
+from probes.queries.pcie_paths import functions_of, is_gb10
+from probes.queries.ports import SPARK_NAME
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
@@ -206,7 +214,12 @@ def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
 
 
 def _rdma_tests(examination: Examination, request: Request, tcp_port: int) -> _Planned | Refused:
-    """Plan each pair with each kind of memory; host memory, where the GPU does not matter, once a NIC."""
+    """Plan each pair with each kind of memory; host memory, where the GPU does not matter, once a NIC.
+
+    Jobs use host memory where GPUDirect RDMA is impossible by design, so it is the best path there.
+    """
+    if request.memory in (MemoryPath.BEST, MemoryPath.COMPARE) and impossible_by_design(examination):
+        request = replace(request, memory=MemoryPath.HOST)
     pairs = _pairs(examination, request)
     if isinstance(pairs, Refused):
         return pairs
@@ -314,9 +327,13 @@ def _expected(
 ) -> Expectation | None:
     """Return what the first row that fits expects; None for tests that no table is about."""
     name, load = _TOOLS.get(test.tool), test.settings.load
-    if name is None or test.memory not in GPU_PATHS or load.is_bidirectional:
+    if name is None or load.is_bidirectional:
         return None
     if load.size_bytes is not None and load.size_bytes < LARGE_FROM_BYTES:
+        return None
+    if test.memory == HOST_MEMORY:
+        return _expected_of_spark(examination, test) if name == "write" else None
+    if test.memory not in GPU_PATHS:
         return None
     if not _is_near(examination, test.pair.gpu, test.pair.nic):
         return None
@@ -326,6 +343,14 @@ def _expected(
             gbps = row.expected_gbps
             return Expectation(gbps, row.name, row.source) if gbps else None
     return None
+
+
+def _expected_of_spark(examination: Examination, test: PlannedTest) -> Expectation | None:
+    """Return what a function of a DGX Spark reaches from host memory, to another node."""
+    if test.setup is Mode.LOOPBACK or not is_gb10(examination) or not SPARK_NAME.fullmatch(test.pair.nic):
+        return None
+    row = spark_least("rail")
+    return Expectation(row.least, "DGX Spark", row.source, row.of)
 
 
 def _is_near(examination: Examination, gpu: str, nic: str) -> bool:
