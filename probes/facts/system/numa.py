@@ -96,7 +96,7 @@ def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int
     return dict(zip(online, map(int, words), strict=True))
 
 
-_MEMINFO = "/proc/meminfo"
+MEMINFO = "/proc/meminfo"
 
 
 @frozen
@@ -110,7 +110,7 @@ class MemoryFacts:
 
 def probe_memory(host: Host) -> Maybe[MemoryFacts]:
     """Read /proc/meminfo."""
-    return map_known(host.read(_MEMINFO), parse_memory)
+    return map_known(host.read(MEMINFO), parse_memory)
 
 
 def parse_memory(text: str) -> MemoryFacts:
@@ -120,7 +120,7 @@ def parse_memory(text: str) -> MemoryFacts:
 
 def _kib(text: str, name: str) -> Maybe[int]:
     match = re.search(rf"^{name}: {{1,32}}([0-9]{{1,15}}) kB$", text, re.M)
-    return int(match[1]) * 1024 if match else Unknown(Reason.NOT_THERE, _MEMINFO, f"no “{name}” line")
+    return int(match[1]) * 1024 if match else Unknown(Reason.NOT_THERE, MEMINFO, f"no “{name}” line")
 
 
 def probe(host: Host) -> Maybe[NumaFacts]:

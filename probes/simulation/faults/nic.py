@@ -214,6 +214,22 @@ def _without_dmabuf(id_: str, prefix: str, module: str) -> ChangeDescription:
     return change
 
 
+@as_change
+def _unaddress(tree: Tree, name: str) -> None:
+    """Take the IPv4 address from a NIC: its route and its GIDs."""
+    netdev = netdev_of(tree, tree.nic(name))
+    lines = tree.text("/proc/net/route").splitlines(True)
+    tree.add("/proc/net/route", "".join(line for line in lines if line.split()[0] != netdev))
+    _gids(name, lambda index: index < 2)(tree)
+
+
+def _in_one_subnet(description: NodeDescription) -> NodeDescription:
+    """Give the functions of each port addresses in one subnet."""
+    return change_fields(
+        nic={kind: replace(nic, address="192.168.100.1{number}/24") for kind, nic in description.nic.items()}
+    )(description)
+
+
 def _needs_own_slots(tree: Tree) -> None:
     """Refuse nodes whose NVSwitches are managed through a ConnectX: their NICs are those of the board."""
     if tree.bridges:
@@ -222,7 +238,8 @@ def _needs_own_slots(tree: Tree) -> None:
 
 # fmt: off
 FAULTS += described(
-    "nic", port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
+    "nic", _in_one_subnet, unaddressed=_unaddress,
+    port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
 )
 FAULTS += (
