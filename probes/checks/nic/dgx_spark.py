@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
 from itertools import product
 
@@ -16,7 +16,10 @@ from probes.queries.pcie_paths import is_gb10
 from probes.queries.ports import Port, devices_of, functions_of_ports, need_ports, port_names
 from probes.snapshot.examination import Examination
 
-_SOURCE = "https://github.com/NVIDIA/dgx-spark-playbooks, connect-two-sparks; its issues 102 and 103"
+_SOURCE = (
+    "https://github.com/NVIDIA/dgx-spark-playbooks, connect-two-sparks; "
+    "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35"
+)
 
 
 def _not_spark(examination: Examination) -> Outcome | None:
@@ -50,23 +53,24 @@ def _of(port: Port, networks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(network for name in names for network in networks.get(name, ()))
 
 
-def _addresses(pairs: list[tuple[Port, Port]]) -> Plan:
-    """Return how both functions of a port come up, each with an address in a subnet of its own."""
-    every = [port for pair in pairs for port in pair]
-    names = [known(port.facts.netdev, port.name) for port in every]
-    up = [
-        Step(f"Bring {port.name} up", ("ip", "link", "set", "dev", name, "up"))
-        for port, name in zip(every, names, strict=True)
-        if not port.is_active
-    ]
-    wanted = join_limited(f"{name} 192.168.10{number}.N/24" for number, name in enumerate(names))
+def _addresses(ports: Iterable[Port], networks: dict[str, tuple[str, ...]]) -> Plan:
+    """Return how these functions come up, each with an address in a subnet that no other one has."""
+    used = [ip_network(text, strict=False) for own in networks.values() for text in own]
+    subnets = (ip_network(f"192.168.{number}.0/24") for number in range(100, 200))
+    free = (subnet for subnet in subnets if not any(subnet.overlaps(other) for other in used))
+    up, wanted = [], []
+    for port, subnet in zip(ports, free, strict=False):
+        name = known(port.facts.netdev, port.name)
+        if not port.is_active:
+            up.append(Step(f"Bring {port.name} up", ("ip", "link", "set", "dev", name, "up")))
+        wanted.append(f"{name} {str(subnet).removesuffix('0/24')}N/24")
     return make_plan(
-        "Give both functions an address",
+        "Give each function an address of its own",
         *up,
-        f"In /etc/netplan/40-cx7.yaml, give {wanted}, each with mtu: 9000. N differs on each node",
+        f"In /etc/netplan/40-cx7.yaml, give {join_limited(wanted)}, with mtu: 9000. N differs on each node",
         "Run netplan apply",
         disturbs="jobs that use these ports",
-        note="Each function needs a subnet of its own. Other private subnets are as good.",
+        note="Any private subnets will do if each function has its own, the same on both nodes.",
     )
 
 
@@ -102,7 +106,7 @@ def spark_function_unaddressed(examination: Examination) -> Outcome:
     return found(
         f"{' '.join(parts)} Each port of a DGX Spark is two functions, and each has its own four PCIe lanes.",
         *first_n(_shown(wrong, networks)),
-        fix=_addresses(wrong),
+        fix=_addresses((*down, *bare), networks),
         devices=devices_of([*down, *bare]),
     )
 
@@ -135,6 +139,6 @@ def spark_functions_one_subnet(examination: Examination) -> Outcome:
     return found(
         f"{names}: same IPv4 network.",
         *first_n(_shown(wrong, networks)),
-        fix=_addresses(wrong),
+        fix=_addresses((other for _, other in wrong), networks),
         devices=devices_of(port for pair in wrong for port in pair),
     )
