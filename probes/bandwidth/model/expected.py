@@ -179,6 +179,11 @@ class SparkRate:
     source: str
     most: float = math.inf
     means: str = ""
+    check: str = ""
+
+
+SPARK = "DGX Spark"
+"""The name of its expectations, in saved results too."""
 
 
 @cache
@@ -192,10 +197,15 @@ def spark_least(of: str) -> SparkRate:
     return next(row for row in spark_rates() if row.of == of and not row.means)
 
 
+def spark_rate(of: str, gbps: float) -> SparkRate | None:
+    """Return the row of a rate; None: it is a sign of nothing known."""
+    return next((row for row in spark_rates() if row.of == of and row.least <= gbps <= row.most), None)
+
+
 def spark_sign(of: str, gbps: float) -> str:
     """Return what a rate is a sign of; "" if it is as it should be, or a sign of nothing known."""
-    rows = (row for row in spark_rates() if row.of == of and row.least <= gbps <= row.most)
-    return next((row.means for row in rows), "")
+    row = spark_rate(of, gbps)
+    return "" if row is None else row.means
 
 
 @frozen

@@ -8,6 +8,7 @@ from functools import cache
 
 from probes.bandwidth.model.command import Refused, bound_to
 from probes.bandwidth.model.expected import (
+    SPARK,
     TESTS,
     Expectation,
     ExpectedPair,
@@ -19,7 +20,13 @@ from probes.bandwidth.model.planned_series import LeftOut, Pair, PlannedProcess,
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
 from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY, STAGED
-from probes.bandwidth.planning.node_settings import active_port, better_nics_down, nearest_nic, no_rdma
+from probes.bandwidth.planning.node_settings import (
+    active_port,
+    better_nics_down,
+    most_bytes,
+    nearest_nic,
+    no_rdma,
+)
 from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
@@ -58,8 +65,12 @@ def local_test(
     wanted_node = known(gpu.numa_node, None) if gpu and tool.binds_to_gpu and request.binds else None
     numa_node, notes = bound_to(examination, wanted_node)
     settings = tool.settings(request, gpus, numa_node)
-    if isinstance(settings, NcclSettings) and plugin_only_driver(examination):
-        settings = replace(settings, by_plugin=True)
+    if isinstance(settings, NcclSettings):
+        most = most_bytes(examination) or settings.end_bytes
+        if most < settings.end_bytes:
+            notes = (*notes, f"messages of up to {most >> 20} MiB: more could take the memory that is left")
+        by_plugin = bool(plugin_only_driver(examination))
+        settings = replace(settings, end_bytes=min(most, settings.end_bytes), by_plugin=by_plugin)
     command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command
@@ -350,7 +361,7 @@ def _expected_of_spark(examination: Examination, test: PlannedTest) -> Expectati
     if test.setup is Mode.LOOPBACK or not is_gb10(examination) or not SPARK_NAME.fullmatch(test.pair.nic):
         return None
     row = spark_least("rail")
-    return Expectation(row.least, "DGX Spark", row.source, row.of)
+    return Expectation(row.least, SPARK, row.source, row.of)
 
 
 def _is_near(examination: Examination, gpu: str, nic: str) -> bool:

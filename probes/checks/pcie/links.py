@@ -365,6 +365,7 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
             severity=Severity.NOTE,
             devices=tuple(tally.devices),
             impact="A port reaches its rate only if traffic uses a function on each link.",
+            data_path=False,
         )
     outcome = tally.outcome(
         "Even at full speed, the NIC's slot supports a lower rate than the port.",

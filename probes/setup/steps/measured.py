@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.expected import spark_rates
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.result import Ending, Result, is_as_requested, mismatch_evidence, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
+from probes.bandwidth.planning.node_settings import most_bytes
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.comparison import staging_figures
 from probes.base.evidence import Evidence
@@ -23,6 +25,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import host_name
 from probes.facts.system.tool_names import NCCL_TESTS
+from probes.queries.pcie_paths import is_gb10
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
@@ -97,7 +100,7 @@ def _fault(done: Sequence[Result], is_judged: bool = True) -> str:
 # They are optional: a node is set up without them. nccl-tests' README has the options of all_reduce_perf.
 
 _NEEDS_PEER = "optional; needs a second node like this one"
-_OPTIONS = "all_reduce_perf -b 8 -e 8G -f 2 -g 1"
+_LARGEST = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +169,14 @@ def two_node_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         if isinstance(facts.situation.slurm, Unknown)
         else f"NCCL_DEBUG=INFO srun -N 2 --ntasks-per-node {count} --gpus-per-node {count} --mpi pmix"
     )
-    command = f"{start} {_OPTIONS} > nccl.log; gdrtop nccl-log nccl.log"
-    made = definition.step(StepState.TO_DO, f"{_NEEDS_PEER}, and nccl-tests on both", command=command)
+    most = min(most_bytes(facts.examination) or _LARGEST, _LARGEST)
+    tool = f"all_reduce_perf -b 8 -e {f'{most >> 30}G' if most >> 30 else most} -f 2 -g 1"
+    command = f"{start} {tool} > nccl.log; gdrtop nccl-log nccl.log"
+    expected = ""
+    if is_gb10(facts.examination):
+        row, *signs = (row for row in spark_rates() if row.of == "busbw")
+        less = (f"{row.least / 8:.0f} to {row.most / 8:.0f}: {row.means}" for row in signs)
+        expected = f"; busbw of {row.least / 8:.0f} GB/s or more is right ({'; '.join(less)})"
+    reason = f"{_NEEDS_PEER}, and nccl-tests on both{expected}"
+    made = definition.step(StepState.TO_DO, reason, command=command)
     return replace(made, is_optional=True)

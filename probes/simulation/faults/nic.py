@@ -223,6 +223,25 @@ def _unaddress(tree: Tree, name: str) -> None:
     _gids(name, lambda index: index < 2)(tree)
 
 
+# NVIDIA/dgx-spark-playbooks pull request 108 measured 13.23 Gb/s with a link at full rate.
+_DEGRADED_GBPS = 13.23
+
+
+@FAULTS.fault(
+    "spark-degraded-initialization",
+    "The NIC was not fully initialized: 13 Gb/s with links at full rate (gdrtop bench --sweep --ssh node2)",
+    finds=(),
+    on="dgx-spark",
+)
+def _degraded(tree: Tree) -> None:
+    """Let every function of the NIC carry little, whose links and counters look healthy."""
+    for nic in tree.nics:
+        tree.most_gbps[nic.name] = _DEGRADED_GBPS
+        divisor = round(nic.kind.gbps / _DEGRADED_GBPS)
+        for counter in PORT_DATA:
+            change_count(tree, nic, counter, lambda count, _, divisor=divisor: count // divisor)
+
+
 def _in_one_subnet(description: NodeDescription) -> NodeDescription:
     """Give the functions of each port addresses in one subnet."""
     return change_fields(
