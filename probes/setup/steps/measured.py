@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.expected import spark_rates
+from probes.bandwidth.model.expected import spark_least, spark_rates
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.result import Ending, Result, is_as_requested, mismatch_evidence, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
@@ -117,22 +117,31 @@ class CableStep(StepDefinition):
         series = plan_series(facts.examination, self.request, _ANY_PORT)
         if isinstance(series, Refused):
             return self._made(StepState.SKIPPED, series.reason)
+        is_staged = facts.choice.is_staged
         pairs = [(test.pair.gpu_label, test.pair.nic) for test in series.tests]
         newest = {
             (result.pair.gpu_label, result.pair.nic): result
-            for result in facts.results  # with GPU memory, and another node at the other end
-            if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
+            for result in facts.results  # with GPU memory, unless jobs use none; a node at the other end
+            if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value)
+            and (is_staged or result.pair.gpu_label)
         }
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         state, reason = StepState.TO_DO, f"{plural(len(pairs), 'pair')}; {_NEEDS_PEER}"
+        if is_gb10(facts.examination):
+            reason = f"{reason}; {spark_least('rail').least:.0f} Gb/s or more for each function is right"
         if fault := _fault(done):
             reason = fault
         elif pairs and len(done) == len(pairs):
             state, reason = StepState.DONE, f"{plural(len(done), 'pair')} measured with {done[0].pair.peer}"
         elif done:
             reason = f"{len(done)} of {plural(len(pairs), 'pair')} measured with {done[0].pair.peer}"
-        return self._made(state, reason, (*evidence, *_expected(facts.results, pairs)))
+        made = self._made(state, reason, (*evidence, *_expected(facts.results, pairs)))
+        if not is_gb10(facts.examination):
+            return made
+        here = known(host_name(facts.examination.node), "NODE1")
+        both = f"then both functions at once: gdrtop fleet bench {here},NODE2 --memory host"
+        return replace(made, command=f"{made.command.partition(' (')[0]}; {both}")
 
     def _made(self, state: StepState, reason: str, evidence: tuple[Evidence, ...] = ()) -> SetupStep:
         test = replace(self.request, setup=Mode.BOTH_ENDS)
