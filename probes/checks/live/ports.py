@@ -279,7 +279,7 @@ def bandwidth_below_limit(examination: Examination) -> Outcome:
     return report_conditions(examination, BELOW_LIMIT, _BELOW_LIMIT_FIX, is_about_jobs=False, none=none)
 
 
-@BANDWIDTH.warning(
+@AREA.warning(
     SPARK_DEGRADED,
     "The NIC of a DGX Spark was not fully initialized",
     "https://github.com/NVIDIA/dgx-spark-playbooks/pull/108",
