@@ -129,12 +129,18 @@ _Planned = list[tuple[str, PlannedTest | Refused]]  # by title
 
 
 def plan_series(examination: Examination, request: Request, tcp_port: int) -> Series | Refused:
-    """Return all tests of a request, or Refused if none of them can run; `tcp_port` is free on this node."""
+    """Return all tests of a request, or Refused if none of them can run; `tcp_port` is free on this node.
+
+    Jobs use host memory where GPUDirect RDMA is impossible by design, so it is the best path there.
+    """
     if request.tool not in TEST_TOOLS:
         return Refused(f"{request.tool[:80]!r} is not a test that gdrtop knows")
     if request.memory is MemoryPath.STAGED and request.tool not in NCCL_TESTS:
         return Refused(f"{request.tool} never copies through host memory: use nccl-tests (--test all-reduce)")
     tool = tool_of(request.tool)
+    is_open = request.memory in (MemoryPath.BEST, MemoryPath.COMPARE) and not isinstance(tool, LocalTool)
+    if is_open and impossible_by_design(examination) is not None:
+        request = replace(request, memory=MemoryPath.HOST)
     idle: tuple[LeftOut, ...] = ()
     if isinstance(tool, LocalTool):
         planned = _local_tests(examination, request, tool, tcp_port)
@@ -225,12 +231,7 @@ def _all_gpus(examination: Examination) -> tuple[Gpu, ...] | Refused:
 
 
 def _rdma_tests(examination: Examination, request: Request, tcp_port: int) -> _Planned | Refused:
-    """Plan each pair with each kind of memory; host memory, where the GPU does not matter, once a NIC.
-
-    Jobs use host memory where GPUDirect RDMA is impossible by design, so it is the best path there.
-    """
-    if request.memory in (MemoryPath.BEST, MemoryPath.COMPARE) and impossible_by_design(examination):
-        request = replace(request, memory=MemoryPath.HOST)
+    """Plan each pair with each kind of memory; host memory, where the GPU does not matter, once a NIC."""
     pairs = _pairs(examination, request)
     if isinstance(pairs, Refused):
         return pairs

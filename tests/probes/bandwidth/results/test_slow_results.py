@@ -143,10 +143,10 @@ SPARK_NODE = "dgx-spark"
 def of_spark(gbps: float, machine: str = "DGX Spark", **changed: object) -> Result:
     """A result of a function of a DGX Spark to another node, from host memory."""
     given = measured(gbps, on=SPARK_NODE, nic="rocep1s0f0")
-    judgment = judged(Rating.NEAR if gbps >= 85 else Rating.BELOW)
     pair = Pair(nic="rocep1s0f0", port=1, peer="spark2")
     own = {"pair": pair, "memory": HOST_MEMORY, "setup": "client", "expected_machine": machine}
-    return replace(given, **{**own, "judgment": judgment, "facts": (), **changed})  # type: ignore[arg-type]
+    verdict = Rating.NEAR if gbps >= 85 else Rating.BELOW
+    return judged(replace(given, **{**own, "facts": (), **changed}), verdict)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
