@@ -174,7 +174,7 @@ assert set(_READERS) == {field.name for field in fields(ExpectedPair)}
 class SparkRate:
     """A row of dgx_spark.toml, which has the meaning of the fields."""
 
-    of: str
+    measure: str
     least: float
     source: str
     most: float = math.inf
@@ -192,19 +192,20 @@ def spark_rates() -> tuple[SparkRate, ...]:
     return tuple(SparkRate(**row) for row in read_toml("probes.bandwidth", "dgx_spark.toml")["rate"])
 
 
-def spark_least(of: str) -> SparkRate:
+def spark_least(measure: str) -> SparkRate:
     """Return the row of what a healthy pair reaches at least."""
-    return next(row for row in spark_rates() if row.of == of and not row.means)
+    return next(row for row in spark_rates() if row.measure == measure and not row.means)
 
 
-def spark_rate(of: str, gbps: float) -> SparkRate | None:
+def spark_rate(measure: str, gbps: float) -> SparkRate | None:
     """Return the row of a rate; None: it is a sign of nothing known."""
-    return next((row for row in spark_rates() if row.of == of and row.least <= gbps <= row.most), None)
+    rows = (row for row in spark_rates() if row.measure == measure)
+    return next((row for row in rows if row.least <= gbps <= row.most), None)
 
 
-def spark_sign(of: str, gbps: float) -> str:
+def spark_sign(measure: str, gbps: float) -> str:
     """Return what a rate is a sign of; "" if it is as it should be, or a sign of nothing known."""
-    row = spark_rate(of, gbps)
+    row = spark_rate(measure, gbps)
     return "" if row is None else row.means
 
 

@@ -362,7 +362,7 @@ def _expected_of_spark(examination: Examination, test: PlannedTest) -> Expectati
     if test.setup is Mode.LOOPBACK or not is_gb10(examination) or not SPARK_NAME.fullmatch(test.pair.nic):
         return None
     row = spark_least("rail")
-    return Expectation(row.least, SPARK, row.source, row.of)
+    return Expectation(row.least, SPARK, row.source, row.measure)
 
 
 def _is_near(examination: Examination, gpu: str, nic: str) -> bool:

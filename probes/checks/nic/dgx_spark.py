@@ -84,7 +84,7 @@ def _shown(cabled: list[tuple[Port, Port]], networks: dict[str, tuple[str, ...]]
     "spark-function-unaddressed",
     "A function of a DGX Spark's port is down or has no IPv4 address",
     _SOURCE,
-    ok="Both functions of each cabled port have an IPv4 address, or this is no DGX Spark",
+    ok="Both functions of each cabled port have an IPv4 address, or the node is not a DGX Spark",
     impact="Jobs use one function of the port. Reports measured 98 Gb/s with one and 161 Gb/s with both.",
     data_path=True,
 )
@@ -115,7 +115,7 @@ def spark_function_unaddressed(examination: Examination) -> Outcome:
     "spark-functions-one-subnet",
     "Both functions of a DGX Spark's port are in one subnet",
     _SOURCE,
-    ok="The functions of each port are in two subnets, or this is no DGX Spark",
+    ok="The functions of each port are in two subnets, or the node is not a DGX Spark",
     impact="The kernel sends all traffic of the subnet over one of them, and may answer ARP for the wrong "
     "one. Connections over the other one fail or share its lanes.",
     data_path=True,
@@ -128,8 +128,8 @@ def spark_functions_one_subnet(examination: Examination) -> Outcome:
         pair
         for pair in cabled
         if any(
-            ip_network(one, strict=False).overlaps(ip_network(other, strict=False))
-            for one, other in product(*(_of(port, networks) for port in pair))
+            ip_network(near, strict=False).overlaps(ip_network(far, strict=False))
+            for near, far in product(*(_of(port, networks) for port in pair))
         )
     ]
     if not wrong:

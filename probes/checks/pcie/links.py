@@ -271,7 +271,7 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
     "spark-pcie-lanes",
     "A NIC of a DGX Spark has fewer than four PCIe lanes",
     "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35",
-    ok="The NICs of the DGX Spark have four PCIe lanes each, or this is none",
+    ok="The NICs of the DGX Spark have four PCIe lanes each, or the node is not one",
     impact="This function carries about half as much as the other one of its port.",
     data_path=True,
 )

@@ -183,7 +183,7 @@ def two_node_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     command = f"{start} {tool} > nccl.log; gdrtop nccl-log nccl.log"
     expected = ""
     if is_gb10(facts.examination):
-        row, *signs = (row for row in spark_rates() if row.of == "busbw")
+        row, *signs = (row for row in spark_rates() if row.measure == "busbw")
         less = (f"{row.least / 8:.0f} to {row.most / 8:.0f}: {row.means}" for row in signs)
         expected = f"; busbw of {row.least / 8:.0f} GB/s or more is right ({'; '.join(less)})"
     reason = f"{_NEEDS_PEER}, and nccl-tests on both{expected}"

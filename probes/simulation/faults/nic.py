@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -227,6 +228,11 @@ def _unaddress(tree: Tree, name: str) -> None:
 _DEGRADED_GBPS = 13.23
 
 
+def _a_share(usual_gbps: float, count: int, seconds: float) -> int:
+    """Return what such a NIC has counted where a job would have moved `count`."""
+    return round(count * _DEGRADED_GBPS / usual_gbps)
+
+
 @FAULTS.fault(
     "spark-degraded-initialization",
     "The NIC was not fully initialized: 13 Gb/s with links at full rate (gdrtop bench --sweep --ssh node2)",
@@ -237,9 +243,8 @@ def _degraded(tree: Tree) -> None:
     """Let every function of the NIC carry little, whose links and counters look healthy."""
     for nic in tree.nics:
         tree.most_gbps[nic.name] = _DEGRADED_GBPS
-        divisor = round(nic.kind.gbps / _DEGRADED_GBPS)
         for counter in PORT_DATA:
-            change_count(tree, nic, counter, lambda count, _, divisor=divisor: count // divisor)
+            change_count(tree, nic, counter, partial(_a_share, nic.kind.gbps))
 
 
 def _in_one_subnet(description: NodeDescription) -> NodeDescription:

@@ -134,7 +134,7 @@ def sparks(*rates: Maybe[float], nics: tuple[str, ...] = ("rocep1s0f0", "roceP2p
     [
         ((92.57, 97.28), None),  # NVIDIA's guide
         ((55.0, 55.0), ""),
-        ((26.0, 27.0), "a single function in use"),
+        ((26.5, 27.0), ""),
         ((13.23, 13.2), "not fully initialized"),
     ],
 )
