@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from ipaddress import ip_network
-from itertools import product
+from itertools import product, starmap
 
 from probes.base.evidence import Evidence, first_n
 from probes.base.plan import Plan, Step, make_plan
@@ -51,6 +51,14 @@ def _of(port: Port, networks: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     of_gids = (known(gid.netdev, "") for gid in known(port.facts.gids, ()))
     names = dict.fromkeys((*netdevs_of(port.facts), *of_gids))
     return tuple(network for name in names for network in networks.get(name, ()))
+
+
+def _overlap(near: str, far: str) -> bool:
+    """Return whether two networks are the same or overlap; redacted ones can only be the same."""
+    try:
+        return near == far or ip_network(near).overlaps(ip_network(far))
+    except ValueError:  # an address in place of a network
+        return False
 
 
 def _addresses(ports: Iterable[Port], networks: dict[str, tuple[str, ...]]) -> Plan:
@@ -125,12 +133,7 @@ def spark_functions_one_subnet(examination: Examination) -> Outcome:
     cabled = _cabled(examination)
     networks = _networks(examination) if cabled else {}
     wrong = [
-        pair
-        for pair in cabled
-        if any(
-            ip_network(near, strict=False).overlaps(ip_network(far, strict=False))
-            for near, far in product(*(_of(port, networks) for port in pair))
-        )
+        pair for pair in cabled if any(starmap(_overlap, product(*(_of(port, networks) for port in pair))))
     ]
     if not wrong:
         none = Evidence("/sys/class/infiniband", "no port with two functions is active")

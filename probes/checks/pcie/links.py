@@ -8,7 +8,7 @@ from dataclasses import replace
 from probes.bandwidth.model.gains import gains_of_links
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step
+from probes.base.plan import Plan
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known
 from probes.facts.kernel.log import LogKind
@@ -294,8 +294,7 @@ def spark_pcie_lanes(examination: Examination) -> Outcome:
         Evidence(f"{DEVICES}/*/current_link_width", f"x{_SPARK_LANES} on every NIC"),
         reboot_plan(
             "Update the firmware",
-            Step("Read which updates there are", ("fwupdmgr", "refresh")),
-            "Install them, and reboot: fwupdmgr update",
+            "Install the newest firmware, and reboot: fwupdmgr refresh, then fwupdmgr update",
         ),
     )
 
