@@ -145,6 +145,8 @@ def gpu_memory(
         return GpuMemory(gpu.index, gpu.bdf, True, direct)
     if facts.peermem.usable is True:
         return GpuMemory(gpu.index, gpu.bdf, False)
+    if facts.by_design:
+        return Refused(f"by design: {facts.by_design}; host memory can be measured")
     if facts.dmabuf.usable is False and facts.peermem.usable is False:
         return Refused(
             "neither DMA-BUF nor nvidia-peermem is usable on this node (gdrtop check shows why);"
