@@ -40,11 +40,6 @@ def gpus_here(examination: Examination) -> tuple[Gpu, ...]:
     return known(map_known(examination.node.gpus, lambda facts: facts.gpus), ())
 
 
-def has_gb10(examination: Examination) -> bool:
-    """Return whether a GPU is known to be a GB10 (DGX Spark)."""
-    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
-
-
 class DeviceNames:
     """All names of each device of a node: a NIC's PCI function and its RDMA device are the same device."""
 
@@ -167,6 +162,11 @@ def is_grace(examination: Examination) -> bool:
         return True
     pci = examination.node.pci
     return not isinstance(pci, Unknown) and pci.has_grace_root_ports
+
+
+def is_gb10(examination: Examination) -> bool:
+    """Return whether the node is a DGX Spark, or another one whose GPU (GB10) uses the CPU's memory."""
+    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
 
 
 def is_arm64(examination: Examination) -> bool:

@@ -20,7 +20,7 @@ from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
 from probes.queries.finding import Finding
-from probes.queries.pcie_paths import has_gb10
+from probes.queries.pcie_paths import is_gb10
 from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Statement
 from probes.snapshot.examination import Examination, examine
@@ -176,7 +176,7 @@ def _words(examination: Examination) -> Iterator[str]:
     )
     if any(function.kind is PciKind.NVSWITCH for function in functions):
         yield "nvswitch"
-    if has_gb10(examination):
+    if is_gb10(examination):
         yield "gb10"
     if is_guest(node.platform) is True:
         yield "vm"

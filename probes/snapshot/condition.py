@@ -23,6 +23,7 @@ CONGESTED = "network-congested"
 STEP_LONGER = "job-step-longer"
 FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
 THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"
+SPARK_DEGRADED = "spark-degraded-initialization"
 
 
 @frozen

@@ -14,7 +14,7 @@ from probes.plans.common import reboot_plan, reboot_step
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.kernel_log import age_of, found_in_log, log_messages
 from probes.queries.modules import module_messages
-from probes.queries.pcie_paths import gpus_and_nics, has_gb10, is_direct, is_grace
+from probes.queries.pcie_paths import gpus_and_nics, is_direct, is_gb10, is_grace
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -26,7 +26,7 @@ _PASID_WITH_PASSTHROUGH = (6, 11)
 
 def _end_without_coherent_gpu(examination: Examination) -> None:
     """End the check on nodes whose GPUs have page tables of their own alone."""
-    if not is_grace(examination) and not has_gb10(examination):
+    if not is_grace(examination) and not is_gb10(examination):
         need(examination.node.gpus, "the GPUs")
         end_with(passed(_NOT_NEEDED))
 
@@ -55,7 +55,7 @@ def smmu_sva_missing(examination: Examination) -> Outcome:
     if not messages:
         if need(has_option, "the kernel's config"):
             return passed(Evidence(source, f"{SMMU_SVA_OPTION}=y"))
-        if not has_gb10(examination):  # reports are of GB10
+        if not is_gb10(examination):  # reports are of GB10
             failure = map_known(examination.node.gpudirect, lambda direct: direct.cuda_failure)
             if not need(failure, "CUDA's response"):
                 return passed(

@@ -30,7 +30,7 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
-from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
+from probes.queries.modules import PLUGIN, driver_with_plugin, impossible_by_design, plugin_only_driver
 from probes.snapshot.examination import Examination
 
 DMABUF_SETTING = "NCCL_DMABUF_ENABLE"
@@ -71,6 +71,7 @@ def needs_version(path: str) -> str:
     ok="No job disables DMA-BUF in NCCL",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     """Find NCCL_DMABUF_ENABLE=0 (default 1); a note if the job can use nvidia-peermem."""
@@ -100,6 +101,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     ok="Every job's NCCL can use this node's GPUDirect RDMA path",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     """Find versions below 2.13.4 if DMA-BUF is the node's only path."""

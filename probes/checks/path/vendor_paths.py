@@ -46,8 +46,8 @@ from probes.queries.modules import (
 from probes.queries.pcie_paths import functions_of, is_grace, is_guest
 from probes.snapshot.examination import Examination
 
-AREA = Area("path")
-DATA_DIRECT = Area("path")
+AREA = Area("path", requires=(impossible_by_design,))
+DATA_DIRECT = Area("path", requires=(impossible_by_design,))
 _EFA_SOURCE = "amzn-drivers, kernel/linux/efa_nv_peermem/src/efa_nv_peermem_main.c and efa/src/efa_p2p.c"
 _CXI_SOURCE = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1/cass_nvidia_gpu.c"
 _SPARE = "None for programs that use DMA-BUF. Programs without it copy through host memory."
@@ -108,7 +108,6 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
     """Check what each EFA says of its peer-memory provider; milder where DMA-BUF works."""
     efas = _efas(examination)
     direct = need(examination.node.gpudirect, _STATE)
-    end_with(impossible_by_design(examination))
     without = tuple(
         device for device in efas if need(direct.nic_peermem.get(device.name, False), _STATE) is False
     )
@@ -212,7 +211,6 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
     nics = tuple(device.name for device in rdma.devices if known(device.driver, "").startswith("cxi"))
     if not nics or gpu_functions(examination) == ():
         return passed(Evidence("/sys/class/cxi", "no Slingshot NIC, or no NVIDIA GPU"))
-    end_with(impossible_by_design(examination))
     direct = need(examination.node.gpudirect, _STATE)
     row = next((row for row in direct.peermem.requirements if row.name.startswith("a cxi driver")), None)
     if row is None:

@@ -174,6 +174,7 @@ class Tree:
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
     slow_before: set[str] = field(default_factory=set)  # NICs that were the slow ones of earlier jobs
+    most_gbps: dict[str, float] = field(default_factory=dict)  # what a NIC with a fault carries, by device
     resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
 
     @property
