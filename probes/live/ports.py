@@ -238,17 +238,13 @@ def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, 
         names = (name for name in telemetry if name in sampled(Place.TELEMETRY))
         return {name: telemetry_file(device.sysfs_path, name) for name in names}
     path = f"{device.sysfs_path}/ports/{facts.number}"
-    paths = {
-        name: f"{path}/{place.value}/{name}"
-        for place, names in ((Place.HARDWARE, facts.hw_counters), (Place.STANDARD, facts.counters))
-        for name in known(names, ())
-        if name in sampled(place)
-    }
-    # Some drivers have one hw_counters directory for the device.
-    if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
-        own, shared = f"{path}/hw_counters/", f"{device.sysfs_path}/hw_counters/"
-        return {name: file.replace(own, shared) for name, file in paths.items()}
-    return paths
+    paths: dict[str, str] = {}
+    # Some drivers have one hw_counters directory for the device, and mana_ib has both.
+    for directory in (f"{device.sysfs_path}/hw_counters", f"{path}/hw_counters"):
+        names = known(host.names(directory), ()) if known(facts.hw_counters, ()) else ()
+        paths |= {name: f"{directory}/{name}" for name in names if name in sampled(Place.HARDWARE)}
+    names = known(facts.counters, ())
+    return paths | {name: f"{path}/counters/{name}" for name in names if name in sampled(Place.STANDARD)}
 
 
 def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import field
+from itertools import chain
 from typing import TypeVar
 
 from probes.base.frozen import frozen
@@ -13,7 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
-from probes.facts.pci.nic_families import HARDWARE_OCTETS
+from probes.facts.pci.nic_families import HARDWARE_OCTETS, Octets
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.facts.rdma.port_health import OCTETS_A_UNIT, RECEIVED, SENT
@@ -57,6 +58,8 @@ class PortRate:
 
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
+# Intel's NICs count 48 bits (hw/irdma/icrdma_hw.c); so many bytes a second are no traffic, but a reset.
+_WRAP, _MOST_BYTES = 1 << 48, 1e12
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
@@ -76,18 +79,18 @@ def _hw_octets(host: Host, path: str) -> Maybe[int]:
     return octets
 
 
-def _hardware_octets(port: RdmaPort) -> tuple[str, str] | None:
+def _hardware_octets(port: RdmaPort) -> Octets | None:
     """Return the names of a driver's counters of bytes sent and received; None: it has none."""
     has = set(known(port.hw_counters, ()))
-    return next((names for names in HARDWARE_OCTETS if has.issuperset(names)), None)
+    return next((names for names in HARDWARE_OCTETS if has.issuperset(chain(*names))), None)
 
 
 @frozen
 class _ByteCounters:
-    """The files with a port's bytes, and the function that reads one."""
+    """The files whose sums are a port's bytes, and the function that reads one."""
 
-    sent: str
-    received: str
+    sent: tuple[str, ...]
+    received: tuple[str, ...]
     read: Callable[[Host, str], Maybe[int]]
 
 
@@ -96,14 +99,14 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
     if isinstance(port.telemetry, Unknown):
         return port.telemetry
     if port.telemetry:
-        sent, received = (telemetry_file(device, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
+        sent, received = ((telemetry_file(device, name),) for name in (SENT_OCTETS, RECEIVED_OCTETS))
         return _ByteCounters(sent, received, read_telemetry)
-    if SENT not in known(port.counters, ()) and (names := _hardware_octets(port)):
-        sent, received = (f"{path}/hw_counters/{name}" for name in names)
+    if SENT not in known(port.counters, ()) and (octets := _hardware_octets(port)):
+        sent, received = (tuple(f"{path}/hw_counters/{name}" for name in names) for names in octets)
         return _ByteCounters(sent, received, _hw_octets)
     if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
         return port.counters
-    return _ByteCounters(f"{path}/counters/{SENT}", f"{path}/counters/{RECEIVED}", _octets)
+    return _ByteCounters((f"{path}/counters/{SENT}",), (f"{path}/counters/{RECEIVED}",), _octets)
 
 
 def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
@@ -118,9 +121,19 @@ def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
 def _read_bytes(host: Host, counters: Maybe[_ByteCounters]) -> PortCounters:
     if isinstance(counters, Unknown):
         return PortCounters(host.monotonic(), counters, counters)
-    sent = counters.read(host, counters.sent)
+    sent = _sum(host, counters.read, counters.sent)
     at = host.monotonic()
-    return PortCounters(at, sent, counters.read(host, counters.received))
+    return PortCounters(at, sent, _sum(host, counters.read, counters.received))
+
+
+def _sum(host: Host, read: Callable[[Host, str], Maybe[int]], files: tuple[str, ...]) -> Maybe[int]:
+    total = 0
+    for file in files:
+        octets = read(host, file)
+        if isinstance(octets, Unknown):
+            return octets
+        total += octets
+    return total
 
 
 def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[str, ...], int]:
@@ -131,7 +144,7 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     counters = _byte_counters(device.sysfs_path, port)
     is_standard = isinstance(counters, _ByteCounters) and counters.read is _octets
     if isinstance(counters, _ByteCounters) and (not is_standard or SENT in known(port.counters, ())):
-        files: tuple[str, ...] = (counters.sent, counters.received)
+        files = (*counters.sent, *counters.received)
         if counters.read is _hw_octets and isinstance(read_integer(host, files[0]), Unknown):
             files = tuple(f"{device.sysfs_path}/hw_counters/{posixpath.basename(file)}" for file in files)
         return files, OCTETS_A_UNIT if is_standard else 1
@@ -240,7 +253,11 @@ def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]
     if seconds <= 0:
         return Unknown(Reason.NOT_THERE, "", "no time between two readings")
     if after < before:
-        return Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
+        after += _WRAP
+        if not before <= after <= before + _MOST_BYTES * seconds:
+            return Unknown(
+                Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped"
+            )
     return (after - before) * 8 / seconds / 1e9
 
 

@@ -122,7 +122,7 @@ def _read_counters() -> tuple[PortCounter, ...]:
 
 def _counter(place: str, name: str, bits: str, column: str, rise: str, *words: str) -> PortCounter:
     return PortCounter(
-        name=name,
+        name=name.replace("\\040", " "),
         place=Place[place],
         column=None if column == "-" else CounterColumn[column],
         rise=None if rise == "-" else _RISES[rise],

@@ -108,6 +108,33 @@ def test_rates_and_counters_are_rises_a_second(host: Tree) -> None:
     assert sample.counters["out_of_sequence"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("file", "is_sampled"),
+    [
+        ("hw_counters/tx_rdma_cnp_pkts", True),  # ionic
+        ("hw_counters/tx_rdma_retx_pkts", True),
+        ("hw_counters/cnpHandled", True),  # irdma
+        ("hw_counters/tcpRetransSegs", True),
+        ("hw_counters/RNR received", True),
+        ("hw_counters/requester_timeout", True),  # mana
+        ("../../hw_counters/sent_cnps", True),
+        ("hw_counters/hw_rx_bps_limit_drop_cnt", True),  # erdma
+        ("hw_counters/ip4InPkts", False),
+        ("hw_counters/current_rate", False),
+        ("../../hw_counters/rate_inc_events", False),
+    ],
+)
+def test_counters_of_other_makers_are_rises_too(host: Tree, file: str, is_sampled: bool) -> None:
+    host.write(file, 100)
+    samples = Samples(host)
+    samples.at(100.0)
+    host.write(file, 180)
+    rises = samples.at(102.0).counters
+    name = file.rpartition("/")[2]
+    assert rises.get(name) == (40.0 if is_sampled else None)
+    assert rises["np_cnp_sent"] == 0.0
+
+
 def test_slow_sources_are_read_every_two_seconds_and_ethtool_once_a_second(host: Tree) -> None:
     samples = Samples(host)
     rounds = []

@@ -38,6 +38,19 @@ def test_a_counter_that_went_back_is_unknown_not_zero() -> None:
     assert not isinstance(rate.received_gbps, Unknown)
 
 
+def test_a_counter_of_48_bits_wraps() -> None:
+    """Those of Intel's NICs do, and the sum of two falls by as much when one does."""
+    before, after = (1 << 48) - 10**9, 24 * 10**9
+    rate = port_rates(reading(10, before, before + 5 * 10**9), reading(12, after, after + 5 * 10**9))[PORT]
+    assert (rate.sent_gbps, rate.received_gbps) == (100.0, 100.0)
+
+
+@pytest.mark.parametrize("before", [1 << 32, (1 << 47) + 1, (1 << 48) - 10**13, (1 << 50)])
+def test_a_reset_is_not_taken_for_a_wrap(before: int) -> None:
+    rate = port_rates(reading(10, before, 0), reading(11, 0, 0))[PORT]
+    assert isinstance(rate.sent_gbps, Unknown)
+
+
 def test_a_counter_that_was_not_read_is_unknown() -> None:
     rate = port_rates(reading(10, ABSENT, 1), reading(11, 5, ABSENT))[PORT]
     assert isinstance(rate.sent_gbps, Unknown)
@@ -80,13 +93,28 @@ def port_of(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("sent", "received"), HARDWARE_OCTETS)
-def test_a_nic_with_byte_counters_in_hw_counters_only(tmp_path: Path, sent: str, received: str) -> None:
+def test_a_nic_with_byte_counters_in_hw_counters_only(
+    tmp_path: Path, sent: tuple[str, ...], received: tuple[str, ...]
+) -> None:
     add_rdma_device(tmp_path, "mlx5_0")
     shutil.rmtree(port_of(tmp_path) / "counters")
-    write(port_of(tmp_path), f"hw_counters/{sent}", "700\n")
-    write(port_of(tmp_path), f"hw_counters/{received}", "900\n")
+    for name in sent:
+        write(port_of(tmp_path), f"hw_counters/{name}", "700\n")
+    for name in received:
+        write(port_of(tmp_path), f"hw_counters/{name}", "900\n")
     counters = counters_of(tmp_path)
-    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+    assert (counters.sent_bytes, counters.received_bytes) == (700 * len(sent), 900 * len(received))
+
+
+def test_a_sum_with_an_unread_part_is_unknown(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    for name in ("ip4OutOctets", "ip4InOctets", "ip6InOctets"):
+        write(port_of(tmp_path), f"hw_counters/{name}", "700\n")
+    write(port_of(tmp_path), "hw_counters/ip6OutOctets", "no number\n")
+    counters = counters_of(tmp_path)
+    assert isinstance(counters.sent_bytes, Unknown)
+    assert counters.received_bytes == 1400
 
 
 def test_byte_counters_below_the_device(tmp_path: Path) -> None:
