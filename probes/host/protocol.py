@@ -215,6 +215,13 @@ class Host(Protocol):
         """Return the packet numbers of all connected queue pairs; as expensive as `rdma_resources`."""
         return _answer(self, "packet_numbers")
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return the counters of ports such as "mlx5_0/1", by RDMA netlink, as in their hw_counters.
+
+        Netlink answers in network namespaces that do not have these files.
+        """
+        return {name: _answer(self, "rdma_statistics", name) for name in names}
+
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""
         return {pid: _answer(self, "thread_names", str(pid)) for pid in pids}
@@ -292,6 +299,7 @@ _SOURCES = {
     "cuda_gpus": "libcuda",
     "rdma_resources": "RDMA netlink",
     "packet_numbers": "RDMA netlink",
+    "rdma_statistics": "RDMA netlink",
     "ethtool_counters": "ethtool -S",
     "kernel_messages": "/dev/kmsg",
     "ras_answer": "RAS",

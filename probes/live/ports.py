@@ -19,7 +19,7 @@ from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import PortSample
-from probes.snapshot.rates import PortRate, Reading, port_rates
+from probes.snapshot.rates import PortRate, Reading, port_rates, read_statistics, statistic
 
 _TELEMETRY = f"/{Place.TELEMETRY.value}/"
 _WRAP = 1 << 32
@@ -45,8 +45,10 @@ def read_counter(host: Files, path: str) -> Maybe[int]:
     return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
 
 
-def read_until_refused(host: Files, files: Mapping[str, str]) -> dict[str, Maybe[int]]:
+def read_until_refused(host: Host, files: Mapping[str, str]) -> dict[str, Maybe[int]]:
     """Return counters by name; a device that refuses one refuses all, and logs a kernel message for each."""
+    if (statistics := read_statistics(host, files.values())) is not None:
+        return {name: statistics[file] for name, file in files.items()}
     found: dict[str, Maybe[int]] = {}
     refused: Unknown | None = None
     for name, file in files.items():
@@ -237,6 +239,9 @@ def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, 
     if telemetry := known(facts.telemetry, ()):
         names = (name for name in telemetry if name in sampled(Place.TELEMETRY))
         return {name: telemetry_file(device.sysfs_path, name) for name in names}
+    if facts.is_hidden:
+        hidden, own = statistic(device.sysfs_path, facts), known(facts.hw_counters, ())
+        return {name: f"{hidden}/{name}" for name in own if name in sampled(Place.HARDWARE)}
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths: dict[str, str] = {}
     # Some drivers have one hw_counters directory for the device, and mana_ib has both.

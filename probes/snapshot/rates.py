@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -60,6 +61,9 @@ class PortRate:
 _FULL = 0xFFFF_FFFF
 # Intel's NICs count 48 bits (hw/irdma/icrdma_hw.c); so many bytes a second are no traffic, but a reset.
 _WRAP, _MOST_BYTES = 1 << 48, 1e12
+_WITHOUT_FILES = (Reason.NOT_THERE, Reason.FILE_MISSING)
+_STATISTIC = "rdma statistic "
+_BACKWARD = Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
@@ -92,6 +96,7 @@ class _ByteCounters:
     sent: tuple[str, ...]
     received: tuple[str, ...]
     read: Callable[[Host, str], Maybe[int]]
+    is_hidden: bool = False  # RDMA netlink has them, and no file
 
 
 def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
@@ -102,9 +107,10 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
         sent, received = ((telemetry_file(device, name),) for name in (SENT_OCTETS, RECEIVED_OCTETS))
         return _ByteCounters(sent, received, read_telemetry)
     if SENT not in known(port.counters, ()) and (octets := _hardware_octets(port)):
-        sent, received = (tuple(f"{path}/hw_counters/{name}" for name in names) for names in octets)
-        return _ByteCounters(sent, received, _hw_octets)
-    if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
+        directory = statistic(device, port) if port.is_hidden else f"{path}/hw_counters"
+        sent, received = (tuple(f"{directory}/{name}" for name in names) for names in octets)
+        return _ByteCounters(sent, received, _hw_octets, port.is_hidden)
+    if isinstance(port.counters, Unknown) and port.counters.reason in _WITHOUT_FILES:
         return port.counters
     return _ByteCounters((f"{path}/counters/{SENT}",), (f"{path}/counters/{RECEIVED}",), _octets)
 
@@ -118,18 +124,38 @@ def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     return _read_bytes(host, _byte_counters(device, port))
 
 
+def statistic(device: str, port: RdmaPort) -> str:
+    """Return what stands for the directory of counters that RDMA netlink has; `device`: its path in sysfs."""
+    return f"{_STATISTIC}{posixpath.basename(device)}/{port.number}"
+
+
+def read_statistics(host: Host, files: Collection[str]) -> dict[str, Maybe[int]] | None:
+    """Return the counters of one port that RDMA netlink has, by their files; None: it has none of these."""
+    directory, _, _ = next(iter(files), "").rpartition("/")
+    if not directory.startswith(_STATISTIC):
+        return None
+    name = directory.removeprefix(_STATISTIC)
+    answer = host.rdma_statistics((name,))[name]
+    absent = Unknown(Reason.NOT_THERE, directory, "RDMA netlink no longer has this counter")
+    if isinstance(answer, Unknown):
+        return dict.fromkeys(files, answer)
+    return {file: answer.get(file.rpartition("/")[2], absent) for file in files}
+
+
 def _read_bytes(host: Host, counters: Maybe[_ByteCounters]) -> PortCounters:
     if isinstance(counters, Unknown):
         return PortCounters(host.monotonic(), counters, counters)
-    sent = _sum(host, counters.read, counters.sent)
+    found = read_statistics(host, (*counters.sent, *counters.received))
+    read = partial(counters.read, host) if found is None else found.__getitem__
+    sent = _sum(read, counters.sent)
     at = host.monotonic()
-    return PortCounters(at, sent, _sum(host, counters.read, counters.received))
+    return PortCounters(at, sent, _sum(read, counters.received))
 
 
-def _sum(host: Host, read: Callable[[Host, str], Maybe[int]], files: tuple[str, ...]) -> Maybe[int]:
+def _sum(read: Callable[[str], Maybe[int]], files: tuple[str, ...]) -> Maybe[int]:
     total = 0
     for file in files:
-        octets = read(host, file)
+        octets = read(file)
         if isinstance(octets, Unknown):
             return octets
         total += octets
@@ -143,6 +169,8 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     """
     counters = _byte_counters(device.sysfs_path, port)
     is_standard = isinstance(counters, _ByteCounters) and counters.read is _octets
+    if isinstance(counters, _ByteCounters) and counters.is_hidden:
+        return (), 1
     if isinstance(counters, _ByteCounters) and (not is_standard or SENT in known(port.counters, ())):
         files = (*counters.sent, *counters.received)
         if counters.read is _hw_octets and isinstance(read_integer(host, files[0]), Unknown):

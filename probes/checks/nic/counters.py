@@ -9,12 +9,15 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.facts.pci.nic_families import DRIVERS_WITH_OCTETS
 from probes.facts.rdma.cxi import has_verbs
+from probes.facts.rdma.devices import HIDDEN
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
 from probes.queries.finding import Area, Outcome, found, passed, unknown_without
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
+from probes.snapshot.rates import statistic
 
 # Error counters of ports, now and at the check before.
 
@@ -78,6 +81,8 @@ def read_counters(
             if counters.reason is not Reason.NOT_THERE:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
+        is_hidden = hardware and port.facts.is_hidden
+        place = statistic(port.device.name, port.facts) if is_hidden else f"{port.path}/{directory}"
         earlier = health_before(examination, port)
         before = {} if earlier is None else known(_counters(earlier, hardware), {})
         for name in names:
@@ -86,7 +91,7 @@ def read_counters(
                 missing = unknown_without("the port counters", value)
             elif value is not None:
                 rise = rise_of(value, before.get(name))
-                readings.append(CounterReading(port, f"{port.path}/{directory}/{name}", value, rise, seconds))
+                readings.append(CounterReading(port, f"{place}/{name}", value, rise, seconds))
     return readings, missing
 
 
@@ -426,12 +431,22 @@ def error_counter_full(examination: Examination) -> Outcome:
     impact="gdrtop cannot see errors on this port.",
 )
 def port_counters_missing(examination: Examination) -> Outcome:
-    """Find ports without counters, or whose firmware refuses them.
+    """Find ports without counters, whose firmware refuses them, or that are in another network namespace.
 
-    EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.
+    Some drivers have their own in hw_counters, and Slingshot NICs have no port in sysfs.
     """
-    ports = [port for port in need_ports(examination) if has_verbs(port.device)]
-    ports = [port for port in ports if port.device.driver != "efa"]
+    every = [port for port in need_ports(examination) if has_verbs(port.device)]
+    if hidden := [port for port in every if port.facts.is_hidden]:
+        return found(
+            f"{port_names(hidden)}: {HIDDEN}, as in a pod without hostNetwork. gdrtop reads those of the "
+            "driver by RDMA netlink, but not those of the link.",
+            *first_n(Evidence(f"{port.path}/counters", str(port.facts.counters)) for port in hidden),
+            fix=user_plan(
+                "Read them from the node", "Run gdrtop on the node itself, or in a pod with hostNetwork: true"
+            ),
+            devices=devices_of(hidden),
+        )
+    ports = [port for port in every if port.device.driver not in DRIVERS_WITH_OCTETS]
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:

@@ -170,6 +170,7 @@ MODULE_PREFIXES = tuple(
 VERBS_MODULES = tuple(family.rdma_module for family in FAMILIES if family.provider)
 PROVIDER_OF = {name: family.provider for family in FAMILIES if family.provider for name in family.pci_drivers}
 HARDWARE_OCTETS = tuple(dict.fromkeys(names for family in FAMILIES for names in family.octets))
+DRIVERS_WITH_OCTETS = tuple(name for family in FAMILIES if family.octets for name in family.pci_drivers)
 SOFTWARE = {"rdma_rxe": "rxe", "siw": "siw"}
 """The modules of software devices, and their libraries in rdma-core."""
 # Of NICs that gdrtop meets only in logs and recordings.

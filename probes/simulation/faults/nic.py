@@ -52,6 +52,14 @@ def _compute_nic(tree: Tree, name: str) -> PlacedNic:
     return named or tree.compute_nics[int(name.rpartition("_")[2]) % len(tree.compute_nics)]
 
 
+def _hide_counters(tree: Tree) -> None:
+    """Leave the counters of all ports to RDMA netlink, as in another network namespace than the first."""
+    for nic in tree.cards:
+        port = port_of(nic)
+        tree.remove(f"{port}/counters")
+        tree.hidden[f"{nic.name}/1"] = tree.remove(f"{port}/hw_counters")
+
+
 @as_change
 def _set_ports(tree: Tree, ports: Mapping[str, Mapping[str, str]]) -> None:
     """Change files of ports, by the NIC."""
@@ -247,6 +255,8 @@ FAULTS += (
           _gids("mlx5_4", lambda index: index < 2), excludes=("netdev-down",)),
     fault("port-counters-missing", "A port (mlx5_1) has no counters",
           lambda tree: tree.remove(f"{port_of(tree.nic('mlx5_1'))}/counters")),
+    fault("port-counters-hidden", "gdrtop runs in a pod, whose network namespace has no port counters",
+          _hide_counters, finds=("port-counters-missing",)),
     fault("rdma-devices-in-pods", "Healthy: the RDMA devices are in pods' network namespaces",
           _in_pods, finds=(), on="pcie-l40s"),
     fault("bond", "A NIC (mlx5_9) is part of a bond",

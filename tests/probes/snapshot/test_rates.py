@@ -126,6 +126,41 @@ def test_byte_counters_below_the_device(tmp_path: Path) -> None:
     assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
 
 
+class Pod(LocalHost):
+    """A network namespace whose ports have no counters, and what RDMA netlink answers there."""
+
+    statistics: Maybe[dict[str, int]] = Unknown(Reason.NOT_THERE)
+
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        return dict.fromkeys(names, self.statistics)
+
+
+def in_pod(root: Path, statistics: Maybe[dict[str, int]]) -> PortCounters:
+    add_rdma_device(root, "mlx5_0")
+    shutil.rmtree(port_of(root) / "counters")
+    host = Pod(str(root))
+    host.statistics = statistics
+    return read(host, probe_node(host)).ports[PORT]
+
+
+def test_bytes_of_a_pod_come_from_netlink(tmp_path: Path) -> None:
+    counters = in_pod(tmp_path, {"tx_bytes": 700, "rx_bytes": 900, "tx_pkts": 1})
+    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+def test_a_nic_without_bytes_in_a_pod_is_unknown_by_its_namespace(tmp_path: Path) -> None:
+    sent = in_pod(tmp_path, {"out_of_sequence": 5}).sent_bytes
+    assert isinstance(sent, Unknown)
+    assert str(sent) == "file missing: counters are not visible from this network namespace"
+
+
+def test_a_port_without_counters_anywhere_is_in_no_other_namespace(tmp_path: Path) -> None:
+    for number, reason in enumerate((Reason.NOT_THERE, Reason.NOT_RECORDED, Reason.TIMED_OUT)):
+        sent = in_pod(tmp_path / str(number), Unknown(reason)).sent_bytes
+        assert isinstance(sent, Unknown)
+        assert (sent.reason, sent.detail) == (Reason.NOT_THERE, "")
+
+
 def test_a_device_that_counts_packets_only_has_no_rate(tmp_path: Path) -> None:
     add_rdma_device(tmp_path, "mlx5_0")
     shutil.rmtree(port_of(tmp_path) / "counters")

@@ -11,7 +11,7 @@ from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
 from tests.support.changed_facts import said, status, two_examinations, with_health
-from tests.support.doctor import examination_of
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 
@@ -148,6 +148,26 @@ def test_a_counter_that_is_refused_is_unknown(name: str) -> None:
     denied = with_health(HGX, lambda port: replace(port, errors=refused), "mlx5_0")
     assert status(name, denied) is Status.UNKNOWN
     assert status("port-counters-missing", denied) is Status.FOUND
+
+
+def test_in_a_pod_the_counters_of_the_driver_count_and_those_of_the_link_are_unknown() -> None:
+    found = findings_on("hgx-h100+port-counters-hidden")
+    missing = found["port-counters-missing"]
+    assert "counters are not visible from this network namespace" in missing.cause
+    assert len(missing.devices) == 10
+    assert found["local-ack-timeout"].status is Status.PASSED
+    for name in COUNTED:
+        assert found[name].status is Status.UNKNOWN, name
+    lost = findings_on("hgx-h100+local-ack-timeout,port-counters-hidden")["local-ack-timeout"]
+    assert lost.status is Status.FOUND
+    assert lost.evidence[0].source.startswith("rdma statistic mlx5_")
+
+
+def test_a_driver_with_counters_of_its_own_is_not_missing_any() -> None:
+    node = examination_of("pcie-l40s+nic-irdma")
+    absent = Unknown(Reason.NOT_THERE, "counters")
+    bare = with_health(node, lambda port: replace(port, errors=absent), "irdma0")
+    assert status("port-counters-missing", bare) is Status.PASSED
 
 
 def test_a_virtual_function_without_counters_is_reported_once() -> None:
