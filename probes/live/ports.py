@@ -237,19 +237,20 @@ class PortReader:
 def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, str]:
     """Return the file of each counter that a port has and the live view reads, by the counter's name."""
     if telemetry := known(facts.telemetry, ()):
-        names = (name for name in telemetry if name in sampled(Place.TELEMETRY))
-        return {name: telemetry_file(device.sysfs_path, name) for name in names}
+        kept = (name for name in telemetry if name in sampled(Place.TELEMETRY))
+        return {name: telemetry_file(device.sysfs_path, name) for name in kept}
+    own: tuple[str, ...] = known(facts.hw_counters, ())
     if facts.is_hidden:
-        hidden, own = statistic(device.sysfs_path, facts), known(facts.hw_counters, ())
+        hidden = statistic(device.sysfs_path, facts)
         return {name: f"{hidden}/{name}" for name in own if name in sampled(Place.HARDWARE)}
     path = f"{device.sysfs_path}/ports/{facts.number}"
     paths: dict[str, str] = {}
     # Some drivers have one hw_counters directory for the device, and mana_ib has both.
-    for directory in (f"{device.sysfs_path}/hw_counters", f"{path}/hw_counters"):
-        names = known(host.names(directory), ()) if known(facts.hw_counters, ()) else ()
+    for directory in (f"{device.sysfs_path}/hw_counters", f"{path}/hw_counters") if own else ():
+        names = known(host.names(directory), ())
         paths |= {name: f"{directory}/{name}" for name in names if name in sampled(Place.HARDWARE)}
-    names = known(facts.counters, ())
-    return paths | {name: f"{path}/counters/{name}" for name in names if name in sampled(Place.STANDARD)}
+    standard = known(facts.counters, ())
+    return paths | {name: f"{path}/counters/{name}" for name in standard if name in sampled(Place.STANDARD)}
 
 
 def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:

@@ -324,9 +324,9 @@ class SimulatedHost(HostBase):
         return {
             name: {
                 path.rpartition("/")[2]: int(content(seconds) if callable(content) else content)
-                for path, content in self.tree.hidden[name].files.items()
+                for path, content in self.tree.statistics[name].files.items()
             }
-            if name in self.tree.hidden
+            if name in self.tree.statistics
             else Unknown(Reason.NOT_THERE, "RDMA netlink", "not asked where files have the counters")
             for name in names
         }

@@ -104,8 +104,8 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
     if isinstance(port.telemetry, Unknown):
         return port.telemetry
     if port.telemetry:
-        sent, received = ((telemetry_file(device, name),) for name in (SENT_OCTETS, RECEIVED_OCTETS))
-        return _ByteCounters(sent, received, read_telemetry)
+        files = [telemetry_file(device, name) for name in (SENT_OCTETS, RECEIVED_OCTETS)]
+        return _ByteCounters((files[0],), (files[1],), read_telemetry)
     if SENT not in known(port.counters, ()) and (octets := _hardware_octets(port)):
         directory = statistic(device, port) if port.is_hidden else f"{path}/hw_counters"
         sent, received = (tuple(f"{directory}/{name}" for name in names) for names in octets)

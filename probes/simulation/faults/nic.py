@@ -57,7 +57,7 @@ def _hide_counters(tree: Tree) -> None:
     for nic in tree.cards:
         port = port_of(nic)
         tree.remove(f"{port}/counters")
-        tree.hidden[f"{nic.name}/1"] = tree.remove(f"{port}/hw_counters")
+        tree.statistics[f"{nic.name}/1"] = tree.remove(f"{port}/hw_counters")
 
 
 @as_change
