@@ -374,7 +374,9 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     jobs = jobs_of(examination)
     remark = "disables Data Direct"
-    off = list(values_of(examination, _VARIABLE, lambda _, value: remark if parse_number(value) == 0 else None))
+    off = list(
+        values_of(examination, _VARIABLE, lambda _, value: remark if parse_number(value) == 0 else None)
+    )
     steps = [f"Remove {_VARIABLE}=0, and measure with and without it"] if off else []
     shown, owners = [*off], set()
     for name, product, first, version in _NEEDED:
