@@ -17,7 +17,6 @@ from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import (
-    NVSHMEM,
     PEERMEM_VARIABLE,
     STAGING_SETTINGS,
     TCP_SETTINGS,
@@ -30,6 +29,7 @@ from probes.queries.jobs import (
     usable_paths,
 )
 from probes.queries.modules import has_no_rdma_device
+from probes.queries.queue_pair_makers import NVSHMEM
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 

@@ -21,11 +21,7 @@ from probes.nccl.settings import parse_number
 from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import (
-    GDAKI,
-    GIN_CLASS,
-    GIN_TYPE,
     NCCL_VARIABLES,
-    NVSHMEM_CLASS,
     RESTARTS,
     JobSettings,
     about,
@@ -35,6 +31,7 @@ from probes.queries.jobs import (
     jobs_of,
 )
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
+from probes.queries.queue_pair_makers import GDAKI, GIN_CLASS, GIN_TYPE, NVSHMEM_CLASS
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
