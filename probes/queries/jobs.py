@@ -470,7 +470,7 @@ def not_counted(jobs: Jobs) -> tuple[str, ...]:
         for process, settings in jobs.of_processes
         if process.uverbs_files != ()
     )
-    return tuple(f"{text[:-1]} of pid {process.pid})" for text, process in texts if text)
+    return tuple(f"{text[:-1]}, pid {process.pid})" for text, process in texts if text)
 
 
 # How UCX and the engines that move KV caches choose between the paths to GPU memory.

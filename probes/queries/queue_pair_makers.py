@@ -77,11 +77,11 @@ def _old_ucx(signs: _Signs) -> bool | None:
 
 
 MAKERS = (
-    Maker("NCCL GIN (GDAKI)", True, False, _gin),
+    Maker("NCCL's GDAKI", True, False, _gin),
     BY_IBGDA := Maker("NVSHMEM IBGDA", True, False, _ibgda),
     Maker("HybridEP", True, False, _hybrid_ep),
     # The NIC's firmware counts what it does, whoever posts (hw/efa/efa_verbs.c).
-    Maker("NCCL GIN on EFA", True, True, lambda signs: signs.number(GIN_TYPE) == EFA_GDA),
+    Maker("NCCL's GIN on EFA", True, True, lambda signs: signs.number(GIN_TYPE) == EFA_GDA),
     Maker("NVSHMEM ibdevx", False, False, lambda signs: signs.maps("nvshmem_transport_ibdevx")),
     Maker("UCX before 1.14", False, False, _old_ucx),
 )

@@ -14,7 +14,8 @@ from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import HIDDEN
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
-from probes.queries.finding import Area, Outcome, found, passed, unknown_without
+from probes.queries.finding import Area, Outcome, found, passed, unknown, unknown_without
+from probes.queries.jobs import jobs_of, not_counted
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import statistic
@@ -177,6 +178,8 @@ class _Counters:
             return _found(risen, cause, self.fix, Severity.NOTE)
         if above:
             return _found(above, f"{self.standing} {_since_when(above)}", self.fix, Severity.NOTE)
+        if self.hardware and (outside := not_counted(jobs_of(examination))):
+            return unknown(outside[0], *(reading.evidence for reading in readings[:1]))
         return missing or all_fine(readings)
 
 
