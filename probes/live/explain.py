@@ -231,6 +231,7 @@ class ProcessExplanation:
     all_nics: Maybe[int]  # of the node, with verbs, also in other network namespaces
     limits: tuple[str, ...]  # a phrase each
     libraries: Maybe[tuple[LibraryPath, ...]]
+    queues: tuple[str, ...]  # a sentence for those that it makes outside of verbs, which `nics` lacks
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
 
     @property
@@ -264,6 +265,7 @@ def explain_process(
         ),
         limits=tuple(_limits(process, examination)),
         libraries=libraries,
+        queues=tuple(queues.sentence for queues in live.own_queues),
         unexpected=_unexpected(live.path, libraries),
     )
 

@@ -466,7 +466,7 @@ def queues_of(process: Process, settings: JobSettings) -> tuple[OwnQueues, ...]:
 def not_counted(jobs: Jobs) -> tuple[str, ...]:
     """Return what the hw_counters of the NICs surely do not count, with the process."""
     texts = (
-        (uncounted(tuple(each for each in queues_of(process, settings) if each.is_sure)), process)
+        (uncounted(each for each in queues_of(process, settings) if each.is_sure), process)
         for process, settings in jobs.of_processes
         if process.uverbs_files != ()
     )

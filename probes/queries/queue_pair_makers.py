@@ -8,7 +8,7 @@ its own to the port's counter set since 1.14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
@@ -100,6 +100,14 @@ class OwnQueues:
         queues = "GPU-posted queues" if self.maker.by_gpu else "queues made with DevX"
         return f"{'' if self.is_sure else 'possibly '}not counted for {queues} ({self.maker.name})"
 
+    @property
+    def sentence(self) -> str:
+        """What of them gdrtop does not see, beside the queue pairs that the kernel lists."""
+        perhaps = "" if self.is_sure else "possibly "
+        by = "to which GPUs post" if self.maker.by_gpu else "made with DevX"
+        losses = "" if self.maker.is_counted else ", and their losses are not counted"
+        return f"{perhaps}others of {self.maker.name}, {by}: the kernel does not list them{losses}"
+
 
 def own_queues(
     process: Process, threads: Maybe[tuple[str, ...]] = (), variables: Mapping[str, str] | None = None
@@ -112,7 +120,12 @@ def own_queues(
     return tuple(OwnQueues(maker, used is True) for maker, used in uses if used is not False)
 
 
-def uncounted(queues: tuple[OwnQueues, ...]) -> str:
+def unlisted(queues: Iterable[OwnQueues]) -> str:
+    """Return what the numbers of listed queue pairs leave out; "": nothing. UCX of MPI counts as nothing."""
+    return next((each.text for each in queues if each.maker.by_gpu or each.is_sure), "")
+
+
+def uncounted(queues: Iterable[OwnQueues]) -> str:
     """Return what hw_counters do not count of a process, the surest first; "": they count all."""
     outside = [each for each in queues if not each.maker.is_counted]
     return min(outside, key=lambda each: not each.is_sure).text if outside else ""

@@ -50,6 +50,7 @@ def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
         explained.path.text,
         explained.unexpected,
         explained.limits,
+        explained.queues,
         map_known(
             explained.gpus, lambda gpus: tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus)
         ),
@@ -75,6 +76,7 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     texts = [f"unknown ({gpus})"] if isinstance(gpus, Unknown) else [_gpu_text(gpu) for gpu in gpus]
     lines += labeled("GPUs", texts or ["none in use"], width)
     lines += labeled("NICs", (_nics_text(explained),), width)
+    lines += labeled("Queues", explained.queues, width)
     lines += labeled("Limits", explained.limits, width)
     libraries = explained.libraries
     if isinstance(libraries, Unknown):

@@ -28,6 +28,7 @@ from probes.live.silence import PairMotion
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
 from probes.nccl.log.facts import JobLogReading
 from probes.queries.finding import Finding
+from probes.queries.queue_pair_makers import unlisted
 from probes.snapshot.condition import ERRORS_RISING, FLAPPING, RANK_ENDED, STOPPED, Condition
 
 # Threads of a job that wait in the kernel and cannot be interrupted (state D), and for what.
@@ -205,7 +206,12 @@ class HangFacts:
     def pairs_are_still(self) -> bool | None:
         """Whether none of the job's queue pairs has sent or received; None: not all are known."""
         connected = sum(rank.ready for rank in self.ranks)
-        return self.pairs.are_still(connected, any(rank.gpu_may_post for rank in self.ranks))
+        return self.pairs.are_still(connected, bool(self.unlisted))
+
+    @property
+    def unlisted(self) -> str:
+        """What packet numbers leave out; "": nothing."""
+        return unlisted(queues for rank in self.ranks for queues in rank.own_queues)
 
 
 @frozen

@@ -11,7 +11,7 @@ from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
-from probes.live.processes.gdr_path import gpu_may_post
+from probes.queries.queue_pair_makers import OwnQueues
 
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
 _LEAST_RANKS = 3  # to say that one differs
@@ -36,7 +36,7 @@ class RankState:
     queue_pairs: int
     ready: int  # queue pairs in RTS
     node: str = ""  # of a job on several nodes
-    gpu_may_post: bool = False  # to queue pairs that the kernel does not list
+    own_queues: tuple[OwnQueues, ...] = ()  # that the kernel does not list
 
 
 @dataclass
@@ -116,7 +116,7 @@ class HangWatch:
             silent_seconds=never if moved_at is None else self._at - moved_at,
             queue_pairs=sum(nic.queue_pairs for nic in process.nics),
             ready=sum(nic.ready for nic in process.nics),
-            gpu_may_post=gpu_may_post(process.process.libraries, process.threads),
+            own_queues=process.own_queues,
         )
 
     def silence(self) -> Maybe[float]:

@@ -17,6 +17,7 @@ from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
 from probes.queries.finding import Finding, pid_name
+from probes.queries.queue_pair_makers import OwnQueues, own_queues
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
 
@@ -178,6 +179,11 @@ class LiveProcess:
     def rank_name(self) -> str:
         """Its rank as shown, "rank 5", or its pid where the rank is unknown."""
         return f"pid {self.pid}" if isinstance(self.rank, Unknown) else f"rank {self.rank}"
+
+    @cached_property
+    def own_queues(self) -> tuple[OwnQueues, ...]:
+        """The queue pairs that it makes outside of verbs, which the kernel does not list."""
+        return own_queues(self.process, self.threads)
 
     @property
     def used_nics(self) -> Maybe[tuple[str, ...]]:

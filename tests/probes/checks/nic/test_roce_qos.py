@@ -176,6 +176,7 @@ def class_of_gpu(library: str, **settings: str) -> Finding:
     """Judge a job whose verbs have a lossless class, on a node whose priority 3 is lossless."""
 
     def change(tree: Tree) -> None:
+        tree.remove(NCCL_CONF)  # GIN takes NCCL_IB_TC where its own variable is missing
         add_rank(tree, 46000, 0, {"NCCL_IB_SL": "3", **settings}, (library,))
         for nic in tree.nics:
             tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
