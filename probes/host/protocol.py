@@ -51,7 +51,8 @@ RDMA_SUPPORTED = 116  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED
 DMABUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
 # Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst
 ETHTOOL_COUNTERS = re.compile(
-    r"[rt]x_prio[0-7]_(?:pause|pause_duration|discards)"  # pauses by priority (PFC); the duration is in µs
+    r"tx_prio[0-7]_bytes"
+    r"|[rt]x_prio[0-7]_(?:pause|pause_duration|discards)"  # pauses by priority (PFC); the duration is in µs
     r"|[rt]x_global_pause(?:_duration)?"  # pauses of the whole link, in µs
     r"|[rt]x_pause_ctrl_phy"
     r"|[rt]x_discards_phy"

@@ -102,6 +102,7 @@ COUNTER_SECONDS = 2.0
 LINK_SECONDS = 5.0  # line rates and PCIe links, which seldom change
 ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
+_PRIORITIES = range(8)
 _SECOND_SAMPLE = Unknown(Reason.NOT_YET, "", "needs a second sample")
 _NO_ANSWER = Unknown(Reason.NOT_THERE, "ethtool -S", "no answer")
 _NO_RATE = PortRate(_SECOND_SAMPLE, _SECOND_SAMPLE)
@@ -140,6 +141,7 @@ class _Port:
     still: Mapping[str, Maybe[int]] | None = None  # the same values, if they did not change in that round
     ethtool: dict[str, int] = field(default_factory=dict)
     events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
+    priorities: dict[int, float] = field(default_factory=dict)  # Gb/s sent
     refused: dict[str, tuple[float, Unknown]] = field(default_factory=dict)  # directory -> when and why
     # Of the sample: one object for as long as nothing rises differently.
     merged: Latest[Mapping[str, Maybe[float]]] = field(default_factory=lambda: Latest(keeps_equal=True))
@@ -355,7 +357,7 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
         answer = Unknown(Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters")
     if isinstance(answer, Unknown) or isinstance(now, Unknown):
         port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
-        port.ethtool, port.events = {}, {}
+        port.ethtool, port.events, port.priorities = {}, {}, {}
         return
     seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0
     port.pause = pause_percent(port.ethtool, answer, seconds)
@@ -366,6 +368,13 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
         if name in answer
     }
     port.events = port.events if port.events == events else events
+    sent = ((priority, f"tx_prio{priority}_bytes") for priority in _PRIORITIES)
+    rates = (
+        (each, _rate(name, port.ethtool.get(name), answer[name], seconds))
+        for each, name in sent
+        if name in answer
+    )
+    port.priorities = {each: rate * 8 / 1e9 for each, rate in rates if not isinstance(rate, Unknown)}
     port.ethtool = dict(answer)
 
 
@@ -388,6 +397,7 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         pcie_gtps=port.link[0],
         pcie_width=port.link[1],
         rates_from=rate.interface,
+        sent_by_priority=port.priorities,
     )
     if port.sample is None or port.sample != new:
         port.sample = new

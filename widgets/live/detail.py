@@ -240,6 +240,9 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
         percent = share(value, port.line_rate_gbps)
         of_line = f" ({percent} of line rate)" if percent else ""
         lines += _field(label, f"{_shown(value, lambda rate: f'{short(rate)} Gb/s')}{of_line}", width)
+    if any(port.sent_by_priority.values()):
+        sent = (f"{short(gbps)} in {each}" for each, gbps in port.sent_by_priority.items() if gbps)
+        lines += _field("Priorities", f"Gb/s sent: {', '.join(sent)}", width)
     if port.rates_from:
         text = f"all traffic of interface {port.rates_from}: software RDMA has no byte counters"
         lines += _field("Rates from", text, width)

@@ -225,6 +225,7 @@ class PortSample:
     pcie_gtps: Maybe[float] = _NO_LINK  # of the NIC's own PCIe link
     pcie_width: Maybe[int] = _NO_LINK  # lanes
     rates_from: str = ""  # the interface whose whole traffic the rates are; "": the port's own counters
+    sent_by_priority: Mapping[int, float] = field(default_factory=dict)  # Gb/s on Ethernet, if the NIC counts
 
     @property
     def name(self) -> str:

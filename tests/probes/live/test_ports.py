@@ -135,6 +135,17 @@ def test_counters_of_other_makers_are_rises_too(host: Tree, file: str, is_sample
     assert rises["np_cnp_sent"] == 0.0
 
 
+def test_bytes_by_priority_show_the_class_of_the_packets(host: Tree) -> None:
+    """NVIDIA/nccl issue 2383: the only sign of GPU-posted packets that are in priority 0."""
+    samples = Samples(host)
+    host.ethtool = {"tx_prio0_bytes": 0, "tx_prio3_bytes": 100, "rx_prio3_pause": 0}
+    assert samples.at(100.0).sent_by_priority == {}
+    host.ethtool = {"tx_prio0_bytes": 25_000_000_000, "tx_prio3_bytes": 100, "rx_prio3_pause": 0}
+    assert samples.at(102.0).sent_by_priority == {0: 100.0, 3: 0.0}
+    host.ethtool = Unknown(Reason.TIMED_OUT, "ethtool -S")
+    assert samples.at(104.0).sent_by_priority == {}
+
+
 def test_slow_sources_are_read_every_two_seconds_and_ethtool_once_a_second(host: Tree) -> None:
     samples = Samples(host)
     rounds = []
