@@ -28,7 +28,6 @@ from probes.live.silence import PairMotion
 from probes.nccl.flight_recorder.verdict import Cause, DumpVerdict, ranks_text
 from probes.nccl.log.facts import JobLogReading
 from probes.queries.finding import Finding
-from probes.queries.queue_pair_makers import unlisted
 from probes.snapshot.condition import ERRORS_RISING, FLAPPING, RANK_ENDED, STOPPED, Condition
 
 # Threads of a job that wait in the kernel and cannot be interrupted (state D), and for what.
@@ -211,7 +210,7 @@ class HangFacts:
     @property
     def unlisted(self) -> str:
         """What packet numbers leave out; "": nothing."""
-        return unlisted(queues for rank in self.ranks for queues in rank.own_queues)
+        return next((rank.unlisted for rank in self.ranks if rank.unlisted), "")
 
 
 @frozen

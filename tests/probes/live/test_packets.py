@@ -11,13 +11,11 @@ from probes.host.rdma_resources import PacketNumbers
 from probes.live.hang.diagnosis import Diagnosis, Motion
 from probes.live.hang.ranks import HangWatch
 from probes.live.silence import PairMotion, motions
-from probes.queries.queue_pair_makers import MAKERS, OwnQueues
 from tests.support.hung_job import diagnosed, rank
 from tests.support.live_samples import ABSENT, a_process, sample_of
 
 MLX5 = frozenset(("mlx5_0",))
 STILL = {100 + number: PairMotion(8, 0) for number in range(8)}
-_GIN = (OwnQueues(MAKERS[0], False),)
 NO_RATES = Unknown(Reason.NEEDS_ROOT, "rates")
 
 
@@ -69,7 +67,7 @@ def test_still_queue_pairs_prove_nothing_if_some_are_unknown_or_the_time_is_shor
 
 
 def test_still_queue_pairs_prove_nothing_if_a_gpu_may_post_to_others() -> None:
-    ranks = tuple(rank(number, own_queues=_GIN if number == 3 else ()) for number in range(8))
+    ranks = tuple(rank(number, unlisted="GIN" if number == 3 else "") for number in range(8))
     page = diagnosed(0.0, ranks=ranks, packets=STILL, seconds=12.0)
     assert page.facts.motion is Motion.MOVES
 
@@ -90,4 +88,4 @@ def test_a_rank_may_post_from_its_gpu(thread: str, library: str, may: bool) -> N
     sample = sample_of(process)
     watch = HangWatch(sample.jobs[0].id)
     watch.add(sample)
-    assert [bool(state.own_queues) for state in watch.ranks()] == [may]
+    assert [(state.gpu_may_post, bool(state.unlisted)) for state in watch.ranks()] == [(may, may)]
