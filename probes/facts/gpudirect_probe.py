@@ -144,8 +144,6 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
     ]
     evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
     if rdma is not True and (by_design := without_gdr(gpu.name)):
-        if dmabuf is True:  # NCCL's src/plugin/net.cc, ncclGpuGdrSupport
-            evidence = f"{evidence}; attribute {DMABUF_SUPPORTED} = 1, but NCCL asks for {RDMA_SUPPORTED}"
         return GpuSupport(False, False, by_design, evidence, True)
     if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
         reason = "this vGPU profile does not support GPUDirect RDMA"

@@ -228,17 +228,6 @@ def test_geforce_and_gb10_cannot_by_design(
     assert facts.by_design
 
 
-@pytest.mark.parametrize("name", ["NVIDIA GeForce RTX 5090", "NVIDIA GB10"])
-def test_libcuda_outranks_the_name_where_it_says_what_nccl_asks_for(tmp_path: Path, name: str) -> None:
-    """NCCL needs attribute 116 on both paths. 124 alone, the export of a DMA-BUF, decides nothing."""
-    gpu = replace(a_gpu(), name=name)
-    assert with_cuda(tmp_path, cuda((True, True)), gpu).dmabuf.usable is True
-    exports = with_cuda(tmp_path, cuda((False, True)), gpu)
-    assert exports.by_design
-    (support,) = exports.gpu_support.values()
-    assert "(116) = 0; attribute 124 = 1, but NCCL asks for 116" in support.evidence
-
-
 def test_gb100_and_gb200_are_not_gb10(tmp_path: Path) -> None:
     for name in ("NVIDIA GB200", "NVIDIA GB100"):
         assert with_cuda(tmp_path, ABSENT, replace(a_gpu(), name=name)).dmabuf.usable is True
