@@ -24,7 +24,7 @@ from probes.live.model.sample import (
     Role,
 )
 from probes.queries.modules import PEERMEM_REFCNT
-from probes.queries.queue_pair_makers import uncounted
+from probes.queries.queue_pair_makers import uncounted, unlisted
 from widgets.base.figures import gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
 from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
@@ -181,7 +181,8 @@ def _past(device: str, sample: LiveSample, width: int) -> list[Line]:
 def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRate]) -> str:
     rate = rates.get(process.pid)
     if rate is None:
-        return "no connected queue pair"
+        outside = unlisted(process.own_queues)
+        return f"unknown: queue pairs are not listed ({outside})" if outside else "no connected queue pair"
     middle = medians(sample, rates)
     part = ranks.share_of_median(process, rate, middle)
     text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s through its NICs"

@@ -329,6 +329,10 @@ def job_clues(facts: HangFacts, place: str) -> Iterator[Clue]:
         rank, how = different
         text = f"{rank.name} differs from its peers: {how}"
         yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
+    if facts.unlisted and facts.motion is not Motion.MOVES:
+        # NVIDIA/nccl issue 2383: a lost packet leaves kernels that wait forever, and clean hw_counters.
+        text = f"packets that are lost are {facts.unlisted}, so clean counters prove nothing"
+        yield Clue("queue pairs", text, next_step="ethtool -S NETDEV, twice: does tx_prio0_bytes rise?")
 
 
 def _processes(facts: HangFacts) -> Iterator[Clue]:

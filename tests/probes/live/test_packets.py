@@ -70,6 +70,18 @@ def test_still_queue_pairs_prove_nothing_if_a_gpu_may_post_to_others() -> None:
     ranks = tuple(rank(number, unlisted="GIN" if number == 3 else "") for number in range(8))
     page = diagnosed(0.0, ranks=ranks, packets=STILL, seconds=12.0)
     assert page.facts.motion is Motion.MOVES
+    assert not any("counters prove nothing" in clue.text for clue in page.clues)
+
+
+def test_clean_counters_prove_nothing_of_gpu_posted_queues() -> None:
+    """NVIDIA/nccl issue 2383: kernels wait forever, and hw_counters stay clean."""
+    posting = tuple(rank(number, unlisted="not counted for GPU-posted queues (GIN)") for number in range(8))
+    page = diagnosed(30.0, ranks=posting, seconds=30.0)
+    (clue,) = [clue for clue in page.clues if clue.source == "queue pairs"]
+    assert "not counted for GPU-posted queues (GIN), so clean counters prove nothing" in clue.text
+    assert not page.suspects
+    assert "tx_prio0_bytes" in " ".join(page.next_steps)
+    assert not [clue for clue in diagnosed(30.0, seconds=30.0).clues if clue.source == "queue pairs"]
 
 
 @pytest.mark.parametrize(
