@@ -401,9 +401,7 @@ def _found(
     steps.append(instruction(text, needs_root=bool(by_pcp)))
     if any(request.variable != CLASS for request in wrong):
         # nccl issue 2383: the only sign of GPU-posted packets there; hw_counters do not count their losses.
-        for name in names[:1]:
-            steps.append(Step("Show the bytes by priority, twice", ("ethtool", "-S", name), needs_root=False))
-        text = "Look whether tx_prio0_bytes rises: then GPUs post without a class"
+        text = f"Compare two outputs of ethtool -S {names[0]}: does tx_prio0_bytes rise?"
         steps.append(instruction(text, needs_root=False))
     own = ", unless the program sets another class" if all(request.is_of_program for request in wrong) else ""
     return found(

@@ -397,6 +397,14 @@ def data_direct_off_in_job(examination: Examination) -> Outcome:
     packages = sorted(owners - {""})
     by_package = f"The libmlx5 that {join_limited(packages)} brings is older than rdma-core 54."
     causes = [by_nccl] * (bool(off) or "" in owners) + [by_package] * bool(packages)
+    only = len(causes) == 1 and bool(packages)
     return conclude(
-        jobs, shown, " ".join(causes) or by_nccl, fix=job_plan("Let the job use Data Direct", *steps)
+        jobs,
+        shown,
+        " ".join(causes),
+        fix=job_plan("Let the job use Data Direct", *steps),
+        severity=Severity.NOTE if only else None,
+        impact=f"GPU traffic of {join_limited(packages)} goes through the CPU. The cost is not measured."
+        if only
+        else "",
     )

@@ -101,6 +101,7 @@ def test_each_copy_of_libmlx5_is_judged_by_who_uses_it(
     add_rank(host.tree, 61000, 0, {}, libraries)
     (finding,) = findings(examine(host), only={IN_JOB})
     assert finding.status is (Status.FOUND if owners else Status.PASSED)
+    assert finding.severity is (Severity.NOTE if owners == ("nixl_cu13",) else Severity.WARNING)
     for owner in ("NCCL", "nixl_cu13"):
         assert (owner in finding.cause) == (owner in owners)
     texts = [step.why for step in finding.fix.steps[:-1]] if finding.fix is not None else []
