@@ -13,6 +13,8 @@ from probes.live.hang.ranks import HangWatch
 from probes.live.silence import PairMotion, motions
 from tests.support.hung_job import diagnosed, rank
 from tests.support.live_samples import ABSENT, a_process, sample_of
+from widgets.base.lines import plain
+from widgets.nccl.hang import draw_hang
 
 MLX5 = frozenset(("mlx5_0",))
 STILL = {100 + number: PairMotion(8, 0) for number in range(8)}
@@ -81,6 +83,8 @@ def test_clean_counters_prove_nothing_of_gpu_posted_queues() -> None:
     assert "not counted for GPU-posted queues (GIN), so clean counters prove nothing" in clue.text
     assert not page.suspects
     assert "tx_prio0_bytes" in " ".join(page.next_steps)
+    assert " 8/8+ " in " ".join(map(plain, draw_hang(page, 120)))
+    assert "8/8+" not in " ".join(map(plain, draw_hang(diagnosed(30.0, seconds=30.0), 120)))
     assert not [clue for clue in diagnosed(30.0, seconds=30.0).clues if clue.source == "queue pairs"]
 
 
