@@ -212,7 +212,7 @@ def _sources(node: Node) -> Sources:
             _byte_counters(device.sysfs_path, port),
             is_software(device),
         )
-        for device in (node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ())
+        for device in (node.rdma.readable if isinstance(node.rdma, RdmaFacts) else ())
         for port in device.ports
     ]
     netdevs = dict.fromkeys(port.netdev for port in ports if not isinstance(port.netdev, Unknown))

@@ -11,10 +11,9 @@ from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.pci.nic_families import DRIVERS_WITH_OCTETS
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.devices import HIDDEN
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
-from probes.queries.finding import Area, Outcome, found, passed, unknown, unknown_without
+from probes.queries.finding import Area, Outcome, end_with, found, passed, unknown, unknown_without
 from probes.queries.jobs import jobs_of, not_counted
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
@@ -75,11 +74,11 @@ def read_counters(
     seconds = None if at is None else examination.reading.at - at
     directory = "hw_counters" if hardware else "counters"
     readings: list[CounterReading] = []
-    missing: Outcome | None = None
+    missing = _hidden(examination, hardware)
     for port in need_ports(examination):
         counters = _counters(port.health, hardware)
         if isinstance(counters, Unknown):
-            if counters.reason is not Reason.NOT_THERE:
+            if counters.reason not in (Reason.NOT_THERE, Reason.FILE_MISSING):
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
         is_hidden = hardware and port.facts.is_hidden
@@ -94,6 +93,19 @@ def read_counters(
                 rise = rise_of(value, before.get(name))
                 readings.append(CounterReading(port, f"{place}/{name}", value, rise, seconds))
     return readings, missing
+
+
+def _hidden(examination: Examination, hardware: bool = False) -> Outcome | None:
+    """Return why ports have no counters: only the namespace that owns a device has them.
+
+    `hardware`: those of the driver, which RDMA netlink has in every namespace.
+    """
+    has_netlink = any(port.facts.is_hidden for port in need_ports(examination))
+    container = examination.own_container
+    has_none = not isinstance(container, Unknown) and container.has_counters is False
+    if hardware and has_netlink:
+        return None
+    return unknown(_NEEDS_OWNER) if has_netlink or has_none else None
 
 
 def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Maybe[int]]]:
@@ -119,6 +131,8 @@ def all_fine(readings: Sequence[CounterReading]) -> Outcome:
 
 
 AREA = Area("nic")
+# drivers/infiniband/core/sysfs.c, setup_port: with shared devices, other namespaces get no counters.
+_NEEDS_OWNER = "needs the host's network namespace, which alone has the port counters"
 COUNTERS_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 _HW_REFERENCE = (
     "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
@@ -438,18 +452,9 @@ def port_counters_missing(examination: Examination) -> Outcome:
 
     Some drivers have their own in hw_counters, and Slingshot NICs have no port in sysfs.
     """
-    every = [port for port in need_ports(examination) if has_verbs(port.device)]
-    if hidden := [port for port in every if port.facts.is_hidden]:
-        return found(
-            f"{port_names(hidden)}: {HIDDEN}, as in a pod without hostNetwork. gdrtop reads those of the "
-            "driver by RDMA netlink, but not those of the link.",
-            *first_n(Evidence(f"{port.path}/counters", str(port.facts.counters)) for port in hidden),
-            fix=user_plan(
-                "Read them from the node", "Run gdrtop on the node itself, or in a pod with hostNetwork: true"
-            ),
-            devices=devices_of(hidden),
-        )
-    ports = [port for port in every if port.device.driver not in DRIVERS_WITH_OCTETS]
+    ports = [port for port in need_ports(examination) if has_verbs(port.device)]
+    ports = [port for port in ports if port.device.driver not in DRIVERS_WITH_OCTETS]
+    end_with(_hidden(examination))
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:

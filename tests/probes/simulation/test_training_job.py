@@ -239,7 +239,7 @@ def test_a_job_over_tcp_has_no_queue_pairs(fault: str) -> None:
     assert not any(name.startswith("NCCL IbAsync") for name in names)
 
 
-@pytest.mark.parametrize("seen_from", ["", ",port-counters-hidden"])
+@pytest.mark.parametrize("seen_from", ["", ",in-pod"])
 @pytest.mark.parametrize("maker", ["irdma", "ionic", "erdma", "bnxt", "mana"])
 def test_the_nics_of_every_maker_have_rates_also_in_a_pod(maker: str, seen_from: str) -> None:
     node = SimulatedNode(f"pcie-l40s+nic-{maker}{seen_from}")

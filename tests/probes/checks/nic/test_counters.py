@@ -150,15 +150,10 @@ def test_a_counter_that_is_refused_is_unknown(name: str) -> None:
     assert status("port-counters-missing", denied) is Status.FOUND
 
 
-def test_in_a_pod_the_counters_of_the_driver_count_and_those_of_the_link_are_unknown() -> None:
-    found = findings_on("hgx-h100+port-counters-hidden")
-    missing = found["port-counters-missing"]
-    assert "counters are not visible from this network namespace" in missing.cause
-    assert len(missing.devices) == 10
+def test_in_a_pod_the_counters_of_the_driver_come_from_netlink() -> None:
+    found = findings_on("hgx-h100+in-pod")
     assert found["local-ack-timeout"].status is Status.PASSED
-    for name in COUNTED:
-        assert found[name].status is Status.UNKNOWN, name
-    lost = findings_on("hgx-h100+local-ack-timeout,port-counters-hidden")["local-ack-timeout"]
+    lost = findings_on("hgx-h100+local-ack-timeout,in-pod")["local-ack-timeout"]
     assert lost.status is Status.FOUND
     assert lost.evidence[0].source.startswith("rdma statistic mlx5_")
 
@@ -178,3 +173,12 @@ def test_a_virtual_function_without_counters_is_reported_once() -> None:
         assert status(name, virtual) is Status.PASSED
     slow = with_health(HGX, lambda port: replace(port, errors=Unknown(Reason.TIMED_OUT)), "mlx5_0")
     assert status("port-counters-missing", slow) is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "name", ["symbol-errors-rising", "link-flaps", "port-discards-rising", "port-counters-missing"]
+)
+def test_counters_that_only_the_host_has_are_unknown_in_a_pod(name: str) -> None:
+    finding = said(name, examination_of("pcie-l40s+in-pod"))
+    assert finding.status is Status.UNKNOWN
+    assert "host's network namespace" in finding.cause
