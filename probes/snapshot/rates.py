@@ -61,7 +61,7 @@ class PortRate:
 _FULL = 0xFFFF_FFFF
 # Intel's NICs count 48 bits (hw/irdma/icrdma_hw.c); so many bytes a second are no traffic, but a reset.
 _WRAP, _MOST_BYTES = 1 << 48, 1e12
-_WITHOUT_FILES = (Reason.NOT_THERE, Reason.FILE_MISSING)
+WITHOUT_FILES = (Reason.NOT_THERE, Reason.FILE_MISSING)
 _STATISTIC = "rdma statistic "
 _BACKWARD = Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
 
@@ -110,7 +110,7 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
         directory = statistic(device, port) if port.is_hidden else f"{path}/hw_counters"
         sent, received = (tuple(f"{directory}/{name}" for name in names) for names in octets)
         return _ByteCounters(sent, received, _hw_octets, port.is_hidden)
-    if isinstance(port.counters, Unknown) and port.counters.reason in _WITHOUT_FILES:
+    if isinstance(port.counters, Unknown) and port.counters.reason in WITHOUT_FILES:
         return port.counters
     return _ByteCounters((f"{path}/counters/{SENT}",), (f"{path}/counters/{RECEIVED}",), _octets)
 

@@ -17,7 +17,7 @@ from probes.queries.finding import Area, Outcome, end_with, found, passed, unkno
 from probes.queries.jobs import jobs_of, not_counted
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
-from probes.snapshot.rates import statistic
+from probes.snapshot.rates import WITHOUT_FILES, statistic
 
 # Error counters of ports, now and at the check before.
 
@@ -78,7 +78,7 @@ def read_counters(
     for port in need_ports(examination):
         counters = _counters(port.health, hardware)
         if isinstance(counters, Unknown):
-            if counters.reason not in (Reason.NOT_THERE, Reason.FILE_MISSING):
+            if counters.reason not in WITHOUT_FILES:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
         is_hidden = hardware and port.facts.is_hidden
