@@ -19,7 +19,6 @@ from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import (
-    NVSHMEM,
     PEERMEM_VARIABLE,
     STAGING_SETTINGS,
     TCP_SETTINGS,
@@ -32,6 +31,7 @@ from probes.queries.jobs import (
     usable_paths,
 )
 from probes.queries.modules import has_no_rdma_device
+from probes.queries.queue_pair_makers import NVSHMEM
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
@@ -236,6 +236,7 @@ class ProcessExplanation:
     given: Maybe[tuple[str, ...]]  # by the kubelet, a phrase each; NOT_THERE: it is in no pod
     limits: tuple[str, ...]  # a phrase each
     libraries: Maybe[tuple[LibraryPath, ...]]
+    queues: tuple[str, ...]  # a sentence for those that it makes outside of verbs, which `nics` lacks
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
 
     @property
@@ -273,6 +274,7 @@ def explain_process(
         given=_given(process, given),
         limits=tuple(_limits(process, examination)),
         libraries=libraries,
+        queues=tuple(queues.sentence for queues in live.own_queues),
         unexpected=_unexpected(live.path, libraries),
     )
 

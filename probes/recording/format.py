@@ -76,6 +76,7 @@ _ANSWERS: dict[str, Any] = {
     "interface_counters": InterfaceCounters,
     "rdma_resources": rdma.RdmaResources,
     "packet_numbers": tuple[rdma.PacketNumbers, ...],
+    "rdma_statistics": dict[str, int],
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
     "kernel_messages": tuple[KernelMessage, ...],
@@ -100,6 +101,7 @@ _PATH_KINDS = ("names", "link", "resolve")
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = (
     *("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives", "log_findings"),
+    "rdma_statistics",
 )
 _HISTORY_CODEC = Codec(
     clean=lambda text: printable(text, MESSAGE_CHARACTERS),

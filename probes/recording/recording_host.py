@@ -193,6 +193,9 @@ class RecordingHost:
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         return self._ask("packet_numbers", (), self._host.packet_numbers)
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        return self._ask_each("rdma_statistics", names, self._host.rdma_statistics)
+
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return self._ask_each("thread_names", pids, self._host.thread_names)
 

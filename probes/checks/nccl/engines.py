@@ -19,11 +19,7 @@ from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
 from probes.queries.jobs import (
-    EFA_GDA,
     GDR_PATHS,
-    GIN_TYPE,
-    IBGDA,
-    NVSHMEM,
     PEERMEM_VARIABLE,
     conclude,
     excludes_cuda,
@@ -39,6 +35,7 @@ from probes.queries.jobs import (
     world_size,
 )
 from probes.queries.modules import MODULES, impossible_by_design, module_of
+from probes.queries.queue_pair_makers import EFA_GDA, GIN_TYPE, IBGDA, NVSHMEM
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")

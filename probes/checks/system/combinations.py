@@ -27,10 +27,11 @@ from probes.facts.pci.nic_families import EFA
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import GDAKI, GIN_TYPE, JobSettings, gin_type, jobs_of, world_size
+from probes.queries.jobs import JobSettings, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of, gpus_here, is_gb10
 from probes.queries.ports import ports_of
+from probes.queries.queue_pair_makers import GDAKI, GIN_TYPE
 from probes.snapshot.examination import Examination
 
 # What gdrtop has read of versions that do not work together; each function yields it for one combination.

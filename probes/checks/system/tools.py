@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Unknown, first_unread, known, map_known
-from probes.checks.nccl.library import needs_version
+from probes.checks.nccl.library import needs_version, newer
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.nic_families import LADDER_DRIVERS, PROVIDER_OF
 from probes.facts.system.platform import in_container
@@ -237,7 +237,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
 def old_userspace_abi(examination: Examination) -> Outcome:
     """Read the libibverbs that jobs map, often from an image; critical if DMA-BUF is the only path."""
     jobs = jobs_of(examination)
-    evidence = []
+    evidence, old = [], []
     missing = ""
     for process in jobs.processes:
         for library in known(process.libraries, ()):
@@ -248,6 +248,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
                 missing = needs_version(library.path)
             elif abi < _FIRST_ABI_WITH_DMABUF:
                 evidence.append(Evidence(f"/proc/{process.pid}/maps", library.path))
+                old.append(library)
     dmabuf, peermem = usable_paths(examination)
     if not evidence and missing:
         return unknown(missing)
@@ -255,7 +256,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
-        fix=job_plan("Update rdma-core in the image", "Install rdma-core 34 or later in the image"),
+        fix=job_plan("Update rdma-core", *newer(old, "rdma-core", "34")),
         severity=Severity.CRITICAL if dmabuf is True and peermem is False else None,
     )
 

@@ -244,6 +244,11 @@ class CollectedHost(HostBase):
         answer = self._resources.read_packets(kernel=kernel)
         return NOT_ASKED_YET if kernel.is_unasked else answer
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        kernel = _Kernel(self)
+        answers = self._resources.read_statistics(names, kernel=kernel)
+        return dict.fromkeys(names, NOT_ASKED_YET) if kernel.is_unasked else answers
+
     def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:
         """Return what the kernel answers to an RDMA netlink request, and whether each was cut; or OSError."""
         answer = self._typed(list, "netlink", seconds, content, source="RDMA netlink")
@@ -300,8 +305,8 @@ class _Kernel:
         self._host = host
         self.is_unasked = False  # a question has no answer yet
 
-    def ask(self, command: Command, device: int | None = None) -> Answer:
-        content = request(command, 1, device).decode("latin-1")
+    def ask(self, command: Command, device: int | None = None, port: int | None = None) -> Answer:
+        content = request(command, 1, device, port).decode("latin-1")
         answer = Answer(1)
         try:
             datagrams = self._host.datagrams(SECONDS, content)

@@ -14,7 +14,8 @@ from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
-from probes.queries.jobs import GIN_CLASS, NVSHMEM_CLASS, jobs_of
+from probes.queries.jobs import jobs_of
+from probes.queries.queue_pair_makers import GIN_CLASS, NVSHMEM_CLASS
 from probes.setup.env.advice import (
     ASSUMED,
     OF_JOBS,

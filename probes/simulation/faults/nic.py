@@ -324,6 +324,7 @@ FAULTS += tuple(
         ("AMD Pensando", "1dd8:1002", "ionic_", "ionic_rdma"),
         ("Broadcom", "14e4:1750", "bnxt_re", "bnxt_re"),
         ("Intel", "8086:1592", "irdma", "irdma"),
+        ("Azure", "1414:00ba", "mana_", "mana_ib"),
     )
 )
 FAULTS += (

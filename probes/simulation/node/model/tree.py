@@ -170,6 +170,8 @@ class Tree:
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
+    statistics: dict[str, Removed] = field(default_factory=dict)
+    """Counters of ports in another network namespace, which RDMA netlink shows, by "mlx5_0/1"."""
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
