@@ -20,7 +20,7 @@ from probes.base.unknown import (
     map_known,
     parse_known,
 )
-from probes.facts.gpu.generations import GB10, TURING, is_before, without_gdr
+from probes.facts.gpu.generations import TURING, is_before, without_gdr
 from probes.facts.gpu.gpus import DriverFacts, Flavor, Gpu, GpuFacts, is_vgpu
 from probes.facts.gpudirect import (
     MEMORY_PEERS,
@@ -143,13 +143,8 @@ def _support_of(gpu: Gpu, driver: DriverFacts, answer: CudaGpu | None) -> GpuSup
         if supported is False
     ]
     evidence = f"GPU{gpu.index}: {', '.join(denied) or gpu.name}"
-    by_design = without_gdr(gpu.name)
-    # The driver refuses GeForce in libcuda alone, so its answer counts more than the name. GB10 has no memory
-    # of its own, whatever libcuda says of DMA-BUF.
-    if rdma is not True and by_design and (dmabuf is not True or GB10.search(gpu.name)):
+    if rdma is not True and (by_design := without_gdr(gpu.name)):
         return GpuSupport(False, False, by_design, evidence, True)
-    if rdma is not True and by_design:
-        return GpuSupport(True, False, f"nvidia-peermem: {by_design}", evidence)
     if rdma is not True and dmabuf is not True and is_vgpu(gpu) is True:
         reason = "this vGPU profile does not support GPUDirect RDMA"
         return GpuSupport(dmabuf, rdma, reason, evidence, len(denied) == 2)

@@ -228,23 +228,6 @@ def test_geforce_and_gb10_cannot_by_design(
     assert facts.by_design
 
 
-@pytest.mark.parametrize("rdma", [False, ABSENT])
-def test_libcudas_answer_counts_more_than_the_name_of_a_geforce(tmp_path: Path, rdma: Maybe[bool]) -> None:
-    """aikitoria/open-gpu-kernel-modules issue 20: the refusal is in libcuda, not in the kernel module."""
-    geforce = replace(a_gpu(), name="NVIDIA GeForce RTX 5090")
-    facts = with_cuda(tmp_path, cuda((rdma, True)), geforce)
-    assert (facts.dmabuf.usable, facts.peermem.usable) == (True, False)
-    assert not facts.by_design
-    both = with_cuda(tmp_path, cuda((True, True)), geforce)
-    assert (both.dmabuf.usable, both.peermem.usable) == (True, True)
-
-
-def test_gb10_has_no_memory_of_its_own_whatever_libcuda_says_of_dmabuf(tmp_path: Path) -> None:
-    facts = with_cuda(tmp_path, cuda((False, True)), replace(a_gpu(), name="NVIDIA GB10"))
-    assert facts.dmabuf.usable is False
-    assert facts.by_design
-
-
 def test_gb100_and_gb200_are_not_gb10(tmp_path: Path) -> None:
     for name in ("NVIDIA GB200", "NVIDIA GB100"):
         assert with_cuda(tmp_path, ABSENT, replace(a_gpu(), name=name)).dmabuf.usable is True
