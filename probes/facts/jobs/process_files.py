@@ -57,6 +57,8 @@ _LIBRARIES = re.compile(
 _NO_LINE = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+# vllm/utils/system_utils.py and v1/executor/multiproc_executor.py; sglang/srt/managers/scheduler.py.
+_PLACE = re.compile(r"(::[A-Za-z]{1,24})(?:_(?:DP|PP|TP|EP|PCP|DCP)[0-9]{1,4})+")
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
 # Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
 _SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
@@ -72,11 +74,13 @@ _CONTAINER = re.compile(
 def parse_program(cmdline: bytes) -> Maybe[str]:
     """Return the name of the program, or of an interpreter's script or module, without arguments.
 
-    A process may overwrite its command line with a title; then this is the first word of the title.
+    A process may overwrite its command line with a title; then this is the first word of the title, without
+    the place among the workers of an inference engine: "VLLM::Worker_TP0" is VLLM::Worker.
     """
     words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
     program = _base_name(words[0])
     name = (_script(words[1:], program) if _INTERPRETER.fullmatch(program) else "") or program
+    name = _PLACE.sub(r"\1", name)
     if not name:
         return Unknown(Reason.NOT_THERE, "/proc/PID/cmdline", "no command line")
     return printable(name, _NAME_LIMIT)
@@ -173,6 +177,11 @@ def parse_pinned(text: str) -> Maybe[int]:
     """Parse VmPin of a status, in bytes; NOT_THERE as in Status."""
     pinned = _status_field("VmPin").search(text)
     return int(pinned[1]) * 1024 if pinned else _NO_PINNED
+
+
+def is_overwritten(content: bytes) -> bool:
+    """Return whether a program has cleared its environment area, as setproctitle does for a title."""
+    return bool(content) and not content.strip(b"\0")
 
 
 def parse_environment(content: bytes) -> dict[str, str]:

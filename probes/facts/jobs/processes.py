@@ -42,6 +42,7 @@ _ALL_MEMORY_SECONDS = 2.0  # for all processes with such a lock that hangs
 _LEAST_SECONDS = 0.05
 _USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
+_OVERWRITTEN = "the program has written its title over it"
 _NO_JOB = Unknown(Reason.NOT_RECORDED, "", "not read, because other jobs do not count")
 
 
@@ -315,6 +316,8 @@ def _memory(host: Host, pid: int) -> tuple[Maybe[bytes], Maybe[bytes], Maybe[byt
     base = f"/proc/{pid}"
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
     maps = host.read_bytes(f"{base}/maps", _MAPS_LIMIT_BYTES)
+    if not isinstance(environ, Unknown) and process_files.is_overwritten(environ):
+        environ = Unknown(Reason.NOT_RECORDED, f"{base}/environ", _OVERWRITTEN)
     return environ, maps, host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
 
 

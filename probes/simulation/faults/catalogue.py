@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from probes.base.data_files import read_toml
-from probes.simulation.faults import environment, gpu, live, modules, nccl, nic, path, pcie
+from probes.simulation.faults import environment, gpu, inference, live, modules, nccl, nic, path, pcie
 from probes.simulation.faults.fault import Fault
 
 # A fault -> the faults of other areas that it hides.
@@ -14,7 +14,7 @@ HIDES: dict[str, tuple[str, ...]] = {
     hider: tuple(hidden) for hider, hidden in read_toml(__package__, "hides.toml").items()
 }
 # Add a new file of faults here.
-AREAS: tuple[ModuleType, ...] = (modules, path, pcie, nic, gpu, environment, nccl, live)
+AREAS: tuple[ModuleType, ...] = (modules, path, pcie, nic, gpu, environment, nccl, live, inference)
 _ALL: tuple[Fault, ...] = tuple(fault for area in AREAS for fault in area.FAULTS)
 # Nothing else can be wrong with what is not there.
 HIDES |= {new.name: tuple(fault.name for fault in _ALL if fault is not new) for new in modules.NEW_NODES}

@@ -12,11 +12,12 @@ from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
-from probes.simulation.node.model.tree import Content, Program, Tree, Via, uuid_of
+from probes.simulation.node.model.tree import Content, Pool, Program, Tree, Via, uuid_of
 
 FIRST_RANK = 41000
 _OWN = 40000
 _RESIDENT_KB = 18 << 20
+_STORAGE_POOL = Pool(8 << 30, (("RC", 16),))  # a storage client's cache
 _OVER_IB, _OVER_TCP = "NCCL IbAsync  0", "NCCL SockS 0 0"
 _THREADS = (
     *("NCCL Service  0", "NCCL Progress 0", _OVER_IB, "NCCL RAS", "pt_nccl_watchdg", "pt_nccl_heartbt"),
@@ -64,11 +65,46 @@ def add_processes(tree: Tree) -> None:
         add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)
 
 
-def put_in_container(tree: Tree, pid: int) -> None:
-    """Move a process into a Kubernetes pod."""
-    pod = "kubepods-burstable-pod1b2c3d4e_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+def put_in_container(tree: Tree, pid: int, number: int = 0) -> None:
+    """Move a process into a Kubernetes pod, by the pod's number."""
+    pod = f"kubepods-burstable-pod1b2c3d4{number + 14:x}_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
     path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
     tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
+
+
+def add_engine_process(
+    tree: Tree,
+    program: Program,
+    command: str,
+    *,
+    number: int,
+    namespace: int,
+    is_titled: bool = False,
+    libraries: Sequence[str] = (),
+    threads: Sequence[str] = (),
+) -> None:
+    """Add a process of an inference engine, in the pod with this number.
+
+    `command`: its command line or, `is_titled`, the title that setproctitle has written over it and over the
+    environment, which is empty from then on (setproctitle 1.3.8).
+    """
+    base, pid = f"/proc/{program.pid}", program.pid
+    # comm has 15 characters (TASK_COMM_LEN).
+    comm = command[:15] if is_titled else command.partition("\0")[0].rpartition("/")[2][:15]
+    files = [] if program.gpu is None else [f"/dev/nvidia{program.gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    for index in range(len(program.opened)):
+        files.append(f"/dev/infiniband/uverbs{index}")
+        tree.add(f"{base}/root/dev/infiniband/uverbs{index}", "")
+    cpus = "" if program.gpu is None else _cpus_near(tree, program.gpu)
+    _add_process(tree, program, comm, command, "", files, libraries, {}, 0, cpus)
+    put_in_container(tree, pid, number)
+    tree.link(f"{base}/ns/pid", f"pid:[{namespace}]")
+    if is_titled:
+        tree.add(f"{base}/cmdline", command.encode() + b"\0" * 64)
+        tree.add(f"{base}/environ", b"\0" * 1024)
+    for thread, name in enumerate((comm, *threads), 0):
+        task = pid if not thread else service_thread(program) + thread
+        tree.add(f"{base}/task/{task}/comm", f"{name}\n")
 
 
 def add_rank(
@@ -195,7 +231,7 @@ def end_program(tree: Tree, pid: int) -> None:
 
 def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
     """Add IBM Storage Scale's daemon, which uses RDMA from user space with a cache in host memory."""
-    program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False)
+    program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False, pool=_STORAGE_POOL)
     numbers = [number for number, nic in enumerate(tree.nics) if nic.name in nics]
     devices = [f"/dev/infiniband/uverbs{number}" for number in numbers]
     verbs = f"{library_directory(tree)}/{verbs_libraries(tree)['libibverbs.so.1']}"
@@ -268,7 +304,7 @@ def _times(program: Program, seconds: float) -> str:
     until = seconds if program.stopped_at is None else min(seconds, program.stopped_at)
     busy = max(0.0, until - program.since)
     start = round(program.since * 100)
-    return f"{state} 1 {'0 ' * 9}{round(busy * 170)} {round(busy * 30)} 0 0 20 0 64 0 {start}"
+    return f"{state} {program.parent} {'0 ' * 9}{round(busy * 170)} {round(busy * 30)} 0 0 20 0 64 0 {start}"
 
 
 def library_directory(tree: Tree) -> str:

@@ -61,6 +61,14 @@ class Via(Enum):
         return self in (Via.PEERMEM, Via.DMABUF)
 
 
+@frozen
+class Pool:
+    """Memory that a program registers with each of its NICs, and its queue pairs there, all in RTS."""
+
+    length_bytes: int
+    queue_pairs: tuple[tuple[str, int], ...]  # kind and number: ("UD", 2)
+
+
 @dataclass
 class Program:
     """A process that uses RDMA, such as a rank of a job; times in seconds since the node started."""
@@ -72,6 +80,8 @@ class Program:
     via: Via
     slot: int  # its rank on this node
     is_nccl: bool = True
+    pool: Pool | None = None  # of a storage client, and of an inference engine
+    parent: int = 1
     since: float = 0.0
     stopped_at: float | None = None  # SIGSTOP
     is_blocked: bool = False  # in a driver, where no signal arrives
@@ -93,6 +103,30 @@ class Program:
     def state(self, seconds: float) -> str:
         """Return its state in /proc at a moment."""
         return "T" if self.is_stopped(seconds) else "D" if self.is_blocked else "R"
+
+
+@frozen
+class Connection:
+    """A TCP connection of a process: bytes sent and received as functions of the seconds."""
+
+    pid: int
+    uid: int
+    inode: int
+    local: tuple[str, int]
+    remote: tuple[str, int]
+    sent: Callable[[float], float]
+    received: Callable[[float], float]
+
+
+@frozen
+class Serving:
+    """An inference engine: its GPUs by number, and what each of them moves at a moment, in bytes a second."""
+
+    gpus: tuple[int, ...]
+    load: Callable[[float], float]  # 0 to 1
+    pcie: tuple[Callable[[float], float], Callable[[float], float]]  # sent and received
+    nvlink: tuple[Callable[[float], float], Callable[[float], float]]
+    connections: tuple[Connection, ...] = ()
 
 
 @frozen
@@ -169,6 +203,7 @@ class Tree:
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
+    serving: list[Serving] = field(default_factory=list)  # inference engines
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""

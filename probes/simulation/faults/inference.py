@@ -1,0 +1,19 @@
+"""Inference engines on a node, and the paths that their KV cache takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from probes.simulation.faults.fault import ChangeTree, Faults, described
+from probes.simulation.node.jobs.engines import EngineDescription, serve
+
+FAULTS = Faults()
+
+
+def _serve(engine: Mapping[str, Any]) -> ChangeTree:
+    described = EngineDescription(**engine)
+    return lambda tree: serve(tree, described)
+
+
+FAULTS += described("inference", serve=_serve)
