@@ -17,6 +17,8 @@ from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import SOURCE as TCP_SOURCE
+from probes.host.tcp_sockets import TcpSocket
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 # What the NCCL logs of jobs showed while a node was recorded, without a line of the logs.
@@ -215,6 +217,17 @@ class Host(Protocol):
         """Return the packet numbers of all connected queue pairs; as expensive as `rdma_resources`."""
         return _answer(self, "packet_numbers")
 
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        """Return the TCP connections of this network namespace that have carried at least LEAST_BYTES.
+
+        NOT_THERE: the kernel would have to load a module to answer.
+        """
+        return _answer(self, "tcp_sockets")
+
+    def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
+        """Return the inodes of each process's sockets, sorted; NEEDS_ROOT: another user's process."""
+        return {pid: _answer(self, "socket_inodes", str(pid)) for pid in pids}
+
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""
         return {pid: _answer(self, "thread_names", str(pid)) for pid in pids}
@@ -292,6 +305,7 @@ _SOURCES = {
     "cuda_gpus": "libcuda",
     "rdma_resources": "RDMA netlink",
     "packet_numbers": "RDMA netlink",
+    "tcp_sockets": TCP_SOURCE,
     "ethtool_counters": "ethtool -S",
     "kernel_messages": "/dev/kmsg",
     "ras_answer": "RAS",

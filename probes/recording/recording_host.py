@@ -25,6 +25,7 @@ from probes.host.protocol import (
 )
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import TcpSocket
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 
@@ -192,6 +193,12 @@ class RecordingHost:
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         return self._ask("packet_numbers", (), self._host.packet_numbers)
+
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        return self._ask("tcp_sockets", (), self._host.tcp_sockets)
+
+    def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
+        return self._ask_each("socket_inodes", pids, self._host.socket_inodes)
 
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return self._ask_each("thread_names", pids, self._host.thread_names)

@@ -60,6 +60,7 @@ _RDMA_NL_NLDEV = 5
 _NLM_F_REQUEST = 0x1
 _NLM_F_DUMP_INTR = 0x10
 _NLM_F_DUMP = 0x300
+_SOCKETS = 20  # SOCK_DIAG_BY_FAMILY, of NETLINK_SOCK_DIAG
 _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
 
 
@@ -99,7 +100,7 @@ class Answer:
                 self.is_done = True
                 if len(payload) >= _ERRNO.size:
                     self.errno = min(abs(_ERRNO.unpack_from(payload)[0]), _MAX_ERRNO)
-            elif kind >> 10 == _RDMA_NL_NLDEV:
+            elif kind >> 10 == _RDMA_NL_NLDEV or kind == _SOCKETS:
                 self.payloads.append(payload)
                 # The answer to a request without NLM_F_DUMP has one message and no end.
                 self.is_done = self.is_done or kind & 0x3FF == Command.SYS_GET

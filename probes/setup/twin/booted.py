@@ -24,6 +24,7 @@ from probes.facts.system.tools import CUDA, NVML
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import CommandOutput, CudaGpu
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import TcpSocket
 from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.host import TwinHost, unknown_path
 from probes.setup.twin.tree import TwinTree
@@ -286,3 +287,7 @@ class BootedTwin(TwinHost):
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         """Return that no queue pair is connected."""
         return map_known(super().packet_numbers(), lambda _: ())
+
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        """Return that no program is connected."""
+        return ()

@@ -11,6 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import USUAL_NEEDS
 from probes.facts.pci.nic_families import PLUGIN_ONLY, VERBS_MODULES
 from probes.host.protocol import CommandOutput
+from probes.host.tcp_sockets import TcpSocket
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.workload import Steps
 
@@ -199,6 +200,8 @@ class Tree:
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
     programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
     kernel_clients: dict[str, str] = field(default_factory=dict)  # a module with queue pairs, by device
+    sockets: list[Callable[[float], TcpSocket]] = field(default_factory=list)
+    """TCP connections, as a function of the seconds."""
     lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
