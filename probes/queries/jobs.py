@@ -301,6 +301,8 @@ def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]
     values.update({name: (value, process.user_conf_path) for name, value in _conf(process.user_conf).items()})
     if not isinstance(process.environment, Unknown):
         path = f"/proc/{process.pid}/environ"
+        if process.environment_pid not in (0, process.pid):
+            path += f" (overwritten by a title; of its ancestor {process.environment_pid})"
         values.update({name: (value, path) for name, value in process.environment.items()})
     return values
 

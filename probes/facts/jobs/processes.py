@@ -42,6 +42,7 @@ _ALL_MEMORY_SECONDS = 2.0  # for all processes with such a lock that hangs
 _LEAST_SECONDS = 0.05
 _USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
+_MOST_TITLED = 4  # ancestors: a launcher, and the core of an engine
 _OVERWRITTEN = "the program has written its title over it"
 _NO_JOB = Unknown(Reason.NOT_RECORDED, "", "not read, because other jobs do not count")
 
@@ -69,6 +70,7 @@ class Process:
     user: Maybe[str] = _NOT_READ
     usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
     stack: Maybe[float] = _NOT_READ  # the soft limit of the stack in bytes; math.inf: unlimited
+    environment_pid: int = 0  # of an ancestor, if a title stands where its own environment was
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
@@ -316,9 +318,23 @@ def _memory(host: Host, pid: int) -> tuple[Maybe[bytes], Maybe[bytes], Maybe[byt
     base = f"/proc/{pid}"
     environ = host.read_bytes(f"{base}/environ", _ENVIRONMENT_LIMIT_BYTES)
     maps = host.read_bytes(f"{base}/maps", _MAPS_LIMIT_BYTES)
-    if not isinstance(environ, Unknown) and process_files.is_overwritten(environ):
-        environ = Unknown(Reason.NOT_RECORDED, f"{base}/environ", _OVERWRITTEN)
     return environ, maps, host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
+
+
+def _inherited(host: Host, pid: int, parent: Maybe[int], patience: _Patience) -> tuple[Maybe[bytes], int]:
+    """Return the environment of the nearest ancestor that has not overwritten its own, and its pid."""
+    overwritten = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/environ", _OVERWRITTEN)
+    for _ in range(_MOST_TITLED):
+        if isinstance(parent, Unknown) or parent <= 1:
+            break
+        environ = patience.read(host, parent)[0]
+        if isinstance(environ, Unknown) or not environ:
+            break
+        if not process_files.is_overwritten(environ):
+            return environ, parent
+        status = map_known(host.read(f"/proc/{parent}/status"), process_files.parse_status)
+        parent = map_known(status, lambda found: found.parent)
+    return overwritten, pid
 
 
 def read_environ(host: Host, pid: int) -> Maybe[bytes]:
@@ -339,6 +355,10 @@ def _process(
     memory: tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]] = (_NO_JOB, _NO_JOB, _NO_JOB)
     environ, maps, cmdline = memory if patience is None else patience.read(host, pid)
     fields = map_known(host.read(f"{base}/status"), process_files.parse_status)
+    environment_pid = pid
+    if patience is not None and process_files.is_overwritten(known(environ, b"")):
+        parent = map_known(fields, lambda found: found.parent)
+        environ, environment_pid = _inherited(host, pid, parent, patience)
     limits = host.read(f"{base}/limits")
     stack = map_known(limits, lambda text: parse_limits(text, "Max stack size"))
     environment = map_known(environ, process_files.parse_environment)
@@ -358,6 +378,7 @@ def _process(
         memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
+        environment_pid=environment_pid,
         libraries=map_known(mapped, lambda found: tuple(_with_version(host, pid, each) for each in found)),
         rdma_nodes=map_known(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])

@@ -12,8 +12,8 @@ FAULTS = Faults()
 
 
 def _serve(engine: Mapping[str, Any]) -> ChangeTree:
-    described = EngineDescription(**engine)
-    return lambda tree: serve(tree, described)
+    description = EngineDescription(**engine)
+    return lambda tree: serve(tree, description)
 
 
 FAULTS += described("inference", serve=_serve)

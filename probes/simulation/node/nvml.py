@@ -106,7 +106,7 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
     gpu, bdf = tree.description.gpu, tree.gpus[number].bdf
     load_wave, tx, rx, nvlink_tx, nvlink_rx = _waves(tree.seed, bdf)
     load = 0.76 * load_wave.at(seconds) * GPU_LOAD[phase_at(tree.seed, seconds)]
-    serving = next((engine for engine in tree.serving if number in engine.gpus), None)
+    serving = next((engine for engine in tree.engine_loads if number in engine.gpus), None)
     if serving is not None:
         load = serving.load(seconds)
     percent = min(100, round(load * 100))

@@ -16,6 +16,7 @@ from probes.simulation.node.model.tree import Content, Pool, Program, Tree, Via,
 
 FIRST_RANK = 41000
 _OWN = 40000
+_FIRST_TASK = 2_000_000  # of an inference engine
 _RESIDENT_KB = 18 << 20
 _STORAGE_POOL = Pool(8 << 30, (("RC", 16),))  # a storage client's cache
 _OVER_IB, _OVER_TCP = "NCCL IbAsync  0", "NCCL SockS 0 0"
@@ -76,34 +77,33 @@ def add_engine_process(
     tree: Tree,
     program: Program,
     command: str,
-    *,
-    number: int,
+    pod: int,
     namespace: int,
-    is_titled: bool = False,
-    libraries: Sequence[str] = (),
-    threads: Sequence[str] = (),
+    verbs_files: int,
+    libraries: Sequence[str],
+    threads: Sequence[str],
 ) -> None:
-    """Add a process of an inference engine, in the pod with this number.
+    """Add a process of an inference engine, in the pod and the PID namespace with these numbers.
 
-    `command`: its command line or, `is_titled`, the title that setproctitle has written over it and over the
-    environment, which is empty from then on (setproctitle 1.3.8).
+    `command`: its command line, or the title that setproctitle has written over it and over the environment,
+    which is empty from then on (setproctitle 1.3.8). Its container has so many `verbs_files`.
     """
-    base, pid = f"/proc/{program.pid}", program.pid
-    # comm has 15 characters (TASK_COMM_LEN).
-    comm = command[:15] if is_titled else command.partition("\0")[0].rpartition("/")[2][:15]
+    base, pid, is_titled = f"/proc/{program.pid}", program.pid, "::" in command
+    comm = command[:15] if is_titled else command.partition(" ")[0].rpartition("/")[2][:15]  # TASK_COMM_LEN
     files = [] if program.gpu is None else [f"/dev/nvidia{program.gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
-    for index in range(len(program.opened)):
-        files.append(f"/dev/infiniband/uverbs{index}")
-        tree.add(f"{base}/root/dev/infiniband/uverbs{index}", "")
+    files += [f"/dev/infiniband/uverbs{number}" for number in range(len(program.opened))]
+    tree.directory(f"{base}/root/dev")
+    for number in range(verbs_files):
+        tree.add(f"{base}/root/dev/infiniband/uverbs{number}", "")
     cpus = "" if program.gpu is None else _cpus_near(tree, program.gpu)
-    _add_process(tree, program, comm, command, "", files, libraries, {}, 0, cpus)
-    put_in_container(tree, pid, number)
-    tree.link(f"{base}/ns/pid", f"pid:[{namespace}]")
+    words = command.replace(" ", "\0") + "\0" * 64 * is_titled
+    _add_process(tree, program, comm, words, "", files, libraries, {"HOME": "/root"}, 0, cpus)
     if is_titled:
-        tree.add(f"{base}/cmdline", command.encode() + b"\0" * 64)
-        tree.add(f"{base}/environ", b"\0" * 1024)
-    for thread, name in enumerate((comm, *threads), 0):
-        task = pid if not thread else service_thread(program) + thread
+        tree.add(f"{base}/environ", bytes(1024))
+    put_in_container(tree, pid, pod)
+    tree.link(f"{base}/ns/pid", f"pid:[{namespace}]")
+    for number, name in enumerate((comm, *threads)):
+        task = pid if not number else _FIRST_TASK + pid * 8 + number
         tree.add(f"{base}/task/{task}/comm", f"{name}\n")
 
 
@@ -284,7 +284,8 @@ def _status(tree: Tree, program: Program, thread: int, uid: int, cpus: str, name
         pinned = pinned_bytes(tree, program, seconds) // 1024
         return (
             f"Name:\t{name}\nState:\t{state}\nTgid:\t{program.pid}\nPid:\t{thread}\n"
-            f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmPin:\t{pinned} kB\nVmRSS:\t{_RESIDENT_KB} kB\n"
+            f"PPid:\t{program.parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+            f"VmPin:\t{pinned} kB\nVmRSS:\t{_RESIDENT_KB} kB\n"
             f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{cpus}\n"
         )
 

@@ -107,27 +107,13 @@ class Program:
 
 
 @frozen
-class Connection:
-    """A TCP connection of a process: bytes sent and received as functions of the seconds."""
-
-    pid: int
-    uid: int
-    inode: int
-    local: tuple[str, int]
-    remote: tuple[str, int]
-    sent: Callable[[float], float]
-    received: Callable[[float], float]
-
-
-@frozen
-class Serving:
-    """An inference engine: its GPUs by number, and what each of them moves at a moment, in bytes a second."""
+class EngineLoad:
+    """The load of an inference engine: its GPUs by number, and what each moves in bytes a second."""
 
     gpus: tuple[int, ...]
     load: Callable[[float], float]  # 0 to 1
     pcie: tuple[Callable[[float], float], Callable[[float], float]]  # sent and received
     nvlink: tuple[Callable[[float], float], Callable[[float], float]]
-    connections: tuple[Connection, ...] = ()
 
 
 @frozen
@@ -206,7 +192,7 @@ class Tree:
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
-    serving: list[Serving] = field(default_factory=list)  # inference engines
+    engine_loads: list[EngineLoad] = field(default_factory=list)  # inference engines
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
