@@ -6,7 +6,7 @@ from enum import Enum
 
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 
 
 class ServingRole(Enum):
@@ -34,10 +34,8 @@ class Serving:
     def text(self) -> str:
         """The parts as shown: "vLLM, NIXL over UCX, prefill"."""
         role = "" if isinstance(self.role, Unknown) else self.role.value
-        engine = "" if isinstance(self.engine, Unknown) else self.engine
-        return ", ".join(
-            filter(None, (self.framework, engine, f"likely {role}" * self.is_role_likely or role))
-        )
+        role = f"likely {role}" if role and self.is_role_likely else role
+        return ", ".join(filter(None, (self.framework, known(self.engine, ""), role)))
 
 
 class TransferWord(Enum):
