@@ -8,18 +8,19 @@ it), and struct tcp_info (tcp.h beside it), which kernels only extend at its end
 from __future__ import annotations
 
 import re
-import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
-from probes.host.usage import Files
+from probes.host.values import Files
 
 SOURCE = "sock_diag"
 LEAST_BYTES = 1 << 20
 """A socket that has carried less is left out: a node has thousands, and few of them carry data."""
+FAMILIES = _IPV4, _IPV6 = 2, 10  # AF_INET, AF_INET6
+_TCP = 6  # IPPROTO_TCP
 SOCK_DIAG = 4  # NETLINK_SOCK_DIAG
 _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
 _REQUEST_DUMP = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
@@ -60,7 +61,7 @@ class TcpSocket:
 def request(family: int, sequence: int) -> bytes:
     """Return the request for all established TCP sockets of AF_INET or AF_INET6."""
     head = (_REQUEST.size, _BY_FAMILY, _REQUEST_DUMP, sequence, 0)
-    return _REQUEST.pack(*head, family, socket.IPPROTO_TCP, 1 << _INFO - 1, _ESTABLISHED)
+    return _REQUEST.pack(*head, family, _TCP, 1 << _INFO - 1, _ESTABLISHED)
 
 
 def parse(payloads: Iterable[bytes]) -> Iterator[TcpSocket]:
@@ -72,7 +73,7 @@ def parse(payloads: Iterable[bytes]) -> Iterator[TcpSocket]:
         if carried is None or sum(carried) < LEAST_BYTES:
             continue
         family, local_port, remote_port, local, remote, uid, inode = _SOCKET.unpack_from(payload)
-        if family in (socket.AF_INET, socket.AF_INET6):
+        if family in FAMILIES:
             yield TcpSocket(
                 inode,
                 uid,
@@ -99,7 +100,7 @@ def _carried(payload: bytes) -> tuple[int, int] | None:
 
 
 def _address(family: int, content: bytes) -> str:
-    if family == socket.AF_INET:
+    if family == _IPV4:
         return str(IPv4Address(content[:4]))
     if content.startswith(_MAPPED):
         return str(IPv4Address(content[-4:]))

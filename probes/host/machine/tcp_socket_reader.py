@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 from collections.abc import Callable
 from contextlib import closing
 from itertools import chain
@@ -13,27 +12,26 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.machine.rdma_netlink import Answer
 from probes.host.machine.rdma_reader import NetlinkSocket
 from probes.host.protocol import HostBase
-from probes.host.tcp_sockets import SOCK_DIAG, SOURCE, TcpSocket, parse, request
+from probes.host.tcp_sockets import FAMILIES, SOCK_DIAG, SOURCE, TcpSocket, parse, request
+from probes.host.values import PROC_MODULES
 
 SECONDS = 1.0
 _MODULE = "/sys/module/tcp_diag"
-_MODULES = "/proc/modules"
 _BUILTIN_BYTES = 1 << 20
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 def why_not_asked(host: HostBase) -> Unknown | None:
     """Return why the question would change the node: the kernel loads tcp_diag for it (sock_diag.c)."""
     if not isinstance(host.names(_MODULE), Unknown):
         return None
-    modules = host.size(_MODULES)
+    modules = host.size(PROC_MODULES)
     if isinstance(modules, Unknown) and modules.reason is Reason.NOT_THERE:  # a kernel without modules
         return None
     release = known(host.read("/proc/sys/kernel/osrelease"), "")
     builtin = host.read(f"/lib/modules/{release}/modules.builtin", _BUILTIN_BYTES)
     if "/tcp_diag.ko" in known(builtin, ""):
         return None
-    return Unknown(Reason.NOT_THERE, _MODULE, "tcp_diag is not loaded (`ss -t` loads it)")
+    return Unknown(Reason.NOT_THERE, _MODULE, "tcp_diag is not loaded")
 
 
 def read_sockets(ask: Callable[[int], Answer] | None = None) -> Maybe[tuple[TcpSocket, ...]]:
@@ -50,7 +48,7 @@ def read_sockets(ask: Callable[[int], Answer] | None = None) -> Maybe[tuple[TcpS
 
 
 def _sockets(ask: Callable[[int], Answer]) -> Maybe[tuple[TcpSocket, ...]]:
-    answers = [ask(family) for family in _FAMILIES]
+    answers = [ask(family) for family in FAMILIES]
     failed = next((answer.errno for answer in answers if answer.errno), 0)
     return _unknown(failed) if failed else tuple(chain(*(parse(answer.payloads) for answer in answers)))
 

@@ -16,6 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
+from probes.live.model.transfer import Serving, TransferPath
 from probes.queries.finding import Finding, pid_name
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
@@ -168,6 +169,8 @@ class LiveProcess:
     is_listed: bool = True  # False: its queue pairs and regions could not be read, so none are known
     bus_gbps: Maybe[float] = _NO_INSPECTOR  # GB/s; of the communicator with the most nodes and ranks
     collectives: tuple[CollectiveSpeed, ...] = ()  # the newest one of each communicator
+    serving: Serving | None = None  # None: no part of an inference stack
+    transfer: TransferPath | None = None  # None: no engine that moves KV caches, or it was read once only
 
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:

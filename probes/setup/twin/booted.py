@@ -17,7 +17,7 @@ from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.gpudirect_probe import FIRST_DMABUF_DRIVER
-from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
+from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.pci.nic_families import MELLANOX
 from probes.facts.system import tools
 from probes.facts.system.tools import CUDA, NVML
@@ -25,6 +25,7 @@ from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import CommandOutput, CudaGpu
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.tcp_sockets import TcpSocket
+from probes.host.values import PROC_MODULES
 from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.host import TwinHost, unknown_path
 from probes.setup.twin.tree import TwinTree
