@@ -13,6 +13,7 @@ from probes.facts.jobs.processes import Process, name_of
 from probes.facts.system.limits import RdmaLimit
 from probes.host.values import RDMA_CLASS
 from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
+from probes.live.model.transfer import Serving, TransferPath
 from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
@@ -231,7 +232,14 @@ class ProcessExplanation:
     all_nics: Maybe[int]  # of the node, with verbs, also in other network namespaces
     limits: tuple[str, ...]  # a phrase each
     libraries: Maybe[tuple[LibraryPath, ...]]
+    serving: Serving | None  # the parts of an inference engine in it
+    transfer: TransferPath | None  # what moves its KV caches
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
+
+    @property
+    def path_text(self) -> str:
+        """The path as Live shows it; of an inference engine, that of its KV caches."""
+        return self.path.text if self.transfer is None else self.transfer.text
 
     @property
     def is_gdr(self) -> bool:
@@ -264,6 +272,8 @@ def explain_process(
         ),
         limits=tuple(_limits(process, examination)),
         libraries=libraries,
+        serving=live.serving,
+        transfer=live.transfer,
         unexpected=_unexpected(live.path, libraries),
     )
 

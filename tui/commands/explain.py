@@ -128,13 +128,13 @@ def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, option
 def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Finding]]) -> list[Line]:
     """Return the processes to choose from, each with the mark of its worst finding."""
     pids = max(len(str(process.pid)) for process in processes)
-    paths = max(len(process.path.text) for process in processes)
+    paths = max(len(process.path_text) for process in processes)
     lines: list[Line] = []
     order = list(Severity)
     for each in processes:
         worst = min(felt_by[each.pid], key=lambda row: order.index(row.severity), default=None)
         mark = Run(" ") if worst is None else mark_of(worst)
-        lines.append(line(mark, f" {each.pid:>{pids}}  {each.path.text:<{paths}}  {name_of(each.process)}"))
+        lines.append(line(mark, f" {each.pid:>{pids}}  {each.path_text:<{paths}}  {name_of(each.process)}"))
     return [*lines, (), line("gdrtop explain PID explains one of them, --job ID a whole job.")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from probes.base.grouping import grouped
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Unknown, known
-from probes.checks.statements import use_health
+from probes.checks.statements import process_health
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
 from probes.live.model.activity import waiting_text
@@ -146,7 +146,7 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
     def node(rank: FleetRank) -> Run:
         return Run(rank.node, Tone.WARNING if rank.key in marked else Tone.PLAIN)
 
-    path = max((len(rank.process.path.text) for rank in ranks), default=0)
+    path = max((len(rank.process.path_text) for rank in ranks), default=0)
     columns = [
         Column("node", cells(node), 1, least=4),
         Column("rank", cells(lambda rank: figure_run(rank.process.rank)), 1, to_right=True),
@@ -163,7 +163,7 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
 
 
 def _path(rank: FleetRank) -> Run:
-    return Run(rank.process.path.text, TONES[use_health(rank.process.path)])
+    return Run(rank.process.path_text, TONES[process_health(rank.process)])
 
 
 def _nics(rank: FleetRank) -> Run:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from probes.base.evidence import Evidence
 from probes.base.text import binary_size, capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.checks.statements import rank_health
+from probes.checks.statements import Health, rank_health
 from probes.facts.jobs.processes import name_of
 from probes.facts.pci.functions import words
 from probes.host.collectives import CollectiveSpeed
@@ -27,7 +28,7 @@ from probes.queries.modules import PEERMEM_REFCNT
 from widgets.base.figures import gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
 from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
-from widgets.live import changes, gpus, nics, ranks
+from widgets.live import changes, engines, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,
     CounterGroup,
@@ -62,7 +63,8 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
     path = process.path
     lines = wrapped(_title(process), width, Tone.TITLE)
-    lines += _field("Path", path.text, width, TONES[rank_health(process, sample)])
+    lines += engines.draw(process.serving, process.transfer, width)
+    lines += _field("Path", path.text, width, TONES[_path_health(process, sample)])
     lines += _field("", _meaning(process), width, Tone.DIM)
     # The count of this moment stands in the row of nvidia_peermem.
     lines += _evidence([each for each in path.evidence if each.source != PEERMEM_REFCNT], width)
@@ -107,6 +109,11 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     for label, text in _python_commands(process):
         lines += _field(label, text, width, Tone.DIM)
     return lines
+
+
+def _path_health(process: LiveProcess, sample: LiveSample) -> Health:
+    """Return how good the path between memory and NICs is, apart from that of KV caches."""
+    return rank_health(replace(process, transfer=None), sample)
 
 
 def stack_command(process: LiveProcess) -> str:

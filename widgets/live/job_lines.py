@@ -13,8 +13,8 @@ from probes.checks.statements import (
     job_health,
     jobs_with_rdma,
     members_of,
+    process_health,
     rank_health,
-    use_health,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.activity import seconds_text, step_text
@@ -26,6 +26,7 @@ from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, cut, fit, flowed, joined, plain, sentence, width_of, wrapped
+from widgets.live.engines import engine_text, moved_gbps
 from widgets.live.figures import gpu_labels
 
 _MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}
@@ -46,8 +47,8 @@ def _share_lines(
     """Yield each path of a job, and on which ranks."""
     for share in path_shares(processes):
         first = share.first
-        is_cut = is_brief and first.path.word is not PathWord.UNKNOWN
-        health = use_health(first.path) if sample is None else rank_health(first, sample)
+        is_cut = is_brief and (first.transfer is not None or first.path.word is not PathWord.UNKNOWN)
+        health = process_health(first) if sample is None else rank_health(first, sample)
         shown = Run(share.text.partition(" (")[0] if is_cut else share.text, TONES[health])
         yield (shown, Run(share.where)) if share.where else (shown,)
 
@@ -63,6 +64,8 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
     `with_reason`: if both rates are unknown, why, and the command that finds who is missing.
     """
+    if (moved := moved_gbps(members_of(job, sample))) is not None:
+        return f"↑{short(moved[0])} ↓{short(moved[1])} Gb/s"
     if not job.nics:
         return ""
     if silence := _silence_text(job):
@@ -208,6 +211,8 @@ def _alarm(mark: Run) -> Tone:
 def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     """Return "8 ranks", "8 of 64 ranks", "1 process"."""
     count = len(processes)
+    if served := engine_text(processes):
+        return f"{served}, {plural(count, 'process', 'processes')}"
     if job.role is not Role.NCCL:
         kind = f"{job.role.value}, " if job.role is not Role.OTHER else ""
         return f"{kind}{plural(count, 'process', 'processes')}"

@@ -172,6 +172,11 @@ class LiveProcess:
     serving: Serving | None = None  # None: no part of an inference stack
     transfer: TransferPath | None = None  # None: no engine that moves KV caches, or it was read once only
 
+    @property
+    def path_text(self) -> str:
+        """Its path as shown; of an inference engine, that of its KV caches."""
+        return self.path.text if self.transfer is None else self.transfer.text
+
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:
         """The devices on which it has connected queue pairs."""

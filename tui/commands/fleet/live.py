@@ -178,7 +178,7 @@ def _state(job: FleetJob) -> object:
     """Return the job without its figures."""
     return (
         job.id,
-        [(rank.key, rank.process.path.text, rank.process.ready_nics) for rank in job.ranks],
+        [(rank.key, rank.process.path_text, rank.process.ready_nics) for rank in job.ranks],
         [(odd.aspect, odd.subject) for odd in job.differences],
         job.silence is None or job.silence.waits,
         job.missing_ranks,
@@ -224,7 +224,7 @@ def _rank_json(rank: FleetRank) -> dict[str, Any]:
     process = rank.process
     path = process.path
     return object_from(
-        rank, _RANK, process, path, nics=process.ready_nics, path=path.word, path_text=path.text
+        rank, _RANK, process, path, nics=process.ready_nics, path=path.word, path_text=process.path_text
     )
 
 
