@@ -45,7 +45,7 @@ def engine_text(processes: Sequence[LiveProcess]) -> str:
 def moved_gbps(processes: Sequence[LiveProcess]) -> tuple[Maybe[float], Maybe[float]] | None:
     """Return what the engines of a job send and receive; None if none of them moves a KV cache now."""
     moved = [process.transfer for process in processes if process.transfer is not None]
-    moving = [each for each in moved if each.word not in (TransferWord.IDLE, TransferWord.UNKNOWN)]
+    moving = [each for each in moved if each.is_moving]
     if not moving:
         return None
     return added(each.sent_gbps for each in moving), added(each.received_gbps for each in moving)
@@ -75,7 +75,7 @@ def draw(serving: Serving | None, transfer: TransferPath | None, width: int) -> 
     setting = transfer.by_configuration and f"Asked for by {transfer.by_configuration}."
     meaning = " ".join(filter(None, (_MEANING[transfer.word], doubt, setting)))
     lines += labeled("", (meaning,), width, Tone.DIM)
-    if transfer.word not in (TransferWord.IDLE, TransferWord.UNKNOWN):
+    if transfer.is_moving:
         rates = f"↑{short(transfer.sent_gbps)} ↓{short(transfer.received_gbps)} Gb/s"
         unread = next(
             (rate for rate in (transfer.sent_gbps, transfer.received_gbps) if isinstance(rate, Unknown)), None

@@ -13,7 +13,6 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading
 from probes.facts.rdma.port_health import PORT_COUNTERS, CounterColumn
 from probes.live.model.sample import LiveSample, PortSample
-from probes.live.model.transfer import TransferWord
 from widgets.base.figures import UNKNOWN_MARK, gibibytes, short
 from widgets.base.lines import Run, Tone
 
@@ -132,7 +131,7 @@ def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
     rates: dict[int, RankRate] = {}
     for process in processes:
         moved = process.transfer
-        if moved is not None and moved.word not in (TransferWord.IDLE, TransferWord.UNKNOWN):
+        if moved is not None and moved.is_moving:
             rates[process.pid] = RankRate(moved.sent_gbps, moved.received_gbps)
             continue
         own = [port for nic in process.ready_nics for port in ports.get(nic, ())]

@@ -88,6 +88,11 @@ class TransferPath:
     by_configuration: str = ""  # the setting that asks for TCP or host memory: "UCX_TLS=tcp"
 
     @property
+    def is_moving(self) -> bool:
+        """Whether it is known what moves bytes now."""
+        return self.word not in (TransferWord.IDLE, TransferWord.UNKNOWN)
+
+    @property
     def text(self) -> str:
         """The path as shown: "TCP", "likely NVLink", "idle; last seen TCP", "unknown: needs root"."""
         if self.word is TransferWord.IDLE:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
-from probes.facts.pci.nic_families import VERBS_MODULES
+from probes.facts.pci.nic_families import CONNECTX, VERBS_MODULES
 from probes.host.tcp_sockets import TcpSocket
 from probes.simulation.node.devices.network import NODE_ADDRESS
 from probes.simulation.node.jobs.processes import (
@@ -23,6 +23,7 @@ from probes.simulation.node.jobs.processes import (
     library_directory,
     verbs_libraries,
 )
+from probes.simulation.node.jobs.programs import needs_plugin
 from probes.simulation.node.jobs.traffic import Total, replace_traffic
 from probes.simulation.node.model.tree import GIB, EngineLoad, Pool, Program, Tree, Via
 from probes.simulation.node.model.workload import OPENED, SteppedTotal, Steps, Wave, angle_of
@@ -147,9 +148,10 @@ class _Engine:
         """Return those of a worker on each NIC; UCX's RC ones are listed unless they are DEVX ones."""
         if self._description.backend == "mooncake":
             return (("RC", 2),)
-        compute = self._tree.compute_nics
-        driver = compute[0].kind.driver if compute else ""
-        return {"mlx5_core": (("UD", 2),), "efa": (("DRIVER", 1),)}.get(driver, (("UD", 1), ("RC", 1)))
+        if needs_plugin(self._tree):
+            return (("DRIVER", 1),)
+        has_devx = any(nic.kind.driver == CONNECTX.pci_drivers[0] for nic in self._tree.compute_nics)
+        return (("UD", 2),) if has_devx else (("UD", 1), ("RC", 1))
 
     def _both(self, of_cache: Total, of_rest: Total) -> tuple[Total, Total]:
         """Return what is sent and received: prefill sends, also where decode reads from it."""
