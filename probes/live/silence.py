@@ -178,7 +178,7 @@ class Silence:
         if is_own or moves is False or job.role not in _WAITING_ROLES:
             return moves, shown_by, "port_xmit_data"
         self._asks = True
-        connected = sum(nic.ready for process in members for nic in process.nics)
+        connected = sum(nic.active for process in members for nic in process.nics)
         shown_by, motions = plural(connected, "queue pair"), self._pairs.answer
         if isinstance(motions, Unknown):
             return motions, shown_by, _PAIRS

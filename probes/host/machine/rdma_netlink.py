@@ -258,7 +258,7 @@ def packet_numbers(device: str, answer: Answer) -> Iterator[rdma.PacketNumbers]:
     for attributes in _entries(Command.RES_QP_GET, answer.payloads):
         pair = _queue_pair(device, attributes)
         sent, received = _optional(attributes, _SQ_PSN), _optional(attributes, _RQ_PSN)
-        is_connected = (pair.kind, pair.state) == ("RC", "RTS") and not pair.kernel_name
+        is_connected = pair.kind == "RC" and pair.is_connected and not pair.kernel_name
         if is_connected and sent is not None and received is not None:
             yield rdma.PacketNumbers(device, pair.number, sent, received, pair.pid)
 

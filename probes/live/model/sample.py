@@ -140,9 +140,22 @@ class NicUse:
 
     device: str
     queue_pairs: int
-    ready: int  # queue pairs in RTS: connected
+    ready: int  # connected to a peer: RC, UC or XRC, in RTS
     regions: int
     registered_bytes: int
+    open_ud: int = 0  # of no connection, in RTS since they were made, which shows no use
+    open_driver: int = 0  # the same of the driver's own kind: SRD of EFA
+    is_used: bool = False  # another sign than connected queue pairs shows that it uses the device
+
+    @property
+    def active(self) -> int:
+        """Queue pairs over which it sends: connected ones, and open ones that are in use."""
+        return self.ready + self.open_ud + self.open_driver - self.merely_open
+
+    @property
+    def merely_open(self) -> int:
+        """Queue pairs that are in RTS without a peer, and that nothing shows to be in use."""
+        return 0 if self.is_used else self.open_ud + self.open_driver
 
 
 _NO_INSPECTOR = Unknown(Reason.NOT_RECORDED, "NCCL inspector", "the job does not load NCCL's inspector")
@@ -179,8 +192,8 @@ class LiveProcess:
 
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:
-        """The devices on which it has connected queue pairs."""
-        return tuple(nic.device for nic in self.nics if nic.ready)
+        """The devices on which it has connected queue pairs, or that other signs show in use."""
+        return tuple(nic.device for nic in self.nics if nic.ready or nic.is_used)
 
     @property
     def rank_name(self) -> str:
@@ -192,7 +205,8 @@ class LiveProcess:
         """The same devices; unknown where queue pairs may exist that the kernel does not list here."""
         if not self.is_listed:
             return Unknown(Reason.NEEDS_ROOT, "RDMA netlink", "its queue pairs are not listed")
-        if self.has_queue_pairs or self.path.word is not PathWord.UNKNOWN:
+        has_other = any(nic.queue_pairs > nic.merely_open for nic in self.nics)
+        if has_other or self.path.word is not PathWord.UNKNOWN:
             return self.ready_nics
         return Unknown(Reason.NOT_RECORDED, "RDMA netlink", self.path.why)
 

@@ -69,7 +69,7 @@ def kernel_clients(resources: RdmaResources) -> Mapping[str, tuple[str, ...]]:
     """Return the kernel's clients with connected queue pairs, by device: {"mlx5_0": ("Lustre",)}."""
     owners: dict[str, set[str]] = {}
     for pair in resources.queue_pairs:
-        if pair.kernel_name and (pair.kind, pair.state) == ("RC", "RTS"):
+        if pair.kernel_name and pair.is_connected:
             owners.setdefault(pair.device, set()).add(pair.kernel_name)
     if not owners:
         return {}

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from probes.base.latest import Latest
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, program_of, read_process
 from probes.host.probe_thread import start_probe
@@ -19,7 +19,7 @@ from probes.host.usage import ProcessUsage, Stat
 from probes.live.model.sample import LiveProcess, PathJudgment, Role
 from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, gpu_may_post, judge
 from probes.live.processes.node_evidence import is_far
-from probes.live.processes.ownership import RdmaUse
+from probes.live.processes.ownership import RdmaUse, with_used_pairs
 
 Key = tuple[int, int]  # pid and start time: the kernel uses pids again
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
@@ -117,7 +117,7 @@ class TrackedProcess:
         state = self.stat.state if self.stat else answers.process.state
         # The evidence is another object whenever the answers differ: they need no second comparison.
         return self._live.get(
-            lambda: self._make(answers, membership, evidence.role, path, state),
+            lambda: self._make(answers, membership, evidence, path, state),
             objects=(evidence, path),
             values=(membership, state, self._cpu_percent),
         )
@@ -133,21 +133,26 @@ class TrackedProcess:
         return path
 
     def _make(
-        self, answers: Answers, membership: Membership, role: Role, path: PathJudgment, state: Maybe[str]
+        self,
+        answers: Answers,
+        membership: Membership,
+        evidence: ProcessEvidence,
+        path: PathJudgment,
+        state: Maybe[str],
     ) -> LiveProcess:
         process, name = answers.process, membership.name
         if name != process.job:
             process = self._named.get(
                 lambda: replace(answers.process, job=name), objects=(process,), values=name
             )
-        use = known(answers.use, NO_USE)
+        use = known(evidence.use, NO_USE)
         rank, world_size = self.rank, self._world_size
         if membership.shares_rank and not isinstance(rank, Unknown):
             rank = world_size = _SHARED_RANK
         return LiveProcess(
             pid=self.pid,
             process=process,
-            role=role,
+            role=evidence.role,
             job=membership.job,
             rank=rank,
             world_size=world_size,
@@ -164,9 +169,11 @@ class TrackedProcess:
 
 
 def _evidence(pid: int, answers: Answers, node: NodeEvidence) -> ProcessEvidence:
-    use = known(answers.use, NO_USE)
-    role = role_of(answers.process, answers.threads, bool(use.nics))
-    own = (answers.use, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
+    process = answers.process
+    role = role_of(process, answers.threads, bool(known(answers.use, NO_USE).nics))
+    found = map_known(answers.use, lambda use: with_used_pairs(use, role, process.libraries))
+    use = known(found, NO_USE)
+    own = (found, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
     libraries = frozenset(library.name for library in known(answers.process.libraries, ()))
     far = is_far(node.numa_nodes, answers.gpus, use)
     may_post = gpu_may_post(answers.process.libraries, answers.threads)
