@@ -18,6 +18,7 @@ from probes.facts.rdma.devices import RdmaFacts
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
+from probes.live.model.transfer import TransferWord
 from probes.live.ports import counter_files, pcie_stall_percent, read_until_refused, rise
 from probes.metrics.metric_list import METRICS, PORT_EVENTS, Family, Labels, Sample, family
 from probes.queries.finding import Finding, Status
@@ -217,8 +218,20 @@ def _jobs(sample: LiveSample | None) -> Iterator[Family]:
     names = ("jobs", "job_processes")
     unread = Unknown(Reason.NOT_RECORDED, "processes")
     if sample is None or isinstance(sample.processes, Unknown):
-        yield from (_family(name, [({}, unread)]) for name in names)
+        yield from (_family(name, [({}, unread)]) for name in (*names, "engine_processes"))
         return
+    moved = [each.transfer for each in sample.processes if each.transfer is not None]
+    of_engines = Counter(transfer.word for transfer in moved)
+    yield _family(
+        "engine_processes",
+        (
+            (
+                {"path": word.name.lower()},
+                unread if sample.missing and not of_engines[word] else of_engines[word],
+            )
+            for word in TransferWord
+        ),
+    )
     counted = Counter(process.path.word for process in sample.processes)
     with_word = Counter(word for _, word in {(each.job, each.path.word) for each in sample.processes})
     for name, count in zip(names, (with_word, counted), strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from probes.simulation.faults.fault import ChangeTree, Faults, described
@@ -16,4 +17,4 @@ def _serve(engine: Mapping[str, Any]) -> ChangeTree:
     return lambda tree: serve(tree, description)
 
 
-FAULTS += described("inference", serve=_serve)
+FAULTS += (replace(fault, is_everywhere=True) for fault in described("inference", serve=_serve))

@@ -43,7 +43,7 @@ def test_what_the_user_can_change_is_apart_from_what_needs_an_admin() -> None:
 
 
 def test_ucx_and_nixl_agree_on_a_missing_cuda_module() -> None:
-    _, text = explained("hgx-h100+nixl-ucx-without-cuda", 43038)
+    _, text = explained("hgx-h100+nixl-ucx-without-cuda", 47002)
     assert "NIXL: copies through host memory" in text
     assert "UCX: copies through host memory" in text
 

@@ -187,7 +187,8 @@ class _Engine:
         here = there = "127.0.0.1"
         if self._description.moves == "tcp":
             network, last = NODE_ADDRESS.rsplit(".", 1)
-            here, there = (f"{network}.{int(last) + role}" for role in (self._role, 1 - self._role))
+            number = self._tree.description.job_node
+            here, there = (f"{network}.{int(last) + each}" for each in (number, number ^ 1))
         ends = (here, ports[self._role], there, ports[1 - self._role])
         self._tree.sockets.append(
             lambda seconds: TcpSocket(inode, 0, *ends, *(round(total(seconds)) for total in totals))
