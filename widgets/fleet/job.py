@@ -54,6 +54,7 @@ def _answer(job: FleetJob, width: int) -> list[Line]:
     count = len(job.ranks)
     world = job.world_size
     of_world = f" of {world}" if isinstance(world, int) and world != count else ""
+    noun = "process" if any(process.serving is not None for process in processes) else "rank"
     ranks = (
         f"{count}{of_world} rank{'s' * (count != 1 or bool(of_world))} on {plural(len(job.nodes), 'node')}"
     )

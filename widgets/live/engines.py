@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 from probes.base.evidence import Evidence
 from probes.base.text import join_limited
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Unknown, known
 from probes.checks.statements import transfer_health
 from probes.live.model.sample import LiveProcess
 from probes.live.model.transfer import Serving, TransferPath, TransferWord
 from widgets.base.figures import short
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, labeled
-from widgets.live.figures import added
 
 _MEANING = {
     TransferWord.DMABUF: "The NIC reads and writes GPU memory directly; registered through DMA-BUF.",
@@ -40,15 +39,6 @@ def engine_text(processes: Sequence[LiveProcess]) -> str:
     """Return what processes of a job have in common: "vLLM, NIXL over UCX, prefill"; "": no engine."""
     served = [process.serving for process in processes if process.serving is not None]
     return join_limited(dict.fromkeys(filter(None, (each.text for each in served))), _PEERS_NAMED)
-
-
-def moved_gbps(processes: Sequence[LiveProcess]) -> tuple[Maybe[float], Maybe[float]] | None:
-    """Return what the engines of a job send and receive; None if none of them moves a KV cache now."""
-    moved = [process.transfer for process in processes if process.transfer is not None]
-    moving = [each for each in moved if each.is_moving]
-    if not moving:
-        return None
-    return added(each.sent_gbps for each in moving), added(each.received_gbps for each in moving)
 
 
 def peers_text(transfer: TransferPath | None) -> str:

@@ -19,6 +19,7 @@ from probes.checks.statements import (
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.activity import seconds_text, step_text
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, SlowestNic, program_of
+from probes.live.model.transfer import moved_gbps
 from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, names_of
@@ -26,7 +27,7 @@ from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, cut, fit, flowed, joined, plain, sentence, width_of, wrapped
-from widgets.live.engines import engine_text, moved_gbps
+from widgets.live.engines import engine_text
 from widgets.live.figures import gpu_labels
 
 _MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}
@@ -64,7 +65,7 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
     `with_reason`: if both rates are unknown, why, and the command that finds who is missing.
     """
-    if (moved := moved_gbps(members_of(job, sample))) is not None:
+    if (moved := moved_gbps(each.transfer for each in members_of(job, sample))) is not None:
         return f"↑{short(moved[0])} ↓{short(moved[1])} Gb/s"
     if not job.nics:
         return ""

@@ -16,7 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
-from probes.live.model.transfer import Serving, TransferPath
+from probes.live.model.transfer import Certainty, Serving, TransferPath
 from probes.queries.finding import Finding, pid_name
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
@@ -189,6 +189,11 @@ class LiveProcess:
     def path_text(self) -> str:
         """Its path as shown; of an inference engine, that of its KV caches."""
         return self.path.text if self.transfer is None else self.transfer.text
+
+    @property
+    def is_path_likely(self) -> bool:
+        """Whether the evidence does not prove the path that is shown."""
+        return self.path.is_likely if self.transfer is None else self.transfer.certainty is Certainty.LIKELY
 
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:

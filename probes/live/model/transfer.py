@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from probes.base.evidence import Evidence
@@ -93,6 +94,13 @@ class TransferPath:
         return self.word not in (TransferWord.IDLE, TransferWord.UNKNOWN)
 
     @property
+    def gbps(self) -> Maybe[float]:
+        """The rate in the busier direction."""
+        rates = self.sent_gbps, self.received_gbps
+        unread = next((rate for rate in rates if isinstance(rate, Unknown)), None)
+        return max(known(rate, 0.0) for rate in rates) if unread is None else unread
+
+    @property
     def text(self) -> str:
         """The path as shown: "TCP", "likely NVLink", "idle; last seen TCP", "unknown: needs root"."""
         if self.word is TransferWord.IDLE:
@@ -100,3 +108,13 @@ class TransferPath:
         if self.word is TransferWord.UNKNOWN:
             return f"unknown: {self.why}" if self.why else "unknown"
         return f"likely {self.word.value}" if self.certainty is Certainty.LIKELY else self.word.value
+
+
+def moved_gbps(paths: Iterable[TransferPath | None]) -> tuple[Maybe[float], Maybe[float]] | None:
+    """Return what engines send and receive together; None if none is known to move a KV cache now."""
+    moving = [path for path in paths if path is not None and path.is_moving]
+    sums: list[Maybe[float]] = []
+    for rates in ([path.sent_gbps for path in moving], [path.received_gbps for path in moving]):
+        unread = next((rate for rate in rates if isinstance(rate, Unknown)), None)
+        sums.append(sum(known(rate, 0.0) for rate in rates) if unread is None else unread)
+    return (sums[0], sums[1]) if moving else None
