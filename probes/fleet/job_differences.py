@@ -86,13 +86,9 @@ def _state_phrase(is_stopped: bool, of_many: bool) -> str:
 def _use(rank: FleetRank) -> str | None:
     """Return the path of a rank, the same for both kinds of GPUDirect RDMA."""
     word = rank.process.path.word
-    return (
-        None
-        if word in NO_PATH or rank.process.transfer is not None
-        else ""
-        if word in GDR_WORDS
-        else word.value
-    )
+    if word in NO_PATH or rank.process.transfer is not None:
+        return None
+    return "" if word in GDR_WORDS else word.value
 
 
 def _use_phrase(path: str, of_many: bool) -> str:

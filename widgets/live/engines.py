@@ -76,13 +76,13 @@ def draw(serving: Serving | None, transfer: TransferPath | None, width: int) -> 
     return lines + _evidence(transfer.evidence, width)
 
 
-def cell(process: LiveProcess) -> Run:
+def engine_role(process: LiveProcess) -> Run:
     """Return the role of an engine as a cell."""
     text = role_text(process.serving)
     return Run(text) if text else Run("?" if process.transfer is not None else "–", Tone.DIM)
 
 
-def peer_cell(process: LiveProcess) -> Run:
+def engine_peer(process: LiveProcess) -> Run:
     """Return the peer of an engine as a cell."""
     text = peers_text(process.transfer)
     return Run(text) if text else Run("–", Tone.DIM)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 
 _MAX_VARIABLES = 128
@@ -44,13 +44,14 @@ WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD
 SINGLES = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID", "LOCAL_RANK"),
     *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "WITH_NVIDIA_PEERMEM"),
+    *("MC_FORCE_TCP", "NIXL_PLUGIN_DIR", "UCCL_P2P_TRANSPORT", "VLLM_NIXL_SIDE_CHANNEL_PORT"),
     *RANKS,
     *WORLD_SIZES,
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libcudart|libucp|libfabric"
     r"|libnvshmem_host|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine"
-    r"|hybrid_ep_cpp|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
+    r"|hybrid_ep_cpp|libplugin_(?:UCX|LIBFABRIC|UCCL|GPUNETIO|Mooncake)|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
     # auditwheel adds a hash to the name, setuptools the Python.
     r"(?:-[0-9a-f]{8}|\.cpython-[\w-]{1,60}|\.abi3)?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
@@ -112,6 +113,49 @@ def _script(arguments: Sequence[str], interpreter: str) -> str:
             if letter == "c":
                 return ""
     return ""
+
+
+# Options of inference servers that say what a process does with KV caches, and the values that are kept.
+# vLLM, docs/features/disagg_prefill.md; SGLang, python/sglang/srt/server_args.py; Dynamo, docs/backends.
+_KV_CONFIG = "kv-transfer-config"
+_SERVING_OPTIONS = {
+    "disaggregation-mode": re.compile(r"prefill|decode"),
+    "kv_connector": re.compile(r"Nixl(?:Push)?Connector|LMCache(?:MP)?Connector(?:V1)?|MooncakeConnector"),
+    "kv_buffer_device": re.compile(r"cuda|cpu"),
+    "port": re.compile(r"[0-9]{1,5}"),
+}
+_MOST_WORDS = 4096
+_MOST_JSON = 16384  # characters
+
+
+def parse_serving_options(cmdline: bytes) -> dict[str, str]:
+    """Return what a command line says about KV caches, by the option's name; no other words are kept."""
+    words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")[:_MOST_WORDS]]
+    found: dict[str, str] = {}
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        value = value if equals else following
+        if name == _KV_CONFIG:
+            config = parse_json(value[:_MOST_JSON])
+            found |= _kept_options(config) if isinstance(config, dict) else {}
+        else:
+            found |= _kept_options({name.removeprefix(f"{_KV_CONFIG}."): value})
+    return {} if found.keys() <= {"port"} else found
+
+
+def _kept_options(options: dict[str, object]) -> dict[str, str]:
+    return {
+        name: value
+        for name, form in _SERVING_OPTIONS.items()
+        if isinstance(value := options.get(name), str) and form.fullmatch(value)
+    }
+
+
+def serving_words(options: Mapping[str, str]) -> bytes:
+    """Return the end of a command line with these options, from which `parse_serving_options` gets them."""
+    return b"".join(f"--{name}={value}\0".encode() for name, value in options.items())
 
 
 def parse_job(cgroup: str, slurm_job_id: str = "") -> str:

@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import lru_cache
 
 from probes.base.frozen import frozen
@@ -71,6 +72,8 @@ class Process:
     usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
     stack: Maybe[float] = _NOT_READ  # the soft limit of the stack in bytes; math.inf: unlimited
     environment_pid: int = 0  # of an ancestor, if a title stands where its own environment was
+    # What its command line, or an ancestor's where it has a title, says about KV caches: see process_files.
+    serving_options: Mapping[str, str] = field(default_factory=dict)
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
@@ -100,6 +103,8 @@ class ProcessFacts:
 
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
+_TITLE = re.compile(rb"[A-Za-z]{1,32}::")  # setproctitle(3) of vLLM and SGLang: "VLLM::Worker_TP0"
+_MOST_STARTERS = 3  # a worker, its engine and the server
 _MAX_ANCESTORS = 16  # a benchmark process is below its supervisor, which gdrtop has started
 _PC_VERSION = re.compile(r"^Version: ?([0-9][0-9.]{0,30})", re.M)
 _PC_LIMIT_BYTES = 4096
@@ -391,8 +396,24 @@ def _process(
         user=map_known(usage, lambda found: found.user),
         usage=usage,
         stack=map_known(stack, lambda limit: limit.soft_bytes),
+        serving_options=_serving_options(host, known(cmdline, b""), known(fields, None)),
         job=process_files.parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
+
+
+def _serving_options(host: Host, cmdline: bytes, status: process_files.Status | None) -> dict[str, str]:
+    """Return the options of a process; the workers of vLLM and SGLang have a title instead of their words."""
+    options = process_files.parse_serving_options(cmdline)
+    is_title = _TITLE.match(cmdline) is not None
+    for _ in range(_MOST_STARTERS if is_title and not options else 0):
+        if status is None or isinstance(status.parent, Unknown) or status.parent <= 1:
+            break
+        base = f"/proc/{status.parent}"
+        words = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
+        if options := process_files.parse_serving_options(known(words, b"")):
+            break
+        status = known(map_known(host.read(f"{base}/status"), process_files.parse_status), None)
+    return options
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:

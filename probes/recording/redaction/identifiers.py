@@ -17,7 +17,7 @@ from gzip import compress
 from typing import Any, NamedTuple, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.process_files import parse_program
+from probes.facts.jobs.process_files import parse_program, parse_serving_options, serving_words
 from probes.facts.kernel.release import unpack
 from probes.facts.pci.functions import MARK
 from probes.facts.system.limits import CGROUPS
@@ -262,9 +262,10 @@ class Identifiers(Tokens):
                 variables = filter(is_variable, answer.split(b"\0"))
                 kept[question] = b"".join(variable + b"\0" for variable in variables)
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
-                kept[question] = NO_COMMAND_LINE
+                kept[question] = NO_COMMAND_LINE + serving_words(parse_serving_options(answer))
             elif match and match[2] == "cmdline" and answer and not self.redact:
-                kept[question] = known(parse_program(answer), "").encode() + b"\0"
+                options = serving_words(parse_serving_options(answer))
+                kept[question] = known(parse_program(answer), "").encode() + b"\0" + options
             elif _CHOSEN.fullmatch(question.subject[0]):
                 kept[question] = read_by_nccl(question.subject[0], answer)
         return kept
@@ -296,7 +297,7 @@ class Identifiers(Tokens):
             row = row_of(path)
             if row is None or row.rule is None:
                 return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
-            if answer == NO_COMMAND_LINE:
+            if answer.startswith(NO_COMMAND_LINE):
                 return answer
             return row.rule(self, answer)
         if isinstance(answer, CommandOutput):

@@ -5,7 +5,13 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
+from probes.facts.jobs.process_files import (
+    FAMILIES,
+    SINGLES,
+    parse_maps,
+    parse_serving_options,
+    serving_words,
+)
 from probes.facts.pci import config_space
 from probes.recording.redaction.basic_rules import decoded, figures
 from probes.recording.redaction.tokens import (
@@ -153,6 +159,7 @@ def thread_name(tokens: Tokens, name: str) -> str:
 
 def command_line(tokens: Tokens, content: bytes) -> bytes:
     """Keep the program, an interpreter's script and variables; one token replaces all other arguments."""
+    options = serving_words(parse_serving_options(content))
     first, *arguments = content.rstrip(b"\0").split(b"\0")
     start, *title = first.split() or [b""]
     variables = [argument for argument in arguments if is_variable(argument)]
@@ -163,7 +170,7 @@ def command_line(tokens: Tokens, content: bytes) -> bytes:
     kept += [variable(tokens, decoded(item)) for item in variables]
     if others:
         kept.append(tokens.token(ARGUMENT, decoded(others)))
-    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept if item)
+    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept if item) + options
 
 
 _NAMED = re.compile(rb"(?:(?:%s)\w*|%s)=" % ("|".join(FAMILIES).encode(), "|".join(SINGLES).encode()))

@@ -35,8 +35,8 @@ class Fault:
     on: str  # a node that can have the fault
     excludes: frozenset[str]  # faults that hide this one
     is_live: bool = False  # it shows over time, in the live view; a check finds it only by the job's log
-    is_everywhere: bool = False  # it has a part on each node of a fleet
     shows: frozenset[str] = frozenset()  # ids of checks that find it once gdrtop has watched it for a while
+    is_everywhere: bool = False  # it has a part on each node of a fleet
 
 
 def as_change(function: Callable[Concatenate[Tree, Given], object]) -> Callable[Given, ChangeTree]:
