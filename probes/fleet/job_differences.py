@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, Difference, FleetRank, NodeSample, Silence
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import GDR_WORDS, NO_PATH, OddOne, PathWord, Standstill, path_phrase
-from probes.live.model.transfer import TransferWord
+from probes.live.model.transfer import TransferWord, transfer_phrase
 from probes.live.odd_one_out import odd_members
 
 H = TypeVar("H", bound=Hashable)
@@ -108,7 +108,7 @@ def _transfer(rank: FleetRank) -> TransferWord | None:
 
 
 def _transfer_phrase(word: TransferWord, of_many: bool) -> str:
-    return f"{'move KV caches' if of_many else 'moves its KV cache'} over {word.value}"
+    return transfer_phrase(word, of_many)
 
 
 def _nics(rank: FleetRank) -> int | None:

@@ -16,7 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
-from probes.live.model.transfer import Certainty, Serving, TransferPath
+from probes.live.model.transfer import Serving, TransferPath
 from probes.queries.finding import Finding, pid_name
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
@@ -193,7 +193,7 @@ class LiveProcess:
     @property
     def is_path_likely(self) -> bool:
         """Whether the evidence does not prove the path that is shown."""
-        return self.path.is_likely if self.transfer is None else self.transfer.certainty is Certainty.LIKELY
+        return self.path.is_likely if self.transfer is None else not self.transfer.is_seen
 
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:

@@ -53,6 +53,19 @@ class TransferWord(Enum):
     UNKNOWN = "unknown"
 
 
+def transfer_phrase(word: TransferWord, of_many: bool = False) -> str:
+    """Return what an engine, or several of them, do: "moves KV caches over NVLink"."""
+    move, copy = ("move", "copy") if of_many else ("moves", "copies")
+    return {
+        TransferWord.DMABUF: f"{move} KV caches by GPUDirect RDMA",
+        TransferWord.PEERMEM: f"{move} KV caches by GPUDirect RDMA",
+        TransferWord.STAGED: f"{copy} KV caches through host memory",
+        TransferWord.LOCAL: f"{move} KV caches inside the node",
+        TransferWord.IDLE: f"{move} no KV cache",
+        TransferWord.UNKNOWN: f"{move} KV caches on an unknown path",
+    }.get(word, f"{move} KV caches over {word.value}")
+
+
 OVER_TCP = (TransferWord.TCP, TransferWord.TCP_INSIDE)
 
 
@@ -89,9 +102,19 @@ class TransferPath:
     by_configuration: str = ""  # the setting that asks for TCP or host memory: "UCX_TLS=tcp"
 
     @property
+    def is_seen(self) -> bool:
+        """Whether the bytes themselves show the path."""
+        return self.certainty is Certainty.SEEN
+
+    @property
     def is_moving(self) -> bool:
         """Whether it is known what moves bytes now."""
         return self.word not in (TransferWord.IDLE, TransferWord.UNKNOWN)
+
+    @property
+    def lasting(self) -> TransferWord:
+        """The word, of an idle engine that of before: KV caches move in bursts."""
+        return self.last if self.word is TransferWord.IDLE and self.last is not None else self.word
 
     @property
     def gbps(self) -> Maybe[float]:

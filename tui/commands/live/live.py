@@ -275,7 +275,7 @@ def _state(sample: LiveSample) -> object:
 
 
 def _word(process: LiveProcess) -> PathWord | TransferWord:
-    return process.path.word if process.transfer is None else process.transfer.word
+    return process.path.word if process.transfer is None else process.transfer.lasting
 
 
 def _samples(
@@ -452,11 +452,14 @@ class JobText:
         printed, paths = self._printed, self._paths
         self._printed, self._paths = {}, {}
         for job in sample.jobs:
-            last, path = printed.get(job.id), path_summary(members(sample, job))
-            if last is None or path != paths[job.id] or _differ(last, job):
+            of_job = members(sample, job)
+            last, path = printed.get(job.id), path_summary(of_job)
+            is_engine = any(process.transfer is not None for process in of_job)
+            lasting = " ".join(_word(process).name for process in of_job) if is_engine else path
+            if last is None or lasting != paths[job.id] or _differ(last, job):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
                 last = job
-            self._printed[job.id], self._paths[job.id] = last, path
+            self._printed[job.id], self._paths[job.id] = last, lasting
         if not sample.jobs and self._had_jobs:
             is_unknown = isinstance(sample.processes, Unknown)
             what = f"jobs unknown ({sample.processes})" if is_unknown else self._without
