@@ -132,15 +132,23 @@ def test_two_engines_of_a_node_meet_on_loopback() -> None:
     assert len(namespaces) == 2
 
 
-def test_kv_caches_over_nvlink_come_on_top_of_tensor_parallelism() -> None:
+def test_nvlink_carries_what_prefill_sends_and_decode_receives() -> None:
     node = Engines("hgx-h100+kv-over-nvlink")
     sent = [known(gpu.nvlink_tx_bytes_per_second, 0.0) for gpu in node.gpus()]
     received = [known(gpu.nvlink_rx_bytes_per_second, 0.0) for gpu in node.gpus()]
-    assert min(sent[:4]) > 2 * max(sent[4:]) > 5e9
-    assert min(received[4:]) > 2 * max(received[:4]) > 5e9
+    assert min(*sent[:4], *received[4:]) > 10e9
+    assert max(*sent[4:], *received[:4]) < 1e6
+    names = (known(node.host.thread_names([pid])[pid], ()) for pid in (47001, 47003, 47101))
+    assert all("async" in each and not any(name.startswith("NCCL") for name in each) for each in names)
     assert max(node.gbps()) < 1
     assert not node.sockets()
     assert Engines("pcie-l40s+kv-over-nvlink").sockets()  # without NVLink, UCX uses TCP
+
+
+def test_tensor_parallelism_uses_nvlink_all_the_time() -> None:
+    node = Engines("hgx-h100+kv-over-tcp")
+    for node.clock.now in (1000.0, 1005.0, 1011.0):
+        assert min(known(gpu.nvlink_tx_bytes_per_second, 0.0) for gpu in node.gpus()) > 5e9
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, Literal
 
 from probes.base.data_files import read_toml
@@ -57,6 +58,7 @@ class EngineDescription:
     moves: Literal["rdma", "tcp", "loopback", "nvlink"]
     memory: Literal["cuda", "cpu"] = "cuda"  # that is registered with the NICs
     buffer: Literal["cuda", "cpu"] = "cuda"  # as the command line says
+    is_parallel: bool = True  # tensor parallel over its GPUs
     is_local: bool = False  # prefill and decode on this node, each on half of the GPUs
     sees_nics: bool = True  # its container has the devices
     shares_pids: bool = True  # its container has the node's PID namespace
@@ -98,30 +100,45 @@ class _Engine:
 
     def add(self) -> None:
         """Add its processes, and let it move its KV cache."""
-        node, engine, data = self._tree.description, self._description, read_toml(__package__, "engines.toml")
+        data = read_toml(__package__, "engines.toml")
+        words = data[self._description.framework]
+        libraries = self._libraries(data)
+        if self._description.is_parallel:
+            return self._move(self._workers(words, self._first, self._gpus, libraries))
+        # One engine on each GPU: its core is the worker, and it does not use NCCL.
+        alone = {**words, "helpers": [], "worker": words["alone"]}
+        engines = [
+            self._workers(alone, self._first + 2 * number, [gpu], libraries)
+            for number, gpu in enumerate(self._gpus)
+        ]
+        self._move([worker for workers in engines for worker in workers])
+
+    def _workers(
+        self, words: Mapping[str, Any], first: int, gpus: Sequence[int], libraries: Sequence[str]
+    ) -> list[Program]:
+        """Add the processes of an engine on these GPUs, and return its workers."""
+        node, engine, size = self._tree.description, self._description, len(gpus)
         nics = tuple(nic.name for nic in self._tree.nics) if self._is_open else ()
         via = Via.TCP if not nics else Via.DMABUF if engine.memory == "cuda" else Via.HOST
         pool = Pool(round(node.gpu.memory_gib * GIB * _POOL_SHARE) or _SMALL_POOL, self._queue_pairs())
-        words, size = data[engine.framework], len(self._gpus)
-        launcher = words["launcher"].format(
-            size=size, role=("prefill", "decode")[self._role], backend=engine.backend, buffer=engine.buffer
+        role = ("prefill", "decode")[self._role]
+        values = {"size": size, "role": role, "backend": engine.backend, "buffer": engine.buffer}
+        self._process(
+            Program(first, None, (), (), Via.NONE, 0, is_nccl=False), words["launcher"].format(**values)
         )
-        self._process(Program(self._first, None, (), (), Via.NONE, 0, is_nccl=False), launcher)
-        parent = self._first
-        for number, title in enumerate(words["helpers"], 1):
-            helper = Program(
-                self._first + number, None, (), (), Via.NONE, 0, is_nccl=False, parent=self._first
-            )
+        pids, parent = count(first + 1), first
+        for title in words["helpers"]:
+            helper = Program(next(pids), None, (), (), Via.NONE, 0, is_nccl=False, parent=first)
             self._process(helper, title)
             parent = helper.pid
         threads = ("async",) * (engine.backend == "nixl") + _NCCL_THREADS * (size > 1)
         workers = []
-        for number, gpu in enumerate(self._gpus):
-            pid = parent + 1 + number
-            worker = Program(pid, gpu, nics, nics, via, number, is_nccl=False, pool=pool, parent=parent)
-            self._process(worker, words["worker"].format(number=number), self._libraries(data), threads)
+        for number, gpu in enumerate(gpus):
+            slot = self._gpus.index(gpu)
+            worker = Program(next(pids), gpu, nics, nics, via, slot, is_nccl=False, pool=pool, parent=parent)
+            self._process(worker, words["worker"].format(number=number), libraries, threads)
             workers.append(worker)
-        self._move(workers)
+        return workers
 
     def _process(
         self, program: Program, command: str, libraries: Sequence[str] = (), threads: Sequence[str] = ()
@@ -167,7 +184,7 @@ class _Engine:
             totals = self._both(partial(_times, mean, self._moved), _few.total)
             for worker in workers:
                 self._connect(worker, totals)
-        parallel = Wave(_TENSOR_PARALLEL * (len(workers) > 1), kv.angle)
+        parallel = Wave(_TENSOR_PARALLEL * self._description.is_parallel, kv.angle)
         rate = self._both(lambda seconds: mean * kv.at(seconds) * _share(seconds), _few.at)
         pcie, nvlink = rate, (parallel.at, parallel.at)
         if moves == "nvlink":
