@@ -486,6 +486,18 @@ def excludes_rdma(value: str) -> bool:
     return is_list and not any(word.startswith(_RDMA_TRANSPORTS) for word in words)
 
 
+# PYTORCH_ALLOC_CONF is the name since PyTorch 2.9; the older one still works.
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+EXPANDABLE_SEGMENTS = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*true\b", re.IGNORECASE)
+
+
+def expandable_variable(value_of: Callable[[str], str | None]) -> str:
+    """Return the variable that asks for expandable segments; "": none does."""
+    return next(
+        (name for name in ALLOCATOR_VARIABLES if EXPANDABLE_SEGMENTS.search(value_of(name) or "")), ""
+    )
+
+
 def mooncake_uses_peermem(version: tuple[int, ...] | None, value: str | None) -> bool:
     """Say whether Mooncake needs nvidia_peermem; without a version, as nearly all releases do.
 

@@ -99,6 +99,8 @@ class TransferPath:
     received_gbps: Maybe[float] = 0.0
     peers: tuple[TransferPeer, ...] = ()  # those that sockets name, the busiest first
     last: TransferWord | None = None  # of IDLE: what moved the bytes before; None: nothing was seen to move
+    nics: tuple[str, ...] = ()  # through which the bytes moved, over RDMA
+    causes: tuple[tuple[str, Evidence], ...] = ()  # ids of fall_backs.toml whose sign is there, and the sign
     by_configuration: str = ""  # the setting that asks for TCP or host memory: "UCX_TLS=tcp"
 
     @property

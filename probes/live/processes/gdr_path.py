@@ -377,6 +377,11 @@ def gpu_may_post(libraries: Maybe[tuple[MappedLibrary, ...]], threads: Maybe[tup
     return has_thread or has_initialized_nvshmem(libraries)
 
 
+def has_verbs_thread(process: ProcessEvidence) -> bool:
+    """Return whether NCCL uses InfiniBand or RoCE in a process."""
+    return _has_thread(process, VERBS_THREAD)
+
+
 def _has_thread(process: ProcessEvidence, prefix: str) -> bool:
     return any(name.startswith(prefix) for name in known(process.threads, ()))
 

@@ -32,7 +32,6 @@ from probes.live.model.sample import NicUse, Role
 
 PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are never too large
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
-_OPEN_KINDS = ("UD", "DRIVER")  # in RTS without a peer
 _IMPLICIT_ODP = (1 << 64) - 1  # length: the whole address space (mlx5/odp.c)
 _BY_DOMAIN = attrgetter("device", "pid", "pd", "kernel_name")
 _BY_CONTEXT = attrgetter("device", "pid", "context", "kernel_name")
@@ -364,7 +363,7 @@ def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
         pairs = found.queue_pairs.get(device, ())
         made, left = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
         ready = sum(pair.is_connected for pair in pairs)
-        open_pairs = () if ready == len(pairs) else _open_pairs(pairs)
+        open_pairs = (0, 0) if ready == len(pairs) else _open_pairs(pairs)
         sums = made.total + left.total, made.bytes + left.bytes
         nics[device] = NicUse(device, len(pairs), ready, *sums, *open_pairs)
     if len(nics) > len(opened):
@@ -373,10 +372,10 @@ def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
     return RdmaUse(tuple(nics.values()), *together, found.completion_queues, opened)
 
 
-def _open_pairs(pairs: Iterable[QueuePair]) -> tuple[int, ...]:
+def _open_pairs(pairs: Iterable[QueuePair]) -> tuple[int, int]:
     """Return the connectionless queue pairs in RTS, of UD and of the driver's kind."""
     kinds = [pair.kind for pair in pairs if pair.state == "RTS"]
-    return tuple(map(kinds.count, _OPEN_KINDS))
+    return kinds.count("UD"), kinds.count("DRIVER")
 
 
 def with_used_pairs(use: RdmaUse, role: Role, libraries: Maybe[tuple[MappedLibrary, ...]]) -> RdmaUse:

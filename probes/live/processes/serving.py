@@ -60,6 +60,7 @@ python/sglang/srt/managers/scheduler.py; ai-dynamo/dynamo, components; NVIDIA/Te
 tensorrt_llm/commands/serve.py."""
 
 _ROLES = {"prefill": ServingRole.PREFILL, "decode": ServingRole.DECODE}
+SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 _MODE, _CONNECTOR = "disaggregation-mode", "kv_connector"
 _NO_ENGINE = Unknown(Reason.NOT_THERE, "/proc/PID/maps", "no library that moves KV caches")
 # vLLM, docs/features/nixl_connector_usage.md: kv_role does not affect NixlConnector; the proxy decides.

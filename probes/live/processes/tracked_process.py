@@ -17,9 +17,29 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage, Stat
 from probes.live.model.sample import LiveProcess, PathJudgment, Role
-from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, gpu_may_post, judge
+from probes.live.model.transfer import Serving, TransferPath, TransferWord
+from probes.live.processes.fall_backs import Situation
+from probes.live.processes.gdr_path import (
+    NodeEvidence,
+    ProcessEvidence,
+    gpu_may_post,
+    has_verbs_thread,
+    judge,
+    judge_memory,
+)
 from probes.live.processes.node_evidence import is_far
 from probes.live.processes.ownership import RdmaUse, with_used_pairs
+from probes.live.processes.serving import SIDE_CHANNEL, api_port, engine_of, serving_of
+from probes.live.processes.transfer_path import (
+    ENGINE_PORTS,
+    Engine,
+    Moved,
+    Setting,
+    judge_transfer,
+    path_with,
+    with_role_by_traffic,
+    with_traffic,
+)
 
 Key = tuple[int, int]  # pid and start time: the kernel uses pids again
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
@@ -48,6 +68,15 @@ class Membership(NamedTuple):
     shares_rank: bool  # another process of the job has the same rank, which is then that of their parent
 
 
+class WatchedEngine(NamedTuple):
+    """What is known of an engine's transfers besides the process itself."""
+
+    moved: Moved | None  # None: read once only
+    engines: int  # on this node
+    nvlinks: Maybe[int]  # active NVLinks of its GPUs: those of the GPU with the fewest
+    is_infiniband: bool  # ports of its NICs are InfiniBand, which count IPoIB, too
+
+
 class TrackedProcess:
     """Its newest state and path.
 
@@ -71,6 +100,12 @@ class TrackedProcess:
         self._path: PathJudgment | None = None  # judged when the regions were settled
         self._settled_at = 0.0
         self._named: Latest[Process] = Latest()  # with the name of its job
+        self._serving: Latest[Serving | None] = Latest()
+        self._memory: Latest[PathJudgment] = Latest()
+        self._decided: Latest[PathJudgment] = Latest()
+        self._transfer: Latest[TransferPath] = Latest(keeps_equal=True)
+        self._last_transfer: TransferPath | None = None  # when bytes last moved
+        self._carried: PathJudgment | None = None  # the path of that transfer
         self._live: Latest[LiveProcess] = Latest(keeps_equal=True)
 
     @property
@@ -108,17 +143,45 @@ class TrackedProcess:
         self._process = replace(facts, usage=usage, user=user)
         return self._process
 
-    def live(self, answers: Answers, membership: Membership, node: NodeEvidence, now: float) -> LiveProcess:
+    def serving(self, answers: Answers) -> Serving | None:
+        """Return the parts of an inference stack in the process; None: it has none."""
+        process = answers.process
+        role = role_of(process, answers.threads, bool(known(answers.use, NO_USE).nics))
+        return self._serving.get(lambda: serving_of(process, role), objects=(process,), values=role)
+
+    def engine(self, answers: Answers, serving: Serving | None) -> Engine | None:
+        """Return the process as an engine whose transfers are watched; None: it moves no KV caches."""
+        if serving is None:
+            return None
+        if isinstance(serving.engine, Unknown) and serving.engine.reason is Reason.NOT_THERE:
+            return None
+        process, use = answers.process, known(answers.use, NO_USE)
+        port = known(process.environment, {}).get(SIDE_CHANNEL, "")
+        ports = ENGINE_PORTS | ({int(port)} if re.fullmatch(r"[0-9]{1,5}", port) else set())
+        return Engine(self.pid, process.uid, use.contexts, answers.gpus, api_port(process), ports)
+
+    def live(
+        self,
+        answers: Answers,
+        membership: Membership,
+        node: NodeEvidence,
+        now: float,
+        watched: WatchedEngine | None = None,
+    ) -> LiveProcess:
         """Return the process as the sample shows it, the same object as before if nothing changed."""
         evidence = self._evidence.get(
             lambda: _evidence(self.pid, answers, node), values=(answers, node.numa_nodes)
         )
         path = self._path_now(evidence, node, now)
+        serving, transfer = self.serving(answers), None
+        if watched is not None and watched.moved is not None:
+            transfer = self._transfer_now(watched, answers.process, evidence, node)
+            path = self._path_with(path, transfer, evidence.role)
         state = self.stat.state if self.stat else answers.process.state
         # The evidence is another object whenever the answers differ: they need no second comparison.
         return self._live.get(
-            lambda: self._make(answers, membership, evidence, path, state),
-            objects=(evidence, path),
+            lambda: self._make(answers, membership, evidence, path, state, serving, transfer),
+            objects=(evidence, path, serving, transfer),
             values=(membership, state, self._cpu_percent),
         )
 
@@ -132,6 +195,46 @@ class TrackedProcess:
             self._path, self._settled_at = path, now
         return path
 
+    def _transfer_now(
+        self, watched: WatchedEngine, process: Process, evidence: ProcessEvidence, node: NodeEvidence
+    ) -> TransferPath:
+        """Return what moves its bytes, by the newest two readings."""
+        moved = watched.moved
+        assert moved is not None
+        memory = self._memory.get(lambda: judge_memory(evidence, node), objects=(evidence, node))
+        has_nccl = evidence.role is Role.NCCL
+        engine = engine_of(process, evidence.role)
+        situation = Situation(
+            process=process,
+            is_ucx=engine is not None and engine.is_ucx,
+            has_nics=bool(node.drivers),
+            nvlinks=watched.nvlinks,
+            has_neighbor=watched.engines > 1,
+            has_other_pids=moved.has_other_pids,
+        )
+        setting = Setting(
+            memory=memory,
+            has_nccl=has_nccl,
+            spans_nodes=has_nccl and has_verbs_thread(evidence),
+            engines=watched.engines,
+            situation=situation,
+            last=self._last_transfer,
+            is_infiniband=watched.is_infiniband,
+        )
+        found = self._transfer.get(lambda: judge_transfer(moved, setting), objects=(moved, memory, process))
+        if found.word not in (TransferWord.IDLE, TransferWord.UNKNOWN):
+            self._last_transfer = found
+        return found
+
+    def _path_with(self, path: PathJudgment, transfer: TransferPath, role: Role) -> PathJudgment:
+        """Return the path that its transfers show; between two of them it stays."""
+        if transfer.word is TransferWord.IDLE and self._carried is not None:
+            return self._carried
+        found = self._decided.get(lambda: path_with(path, transfer, role), objects=(path, transfer))
+        if found is not path:
+            self._carried = found
+        return found
+
     def _make(
         self,
         answers: Answers,
@@ -139,6 +242,8 @@ class TrackedProcess:
         evidence: ProcessEvidence,
         path: PathJudgment,
         state: Maybe[str],
+        serving: Serving | None,
+        transfer: TransferPath | None,
     ) -> LiveProcess:
         process, name = answers.process, membership.name
         if name != process.job:
@@ -157,7 +262,7 @@ class TrackedProcess:
             rank=rank,
             world_size=world_size,
             gpus=answers.gpus,
-            nics=use.nics,
+            nics=use.nics if transfer is None else with_traffic(use.nics, transfer),
             registered_bytes=use.own.bytes + use.inherited.bytes,
             pinned_bytes=answers.pinned,
             threads=answers.threads,
@@ -165,6 +270,8 @@ class TrackedProcess:
             cpu_percent=self._cpu_percent,
             path=path,
             is_listed=not isinstance(answers.use, Unknown),
+            serving=serving if serving is None else with_role_by_traffic(serving, transfer),
+            transfer=transfer,
         )
 
 

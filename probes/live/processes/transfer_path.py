@@ -1,7 +1,26 @@
-"""What moves the bytes of an inference engine now, from two readings of NICs, sockets and NVLink."""
+"""What moves the bytes of an inference engine now, from two readings of NICs, sockets and NVLink.
+
+Queue pairs and memory regions show what an engine has prepared, and UCX prepares every transport. What
+carries KV caches shows only in what moves: the ports of the NICs that it has open, its TCP connections, and
+NVLink of its GPUs. Each of them may also carry other bytes, which the certainty says.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from probes.base.evidence import Evidence
+from probes.base.frozen import frozen
+from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.nvml import NvmlLive
+from probes.host.protocol import Host
+from probes.host.tcp_sockets import TcpSocket
+from probes.live.model.paced_source import PacedSource
+from probes.live.model.sample import NicUse, PathJudgment, PathWord, Role
 from probes.live.model.transfer import (
     OVER_TCP,
     Certainty,
@@ -11,5 +30,532 @@ from probes.live.model.transfer import (
     TransferPeer,
     TransferWord,
 )
+from probes.live.processes.fall_backs import Situation, asks_for_host, asks_for_tcp, fall_backs
+from probes.snapshot.rates import Reading, port_rates
 
-__all__ = ["OVER_TCP", "Certainty", "Serving", "ServingRole", "TransferPath", "TransferPeer", "TransferWord"]
+MOVES = 1 << 20  # bytes a second: less is control traffic
+MUCH = 100e6  # bytes a second over TCP: more than requests and their answers
+_SHARE = 0.5  # of the busiest candidate
+_SHORTEST_SECONDS = 1.0  # between two readings
+_TOLERANCE = 0.1
+_MOST_PEERS = 8
+_WEB_PORTS = (80, 443)  # of the other end: weights are loaded from there
+# Where engines listen: NIXL's side channel in vLLM and llm-d, Mooncake's handshake, SGLang's bootstrap.
+ENGINE_PORTS = frozenset((5600, 5557, 12001, 8998))
+_SOCKETS = "sock_diag"
+_ELSEWHERE = Unknown(
+    Reason.NOT_THERE, "/proc/PID/ns/net", "in another network namespace: run gdrtop in its container"
+)
+_ALONE = 2.0  # of two PCIe rates that are one transfer, the larger is at most this many times the other
+
+
+class Flow(NamedTuple):
+    """Bytes a second in both directions."""
+
+    sent: float = 0.0
+    received: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both directions."""
+        return self.sent + self.received
+
+
+NOTHING = Flow()
+
+
+class Engine(NamedTuple):
+    """A process whose transfers are watched."""
+
+    pid: int
+    uid: Maybe[int]
+    nics: tuple[str, ...]  # on which it has a context
+    gpus: tuple[str, ...]  # BDFs
+    api_port: int | None = None  # whose bytes are no KV caches
+    ports: frozenset[int] = ENGINE_PORTS
+
+
+@frozen
+class Moved:
+    """What may have carried the bytes of an engine between two readings."""
+
+    seconds: float
+    rdma: Maybe[Flow]  # through the NICs on which it has a context
+    tcp: Maybe[Flow]  # to and from other nodes
+    inside: Maybe[Flow]  # over TCP on this node
+    nvlink: Maybe[Flow]  # of its GPUs
+    is_shared: bool = False  # other processes have contexts on these NICs, too
+    likely_owner: str = ""  # why its connections may be another process's; "": they are its own
+    is_peer_copy: bool = False  # one GPU sends over PCIe what the GPU of another engine receives
+    peers: tuple[TransferPeer, ...] = ()
+    nics: tuple[str, ...] = ()  # those through which bytes moved
+    has_other_pids: bool = False  # another engine is in another PID namespace
+
+
+class Connections(NamedTuple):
+    """The TCP connections at the time of a reading, and the sockets of each engine."""
+
+    reading: Reading
+    sockets: Maybe[tuple[TcpSocket, ...]]
+    inodes: Mapping[int, Maybe[tuple[int, ...]]]  # by pid
+    pid_spaces: Mapping[int, str] = MappingProxyType({})  # PID namespaces by pid, where they are readable
+
+
+class TransferReader:
+    """Reads the connections of engines, while there are some, and compares each two readings."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._source: PacedSource[Connections] = PacedSource("TCP sockets", _SHORTEST_SECONDS, clock=clock)
+        self._before: Connections | None = None
+        self._moved: Mapping[int, Moved] = {}
+        self._inodes: Mapping[int, Maybe[tuple[int, ...]]] = {}
+        self._pid_spaces: Mapping[int, str] = {}
+        self._away: set[int] = set()  # in another network namespace
+        self._seen: frozenset[int] = frozenset()  # inodes of sockets for which owners were looked up
+
+    def read(
+        self, host: Host, reading: Reading, engines: Sequence[Engine], users: Mapping[str, int]
+    ) -> Mapping[int, Moved]:
+        """Return what each engine has moved; `users`: the processes with a context on each NIC."""
+        pids = tuple(engine.pid for engine in engines)
+        after = self._source.read(host, reading.at, lambda: self._ask(host, reading, pids))
+        if isinstance(after, Unknown) or after is self._before:
+            return self._moved
+        before, self._before = self._before, after
+        seconds = 0.0 if before is None else after.reading.at - before.reading.at
+        if before is not None and seconds >= _SHORTEST_SECONDS - _TOLERANCE:
+            self._moved = moved_by(before, after, engines, users)
+        return self._moved
+
+    def forget(self) -> None:
+        """Forget the last reading: there is no engine."""
+        self._before, self._moved = None, {}
+
+    def _ask(self, host: Host, reading: Reading, pids: tuple[int, ...]) -> Connections:
+        """List the connections, and look up whose they are if there are new ones or other engines."""
+        sockets = host.tcp_sockets()
+        inodes = frozenset(each.inode for each in known(sockets, ()))
+        if inodes - self._seen or self._inodes.keys() != set(pids):
+            if self._inodes.keys() != set(pids):
+                self._pid_spaces = {pid: known(host.link(f"/proc/{pid}/ns/pid"), "") for pid in pids}
+                own = host.link("/proc/self/ns/net")
+                spaces = {pid: host.link(f"/proc/{pid}/ns/net") for pid in pids}
+                self._away = {pid for pid, space in spaces.items() if _differ(own, space)}
+            self._inodes = {**host.socket_inodes(pids), **dict.fromkeys(self._away, _ELSEWHERE)}
+        self._seen = inodes
+        return Connections(reading, sockets, self._inodes, self._pid_spaces)
+
+
+def _differ(one: Maybe[str], other: Maybe[str]) -> bool:
+    return not isinstance(one, Unknown) and not isinstance(other, Unknown) and one != other
+
+
+def moved_by(
+    before: Connections, after: Connections, engines: Sequence[Engine], users: Mapping[str, int]
+) -> dict[int, Moved]:
+    """Return what each engine has moved between two readings."""
+    seconds = after.reading.at - before.reading.at
+    flows = _flows(before.sockets, after.sockets, seconds)
+    ports = _port_flows(before.reading, after.reading)
+    return {engine.pid: _moved(engine, seconds, flows, after, ports, users, engines) for engine in engines}
+
+
+def _flows(
+    before: Maybe[tuple[TcpSocket, ...]], after: Maybe[tuple[TcpSocket, ...]], seconds: float
+) -> Maybe[dict[TcpSocket, Flow]]:
+    """Return the flow of each connection; one that was not listed before had carried less than a MiB."""
+    if isinstance(after, Unknown):
+        return after
+    if isinstance(before, Unknown):
+        return before
+    carried = {_key(each): each for each in before}
+    flows = {}
+    for each in after:
+        earlier = carried.get(_key(each))
+        sent, received = each.bytes_acked, each.bytes_received
+        if earlier is not None and earlier.bytes_acked <= sent and earlier.bytes_received <= received:
+            sent, received = sent - earlier.bytes_acked, received - earlier.bytes_received
+        flows[each] = Flow(sent / seconds, received / seconds)
+    return flows
+
+
+def _key(each: TcpSocket) -> tuple[object, ...]:
+    return each.inode, each.local, each.local_port, each.remote, each.remote_port
+
+
+def _port_flows(before: Reading, after: Reading) -> dict[str, Maybe[Flow]]:
+    """Return the flow through each RDMA device; without the interface's counters, which count TCP, too."""
+    flows: dict[str, Maybe[Flow]] = {}
+    for (device, _), rate in port_rates(before, after).items():
+        if rate.interface:
+            continue
+        earlier = flows.get(device, NOTHING)
+        if isinstance(rate.sent_gbps, Unknown) or isinstance(rate.received_gbps, Unknown):
+            unread = rate.sent_gbps if isinstance(rate.sent_gbps, Unknown) else rate.received_gbps
+            flows[device] = unread if isinstance(unread, Unknown) else NOTHING
+        elif not isinstance(earlier, Unknown):
+            flow = Flow(rate.sent_gbps * 1e9 / 8, rate.received_gbps * 1e9 / 8)
+            flows[device] = _sum((earlier, flow))
+    return flows
+
+
+def _moved(
+    engine: Engine,
+    seconds: float,
+    flows: Maybe[Mapping[TcpSocket, Flow]],
+    after: Connections,
+    ports: Mapping[str, Maybe[Flow]],
+    users: Mapping[str, int],
+    engines: Sequence[Engine],
+) -> Moved:
+    tcp: Maybe[Flow] = NOTHING
+    inside: Maybe[Flow] = NOTHING
+    peers: tuple[TransferPeer, ...] = ()
+    doubt = ""
+    if isinstance(flows, Unknown):
+        tcp = inside = flows
+    else:
+        owned = _owned(engine, flows, after.inodes, engines)
+        if isinstance(owned, Unknown):
+            tcp = inside = owned
+        else:
+            mine, doubt = owned
+            here = {each.local for each in flows}
+            ends = {each: is_loopback(each.remote) or each.remote in here for each in mine}
+            tcp = _sum(flows[each] for each in mine if not ends[each])
+            inside = _sum(flows[each] for each in mine if ends[each])
+            peers = _peers(mine, flows, ends)
+    own = {device: ports[device] for device in engine.nics if device in ports}
+    busy = tuple(device for device, flow in own.items() if known(flow, NOTHING).total >= MOVES)
+    rdma = _total(own.values()) if own else NOTHING
+    return Moved(
+        seconds=seconds,
+        rdma=rdma,
+        tcp=tcp,
+        inside=inside,
+        nvlink=_nvlink(after.reading, engine.gpus),
+        is_shared=any(users.get(device, 0) > 1 for device in (busy or engine.nics)),
+        likely_owner=doubt,
+        is_peer_copy=_is_peer_copy(after.reading, engine, engines),
+        peers=peers,
+        nics=busy,
+        has_other_pids=len({space for space in after.pid_spaces.values() if space}) > 1,
+    )
+
+
+def _owned(
+    engine: Engine,
+    flows: Iterable[TcpSocket],
+    inodes: Mapping[int, Maybe[tuple[int, ...]]],
+    engines: Sequence[Engine],
+) -> Maybe[tuple[list[TcpSocket], str]]:
+    """Return the connections of an engine that may carry KV caches, and why they may be another's.
+
+    Those of another user's process: by its user, if it is the user's only engine, else by the ports on which
+    engines listen.
+    """
+    may_carry = [
+        each for each in flows if each.local_port != engine.api_port and each.remote_port not in _WEB_PORTS
+    ]
+    found = inodes.get(engine.pid, Unknown(Reason.TIMED_OUT, f"/proc/{engine.pid}/fd", "not read yet"))
+    if not isinstance(found, Unknown):
+        mine = set(found)
+        return [each for each in may_carry if each.inode in mine], ""
+    if isinstance(engine.uid, Unknown):
+        return found
+    of_user = [each for each in may_carry if each.uid == engine.uid]
+    is_only = engine.uid != 0 and sum(other.uid == engine.uid for other in engines) == 1
+    if not is_only:
+        of_user = [each for each in of_user if {each.local_port, each.remote_port} & engine.ports]
+    if not of_user:
+        return found
+    return of_user, "Its connections are those of its user: only root can see which process has them."
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is the node itself."""
+    return address.startswith("127.") or address == "::1"
+
+
+def _peers(
+    mine: Iterable[TcpSocket], flows: Mapping[TcpSocket, Flow], ends: Mapping[TcpSocket, bool]
+) -> tuple[TransferPeer, ...]:
+    by_peer: dict[tuple[str, bool], Flow] = {}
+    for each in mine:
+        key = each.remote, ends[each]
+        by_peer[key] = _sum((by_peer.get(key, NOTHING), flows[each]))
+    busiest = sorted(by_peer.items(), key=lambda item: (-item[1].total, item[0]))
+    return tuple(
+        TransferPeer(address, inside, gbps(flow.sent), gbps(flow.received))
+        for (address, inside), flow in busiest[:_MOST_PEERS]
+        if flow.total >= MOVES
+    )
+
+
+def gbps(bytes_a_second: float) -> float:
+    """Return Gb/s, without the digits that change each time."""
+    return round(bytes_a_second * 8e-9, 2)
+
+
+def _sum(flows: Iterable[Flow]) -> Flow:
+    sent = received = 0.0
+    for flow in flows:
+        sent, received = sent + flow.sent, received + flow.received
+    return Flow(sent, received)
+
+
+def _total(flows: Collection[Maybe[Flow]]) -> Maybe[Flow]:
+    unread = next((flow for flow in flows if isinstance(flow, Unknown)), None)
+    return _sum(known(flow, NOTHING) for flow in flows) if unread is None else unread
+
+
+def _nvlink(reading: Reading, gpus: Sequence[str]) -> Maybe[Flow]:
+    """Return the flow over NVLink of these GPUs; a GPU without NVLink has none."""
+    if isinstance(reading.gpus, Unknown):
+        return reading.gpus
+    flows: list[Maybe[Flow]] = []
+    for gpu in gpus:
+        live = reading.gpus.get(gpu)
+        if live is not None:
+            flows.append(_flow_of(live.nvlink_tx_bytes_per_second, live.nvlink_rx_bytes_per_second))
+    absent = (Reason.NOT_THERE, Reason.NOT_RECORDED)
+    return _total([flow for flow in flows if not isinstance(flow, Unknown) or flow.reason not in absent])
+
+
+def _flow_of(sent: Maybe[float], received: Maybe[float]) -> Maybe[Flow]:
+    if isinstance(sent, Unknown):
+        return sent
+    return received if isinstance(received, Unknown) else Flow(sent, received)
+
+
+def _is_peer_copy(reading: Reading, engine: Engine, engines: Sequence[Engine]) -> bool:
+    """Return whether a GPU of the engine and one of another exchange over PCIe, in one of both directions."""
+    live = known(reading.gpus, {})
+    others = [gpu for other in engines if other.pid != engine.pid for gpu in other.gpus]
+    return any(
+        _are_one(_pcie(live.get(mine)), _pcie(live.get(theirs)))
+        for mine in engine.gpus
+        for theirs in others
+        if mine != theirs
+    )
+
+
+def _pcie(live: NvmlLive | None) -> Flow:
+    if live is None:
+        return NOTHING
+    return known(_flow_of(live.pcie_tx_bytes_per_second, live.pcie_rx_bytes_per_second), NOTHING)
+
+
+def _are_one(mine: Flow, theirs: Flow) -> bool:
+    pairs = ((mine.sent, theirs.received), (mine.received, theirs.sent))
+    return any(min(pair) >= MUCH and max(pair) <= _ALONE * min(pair) for pair in pairs)
+
+
+# The judgment of one engine
+
+_MEMORY_WORDS = {
+    PathWord.DMABUF: TransferWord.DMABUF,
+    PathWord.PEERMEM: TransferWord.PEERMEM,
+    PathWord.HOST_MEMORY: TransferWord.STAGED,
+}
+_KV_LIKELY = "That these bytes are KV caches is likely: an engine has little else to send."
+_SHARED = "Other processes have these NICs open, too, and a port counts the bytes of all."
+_INCLUDES_NCCL = "NCCL uses InfiniBand or RoCE in this process, so its NICs carry that traffic, too."
+_NVLINK_DOUBT = "NVLink counts the bytes of a GPU, not those of a process."
+
+
+@frozen
+class Setting:
+    """What is known of an engine besides its traffic."""
+
+    memory: PathJudgment  # as `judge_memory` returns it
+    has_nccl: bool = False  # a rank of NCCL: tensor parallel
+    spans_nodes: bool = False  # NCCL uses its NICs, too: ranks are on other nodes
+    engines: int = 1  # on this node
+    situation: Situation | None = None  # what may explain TCP or host memory
+    last: TransferPath | None = None  # when bytes last moved
+    is_infiniband: bool = False  # its ports count IPoIB, too
+
+
+def judge_transfer(moved: Moved, about: Setting) -> TransferPath:
+    """Return what moved the bytes of an engine.
+
+    TCP if it is more than 100 MB/s and half of the busiest candidate; else the busiest of RDMA, with the
+    memory that is registered, and NVLink; else a copy over PCIe. Below 1 MiB/s, nothing moves.
+    """
+    nvlink = known(moved.nvlink, NOTHING)
+    over_tcp = _sum((known(moved.tcp, NOTHING), known(moved.inside, NOTHING)))
+    rdma = _rdma(moved, about)
+    carried = known(rdma, NOTHING)
+    evidence = _evidence(moved)
+    most = max(carried.total, nvlink.total, over_tcp.total)
+    if over_tcp.total > MUCH and over_tcp.total >= _SHARE * most:
+        return _over_tcp(moved, rdma, about, evidence)
+    unread = next((flow for flow in (moved.tcp, rdma) if isinstance(flow, Unknown)), None)
+    if most < MOVES and not moved.is_peer_copy:
+        if unread is not None:
+            return _unknown(f"what it moves is not visible ({unread})", evidence)
+        word, nics = (about.last.word, about.last.nics) if about.last else (None, ())
+        return TransferPath(TransferWord.IDLE, Certainty.SEEN, evidence=evidence, nics=nics, last=word)
+    if most < MOVES:
+        why = "NCCL may copy over PCIe, too." if about.has_nccl else "PCIe counts the bytes of a GPU."
+        return TransferPath(TransferWord.LOCAL, Certainty.LIKELY, why, evidence)
+    if carried.total == most:
+        if moved.is_shared and over_tcp.total > MUCH:
+            shares = f"{gbps(over_tcp.total):.1f} Gb/s move over TCP, and other processes share its NICs"
+            return _unknown(shares, evidence)
+        return _over_rdma(moved, carried, about, evidence)
+    if nvlink.total == most:
+        return _over_nvlink(nvlink, about, evidence)
+    return _unknown(f"too little traffic to tell ({gbps(most):.2f} Gb/s over TCP)", evidence)
+
+
+def _rdma(moved: Moved, about: Setting) -> Maybe[Flow]:
+    """Return the flow that may be the engine's RDMA; it has none without a memory region.
+
+    On Ethernet the counters of a port leave TCP out, on InfiniBand they have IPoIB.
+    """
+    rdma, tcp = moved.rdma, known(moved.tcp, NOTHING)
+    if isinstance(rdma, Unknown):
+        return rdma
+    if about.memory.word is PathWord.NO_NIC:
+        return NOTHING
+    if about.is_infiniband:
+        return Flow(max(0.0, rdma.sent - tcp.sent), max(0.0, rdma.received - tcp.received))
+    return rdma
+
+
+def _over_tcp(
+    moved: Moved, rdma: Maybe[Flow], about: Setting, evidence: tuple[Evidence, ...]
+) -> TransferPath:
+    tcp, inside = known(moved.tcp, NOTHING), known(moved.inside, NOTHING)
+    flow, doubt = _sum((tcp, inside)), moved.likely_owner
+    if isinstance(rdma, Unknown) and not doubt:
+        doubt = f"What its NICs carry is unknown ({rdma})."
+    return TransferPath(
+        TransferWord.TCP_INSIDE if inside.total > tcp.total else TransferWord.TCP,
+        Certainty.LIKELY if doubt else Certainty.SEEN,
+        doubt or _KV_LIKELY,
+        evidence,
+        gbps(flow.sent),
+        gbps(flow.received),
+        moved.peers,
+        causes=() if about.situation is None else fall_backs(about.situation),
+        by_configuration="" if about.situation is None else asks_for_tcp(about.situation),
+    )
+
+
+def _over_rdma(moved: Moved, flow: Flow, about: Setting, evidence: tuple[Evidence, ...]) -> TransferPath:
+    memory = about.memory
+    evidence = (*evidence, *memory.evidence)
+    rates = gbps(flow.sent), gbps(flow.received)
+    word = _MEMORY_WORDS.get(memory.word)
+    if word is None:
+        why = f"over RDMA, from unknown memory ({memory.why})"
+        return TransferPath(TransferWord.UNKNOWN, Certainty.UNKNOWN, why, evidence, *rates)
+    doubts = (
+        _SHARED if moved.is_shared else "",
+        _INCLUDES_NCCL if about.spans_nodes else "",
+        f"Its TCP connections are unknown ({moved.tcp})." if isinstance(moved.tcp, Unknown) else "",
+        memory.doubt,
+    )
+    doubt = next(filter(None, doubts), "")
+    host = asks_for_host(about.situation.process) if about.situation else ""
+    return TransferPath(
+        word,
+        Certainty.LIKELY if doubt else Certainty.SEEN,
+        doubt or _KV_LIKELY,
+        evidence,
+        *rates,
+        nics=moved.nics,
+        by_configuration=host if word is TransferWord.STAGED else "",
+    )
+
+
+def _over_nvlink(flow: Flow, about: Setting, evidence: tuple[Evidence, ...]) -> TransferPath:
+    if about.has_nccl:
+        return _unknown("NVLink is busy, but NCCL uses it for tensor parallelism", evidence)
+    if about.engines < 2:
+        return _unknown("NVLink is busy, but no other engine is visible on this node", evidence)
+    rates = gbps(flow.sent), gbps(flow.received)
+    return TransferPath(TransferWord.NVLINK, Certainty.LIKELY, _NVLINK_DOUBT, evidence, *rates)
+
+
+def _unknown(why: str, evidence: tuple[Evidence, ...]) -> TransferPath:
+    return TransferPath(TransferWord.UNKNOWN, Certainty.UNKNOWN, why, evidence, why_rate(why), why_rate(why))
+
+
+def why_rate(why: str) -> Unknown:
+    """Return the rate of a path that is unknown."""
+    return Unknown(Reason.NOT_RECORDED, _SOCKETS, why)
+
+
+def _evidence(moved: Moved) -> tuple[Evidence, ...]:
+    rows = (
+        ("port_xmit_data, port_rcv_data", "RDMA", moved.rdma),
+        (_SOCKETS, "TCP to other nodes", moved.tcp),
+        (_SOCKETS, "TCP inside the node", moved.inside),
+        ("NVML", "NVLink", moved.nvlink),
+    )
+    return tuple(Evidence(source, f"{what}: {_text(flow)}") for source, what, flow in rows)
+
+
+def _text(flow: Maybe[Flow]) -> str:
+    if isinstance(flow, Unknown):
+        return f"unknown ({flow})"
+    return f"sent {gbps(flow.sent):.2f} Gb/s, received {gbps(flow.received):.2f} Gb/s"
+
+
+def path_with(path: PathJudgment, transfer: TransferPath, role: Role) -> PathJudgment:
+    """Return the path of a process, decided by what moves its bytes where its queue pairs decide nothing.
+
+    NCCL's own path stays that of a rank.
+    """
+    word = _PATH_WORDS.get(transfer.word)
+    if word is None or role in (Role.NCCL, Role.NVSHMEM):
+        return path
+    if path.word not in (PathWord.UNKNOWN, PathWord.NO_NIC) and word is not PathWord.TCP:
+        return path
+    is_likely = transfer.certainty is Certainty.LIKELY
+    return PathJudgment(word, is_likely, evidence=transfer.evidence, doubt=transfer.why if is_likely else "")
+
+
+_PATH_WORDS = {
+    TransferWord.DMABUF: PathWord.DMABUF,
+    TransferWord.PEERMEM: PathWord.PEERMEM,
+    TransferWord.STAGED: PathWord.HOST_MEMORY,
+    TransferWord.TCP: PathWord.TCP,
+    TransferWord.TCP_INSIDE: PathWord.TCP,
+}
+
+
+_MOSTLY = 4.0  # times as much in one direction: reads and writes both go from prefill to decode
+_OVER_RDMA = (TransferWord.DMABUF, TransferWord.PEERMEM, TransferWord.STAGED)
+_OF_OTHERS = (_SHARED, _INCLUDES_NCCL)
+
+
+def with_role_by_traffic(serving: Serving, transfer: TransferPath | None) -> Serving:
+    """Return the serving with a likely role by the direction of its traffic, where nothing else says it."""
+    if transfer is None or not isinstance(serving.role, Unknown) or transfer.why in _OF_OTHERS:
+        return serving
+    sent, received = known(transfer.sent_gbps, 0.0), known(transfer.received_gbps, 0.0)
+    if transfer.word not in (*_OVER_RDMA, *OVER_TCP) or not sent + received:
+        return serving
+    if max(sent, received) < _MOSTLY * min(sent, received):
+        return serving
+    role = ServingRole.PREFILL if sent > received else ServingRole.DECODE
+    return replace(serving, role=role, is_role_likely=True)
+
+
+def with_traffic(nics: tuple[NicUse, ...], transfer: TransferPath) -> tuple[NicUse, ...]:
+    """Mark the NICs with registered memory through which an engine moves its bytes over RDMA, or last did."""
+    if transfer.word not in _OVER_RDMA and transfer.last not in _OVER_RDMA:
+        return nics
+    return tuple(
+        replace(nic, is_used=True) if nic.device in transfer.nics and nic.regions else nic for nic in nics
+    )
+
+
+def users_of_nics(devices: Iterable[tuple[str, ...]]) -> Mapping[str, int]:
+    """Return the number of processes that have each device open."""
+    return Counter(device for opened in devices for device in opened)
