@@ -101,6 +101,7 @@ class TransferPath:
     last: TransferWord | None = None  # of IDLE: what moved the bytes before; None: nothing was seen to move
     nics: tuple[str, ...] = ()  # through which the bytes moved, over RDMA
     causes: tuple[tuple[str, Evidence], ...] = ()  # ids of fall_backs.toml whose sign is there, and the sign
+    readings: int = 1  # one after the other that showed this word, without those of idle moments
     by_configuration: str = ""  # the setting that asks for TCP or host memory: "UCX_TLS=tcp"
 
     @property

@@ -311,7 +311,7 @@ class _HostReader:
         if not engines:
             self._transfers.forget()
             return {}
-        users = users_of_nics(use.contexts for use in rdma.ownership.uses.values())
+        users = users_of_nics({pid: use.contexts for pid, use in rdma.ownership.uses.items()})
         moved = self._transfers.read(self.host, reading, engines, users)
         links = {gpu.bdf: gpu.nvlinks for gpu in node.known_gpus}
         ports = ((device.name, port) for device in node.rdma_devices for port in device.ports)
@@ -319,7 +319,6 @@ class _HostReader:
         return {
             engine.pid: WatchedEngine(
                 moved=moved.get(engine.pid),
-                engines=len(engines),
                 nvlinks=_fewest([links[gpu] for gpu in engine.gpus if gpu in links]),
                 is_infiniband=not infiniband.isdisjoint(engine.nics),
             )

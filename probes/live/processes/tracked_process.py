@@ -17,7 +17,7 @@ from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage, Stat
 from probes.live.model.sample import LiveProcess, PathJudgment, Role
-from probes.live.model.transfer import Serving, TransferPath, TransferWord
+from probes.live.model.transfer import Serving, ServingRole, TransferPath, TransferWord
 from probes.live.processes.fall_backs import Situation
 from probes.live.processes.gdr_path import (
     NodeEvidence,
@@ -37,7 +37,7 @@ from probes.live.processes.transfer_path import (
     Setting,
     judge_transfer,
     path_with,
-    with_role_by_traffic,
+    role_by_traffic,
     with_traffic,
 )
 
@@ -72,7 +72,6 @@ class WatchedEngine(NamedTuple):
     """What is known of an engine's transfers besides the process itself."""
 
     moved: Moved | None  # None: read once only
-    engines: int  # on this node
     nvlinks: Maybe[int]  # active NVLinks of its GPUs: those of the GPU with the fewest
     is_infiniband: bool  # ports of its NICs are InfiniBand, which count IPoIB, too
 
@@ -105,6 +104,10 @@ class TrackedProcess:
         self._decided: Latest[PathJudgment] = Latest()
         self._transfer: Latest[TransferPath] = Latest(keeps_equal=True)
         self._last_transfer: TransferPath | None = None  # when bytes last moved
+        self._serving_shown: Latest[Serving] = Latest()
+        self._shown_role: ServingRole | None = None  # by the direction of its traffic
+        self._judged_moved: Moved | None = None
+        self._readings = 0  # that showed the word of that transfer
         self._carried: PathJudgment | None = None  # the path of that transfer
         self._live: Latest[LiveProcess] = Latest(keeps_equal=True)
 
@@ -158,7 +161,8 @@ class TrackedProcess:
         process, use = answers.process, known(answers.use, NO_USE)
         port = known(process.environment, {}).get(SIDE_CHANNEL, "")
         ports = ENGINE_PORTS | ({int(port)} if re.fullmatch(r"[0-9]{1,5}", port) else set())
-        return Engine(self.pid, process.uid, use.contexts, answers.gpus, api_port(process), ports)
+        group = self.parent if self.parent > 1 else self.pid
+        return Engine(self.pid, process.uid, use.contexts, answers.gpus, group, api_port(process), ports)
 
     def live(
         self,
@@ -176,6 +180,8 @@ class TrackedProcess:
         serving, transfer = self.serving(answers), None
         if watched is not None and watched.moved is not None:
             transfer = self._transfer_now(watched, answers.process, evidence, node)
+            if serving is not None:
+                serving = self._serving_role(serving, transfer, watched.moved)
             path = self._path_with(path, transfer, evidence.role)
         state = self.stat.state if self.stat else answers.process.state
         # The evidence is another object whenever the answers differ: they need no second comparison.
@@ -209,22 +215,39 @@ class TrackedProcess:
             is_ucx=engine is not None and engine.is_ucx,
             has_nics=bool(node.drivers),
             nvlinks=watched.nvlinks,
-            has_neighbor=watched.engines > 1,
+            has_neighbor=moved.has_neighbor,
             has_other_pids=moved.has_other_pids,
         )
         setting = Setting(
             memory=memory,
             has_nccl=has_nccl,
             spans_nodes=has_nccl and has_verbs_thread(evidence),
-            engines=watched.engines,
             situation=situation,
             last=self._last_transfer,
             is_infiniband=watched.is_infiniband,
         )
         found = self._transfer.get(lambda: judge_transfer(moved, setting), objects=(moved, memory, process))
-        if found.word not in (TransferWord.IDLE, TransferWord.UNKNOWN):
-            self._last_transfer = found
-        return found
+        if found.word in (TransferWord.IDLE, TransferWord.UNKNOWN):
+            return found
+        before, self._last_transfer = self._last_transfer, found
+        if moved is not self._judged_moved:
+            is_same = before is not None and before.word is found.word
+            self._readings = self._readings + 1 if is_same else 1
+            self._judged_moved = moved
+        if found.readings != self._readings:
+            self._last_transfer = replace(found, readings=self._readings)
+        return self._last_transfer
+
+    def _serving_role(self, serving: Serving, transfer: TransferPath, moved: Moved) -> Serving:
+        """Return the serving with the role that traffic shows, or last showed."""
+        role = role_by_traffic(transfer, moved)
+        self._shown_role = self._shown_role if role is None else role
+        shown = self._shown_role
+        if shown is None or not isinstance(serving.role, Unknown):
+            return serving
+        return self._serving_shown.get(
+            lambda: replace(serving, role=shown, is_role_likely=True), objects=(serving,), values=shown
+        )
 
     def _path_with(self, path: PathJudgment, transfer: TransferPath, role: Role) -> PathJudgment:
         """Return the path that its transfers show; between two of them it stays."""
@@ -270,7 +293,7 @@ class TrackedProcess:
             cpu_percent=self._cpu_percent,
             path=path,
             is_listed=not isinstance(answers.use, Unknown),
-            serving=serving if serving is None else with_role_by_traffic(serving, transfer),
+            serving=serving,
             transfer=transfer,
         )
 

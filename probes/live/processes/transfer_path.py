@@ -7,7 +7,6 @@ NVLink of its GPUs. Each of them may also carry other bytes, which the certainty
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -24,7 +23,6 @@ from probes.live.model.sample import NicUse, PathJudgment, PathWord, Role
 from probes.live.model.transfer import (
     OVER_TCP,
     Certainty,
-    Serving,
     ServingRole,
     TransferPath,
     TransferPeer,
@@ -71,6 +69,7 @@ class Engine(NamedTuple):
     uid: Maybe[int]
     nics: tuple[str, ...]  # on which it has a context
     gpus: tuple[str, ...]  # BDFs
+    group: int  # the parent of the workers of one engine, which share a communicator of NCCL
     api_port: int | None = None  # whose bytes are no KV caches
     ports: frozenset[int] = ENGINE_PORTS
 
@@ -84,12 +83,14 @@ class Moved:
     tcp: Maybe[Flow]  # to and from other nodes
     inside: Maybe[Flow]  # over TCP on this node
     nvlink: Maybe[Flow]  # of its GPUs
-    is_shared: bool = False  # other processes have contexts on these NICs, too
+    is_shared: bool = False  # processes of others have contexts on these NICs, too
+    is_divided: bool = False  # other workers of the same engine have
     likely_owner: str = ""  # why its connections may be another process's; "": they are its own
     is_peer_copy: bool = False  # one GPU sends over PCIe what the GPU of another engine receives
     peers: tuple[TransferPeer, ...] = ()
     nics: tuple[str, ...] = ()  # those through which bytes moved
-    has_other_pids: bool = False  # another engine is in another PID namespace
+    has_neighbor: bool = False  # another engine is on this node
+    has_other_pids: bool = False  # and in another PID namespace
 
 
 class Connections(NamedTuple):
@@ -114,9 +115,9 @@ class TransferReader:
         self._seen: frozenset[int] = frozenset()  # inodes of sockets for which owners were looked up
 
     def read(
-        self, host: Host, reading: Reading, engines: Sequence[Engine], users: Mapping[str, int]
+        self, host: Host, reading: Reading, engines: Sequence[Engine], users: Mapping[str, frozenset[int]]
     ) -> Mapping[int, Moved]:
-        """Return what each engine has moved; `users`: the processes with a context on each NIC."""
+        """Return what each engine has moved; `users`: the pids with a context on each NIC."""
         pids = tuple(engine.pid for engine in engines)
         after = self._source.read(host, reading.at, lambda: self._ask(host, reading, pids))
         if isinstance(after, Unknown) or after is self._before:
@@ -151,7 +152,7 @@ def _differ(one: Maybe[str], other: Maybe[str]) -> bool:
 
 
 def moved_by(
-    before: Connections, after: Connections, engines: Sequence[Engine], users: Mapping[str, int]
+    before: Connections, after: Connections, engines: Sequence[Engine], users: Mapping[str, frozenset[int]]
 ) -> dict[int, Moved]:
     """Return what each engine has moved between two readings."""
     seconds = after.reading.at - before.reading.at
@@ -205,7 +206,7 @@ def _moved(
     flows: Maybe[Mapping[TcpSocket, Flow]],
     after: Connections,
     ports: Mapping[str, Maybe[Flow]],
-    users: Mapping[str, int],
+    users: Mapping[str, frozenset[int]],
     engines: Sequence[Engine],
 ) -> Moved:
     tcp: Maybe[Flow] = NOTHING
@@ -228,17 +229,21 @@ def _moved(
     own = {device: ports[device] for device in engine.nics if device in ports}
     busy = tuple(device for device, flow in own.items() if known(flow, NOTHING).total >= MOVES)
     rdma = _total(own.values()) if own else NOTHING
+    workers = {other.pid for other in engines if other.group == engine.group}
+    using = frozenset[int]().union(*(users.get(device, ()) for device in busy or engine.nics))
     return Moved(
         seconds=seconds,
         rdma=rdma,
         tcp=tcp,
         inside=inside,
         nvlink=_nvlink(after.reading, engine.gpus),
-        is_shared=any(users.get(device, 0) > 1 for device in (busy or engine.nics)),
+        is_shared=not using <= workers,
+        is_divided=len(using & workers) > 1,
         likely_owner=doubt,
         is_peer_copy=_is_peer_copy(after.reading, engine, engines),
         peers=peers,
         nics=busy,
+        has_neighbor=len(workers) < len(engines),
         has_other_pids=len({space for space in after.pid_spaces.values() if space}) > 1,
     )
 
@@ -361,6 +366,8 @@ _MEMORY_WORDS = {
 _KV_LIKELY = "That these bytes are KV caches is likely: an engine has little else to send."
 _SHARED = "Other processes have these NICs open, too, and a port counts the bytes of all."
 _INCLUDES_NCCL = "NCCL uses InfiniBand or RoCE in this process, so its NICs carry that traffic, too."
+_NCCL_DOUBT = "NVLink carries more, most likely the traffic of NCCL."
+_DIVIDED = "other workers of the engine use the same NICs"
 _NVLINK_DOUBT = "NVLink counts the bytes of a GPU, not those of a process."
 
 
@@ -371,7 +378,6 @@ class Setting:
     memory: PathJudgment  # as `judge_memory` returns it
     has_nccl: bool = False  # a rank of NCCL: tensor parallel
     spans_nodes: bool = False  # NCCL uses its NICs, too: ranks are on other nodes
-    engines: int = 1  # on this node
     situation: Situation | None = None  # what may explain TCP or host memory
     last: TransferPath | None = None  # when bytes last moved
     is_infiniband: bool = False  # its ports count IPoIB, too
@@ -383,7 +389,8 @@ def judge_transfer(moved: Moved, about: Setting) -> TransferPath:
     TCP if it is more than 100 MB/s and half of the busiest candidate; else the busiest of RDMA, with the
     memory that is registered, and NVLink; else a copy over PCIe. Below 1 MiB/s, nothing moves.
     """
-    nvlink = known(moved.nvlink, NOTHING)
+    # NCCL's bytes count in NVLink: without another engine here, they are all that there is.
+    nvlink = NOTHING if about.has_nccl and not moved.has_neighbor else known(moved.nvlink, NOTHING)
     over_tcp = _sum((known(moved.tcp, NOTHING), known(moved.inside, NOTHING)))
     rdma = _rdma(moved, about)
     carried = known(rdma, NOTHING)
@@ -391,12 +398,16 @@ def judge_transfer(moved: Moved, about: Setting) -> TransferPath:
     most = max(carried.total, nvlink.total, over_tcp.total)
     if over_tcp.total > MUCH and over_tcp.total >= _SHARE * most:
         return _over_tcp(moved, rdma, about, evidence)
+    if about.has_nccl and most == nvlink.total and max(carried.total, over_tcp.total) > MUCH:
+        nvlink, most = NOTHING, max(carried.total, over_tcp.total)
+        if over_tcp.total > MUCH and over_tcp.total >= _SHARE * most:
+            found = _over_tcp(moved, rdma, about, evidence)
+            return replace(found, certainty=Certainty.LIKELY, why=_NCCL_DOUBT)
     unread = next((flow for flow in (moved.tcp, rdma) if isinstance(flow, Unknown)), None)
     if most < MOVES and not moved.is_peer_copy:
         if unread is not None:
             return _unknown(f"what it moves is not visible ({unread})", evidence)
-        word, nics = (about.last.word, about.last.nics) if about.last else (None, ())
-        return TransferPath(TransferWord.IDLE, Certainty.SEEN, evidence=evidence, nics=nics, last=word)
+        return _idle(about.last, evidence)
     if most < MOVES:
         why = "NCCL may copy over PCIe, too." if about.has_nccl else "PCIe counts the bytes of a GPU."
         return TransferPath(TransferWord.LOCAL, Certainty.LIKELY, why, evidence)
@@ -406,8 +417,18 @@ def judge_transfer(moved: Moved, about: Setting) -> TransferPath:
             return _unknown(shares, evidence)
         return _over_rdma(moved, carried, about, evidence)
     if nvlink.total == most:
-        return _over_nvlink(nvlink, about, evidence)
+        return _over_nvlink(nvlink, moved, about, evidence)
+    if about.last is not None:  # requests between two transfers
+        return _idle(about.last, evidence)
     return _unknown(f"too little traffic to tell ({gbps(most):.2f} Gb/s over TCP)", evidence)
+
+
+def _idle(last: TransferPath | None, evidence: tuple[Evidence, ...]) -> TransferPath:
+    """Return that nothing moves, with what is known of the time when something last did."""
+    if last is None:
+        return TransferPath(TransferWord.IDLE, Certainty.SEEN, evidence=evidence)
+    still = replace(last, sent_gbps=0.0, received_gbps=0.0, last=last.word)
+    return replace(still, word=TransferWord.IDLE, certainty=Certainty.SEEN, why="")
 
 
 def _rdma(moved: Moved, about: Setting) -> Maybe[Flow]:
@@ -448,7 +469,9 @@ def _over_tcp(
 def _over_rdma(moved: Moved, flow: Flow, about: Setting, evidence: tuple[Evidence, ...]) -> TransferPath:
     memory = about.memory
     evidence = (*evidence, *memory.evidence)
-    rates = gbps(flow.sent), gbps(flow.received)
+    rates: tuple[Maybe[float], Maybe[float]] = gbps(flow.sent), gbps(flow.received)
+    if moved.is_shared or moved.is_divided:
+        rates = (why_rate(_DIVIDED if moved.is_divided else _SHARED),) * 2
     word = _MEMORY_WORDS.get(memory.word)
     if word is None:
         why = f"over RDMA, from unknown memory ({memory.why})"
@@ -472,10 +495,12 @@ def _over_rdma(moved: Moved, flow: Flow, about: Setting, evidence: tuple[Evidenc
     )
 
 
-def _over_nvlink(flow: Flow, about: Setting, evidence: tuple[Evidence, ...]) -> TransferPath:
+def _over_nvlink(flow: Flow, moved: Moved, about: Setting, evidence: tuple[Evidence, ...]) -> TransferPath:
+    if about.has_nccl and about.last is not None:
+        return _idle(about.last, evidence)
     if about.has_nccl:
         return _unknown("NVLink is busy, but NCCL uses it for tensor parallelism", evidence)
-    if about.engines < 2:
+    if not moved.has_neighbor:
         return _unknown("NVLink is busy, but no other engine is visible on this node", evidence)
     rates = gbps(flow.sent), gbps(flow.received)
     return TransferPath(TransferWord.NVLINK, Certainty.LIKELY, _NVLINK_DOUBT, evidence, *rates)
@@ -509,10 +534,10 @@ def _text(flow: Maybe[Flow]) -> str:
 def path_with(path: PathJudgment, transfer: TransferPath, role: Role) -> PathJudgment:
     """Return the path of a process, decided by what moves its bytes where its queue pairs decide nothing.
 
-    NCCL's own path stays that of a rank.
+    The TCP of an engine says nothing about NCCL in the same process.
     """
     word = _PATH_WORDS.get(transfer.word)
-    if word is None or role in (Role.NCCL, Role.NVSHMEM):
+    if word is None or (word is PathWord.TCP and role is Role.NCCL):
         return path
     if path.word not in (PathWord.UNKNOWN, PathWord.NO_NIC) and word is not PathWord.TCP:
         return path
@@ -534,17 +559,18 @@ _OVER_RDMA = (TransferWord.DMABUF, TransferWord.PEERMEM, TransferWord.STAGED)
 _OF_OTHERS = (_SHARED, _INCLUDES_NCCL)
 
 
-def with_role_by_traffic(serving: Serving, transfer: TransferPath | None) -> Serving:
-    """Return the serving with a likely role by the direction of its traffic, where nothing else says it."""
-    if transfer is None or not isinstance(serving.role, Unknown) or transfer.why in _OF_OTHERS:
-        return serving
-    sent, received = known(transfer.sent_gbps, 0.0), known(transfer.received_gbps, 0.0)
-    if transfer.word not in (*_OVER_RDMA, *OVER_TCP) or not sent + received:
-        return serving
-    if max(sent, received) < _MOSTLY * min(sent, received):
-        return serving
-    role = ServingRole.PREFILL if sent > received else ServingRole.DECODE
-    return replace(serving, role=role, is_role_likely=True)
+def role_by_traffic(transfer: TransferPath, moved: Moved) -> ServingRole | None:
+    """Return the role that the direction of an engine's traffic makes likely; None: it shows none."""
+    if transfer.why in _OF_OTHERS:
+        return None
+    flow = NOTHING
+    if transfer.word in _OVER_RDMA:
+        flow = known(moved.rdma, NOTHING)
+    elif transfer.word in OVER_TCP:
+        flow = _sum((known(moved.tcp, NOTHING), known(moved.inside, NOTHING)))
+    if not flow.total or max(flow) < _MOSTLY * min(flow):
+        return None
+    return ServingRole.PREFILL if flow.sent > flow.received else ServingRole.DECODE
 
 
 def with_traffic(nics: tuple[NicUse, ...], transfer: TransferPath) -> tuple[NicUse, ...]:
@@ -556,6 +582,10 @@ def with_traffic(nics: tuple[NicUse, ...], transfer: TransferPath) -> tuple[NicU
     )
 
 
-def users_of_nics(devices: Iterable[tuple[str, ...]]) -> Mapping[str, int]:
-    """Return the number of processes that have each device open."""
-    return Counter(device for opened in devices for device in opened)
+def users_of_nics(devices: Mapping[int, tuple[str, ...]]) -> Mapping[str, frozenset[int]]:
+    """Return the pids that have each device open."""
+    users: dict[str, set[int]] = {}
+    for pid, opened in devices.items():
+        for device in opened:
+            users.setdefault(device, set()).add(pid)
+    return {device: frozenset(pids) for device, pids in users.items()}
