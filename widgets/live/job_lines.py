@@ -73,15 +73,13 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     sent, received = job.sent_gbps, job.received_gbps
     if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
         return f"rates unknown ({sent.detail or sent.reason.value})"
-    if isinstance(sent, Unknown) or isinstance(received, Unknown):
-        return f"↑{short(sent)} ↓{short(received)} Gb/s"
     return f"{limit_mark(job, sample)}{_gbps_text(sent, received)}"
 
 
 def _gbps_text(sent: Maybe[float], received: Maybe[float]) -> str:
-    if max(known(sent, 0.0), known(received, 0.0)) >= 1000:
-        parts = (rate if isinstance(rate, Unknown) else f"{rate / 1000:.2f}" for rate in (sent, received))
-        return "↑{} ↓{} Tb/s".format(*("?" if isinstance(part, Unknown) else part for part in parts))
+    are_known = not (isinstance(sent, Unknown) or isinstance(received, Unknown))
+    if are_known and max(known(sent, 0.0), known(received, 0.0)) >= 1000:
+        return f"↑{known(sent, 0.0) / 1000:.2f} ↓{known(received, 0.0) / 1000:.2f} Tb/s"
     return f"↑{short(sent)} ↓{short(received)} Gb/s"
 
 
