@@ -216,7 +216,7 @@ class JobWatch:
             ranks=tuple(ranks),
             world_size=max(sizes) if sizes else Unknown(Reason.NOT_THERE, "", "no rank states it"),
             missing_ranks=missing,
-            gbps=_moved(ranks) if serves else self._rates.mean(_ports(devices)),
+            gbps=self._rates.mean(_ports(devices)) if any(devices.values()) else _moved(ranks),
             differences=(
                 *different_ranks(ranks, silence is not None and silence.waits is True),
                 *(() if silence else self._slow_ports(nodes, devices, rails, ranks)),
@@ -306,7 +306,7 @@ def _moved(ranks: Sequence[FleetRank]) -> Maybe[float]:
     """Return what all engines send, or receive, whichever is more: each byte has a sender and a receiver."""
     moved = moved_gbps(rank.process.transfer for rank in ranks)
     if moved is None:
-        return 0.0 if any(rank.process.transfer is not None for rank in ranks) else _NO_RATE
+        return 0.0 if any(rank.process.transfer is not None for rank in ranks) else _NIC_RATES
     unread = next((rate for rate in moved if isinstance(rate, Unknown)), None)
     return max(known(rate, 0.0) for rate in moved) if unread is None else unread
 

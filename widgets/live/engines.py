@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from probes.base.evidence import Evidence
 from probes.base.text import join_limited
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Reason, Unknown, known
 from probes.checks.statements import transfer_health
 from probes.live.model.sample import LiveProcess
 from probes.live.model.transfer import Serving, TransferPath, TransferWord
@@ -26,6 +27,7 @@ _MEANING = {
     TransferWord.UNKNOWN: "The evidence is inconclusive.",
 }
 _PEERS_NAMED = 2
+_NO_ROLE = Unknown(Reason.NOT_THERE)
 
 
 def role_text(serving: Serving | None) -> str:
@@ -38,7 +40,11 @@ def role_text(serving: Serving | None) -> str:
 def engine_text(processes: Sequence[LiveProcess]) -> str:
     """Return what processes of a job have in common: "vLLM, NIXL over UCX, prefill"; "": no engine."""
     served = [process.serving for process in processes if process.serving is not None]
-    return join_limited(dict.fromkeys(filter(None, (each.text for each in served))), _PEERS_NAMED)
+    parts = dict.fromkeys(
+        replace(each, role=_NO_ROLE).text for each in served if not isinstance(each.engine, Unknown)
+    )
+    roles = dict.fromkeys(filter(None, map(role_text, served)))
+    return ", ".join(filter(None, (*parts, " and ".join(sorted(roles, reverse=True)))))
 
 
 def peers_text(transfer: TransferPath | None) -> str:

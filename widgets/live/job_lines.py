@@ -65,21 +65,22 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
     `with_reason`: if both rates are unknown, why, and the command that finds who is missing.
     """
-    if (moved := moved_gbps(each.transfer for each in members_of(job, sample))) is not None:
-        return f"↑{short(moved[0])} ↓{short(moved[1])} Gb/s"
-    if not job.nics:
-        return ""
+    if not job.nics:  # engines over TCP or NVLink
+        moved = moved_gbps(each.transfer for each in members_of(job, sample))
+        return "" if moved is None else _gbps_text(*moved)
     if silence := _silence_text(job):
         return f"{silence} ({_HINT})" if with_reason else silence
     sent, received = job.sent_gbps, job.received_gbps
     if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
         return f"rates unknown ({sent.detail or sent.reason.value})"
-    if isinstance(sent, Unknown) or isinstance(received, Unknown):
-        return f"↑{short(sent)} ↓{short(received)} Gb/s"
-    limit = limit_mark(job, sample)
-    if max(sent, received) >= 1000:
-        return f"{limit}↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
-    return f"{limit}↑{short(sent)} ↓{short(received)} Gb/s"
+    return f"{limit_mark(job, sample)}{_gbps_text(sent, received)}"
+
+
+def _gbps_text(sent: Maybe[float], received: Maybe[float]) -> str:
+    are_known = not (isinstance(sent, Unknown) or isinstance(received, Unknown))
+    if are_known and max(known(sent, 0.0), known(received, 0.0)) >= 1000:
+        return f"↑{known(sent, 0.0) / 1000:.2f} ↓{known(received, 0.0) / 1000:.2f} Tb/s"
+    return f"↑{short(sent)} ↓{short(received)} Gb/s"
 
 
 def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:

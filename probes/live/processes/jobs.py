@@ -89,7 +89,8 @@ def path_shares(members: Sequence[LiveProcess]) -> tuple[PathShare, ...]:
         is_unknown = process.transfer is None and process.path.word is PathWord.UNKNOWN
         text = process.path.word.value if is_unknown else process.path_text
         groups.setdefault(text, []).append(process)
-    noun = "ranks" if all(process.role is Role.NCCL for process in members) else "processes"
+    are_ranks = all(process.role is Role.NCCL and process.serving is None for process in members)
+    noun = "ranks" if are_ranks else "processes"
     shares: list[PathShare] = []
     for text, group in sorted(groups.items(), key=lambda item: -len(item[1])):
         reasons = {process.path.why for process in group if process.transfer is None}

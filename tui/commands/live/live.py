@@ -456,7 +456,7 @@ class JobText:
             last, path = printed.get(job.id), path_summary(of_job)
             is_engine = any(process.transfer is not None for process in of_job)
             lasting = " ".join(_word(process).name for process in of_job) if is_engine else path
-            if last is None or lasting != paths[job.id] or _differ(last, job):
+            if last is None or lasting != paths[job.id] or (not is_engine and _differ(last, job)):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
                 last = job
             self._printed[job.id], self._paths[job.id] = last, lasting
