@@ -266,7 +266,7 @@ def _owned(
     if not isinstance(found, Unknown):
         mine = set(found)
         return [each for each in may_carry if each.inode in mine], ""
-    if isinstance(engine.uid, Unknown):
+    if isinstance(engine.uid, Unknown) or found.reason is not Reason.NEEDS_ROOT:
         return found
     of_user = [each for each in may_carry if each.uid == engine.uid]
     is_only = engine.uid != 0 and sum(other.uid == engine.uid for other in engines) == 1
