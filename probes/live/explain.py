@@ -13,7 +13,7 @@ from probes.facts.jobs.processes import Process, name_of
 from probes.facts.system.limits import RdmaLimit
 from probes.host.values import RDMA_CLASS
 from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
-from probes.live.model.transfer import Serving, TransferPath
+from probes.live.model.transfer import Serving, TransferPath, TransferWord
 from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
@@ -268,7 +268,10 @@ class ProcessExplanation:
     def is_clear(self) -> bool:
         """Whether enough is known of the process to say that nothing has to change."""
         is_odd = bool(self.unexpected) and not self.is_gdr
-        return not (self.path.word is PathWord.UNKNOWN or isinstance(self.gpus, Unknown) or is_odd)
+        is_unknown = self.path.word is PathWord.UNKNOWN
+        if self.transfer is not None:
+            is_unknown = self.transfer.lasting is TransferWord.UNKNOWN
+        return not (is_unknown or isinstance(self.gpus, Unknown) or is_odd)
 
 
 def explain_process(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.evidence import Severity
+from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
@@ -15,6 +17,7 @@ from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.live.explain import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, Setting
@@ -30,6 +33,7 @@ from widgets.doctor.findings import mark_of
 from widgets.live.explain import draw_changes, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
+_BETWEEN_READINGS = 1.1  # seconds, a little more than the shortest time between two readings
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 
 
@@ -82,9 +86,29 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     return write_explanation(open_host(options), out, options.pid, job, parsed(OutputOptions, options))
 
 
-def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, options: OutputOptions) -> int:
+def _read(host: Host, wait: Callable[[float], object]) -> tuple[Examination, LiveSample]:
+    """Examine the node with its jobs; what moves an engine's KV caches shows after a second."""
+    sampler = LiveSampler(settles=False)
+    examination, sample = examine_and_sample(host, sampler=sampler)
+    engines = any(
+        process.serving is not None and process.transfer is None for process in known(sample.processes, ())
+    )
+    if not engines or host.origin.source not in (Source.LIVE, Source.REMOTE, Source.SIMULATED):
+        return examination, sample
+    wait(_BETWEEN_READINGS)
+    return examine_and_sample(host, before=examination, sampler=sampler)
+
+
+def write_explanation(
+    host: Host,
+    out: TextIO,
+    pid: int | None,
+    job: str,
+    options: OutputOptions,
+    wait: Callable[[float], object] = time.sleep,
+) -> int:
     """Explain a process, the processes of a job ("Slurm job 4711"), or list all."""
-    examination, sample = examine_and_sample(host)
+    examination, sample = _read(host, wait)
     chosen = [
         process
         for process in known(sample.processes, ())

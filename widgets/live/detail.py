@@ -186,10 +186,11 @@ def _past(device: str, sample: LiveSample, width: int) -> list[Line]:
 def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRate]) -> str:
     rate = rates.get(process.pid)
     if rate is None:
-        return "no connected queue pair"
+        return "no connected queue pair" if process.transfer is None else "nothing moves"
     middle = medians(sample, rates)
     part = ranks.share_of_median(process, rate, middle)
-    text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s through its NICs"
+    text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s"
+    text += " through its NICs" if process.ready_nics else f" over {process.path_text}"
     if rate.shared_with:
         text += f"; at most, because it shares {', '.join(rate.shared_with)}"
     elif part is not None:

@@ -77,9 +77,9 @@ def draw(serving: Serving | None, transfer: TransferPath | None, width: int) -> 
             (rate for rate in (transfer.sent_gbps, transfer.received_gbps) if isinstance(rate, Unknown)), None
         )
         lines += labeled("", (rates if unread is None else f"{rates} ({unread.detail or unread})",), width)
-    if peers := peers_text(transfer):
-        lines += labeled("Peer", (peers,), width)
-    return lines + _evidence(transfer.evidence, width)
+    lines += _evidence(transfer.evidence, width)
+    peers = peers_text(transfer)
+    return lines + labeled("Peer", (peers,) if peers else (), width)
 
 
 def engine_role(process: LiveProcess) -> Run:

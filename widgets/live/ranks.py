@@ -64,6 +64,7 @@ def draw(
     newest = _last_events(events)
     several = len({process.job for process in processes}) > 1
     has_engine = any(process.serving is not None for process in processes)
+    has_rank = not has_engine or any(not isinstance(process.rank, Unknown) for process in processes)
     has_bus = any(not isinstance(process.bus_gbps, Unknown) for process in processes)
 
     def cells(cell: Callable[[LiveProcess], Run]) -> LazyLines:
@@ -95,7 +96,7 @@ def draw(
     most = max(map(cell_len, {process.path_text for process in processes}))
     columns = [
         Column("GPU", cells(lambda process: _gpus(process, labels)), 1, least=4),
-        Column("rank", cells(rank), 4, to_right=True),
+        *([Column("rank", cells(rank), 4, to_right=True)] if has_rank else []),
         Column("pid", cells(lambda process: Run(str(process.pid))), 3, to_right=True),
         Column("program", cells(_program), 7 if several else 13, least=8),
         *([Column("role", cells(engines.engine_role), 2, least=8)] if has_engine else []),
