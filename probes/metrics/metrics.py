@@ -235,7 +235,7 @@ def _engines(sample: LiveSample, processes: Sequence[LiveProcess]) -> Family:
     """Return how many processes move KV caches over what; unknown until each engine was read twice."""
     unread = Unknown(Reason.NOT_YET, "engines", "needs two readings")
     is_pending = any(each.is_engine and each.transfer is None for each in processes)
-    counted = Counter(each.transfer.word for each in processes if each.transfer is not None)
+    counted = Counter(each.transfer.lasting for each in processes if each.transfer is not None)
     is_hidden = is_pending or bool(sample.missing)
     counts = (({"path": word.name.lower()}, counted[word]) for word in TransferWord)
     return _family(

@@ -110,11 +110,14 @@ def test_text_json_explain_and_metrics_say_the_same(fault: str) -> None:
     out = io.StringIO()
     write_explanation(host, out, moved[0]["pid"], "", OutputOptions(), wait)
     assert f"KV cache    {WORDS[fault]}\n" in out.getvalue()
-    reader = reader_of(host, clock)
+    clock.now = 1000.0  # a burst begins
+    reader = reader_of(SimulatedHost(f"hgx-h100+{fault}", clock=clock), clock)
     assert values(reader.read(), "gdrtop_engine_processes", "path") == {}  # unknown
     clock.now += 1.0
     counted = values(reader.read(), "gdrtop_engine_processes", "path")
     assert [count for count in counted.values() if count] == [8]
+    clock.now += 3.5  # between two bursts, the path stays
+    assert values(reader.read(), "gdrtop_engine_processes", "path") == counted
     assert counted[TransferWord(moved[0]["transfer"]["word"]).name.lower(),] == 8
 
 
