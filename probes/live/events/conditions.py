@@ -235,7 +235,7 @@ def _transfers(job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample)
         found = [
             (process, path)
             for process in members
-            if (path := process.transfer) is not None and (path.last or path.word) in words
+            if (path := process.transfer) is not None and path.lasting in words
             if path.readings >= _LEAST_READINGS and not path.by_configuration
         ]
         if not found:

@@ -130,6 +130,8 @@ class Role(Enum):
     GPU = "GPU program"  # without RDMA and NCCL
 
 
+COLLECTIVE_ROLES = (Role.NCCL, Role.NVSHMEM)
+"""Of jobs whose ranks wait for each other."""
 STEP_ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
 """Of jobs that may be training, so their steps are watched."""
 

@@ -28,7 +28,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.live.model.sample import NicUse, Role
+from probes.live.model.sample import COLLECTIVE_ROLES, NicUse, Role
 
 PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are never too large
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
@@ -40,7 +40,6 @@ _BY_LENGTH = attrgetter("device", "length_bytes", "is_odp")
 _THREAD = attrgetter("pid")
 _Object = QueuePair | CompletionQueue | MemoryRegion | ProtectionDomain | RdmaContext
 _InDomain = TypeVar("_InDomain", QueuePair, MemoryRegion)
-_FABRIC_ROLES = (Role.NCCL, Role.NVSHMEM)
 _NIXL = "libplugin_"
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
@@ -388,7 +387,7 @@ def with_used_pairs(use: RdmaUse, role: Role, libraries: Maybe[tuple[MappedLibra
     if not any(nic.open_ud or nic.open_driver for nic in use.nics):
         return use
     names = {library.name for library in known(libraries, ())}
-    is_fabric = role in _FABRIC_ROLES or isinstance(libraries, Unknown) or "libfabric" in names
+    is_fabric = role in COLLECTIVE_ROLES or isinstance(libraries, Unknown) or "libfabric" in names
     is_fabric = is_fabric and role is not Role.UCX and not any(name.startswith(_NIXL) for name in names)
 
     def is_used(nic: NicUse) -> bool:

@@ -227,7 +227,7 @@ class TrackedProcess:
             is_infiniband=watched.is_infiniband,
         )
         found = self._transfer.get(lambda: judge_transfer(moved, setting), objects=(moved, memory, process))
-        if found.word in (TransferWord.IDLE, TransferWord.UNKNOWN):
+        if not found.is_moving:
             return found
         before, self._last_transfer = self._last_transfer, found
         if moved is not self._judged_moved:

@@ -17,9 +17,9 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
-from probes.host.tcp_sockets import TcpSocket
+from probes.host.tcp_sockets import SOURCE, TcpSocket
 from probes.live.model.paced_source import PacedSource
-from probes.live.model.sample import NicUse, PathJudgment, PathWord, Role
+from probes.live.model.sample import NO_PATH, NicUse, PathJudgment, PathWord, Role
 from probes.live.model.transfer import (
     OVER_TCP,
     Certainty,
@@ -40,7 +40,7 @@ _MOST_PEERS = 8
 _WEB_PORTS = (80, 443)  # of the other end: weights are loaded from there
 # Where engines listen: NIXL's side channel in vLLM and llm-d, Mooncake's handshake, SGLang's bootstrap.
 ENGINE_PORTS = frozenset((5600, 5557, 12001, 8998))
-_SOCKETS = "sock_diag"
+
 _ELSEWHERE = Unknown(
     Reason.NOT_THERE, "/proc/PID/ns/net", "in another network namespace: run gdrtop in its container"
 )
@@ -147,8 +147,8 @@ class TransferReader:
         return Connections(reading, sockets, self._inodes, self._pid_spaces)
 
 
-def _differ(one: Maybe[str], other: Maybe[str]) -> bool:
-    return not isinstance(one, Unknown) and not isinstance(other, Unknown) and one != other
+def _differ(ours: Maybe[str], theirs: Maybe[str]) -> bool:
+    return not isinstance(ours, Unknown) and not isinstance(theirs, Unknown) and ours != theirs
 
 
 def moved_by(
@@ -512,14 +512,14 @@ def _unknown(why: str, evidence: tuple[Evidence, ...]) -> TransferPath:
 
 def why_rate(why: str) -> Unknown:
     """Return the rate of a path that is unknown."""
-    return Unknown(Reason.NOT_RECORDED, _SOCKETS, why)
+    return Unknown(Reason.NOT_RECORDED, SOURCE, why)
 
 
 def _evidence(moved: Moved) -> tuple[Evidence, ...]:
     rows = (
         ("port_xmit_data, port_rcv_data", "RDMA", moved.rdma),
-        (_SOCKETS, "TCP to other nodes", moved.tcp),
-        (_SOCKETS, "TCP inside the node", moved.inside),
+        (SOURCE, "TCP to other nodes", moved.tcp),
+        (SOURCE, "TCP inside the node", moved.inside),
         ("NVML", "NVLink", moved.nvlink),
     )
     return tuple(Evidence(source, f"{what}: {_text(flow)}") for source, what, flow in rows)
@@ -539,7 +539,7 @@ def path_with(path: PathJudgment, transfer: TransferPath, role: Role) -> PathJud
     word = _PATH_WORDS.get(transfer.word)
     if word is None or (word is PathWord.TCP and role is Role.NCCL):
         return path
-    if path.word not in (PathWord.UNKNOWN, PathWord.NO_NIC) and word is not PathWord.TCP:
+    if path.word not in NO_PATH and word is not PathWord.TCP:
         return path
     is_likely = transfer.certainty is Certainty.LIKELY
     return PathJudgment(word, is_likely, evidence=transfer.evidence, doubt=transfer.why if is_likely else "")

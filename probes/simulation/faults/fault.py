@@ -210,7 +210,7 @@ def described(
         summary, fields = row.pop("summary"), row.pop("description", {})
         devices, words = row.pop("devices", {}), row.pop("cmdline", "")
         first = named[row.pop("node", "")]
-        options = {key: row.pop(key) for key in ("on", "finds", "excludes") if key in row}
+        options = {key: row.pop(key) for key in ("on", "finds", "shows", "excludes") if key in row}
         changes = ((_CHANGES | own)[key](value) for key, value in row.items())
         description = partial(_changed, first, fields, devices, words)
         yield fault(name, summary, *changes, change_description=description, **options)
