@@ -19,7 +19,7 @@ _MEANING = {
     TransferWord.DMABUF: "The NIC reads and writes GPU memory directly; registered through DMA-BUF.",
     TransferWord.PEERMEM: "The NIC reads and writes GPU memory directly; registered through nvidia_peermem.",
     TransferWord.STAGED: "KV caches are copied through host memory before and after RDMA.",
-    TransferWord.TCP: "KV caches are copied through host memory and sent by TCP, far below RDMA's rate.",
+    TransferWord.TCP: "KV caches are copied through host memory and sent over TCP, far below RDMA's rate.",
     TransferWord.TCP_INSIDE: "KV caches are copied through host memory and TCP inside this node.",
     TransferWord.NVLINK: "KV caches move from GPU to GPU over NVLink.",
     TransferWord.LOCAL: "KV caches stay on this node, and use neither NIC, TCP nor NVLink.",
