@@ -90,9 +90,7 @@ def _read(host: Host, wait: Callable[[float], object]) -> tuple[Examination, Liv
     """Examine the node with its jobs; what moves an engine's KV caches shows after a second."""
     sampler = LiveSampler(settles=False)
     examination, sample = examine_and_sample(host, sampler=sampler)
-    engines = any(
-        process.serving is not None and process.transfer is None for process in known(sample.processes, ())
-    )
+    engines = any(process.is_engine and process.transfer is None for process in known(sample.processes, ()))
     if not engines or host.origin.source not in (Source.LIVE, Source.REMOTE, Source.SIMULATED):
         return examination, sample
     wait(_BETWEEN_READINGS)

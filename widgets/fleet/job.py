@@ -156,7 +156,7 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
         Column("rank", cells(lambda rank: figure_run(rank.process.rank)), 1, to_right=True),
         Column("GPU", cells(lambda rank: Run(",".join(rank.gpus) or "–", Tone.GPU)), 4),
         *([Column("role", cells(lambda rank: engine_role(rank.process)), 2)] if has_engine else []),
-        Column("path", cells(_path), 2, least=min(path, 33 if has_engine else 20), grows=True),
+        Column("path", cells(_path), 2, least=min(path, 39 if has_engine else 20), grows=True),
         *([Column("peer", cells(lambda rank: engine_peer(rank.process)), 4)] if has_engine else []),
         Column("NIC", cells(_nics), 3),
         Column("Gb/s", cells(_rate), 2, to_right=True, least=5),

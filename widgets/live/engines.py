@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from probes.base.evidence import Evidence
 from probes.base.text import join_limited
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Reason, Unknown
 from probes.checks.statements import transfer_health
 from probes.live.model.sample import LiveProcess
 from probes.live.model.transfer import Serving, TransferPath, TransferWord
@@ -19,7 +19,7 @@ _MEANING = {
     TransferWord.DMABUF: "The NIC reads and writes GPU memory directly; registered through DMA-BUF.",
     TransferWord.PEERMEM: "The NIC reads and writes GPU memory directly; registered through nvidia_peermem.",
     TransferWord.STAGED: "KV caches are copied through host memory before and after RDMA.",
-    TransferWord.TCP: "KV caches are copied through host memory and sent by TCP, far below RDMA's rate.",
+    TransferWord.TCP: "KV caches are copied through host memory and sent over TCP, far below RDMA's rate.",
     TransferWord.TCP_INSIDE: "KV caches are copied through host memory and TCP inside this node.",
     TransferWord.NVLINK: "KV caches move from GPU to GPU over NVLink.",
     TransferWord.LOCAL: "KV caches stay on this node, and use neither NIC, TCP nor NVLink.",
@@ -64,8 +64,8 @@ def draw(serving: Serving | None, transfer: TransferPath | None, width: int) -> 
         lines += labeled("", (f"serving role unknown ({role.detail or role})",), width, Tone.DIM)
     lines += _evidence(serving.evidence, width)
     if transfer is None:
-        reason = known(serving.engine, "") and "needs two readings, a second apart"
-        return lines + (labeled("KV cache", (f"path unknown: {reason}",), width) if reason else [])
+        text = "path unknown: needs two readings, a second apart"
+        return lines + labeled("KV cache", (text,) if serving.may_move else (), width)
     lines += labeled("KV cache", (transfer.text,), width, TONES[transfer_health(transfer)])
     doubt = transfer.why if transfer.word is not TransferWord.UNKNOWN else ""
     setting = transfer.by_configuration and f"Asked for by {transfer.by_configuration}."

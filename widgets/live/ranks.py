@@ -22,7 +22,7 @@ from widgets.live.order import Badness, SortKeys, badness_of_process, falling, s
 
 _HALF = 0.5  # of the median: marked
 _PATH_CELLS = 22  # at least: "likely GDR (DMA-BUF)"
-_ENGINE_CELLS = 33  # "likely RDMA, GPU memory (DMA-BUF)"
+_ENGINE_CELLS = 39  # "likely RDMA, staged through host memory"
 _NAME_CELLS = 16  # of the NICs of a rank
 _STATES = {
     "R": "running",

@@ -108,6 +108,7 @@ _KV_SOURCES = (
     "https://github.com/vllm-project/vllm/issues/52607 (0.5 instead of 49 GB/s); "
     "https://github.com/openucx/ucx, src/ucp/core/ucp_context.c"
 )
+_KV_CAUSES = ("nixl-ucx-without-cuda", "no-gdr-path")
 _KV_UNSEEN = (
     "Run ucx_info -d in the engine's container: it must list a transport for RDMA (rc_mlx5) and cuda_copy",
     "Read the engine's start in its log with UCX_LOG_LEVEL=info: rma_am(tcp…) is a read or write over TCP",
@@ -129,7 +130,7 @@ def _kv_plan(examination: Examination) -> Plan:
     ok="No inference engine moves KV caches over TCP",
     impact="Transfers take many times as long as over RDMA or NVLink, and the first token comes late.",
     data_path=True,
-    part_of=("nixl-ucx-without-cuda", "dev-infiniband-missing", "no-gdr-path"),
+    part_of=(*_KV_CAUSES, "dev-infiniband-missing", "dev-infiniband-not-in-container"),
 )
 def kv_transfer_over_tcp(examination: Examination) -> Outcome:
     """Find engines whose bytes are on TCP connections, though no setting asks for it."""
@@ -150,7 +151,7 @@ _KV_STAGED_FIX = job_plan(
     ok="No inference engine copies KV caches through host memory",
     impact="Each transfer crosses PCIe twice more, and the host's memory limits it.",
     data_path=True,
-    part_of=("nixl-ucx-without-cuda", "no-gdr-path"),
+    part_of=_KV_CAUSES,
 )
 def kv_transfer_staged(examination: Examination) -> Outcome:
     """Find engines that use RDMA and have registered host memory only, though no setting asks for it."""

@@ -188,6 +188,11 @@ class LiveProcess:
     transfer: TransferPath | None = None  # None: no engine that moves KV caches, or it was read once only
 
     @property
+    def is_engine(self) -> bool:
+        """Whether it has an engine that moves KV caches, or may have one."""
+        return self.serving is not None and self.serving.may_move
+
+    @property
     def path_text(self) -> str:
         """Its path as shown; of an inference engine, that of its KV caches."""
         return self.path.text if self.transfer is None else self.transfer.text

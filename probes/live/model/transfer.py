@@ -32,6 +32,11 @@ class Serving:
     evidence: tuple[Evidence, ...] = ()
 
     @property
+    def may_move(self) -> bool:
+        """Whether it has an engine, or may have one."""
+        return not (isinstance(self.engine, Unknown) and self.engine.reason is Reason.NOT_THERE)
+
+    @property
     def text(self) -> str:
         """The parts as shown: "vLLM, NIXL over UCX, prefill"."""
         role = "" if isinstance(self.role, Unknown) else self.role.value
