@@ -71,7 +71,6 @@ class Codec:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)  # by field name, "" for all others
     sparse: tuple[type, ...] = ()  # dataclasses that are written without fields at their defaults
     unknown_beside: bool = False
-    renamed: Mapping[str, str] = field(default_factory=dict)  # fields by their names in earlier versions
 
     def encode(self, value: object) -> Any:
         """Return the value as JSON values; a float that is not finite becomes an Unknown."""
@@ -200,8 +199,6 @@ class Codec:
     def _decode_dataclass(self, kind: Any, value: object) -> Any:
         if not isinstance(value, dict):
             raise _expected("an object", value)
-        if self.renamed:
-            value = {self.renamed.get(name, name): item for name, item in value.items()}
         decoded: dict[str, Any] = {}
         for name, hint, default in _fields(kind):
             try:
@@ -235,9 +232,6 @@ def _member(kind: Any, value: object) -> Any:
     for member in kind:
         if type(member.value) is type(value) and member.value == value:
             return member
-    renamed = kind._missing_(value)  # a value that earlier versions have written
-    if renamed is not None:
-        return renamed
     raise _expected(f"a known {kind.__name__.lower()}", value)
 
 

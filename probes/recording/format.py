@@ -94,7 +94,7 @@ _WITHOUT_OBJECT = (
     *("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "packet_numbers", "tcp_sockets"),
     *("kernel_messages", "component_history", "log_findings", "is_root"),
 )
-_CODEC = Codec(renamed={"utilisation_percent": "utilization_percent"}, sparse=(JobPart, LogFinding))
+_CODEC = Codec(sparse=(JobPart, LogFinding))
 _COMPACT = (",", ":")
 # Names in directories and links are parts of paths and stay as they are. Whoever shows them cleans them.
 _PATH_CODEC = Codec(clean=str)

@@ -13,7 +13,7 @@ from probes.base.origin import Origin, Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.protocol import FileRange, HostBase, KernelMessage
-from probes.host.usage import ProcessUsage, read_usage
+from probes.host.usage import ProcessUsage
 from probes.recording.archive import Manifest, Recording
 from probes.recording.format import PackedAnswer, Question
 
@@ -93,13 +93,8 @@ class ReplayHost(HostBase):
         return Unknown(Reason.NOT_RECORDED, printable(paths[0]), detail)
 
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        """Return user, CPU, memory and affinity of each process; recordings before 0.2 have only files."""
-        recorded: dict[int, Maybe[ProcessUsage]] = {
-            pid: self._answer("process_usage", str(pid))
-            for pid in pids
-            if Question("process_usage", (str(pid),)) in self.recording.answers
-        }
-        return {**read_usage(self, [pid for pid in pids if pid not in recorded]), **recorded}
+        """Return user, CPU, memory and affinity of each process."""
+        return {pid: self._answer("process_usage", str(pid)) for pid in pids}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the messages that came in this moment; an earlier moment's messages are not new again."""

@@ -34,7 +34,7 @@ def outcome_of(document: dict[str, Any]) -> Outcome:
 
 def forecast_of(guest: Guest) -> Outcome:
     """What gdrtop says that the next boot brings."""
-    (kernel,) = guest.json("check", "--after-reboot")["kernels"]
+    (kernel,) = guest.json("forecast")["kernels"]
     return outcome_of(kernel)
 
 

@@ -29,14 +29,6 @@ from tui.settings.table import SETTINGS
 # before the options are read.
 OTHER_TIMES = {("", "--interval"), ("live", "--interval"), *((name, "--limit") for name in SLURMD_SECONDS)}
 TIMES = {"--seconds", "--interval", "--timeout", "--wait", "--keep", "--before", "--after", "--limit"}
-EARLIER = {
-    ("explain", "--slurm"): "--job",
-    ("metrics", "--every"): "--interval",
-    ("ras", "--watch"): "--interval",
-    ("ras", "--monitor"): "--follow",
-    ("config", "--path"): "--files",
-    ("env", "--slurm"): "--task-prolog",
-}
 
 KINDS: dict[str, Any] = {
     "bench": BenchOptions,
@@ -89,13 +81,6 @@ def test_a_time_is_a_duration_everywhere(name: str) -> None:
 def test_json_is_a_switch(name: str) -> None:
     action = PARSERS[name]._option_string_actions.get("--json")
     assert action is None or action.nargs == 0
-
-
-@pytest.mark.parametrize(("command", "option"), EARLIER)
-def test_an_earlier_name_works_and_is_not_shown(command: str, option: str) -> None:
-    parser = PARSERS[command]
-    assert EARLIER[command, option] in parser._option_string_actions[option].option_strings
-    assert f"{option} " not in parser.format_help()
 
 
 @pytest.mark.parametrize("command", REFUSED)

@@ -20,11 +20,11 @@ from widgets.base.lines_view import LinesView
 
 T = TypeVar("T")
 COMMANDS = (
-    *("check", "check --one-line", "check --for nagios", "check --for npd", "check --after-reboot", "topo"),
+    *("check", "check --one-line", "check --for nagios", "check --for npd", "forecast", "topo"),
     *("modules", "env", "explain", "live --seconds 1", "ras", "setup", "topo --nccl-xml", "report {file}"),
     *("prove --dry-run", "bench --dry-run", "manifest gres", "manifest nfd", "metrics"),
 )
-NOT_ON_TREES = ("live", "ras", "setup", "bench", "check --after-reboot")
+NOT_ON_TREES = ("live", "ras", "setup", "bench", "forecast")
 CLAIM = re.compile(
     r"✓|●|\bok\b|\b(?:[Nn]o|[Nn]one|[Nn]othing|not (?:there|usable|loaded|needed|in use))\b|\b0 "
 )

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.model.result import SCHEMA, Result, from_json, is_readable, to_json
+from probes.bandwidth.model.result import SCHEMA, Result, from_json, to_json
 from probes.bandwidth.results.against_earlier import other_type_hint, product_of, updated_baseline
 from probes.base.origin import Origin, Source
 from probes.base.text import plural, printable
@@ -161,7 +161,7 @@ class DiskResultsStore:
             reason = why(error) if isinstance(error, OSError) else str(error)
             message = f"the baseline {shown_path(path)} cannot be read: {reason}"
             raise StoreError(message) from None
-        if not is_readable(content.get("schema")) or not isinstance(content.get("results"), list):
+        if content.get("schema") != SCHEMA or not isinstance(content.get("results"), list):
             raise StoreError(f"the baseline {shown_path(path)} has an unknown format")
         if content.get("machine") != machine:
             other = printable(str(content.get("machine")), _SLUG_LIMIT)
@@ -193,7 +193,7 @@ class DiskResultsStore:
                 content = _object(os.path.join(directory, name))
             except (OSError, ValueError):
                 continue
-            if isinstance(content.get("machine"), str) and is_readable(content.get("schema")):
+            if isinstance(content.get("machine"), str) and content.get("schema") == SCHEMA:
                 types.append(printable(content["machine"], _TYPE_LIMIT))
         return tuple(types)
 

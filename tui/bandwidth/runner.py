@@ -210,8 +210,6 @@ class TestRunner:
     def _missing_result(self) -> Failure | None:
         """Tools may exit with status 0 though they measured nothing, or only one of two directions."""
         settings = self._test.settings
-        if not settings.measures:
-            return None
         reported = min(self._failures, key=lambda failure: failure.rank, default=None)
         measured = {sample.what for sample in self.samples}
         missing = next((name for name in settings.required_tests if name not in measured), "")

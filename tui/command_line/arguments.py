@@ -130,23 +130,11 @@ def add_output_options(parser: argparse.ArgumentParser, with_defaults: bool = Fa
 
 def add_table_options(parser: argparse.ArgumentParser, kind: str) -> None:
     """Add the options of a command that prints a table; `kind`: its schema (gdrtop schema KIND)."""
-    as_json = {"dest": "format", "action": "store_const", "const": "json", "default": "table"}
-    # Until 0.4: --output and --no-header.
     helps = {
         "--json": f"print JSON (gdrtop schema {kind})",
         "--rows": "print only the rows of a table with all columns, without a head, for scripts",
-        "-o --output": argparse.SUPPRESS,
-        "--no-header": argparse.SUPPRESS,
     }
-    forms = {"dest": "format", "choices": ("table", "wide", "json", "yaml")}
-    add_arguments(parser, helps, json=as_json, rows={"action": _Rows, "nargs": 0}, output=forms)
-
-
-class _Rows(argparse.Action):
-    """Sets both: the table with all columns, and only its rows."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, *_: object) -> None:
-        namespace.format, namespace.no_header = "wide", True
+    add_arguments(parser.add_mutually_exclusive_group(), helps)
 
 
 def interval(text: str) -> float:
@@ -170,11 +158,6 @@ def whole_number(least: int, most: int, what: str = "") -> Callable[[str], int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most}{meaning}")
 
     return read
-
-
-def accept_earlier(parser: argparse.ArgumentParser, option: str, *earlier: str) -> None:
-    """Accept the earlier names of an option until 0.4; help and completion show the new one only."""
-    parser._option_string_actions |= dict.fromkeys(earlier, parser._option_string_actions[option])
 
 
 def duration(least: int, most: int) -> Callable[[str], int]:

@@ -23,12 +23,10 @@ class OutputOptions:
 
 
 @frozen
-class TableOptions:
+class TableOptions(OutputOptions):
     """How a command prints that has the options of `add_table_options`."""
 
-    format: str = "table"  # or "wide" with more columns, "json", "yaml"
-    no_header: bool = False  # only the rows of the table
-    ascii: bool = False
+    rows: bool = False  # only the rows of the table, with all columns
 
 
 def parsed(kind: type[_Options], options: argparse.Namespace) -> _Options:

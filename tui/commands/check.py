@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import did_you_mean, plural
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
-from probes.facts.node import Node, host_name
+from probes.facts.node import Node
 from probes.host.protocol import Host
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -69,7 +69,6 @@ CONSUMERS = {
     "npd": "Node Problem Detector",
     "nhc": "Node Health Check",
     "slurm": "Slurm",
-    "junit": "CI",
 }
 _DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
 # They are about the node. What a job has set itself keeps no other job away.
@@ -110,10 +109,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--all": "also list checks that are ok; with --json, all details of each",
             "--seconds TIME": "watch the node for so long first: slow NICs, congestion and stalled jobs "
             "appear only over time",
-            # until 0.4: gdrtop forecast
-            "--after-reboot": argparse.SUPPRESS,
-            "--kernel RELEASE": argparse.SUPPRESS,
-            "--as NODE": argparse.SUPPRESS,
             "[ID ...]": "show only these checks, with all details",
         },
         wait={"type": duration(1, _MOST_SECONDS), "default": 0},
@@ -123,8 +118,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         only={"type": _ids, "default": ()},
         skip={"type": _ids, "default": ()},
         seconds={"type": duration(1, _MOST_SECONDS), "default": 0},
-        kernel={"default": ""},
-        as_={"dest": "assumed", "default": ""},
         id={"dest": "ids", "type": _id, "default": ()},
     )
 
@@ -160,27 +153,15 @@ def severity_map(text: str) -> dict[str, Action]:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Check the node that the options name and return its exit status."""
-    if options.kernel and not options.after_reboot:
-        raise UsageError("--kernel needs --after-reboot")
     _refuse_conflicts(options)
     if options.quiet:
         out = io.StringIO()
-    if options.assumed:
-        if options.after_reboot:
-            raise UsageError("--as includes what --after-reboot shows; use one of them")
-        from tui.commands.forecast import run_on_image
-
-        return run_on_image(options, out)
     host = open_host(options)
     is_still = host.origin.source in (Source.TREE, Source.RECORDED)
     if options.seconds and is_still:
         raise UsageError("--seconds needs a running node; a recording is judged at --at TIME")
     if options.wait and is_still:
         raise UsageError("--wait needs a running node, which may change")
-    if options.after_reboot:
-        from tui.commands.forecast import write_forecast
-
-        return write_forecast(host, out, options.kernel, parsed(OutputOptions, options))
     return write_check(host, out, parsed(CheckOptions, options))
 
 
@@ -200,15 +181,6 @@ def _refuse_conflicts(options: argparse.Namespace) -> None:
         raise UsageError(f"{' and '.join(chosen)} exclude each other{hint}")
     if chosen and chosen != ["--json"] and (options.all or options.ids):
         raise UsageError(f"{chosen[0]} takes no ID and no --all")
-    if options.after_reboot or options.assumed:
-        option = "--as" if options.assumed else "--after-reboot"
-        others = (options.ids, options.only, options.skip, options.all, options.severity_map is not None)
-        if any(others) or chosen not in ([], ["--json"]):
-            raise UsageError(
-                f"{option} takes no ID, --only, --skip, --all, --one-line, --for or --severity-map"
-            )
-        if options.wait or options.save:
-            raise UsageError(f"{option} takes no --wait and no --save")
 
 
 def write_check(
@@ -240,8 +212,7 @@ def write_check(
     if options.consumer:
         from tui.commands.consumers.contracts import write_for
 
-        name = known(host_name(node), "")
-        checked = CheckedNode(judgment, name, node.origin, at, options.severity_map or {})
+        checked = CheckedNode(judgment, node.origin, options.severity_map or {})
         return write_for(options.consumer, checked, out)
     if options.json:
         shown = [finding for finding in found if not options.ids or finding.id in options.ids]

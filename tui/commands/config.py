@@ -16,7 +16,7 @@ from probes.base.site import Silence, SiteCombination, components
 from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
 from probes.host.trusted_path import is_root, trusted_environment
-from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, accept_earlier, add_arguments
+from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_arguments
 from tui.files import NotWritten
 from tui.files.new_file import make_directory, shown_path, why, write_new
 from tui.files.read_file import read_small
@@ -77,7 +77,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         },
         files={"dest": "path", "action": "store_true"},
     )
-    accept_earlier(parser, "--files", "--path")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:

@@ -22,7 +22,7 @@ from probes.setup.env.file_kind import File, named_file
 from probes.setup.env.lint import FileReport, lint, worst_status
 from probes.setup.env.recommend import recommend, version_of
 from probes.snapshot.examination import Examination, examine
-from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, named_text
+from tui.command_line.arguments import UsageError, add_arguments, named_text
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, ExitStatus, node_document, object_from, write_json
 from tui.runtime.open_host import open_host
@@ -103,7 +103,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for form in FORMATS:
         option = "--task-prolog" if form == "slurm" else f"--{form}"
         forms.add_argument(option, dest="form", action="store_const", const=form, help=texts[form])
-    accept_earlier(parser, "--task-prolog", "--slurm")
     add_arguments(forms, {"--json": "print JSON (gdrtop schema env)"})
     parser.set_defaults(form="shell")
     what = {

@@ -23,7 +23,7 @@ from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, Setting
 from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination
-from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, whole_number
+from tui.command_line.arguments import UsageError, add_arguments, whole_number
 from tui.command_line.options import OutputOptions, parsed
 from tui.runtime.json_values import Changed, node_document, object_from, plain_value, write_json
 from tui.runtime.open_host import open_host
@@ -68,7 +68,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         job={"default": ""},
         pod={"default": ""},
     )
-    accept_earlier(parser, "--job", "--slurm")
 
 
 def _pid(text: str) -> int:

@@ -163,14 +163,6 @@ def kernel_json(kernel: KernelForecast) -> dict[str, Any]:
     )
 
 
-def run_on_image(options: argparse.Namespace, out: TextIO) -> int:
-    """Judge the directory tree of --root for the node of --as."""
-    if options.root == "/" or options.demo is not None or options.replay is not None:
-        raise UsageError("--as checks an image; give its directory with --root")
-    hardware = open_hardware(options.assumed, options.seed)
-    return write_image_check(open_host(options), hardware, out, parsed(OutputOptions, options))
-
-
 def write_image_check(image: Host, hardware: Host, out: TextIO, options: OutputOptions) -> int:
     """Print what is wrong with an image and return the exit status."""
     check = check_image(image, hardware)
@@ -268,7 +260,7 @@ def _given() -> tuple[PackageChange, ...]:
     changes = parse(sys.stdin.read(_LIMIT))
     if not changes:
         forms = "apt-get --simulate, dnf --assumeno or zypper --xmlout … --dry-run"
-        raise UsageError(f"--before -: stdin names no package; it must be the output of {forms}")
+        raise UsageError(f"--upgrade -: stdin names no package; it must be the output of {forms}")
     return changes
 
 
@@ -323,8 +315,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.image is not None:
         if not options.assumed or options.kernel or options.upgrade is not None:
             raise UsageError("--image needs --as, the hardware, and takes no --kernel and no --upgrade")
+        if options.image == "/" or options.demo is not None or options.replay is not None:
+            raise UsageError("--image is the directory of an image, and takes no --demo and no --replay")
         options.root = options.image
-        return run_on_image(options, out)
+        hardware = open_hardware(options.assumed, options.seed)
+        return write_image_check(open_host(options), hardware, out, parsed(OutputOptions, options))
     if options.assumed:
         raise UsageError("--as needs --image, the directory of the image")
     if options.kernel and options.upgrade is not None:

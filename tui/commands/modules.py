@@ -19,7 +19,7 @@ from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host
 from tui.command_line.arguments import add_table_options
 from tui.command_line.options import TableOptions, parsed
-from tui.runtime.json_values import Changed, node_document, object_from, object_of, write_document
+from tui.runtime.json_values import Changed, node_document, object_from, object_of, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import has_width, heading, print_lines, text_width
 from widgets.base.columns import Column, draw_columns
@@ -41,16 +41,15 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 def write_modules(host: Host, out: TextIO, options: TableOptions) -> int:
     """Print the modules in load order, what is missing and why it matters."""
-    form = options.format
     node, log = probe_node(host), ask_here(host, "kernel log", lambda: kernel_log.probe(host))
-    if form in ("json", "yaml"):
-        write_document(modules_json(node, log, host.wall_clock()), out, form)
-    elif options.no_header:
-        rows = () if isinstance(node.modules, Unknown) else _table(node, node.modules, form == "wide")[1:]
+    if options.json:
+        write_json(modules_json(node, log, host.wall_clock()), out)
+    elif options.rows:
+        rows = () if isinstance(node.modules, Unknown) else _table(node, node.modules, has_all=True)[1:]
         print_lines(rows, out, options.ascii)
     else:
-        width = sys.maxsize if form == "wide" or not has_width(out) else text_width(out)
-        print_lines([heading(node), *_text(node, log, form == "wide", width)], out, options.ascii)
+        width = text_width(out) if has_width(out) else sys.maxsize
+        print_lines([heading(node), *_text(node, log, width)], out, options.ascii)
     return exit_status(node)
 
 
@@ -67,7 +66,7 @@ def exit_status(node: Node) -> int:
     return 3 if unclear or any(isinstance(state, Unknown) for _, state in states) else 0
 
 
-def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool, width: int) -> list[Line]:
+def _text(node: Node, log: Maybe[KernelLogFacts], width: int) -> list[Line]:
     facts = node.modules
     if isinstance(facts, Unknown):
         return [(), line(f"The modules could not be read: {facts}")]
@@ -77,7 +76,7 @@ def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool, width: int) -> 
         unread = f"The state of every module is unknown: {state.detail or state} ({state.source})"
         hint = [line("To try a simulated node: gdrtop modules --demo")]
         return [(), line(unread), *(hint if node.origin.source is Source.LIVE else [])]
-    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts, is_wide, width)]
+    lines = [modules_drawing.summary(node, facts), (), *_table(node, facts, width < sys.maxsize, width)]
     for rung in facts.ladder:
         mark, _ = modules_drawing.mark_of(node, rung, facts.modules[rung.module])
         refusal = refusal_of(facts, log, rung.module)
@@ -93,7 +92,7 @@ def _text(node: Node, log: Maybe[KernelLogFacts], is_wide: bool, width: int) -> 
     return lines
 
 
-_NARROW = 7  # columns; the others with a heading are those of -o wide
+_NARROW = 7  # columns; the others with a heading are those of --rows and of a wide terminal
 # The columns: heading ("": in JSON only), JSON key, and the value for a module.
 _COLUMNS: tuple[tuple[str, str, Callable[[ModuleFacts, Rung], object]], ...] = (
     ("MODULE", "name", lambda facts, rung: rung.module),
@@ -125,9 +124,8 @@ def _cell(value: object) -> str:
     return ",".join(map(str, value)) or "-" if isinstance(value, tuple) else str(value)
 
 
-def _table(node: Node, facts: ModuleFacts, is_wide: bool, width: int = sys.maxsize) -> list[Line]:
-    """Return a heading and a row a module; where a width is given, with the columns that fit."""
-    has_all = is_wide or width < sys.maxsize
+def _table(node: Node, facts: ModuleFacts, has_all: bool, width: int = sys.maxsize) -> list[Line]:
+    """Return a heading and a row a module, with the columns that fit; `has_all`: of all columns."""
     columns: list[Column] = []
     for place, (title, _, value) in enumerate(_COLUMNS):
         if title and (has_all or place < _NARROW):

@@ -33,7 +33,6 @@ from probes.nccl.ras import DiagnosticLine, Diagnostics, RasEvent, RasReport, pa
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     UsageError,
-    accept_earlier,
     add_arguments,
     duration,
     require_running_node,
@@ -112,8 +111,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         follow={"dest": "monitor"},
         nccl={"type": _version},
     )
-    accept_earlier(parser, "--interval", "--watch")
-    accept_earlier(parser, "--follow", "--monitor")
 
 
 def _version(text: str) -> str:

@@ -23,7 +23,7 @@ from tui.runtime.json_values import (
     object_from,
     object_of,
     time_json,
-    write_document,
+    write_json,
 )
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -77,8 +77,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
 
 def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions) -> int:
-    """Print the history of a node, or of one component; of the format "wide", only the table."""
-    form, no_header = options.format, options.no_header
+    """Print the history of a node, or of one component."""
     node = probe_node(host)
     history = host.component_history()
     chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
@@ -86,18 +85,15 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
     status = EXIT_STANDS_OUT if any(stands_out(each) and each.id not in gone for each in chosen) else 0
     if isinstance(history, Unknown):
         status = EXIT_NO_HISTORY
-    if form in ("json", "yaml"):
+    if options.json:
         content = _content(history, chosen, gone, status)
-        made = node_document("reliability", node, host.wall_clock(), content)
-        write_document(made, out, form)
+        write_json(node_document("reliability", node, host.wall_clock(), content), out)
         return status
     width = text_width(out)
-    if not isinstance(history, Unknown) and (form == "wide" or no_header):
-        wide = sys.maxsize if form == "wide" else width
-        tables = [draw_jobs(history, each, wide) for each in chosen]
-        tables = tables if asked else [draw_rows(history, wide, gone, form == "wide")]
-        head = [] if no_header else [heading(node)]
-        print_lines([*head, *(line for table in tables for line in table[no_header:])], out, options.ascii)
+    if options.rows and not isinstance(history, Unknown):
+        tables = [draw_jobs(history, each, sys.maxsize) for each in chosen]
+        tables = tables if asked else [draw_rows(history, sys.maxsize, gone, True)]
+        print_lines([line for table in tables for line in table[1:]], out, options.ascii)
         return status
     lines: list[Line] = [heading(node)]
     if isinstance(history, Unknown):

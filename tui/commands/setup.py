@@ -28,9 +28,7 @@ from tui.actions.runner import file_commands
 from tui.actions.script import script_of_all
 from tui.bandwidth.results_store import DiskResultsStore, MemoryResultsStore, ResultsStore, open_results_store
 from tui.command_line.arguments import EXIT_REFUSED, UsageError, add_arguments
-from tui.command_line.options import OutputOptions, parsed
 from tui.commands.do import Do, add_consent_options, confirm_and_run
-from tui.commands.forecast import write_advice
 from tui.files.append_file import objects_of
 from tui.files.setup_log import PATH, SKIP, UNSKIP, DiskSetupLog, SetupLog, open_setup_log, remember_boot
 from tui.files.xdg import simulated_directory
@@ -91,7 +89,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--script": "print all remaining commands as a shell script and run nothing",
         },
     )
-    add_arguments(parser, {"--before COMMAND": argparse.SUPPRESS})  # until 0.4: gdrtop forecast --upgrade
     add_arguments(what, {"--json": "print the steps as JSON (gdrtop schema setup)"})
 
 
@@ -105,17 +102,12 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError(f"--{'run' if options.run else 'rehearse'} needs a STEP")
     if options.step is not None and (options.paths or options.script or options.json):
         raise UsageError("--paths, --script and --json apply to all steps and take no STEP")
-    chosen = (options.step, options.path, options.paths, options.script, options.skip, options.unskip)
-    if options.before is not None and any(chosen):
-        raise UsageError("--before forecasts an upgrade; of the options of setup it takes only --json")
     host = open_host(options)
     if host.origin.source is Source.TREE:
         tree = f"{printable(host.origin.label)} is a directory tree"
         raise UsageError(
             f"{tree}; setup needs a node. Use gdrtop forecast --image DIR --as NODE for an image"
         )
-    if options.before is not None:
-        return write_advice(host, options.before, out, parsed(OutputOptions, options))
     log, simulated = open_setup_log(host.origin.source is Source.LIVE), None
     if isinstance(host, SimulatedHost):
         simulated = SimulatedSetup(host.origin.label)

@@ -33,8 +33,8 @@ from probes.topology.export import Graph, Mark, node_link, plain_graph
 from probes.topology.hops import Hop, Smi
 from probes.topology.nccl_paths import Nccl
 from probes.topology.paths import Path, Topology, build
-from tui.command_line.arguments import UsageError, accept_earlier, add_arguments
-from tui.command_line.options import parsed
+from tui.command_line.arguments import UsageError, add_arguments
+from tui.command_line.options import OutputOptions, parsed
 from tui.commands.check import examine_host
 from tui.runtime.json_values import (
     Changed,
@@ -43,7 +43,7 @@ from tui.runtime.json_values import (
     object_from,
     object_of,
     plain_value,
-    write_document,
+    write_json,
 )
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, text_width
@@ -61,9 +61,6 @@ if TYPE_CHECKING:
     from typing_extensions import NotRequired
 
 
-FORMATS = ("text", "table", "json", "yaml", "dot")
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_arguments(
         parser,
@@ -75,23 +72,23 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "node; needs root",
             "--nccl-xml [FILE]": "show an NCCL topology file; without FILE, write this node's",
         },
-        format={"choices": FORMATS, "default": "text"},
-        json={"dest": "format", "action": "store_const", "const": "json"},
+        format={"choices": ("text", "dot"), "default": "text"},
         nccl_xml={"const": ""},
     )
-    accept_earlier(parser, "--format", "-o", "--output")
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Print the topology of the node that the options name, or a topology file of NCCL."""
-    if options.hops and options.format not in ("json", "yaml"):
+    if options.json and options.format == "dot":
+        raise UsageError("--json and --format dot exclude each other")
+    if options.hops and not options.json:
         raise UsageError("--hops needs --json")
     if options.switch_ports and (options.format == "dot" or options.nccl_xml is not None):
         raise UsageError("--switch-ports needs text or --json")
     if options.nccl_xml is None:
         write_topology(open_host(options), out, parsed(TopologyOptions, options))
-    elif options.format not in ("text", "table"):
-        raise UsageError(f"--nccl-xml cannot be used with --format {options.format}")
+    elif options.json or options.format == "dot":
+        raise UsageError(f"--nccl-xml cannot be used with {'--json' if options.json else '--format dot'}")
     elif options.nccl_xml:
         show_nccl_xml(open_host(options), options.nccl_xml, out, options.ascii)
     else:
@@ -113,11 +110,10 @@ def show_nccl_xml(host: Host, name: str, out: TextIO, ascii_only: bool = False) 
 
 
 @frozen
-class TopologyOptions:
+class TopologyOptions(OutputOptions):
     """What is printed, and how."""
 
-    format: str = "text"  # or another one of FORMATS, "json", "yaml"
-    ascii: bool = False
+    format: str = "text"  # or "dot"
     hops: bool = False  # of each path, in JSON
     switch_ports: bool = False
 
@@ -213,7 +209,7 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
     verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
     asked = _asked_switch_ports(host, examination.node) if options.switch_ports else {}
-    if options.format in ("json", "yaml"):
+    if options.json:
         highlights, at = highlights_of(examination, found), host.wall_clock()
         content = topology_json(examination.node, topology, judgment, at, highlights, options.hops)
         if isinstance(asked, Unknown):
@@ -221,7 +217,7 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
             content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
         elif options.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
-        write_document(content, out, options.format)
+        write_json(content, out)
     elif options.format == "dot":
         text = export.dot(marked_graph(topology, found), derivation(topology.node))
         out.write(ascii_text(text) if is_plain(out, options.ascii) else text)

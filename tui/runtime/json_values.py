@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
@@ -112,35 +111,6 @@ def write_json_line(content: object, out: TextIO) -> None:
     """Write it as one line of JSON, at once."""
     out.write(f"{json.dumps(content)}\n")
     out.flush()
-
-
-def write_document(content: object, out: TextIO, form: str) -> None:
-    """Write a document as "json" or "yaml"."""
-    if form == "yaml":
-        out.write(yaml_text(content))
-    else:
-        write_json(content, out)
-
-
-def yaml_text(content: object) -> str:
-    """Return a document as YAML, in ASCII; YAML 1.1 and 1.2 read the same keys and values in it."""
-    import yaml  # only here: no other output needs it
-
-    base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml is six times as fast
-
-    class Dumper(base):  # type: ignore[misc]
-        def ignore_aliases(self, data: object) -> bool:
-            """Return that a value that is used twice is written twice, as in JSON."""
-            return True
-
-    def represent_text(dumper: Any, text: str) -> Any:
-        """Quote what YAML 1.1 and 1.2 read differently, such as 1e3 and 0o17."""
-        whole = text.encode("utf-8", "replace").decode("utf-8")  # libyaml takes no lone surrogates
-        style = None if whole[:1].isalpha() and whole.isprintable() else '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", whole, style)
-
-    Dumper.add_representer(str, represent_text)
-    return str(yaml.dump(content, Dumper=Dumper, sort_keys=False, width=sys.maxsize >> 32))
 
 
 def _json_text(value: object, indent: str) -> str:

@@ -14,7 +14,6 @@ from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
     COMBINATION,
-    DROPPED,
     KEYS,
     SETTINGS,
     SILENCE,
@@ -134,9 +133,6 @@ class _Layers:
     def _add(self, table: str, key: str, value: object) -> None:
         name = f"{table}.{key}" if table else key
         path = (table, key) if table else (key,)
-        if name in DROPPED:
-            self.notes.append(f"{self._origin(path)}: {name} has no effect; {DROPPED[name]}")
-            return
         setting = SETTINGS.get(name)
         if setting is None or "." in key:
             self._error(path, unknown_key(key, keys_in(table), table))

@@ -124,11 +124,6 @@ def shown(value: object) -> str:
     return {"dict": "a table", "list": "a list"}.get(type(value).__name__, printable(str(value)[:80], 80))
 
 
-DROPPED = dict.fromkeys(
-    (f"overview.view_{number}" for number in (2, 3, 4)), "the panels of views 2 to 4 are fixed"
-)
-"""Settings of earlier versions, and why they have no effect."""
-
 _WIDTH = 90
 _HEAD = """\
 # Configuration of gdrtop. gdrtop help config explains it, and gdrtop config shows what is in force.

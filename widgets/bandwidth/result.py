@@ -21,7 +21,7 @@ from probes.bandwidth.model.result import (
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, About
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
 from probes.base.text import binary_size, join_limited
-from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST, SANITY
+from probes.facts.system.tool_names import GDRCOPY, NCCL_TESTS, PERFTEST
 from widgets.bandwidth.series import draw_purpose
 from widgets.base.figures import ago, short
 from widgets.base.lines import Line, Run, Tone, width_of, wrapped
@@ -44,7 +44,7 @@ def mark_of(result: Result) -> Run:
         return Run("■", Tone.DIM)
     if not is_as_requested(result):
         return _MARKS[Rating.BELOW]
-    return Run("✓", Tone.GOOD) if result.tool == SANITY else _MARKS[result.judgment.verdict]
+    return _MARKS[result.judgment.verdict]
 
 
 def words_of(result: Result) -> str:
@@ -54,8 +54,6 @@ def words_of(result: Result) -> str:
     if result.ending is Ending.CANCELED:
         figure = headline_text(result)
         return f"canceled ({figure} so far)" if figure else "canceled"
-    if result.tool == SANITY:
-        return _sanity(result)
     if result.figure is None:
         return _NOTHING
     size_bytes = result.figure.size_bytes
@@ -79,15 +77,6 @@ def _latency(result: Result, size: str) -> str:
     times = {latency.statistic: latency.microseconds for latency in result.figure.latencies}
     tail = f", 99 % within {times['99 %']:.2f} µs" if "99 %" in times else ""
     return f"{us:.2f} µs{size}{tail}"
-
-
-def _sanity(result: Result) -> str:
-    """Facts with a number are counts; the names of failed tests are not."""
-    counts = {fact.about: fact.value for fact in result.facts if fact.value.isdecimal()}
-    total, passed = counts.get(About.TOTAL, "?"), counts.get(About.PASSED, "?")
-    waived = counts.get(About.WAIVED, "0")
-    text = f"{passed} of {total} tests of CPU access to GPU memory passed"
-    return text if waived == "0" else f"{text}, {waived} waived"
 
 
 def draw_result(

@@ -38,13 +38,11 @@ from widgets.node import verdict as verdict_drawing
 _MOST_DEVICES = 3
 
 
-def draw_answer(fleet: Fleet, width: int, with_headline: bool = True) -> list[Line]:
+def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     """Draw the whole answer, the worst first."""
-    lines: list[Line] = []
-    if with_headline:
-        head = headline(fleet)
-        lines = [head] if width_of(head) <= width else wrapped(plain(head), width, Tone.TITLE, "", "  ")
-        lines.append(())
+    head = headline(fleet)
+    lines = [head] if width_of(head) <= width else wrapped(plain(head), width, Tone.TITLE, "", "  ")
+    lines.append(())
     for group in fleet.groups:
         lines.extend(_group(group, width))
     if len(fleet.summaries) > 1:

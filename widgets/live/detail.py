@@ -19,6 +19,7 @@ from probes.live.model.sample import (
     LiveEvent,
     LiveProcess,
     LiveSample,
+    NicUse,
     OddOne,
     PathWord,
     PortSample,
@@ -73,7 +74,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     rates = rank_rates(sample)
     lines += _field("Rate", _rate_text(process, sample, rates), width)
     uses = [
-        f"{nic.device}: {plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected), "
+        f"{nic.device}: {_pairs(nic)}, "
         f"{plural(nic.regions, 'memory region')}, {gibibytes(nic.registered_bytes)} registered"
         for nic in process.nics
         if nic.queue_pairs or nic.regions
@@ -114,6 +115,13 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
 def _path_health(process: LiveProcess, sample: LiveSample) -> Health:
     """Return how good the path between memory and NICs is, apart from that of KV caches."""
     return rank_health(replace(process, transfer=None), sample)
+
+
+def _pairs(nic: NicUse) -> str:
+    """Return "8 queue pairs (8 connected)"; those without a peer (UD, SRD) are named."""
+    is_open = nic.open_ud + nic.open_driver
+    states = f"{nic.ready} connected" + (f", {is_open} open without a peer" if is_open else "")
+    return f"{plural(nic.queue_pairs, 'queue pair')} ({states})"
 
 
 def stack_command(process: LiveProcess) -> str:
@@ -257,8 +265,7 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     for process in ranks.in_order(sample):
         for nic in process.nics:
             if nic.device == port.device and nic.queue_pairs:
-                queue_pairs = f"{plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected)"
-                lines += _field("Used by", f"{name_of(process.process)}: {queue_pairs}", width)
+                lines += _field("Used by", f"{name_of(process.process)}: {_pairs(nic)}", width)
     for client in sample.kernel_clients.get(port.device, ()):
         lines += _field("Used by", f"{client}, in the kernel", width)
     lines += [(), (Run("Counters, events a second", Tone.TITLE),)]

@@ -126,11 +126,6 @@ class Settings(ABC):
         """The RDMA devices that the test uses; None: any of this node."""
         return ()
 
-    @property
-    def measures(self) -> bool:
-        """Whether the test gives figures, and not only passed and failed."""
-        return True
-
     @abstractmethod
     def purpose(self, is_loopback: bool = False) -> Purpose:
         """Return what a test with these settings shows."""

@@ -33,10 +33,6 @@ class Rating(Enum):
     LIKE_HOST = "as slow as host memory"
     UNKNOWN = "not judged"
 
-    @classmethod
-    def _missing_(cls, value: object) -> Rating | None:
-        return cls.NEAR if value == "near the line" else None  # of results saved by earlier versions
-
 
 @frozen
 class OpenFinding:

@@ -30,10 +30,6 @@ class Ending(Enum):
     FAILED = "failed"
     CANCELED = "canceled"
 
-    @classmethod
-    def _missing_(cls, value: object) -> Ending | None:
-        return cls.CANCELED if value == "cancelled" else None  # of results saved by earlier versions
-
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -110,19 +106,9 @@ def planned_key(test: PlannedTest) -> tuple[object, ...]:
 # Saved results as JSON objects, and back. Reading is lenient: people copy these files and edit them.
 #
 # Bandwidths are in Gb/s (10^9 bits a second), sizes in bytes, times in seconds or microseconds, as the names
-# say. Unknown fields are ignored. Files of schema 1 are read too: some of their fields had other names.
+# say. Unknown fields are ignored.
 
 SCHEMA = 2
-READABLE = (1, SCHEMA)
-_FORMER_NAMES = {
-    "judgement": "judgment",
-    "wants_nics": "over_network",
-    "expected_of": "expected_machine",
-    "trouble": "failure",
-    "trouble_raw": "failure_line",
-    "of": "statistic",
-}
-_DEPTH = 5  # result, samples, sample, latencies, latency
 _YEAR_2100 = 4102444800.0
 _MOST_BYTES = 1 << 62
 _COUNT = Bounds(least=0, most=_MOST_BYTES)
@@ -145,7 +131,6 @@ _CODEC = Codec(
         "findings": Bounds(items=16),
         "latencies": Bounds(items=16),
     },
-    renamed={"judgement": "judgment"},
 )
 
 
@@ -161,29 +146,13 @@ def to_json(result: Result) -> dict[str, Any]:
 
 def from_json(value: object) -> Result | None:
     """Return the result in any JSON value; None if there is none or it is incomplete. Raises nothing."""
-    if not isinstance(value, dict) or not is_readable(value.get("schema")):
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         return None
     try:
-        result: Result = _CODEC.decode(Result, value if value["schema"] == SCHEMA else _with_new_names(value))
+        result: Result = _CODEC.decode(Result, value)
     except CodecError:
         return None
     return result if result.tool and result.title else None
-
-
-def is_readable(schema: object) -> bool:
-    """Return whether this version reads files of a schema."""
-    return schema in READABLE and not isinstance(schema, bool)
-
-
-def _with_new_names(value: object, depth: int = _DEPTH) -> Any:
-    """Return what a file of schema 1 has, by today's names."""
-    if depth and isinstance(value, dict):
-        return {
-            _FORMER_NAMES.get(name, name): _with_new_names(item, depth - 1) for name, item in value.items()
-        }
-    if depth and isinstance(value, list):
-        return [_with_new_names(item, depth - 1) for item in value]
-    return value
 
 
 # Which memory a test really used, and how the NIC accessed it, compared with what was requested.

@@ -209,9 +209,8 @@ def with_duration(request: Request, settings: PerftestSettings) -> TimedSettings
     """Return how to measure: latency by messages, bandwidth over all sizes or one size for a time.
 
     perftest prints a row a second only if it runs endlessly (--run_infinitely with -D 1), and never at a
-    server that is written to. gdrtop cannot stop the peer's server of a client on this node: a server that is
-    written to or read from ends when its client has gone, but one of ib_send_bw does not
-    (src/perftest_resources.c, run_iter_bw_infinitely_server), so it gets a test that ends by itself.
+    server that is written to. gdrtop cannot stop the peer's server of a client on this node, but it ends when
+    its client has gone.
     """
     limit = _TIME_LIMIT_SECONDS + (_WAIT_FOR_PEER_SECONDS if request.setup is Mode.SERVER else 0.0)
     if request.all_sizes:
@@ -224,9 +223,7 @@ def with_duration(request: Request, settings: PerftestSettings) -> TimedSettings
     duration, size = request.duration_s, request.size_bytes or DEFAULT_BYTES
     seconds, limit = duration + _START_SECONDS, limit + duration
     settings = replace(settings, size_bytes=size, duration_s=duration)
-    # perftest's ib_send_bw cannot run endlessly in both directions.
-    sends = settings.tool == "ib_send_bw" and (settings.is_bidirectional or request.setup is Mode.CLIENT)
-    if request.setup is Mode.SERVER or sends:
+    if request.setup is Mode.SERVER:
         return TimedSettings(settings, seconds, limit, None)
     endless = replace(settings, is_endless=True, duration_s=1)
     return TimedSettings(endless, seconds, limit, float(duration))

@@ -1,8 +1,7 @@
-"""gdrcopy's tests, copybw and sanity: the CPU's own copies to and from GPU memory. They use no NIC.
+"""gdrcopy's copybw: the CPU's own copies to and from GPU memory. They use no NIC.
 
 NVIDIA/gdrcopy README.md: "a CPU driven copy". tests/copybw.cpp: "MB/s" is MiB/s (/1024/1024), and the whole
-buffer is copied unless -c is given; tests/testsuites/testsuite.cpp: counts, then the names of what failed
-and what was waived. The parser reads old names and forms as well.
+buffer is copied unless -c is given. The parser reads old names and forms as well.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from probes.bandwidth.tools.tool import LocalSettings, LocalTool, Parser
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe
 from probes.facts.gpu.gpus import Gpu
-from probes.facts.system.tool_names import GDRCOPY, SANITY
+from probes.facts.system.tool_names import GDRCOPY
 from probes.facts.system.tools import ToolFacts
 
 _NOT_PROVEN = "GPUDirect RDMA (no NIC is involved, and RDMA does not need gdrdrv)"
@@ -55,18 +54,11 @@ class GdrcopySettings(LocalSettings):
         return Load(self.size_bytes)
 
     @property
-    def measures(self) -> bool:
-        return self.tool != SANITY
-
-    @property
     def title(self) -> str:
         return self.tool
 
     def purpose(self, is_loopback: bool = False) -> Purpose:
-        if self.tool == SANITY:
-            proves = "whether the CPU can map GPU memory through BAR1 (gdrdrv) and reads back what it wrote"
-        else:
-            proves = "how fast the CPU writes and reads GPU memory through BAR1 (reads are slow by nature)"
+        proves = "how fast the CPU writes and reads GPU memory through BAR1 (reads are slow by nature)"
         return Purpose(proves, _NOT_PROVEN)
 
     def command(self, tools: Maybe[ToolFacts]) -> Command | Refused:
@@ -76,7 +68,7 @@ class GdrcopySettings(LocalSettings):
         if reason:
             return Refused(reason)
         argv = [self.tool, "-d", str(self.gpu_index)]
-        if self.measures and self.size_bytes is not None:
+        if self.size_bytes is not None:
             argv += ["-s", str(self.size_bytes)]
         return command(tools, tuple(argv), self.numa_node, (PCI_ORDER,))
 
@@ -89,32 +81,19 @@ _TEST = re.compile(
     r"(?:, size=(?P<size>\d{1,18}) offset=\d{1,18} num_iters=(?P<count>\d{1,18}))?"
 )
 _BANDWIDTH = re.compile(r"^(?:BAR1 )?(?P<what>write|read) BW: (?P<number>\S{1,30}?)(?P<unit>MB/s)\s*$")
-_TOTAL = re.compile(
-    r"^Total: (?P<total>\d{1,9}), Passed: (?P<passed>\d{1,9})"
-    r", Failed: (?P<failed>\d{1,9}), Waived: (?P<waived>\d{1,9})"
-)
-_LIST = re.compile(r"^List of (?P<of>passed|failed|waived) tests:")
-_NAME = re.compile(r"^\s{1,8}(?P<name>\w{1,120})\s*$")
-_VERBOSE = re.compile(r"^&&&& (?P<of>PASSED|FAILED|WAIVED) (?P<name>\w{1,120})")
 
 
 class GdrcopyOutput(Parser):
-    """Reads the output of copybw and of sanity."""
+    """Reads the output of copybw."""
 
     def __init__(self) -> None:
         self._buffer: int | None = None
         self._sizes: dict[str, int | None] = {}
         self._counts: dict[str, int | None] = {}
-        self._list: About | None = None
         self._gpus: dict[str, str] = {}
 
     def read(self, line: str) -> tuple[Output, ...]:
-        if self._list is not None:
-            if name := _NAME.match(line):
-                # Of what passed the count is enough.
-                return () if self._list is About.PASSED else fact(self._list, name["name"], line)
-            self._list = self._list if not line else None
-        found = self._of_suite(line) or self._of_copies(line) or self._of_gpu(line)
+        found = self._of_copies(line) or self._of_gpu(line)
         return found or failures_in(line, TOOL.messages)
 
     def _of_gpu(self, line: str) -> tuple[Output, ...]:
@@ -146,21 +125,9 @@ class GdrcopyOutput(Parser):
             return (Sample(text, clean_line(line), gbps, size_bytes=size, iterations=iterations),)
         return ()
 
-    def _of_suite(self, line: str) -> tuple[Output, ...]:
-        if total := _TOTAL.match(line):
-            counts = (About.TOTAL, About.PASSED, About.FAILED, About.WAIVED)
-            found = tuple(each for about in counts for each in fact(about, total[about.value], line))
-            return (*found, *failures_in(line, TOOL.messages))
-        if listed := _LIST.match(line):
-            self._list = About(listed["of"])
-        verbose = _VERBOSE.match(line)
-        if verbose and verbose["of"] != "PASSED":
-            return fact(About(verbose["of"].lower()), verbose["name"], line)
-        return ()
-
 
 class Gdrcopy(LocalTool):
-    """gdrcopy_copybw and gdrcopy_sanity."""
+    """gdrcopy_copybw."""
 
     binds_to_gpu = True
     source = "from NVIDIA's CUDA repository (gdrcopy-tests), or from source: github.com/NVIDIA/gdrcopy"

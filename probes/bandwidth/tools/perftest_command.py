@@ -239,6 +239,4 @@ def _contradiction(settings: PerftestSettings) -> str:
     has_more = settings.is_endless or settings.is_bidirectional or settings.queue_pairs != 1
     if settings.is_latency and has_more:
         return "a latency test cannot run indefinitely, and uses one direction and one queue pair"
-    if settings.is_endless and settings.is_bidirectional and settings.tool == "ib_send_bw":
-        return "ib_send_bw cannot run indefinitely in both directions"
     return ""

@@ -21,27 +21,19 @@ class BenchProgram(NamedTuple):
 
 _PERFTEST = "measures RDMA bandwidth and latency, also for GPU memory if built with CUDA"
 _COPIES = "measures CPU copies to GPU memory; not the NIC's path"
-_SANITY = "tests CPU copies to GPU memory; not the NIC's path"
 _CUDA = "measures copies between GPUs and host; no NIC involved"
 _NCCL = "nccl-tests: measures the collectives of a training job"
 
 PROGRAMS = (
     BenchProgram("ib_write_bw", "perftest", "write", "RDMA write, bandwidth", _PERFTEST),
     BenchProgram("ib_read_bw", "perftest", "read", "RDMA read, bandwidth", _PERFTEST),
-    BenchProgram("ib_send_bw", "perftest", "send", "RDMA send, bandwidth", _PERFTEST),
     BenchProgram("ib_write_lat", "perftest", "write-lat", "RDMA write, latency", _PERFTEST),
-    BenchProgram("ib_read_lat", "perftest", "read-lat", "RDMA read, latency", _PERFTEST),
-    BenchProgram("ib_send_lat", "perftest", "send-lat", "RDMA send, latency", _PERFTEST),
     BenchProgram("gdrcopy_copybw", "gdrcopy", "gdrcopy", "CPU copies to and from GPU memory", _COPIES),
-    BenchProgram(
-        "gdrcopy_sanity", "gdrcopy", "gdrcopy-sanity", "CPU access to GPU memory, correctness", _SANITY
-    ),
     BenchProgram("nvbandwidth", "nvbandwidth", "nvbandwidth", "CUDA copies between host and GPU", _CUDA),
     BenchProgram("all_reduce_perf", "nccl-tests", "all-reduce", "NCCL all-reduce", _NCCL),
     BenchProgram("all_gather_perf", "nccl-tests", "all-gather", "NCCL all-gather", _NCCL),
     BenchProgram("reduce_scatter_perf", "nccl-tests", "reduce-scatter", "NCCL reduce-scatter", _NCCL),
     BenchProgram("alltoall_perf", "nccl-tests", "alltoall", "NCCL alltoall", _NCCL),
-    BenchProgram("sendrecv_perf", "nccl-tests", "sendrecv", "NCCL sendrecv", _NCCL),
 )
 TOOL_OF = {program.name: program.tool for program in PROGRAMS}
 
@@ -55,4 +47,3 @@ TEST_TOOLS = tuple(TOOL_OF)
 PERFTEST = programs_of("perftest")
 GDRCOPY = programs_of("gdrcopy")
 NCCL_TESTS = programs_of("nccl-tests")
-SANITY = "gdrcopy_sanity"

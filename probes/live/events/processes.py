@@ -224,7 +224,7 @@ def _ranks(processes: Sequence[LiveProcess]) -> str:
 
 
 def _started(process: LiveProcess) -> _Change:
-    nics = [nic.device for nic in process.nics if nic.queue_pairs]
+    nics = [nic.device for nic in process.nics if nic.queue_pairs > nic.merely_open]
     where = nics[0] if len(nics) == 1 else f"{len(nics)} NICs"
     return _Change(process, EventKind.PROCESS_STARTED, Severity.NOTE, f"uses RDMA on {where}", "use RDMA")
 

@@ -152,7 +152,7 @@ class NicUse:
     @property
     def active(self) -> int:
         """Queue pairs over which it sends: connected ones, and open ones that are in use."""
-        return self.ready + self.open_ud + self.open_driver - self.merely_open
+        return self.ready + (self.open_ud + self.open_driver if self.is_used else 0)
 
     @property
     def merely_open(self) -> int:
@@ -217,8 +217,7 @@ class LiveProcess:
         """The same devices; unknown where queue pairs may exist that the kernel does not list here."""
         if not self.is_listed:
             return Unknown(Reason.NEEDS_ROOT, "RDMA netlink", "its queue pairs are not listed")
-        has_other = any(nic.queue_pairs > nic.merely_open for nic in self.nics)
-        if has_other or self.path.word is not PathWord.UNKNOWN:
+        if self.has_queue_pairs or self.path.word is not PathWord.UNKNOWN:
             return self.ready_nics
         return Unknown(Reason.NOT_RECORDED, "RDMA netlink", self.path.why)
 
@@ -229,8 +228,8 @@ class LiveProcess:
 
     @cached_property
     def has_queue_pairs(self) -> bool:
-        """Whether it has a queue pair, connected or not."""
-        return any(nic.queue_pairs for nic in self.nics)
+        """Whether it has a queue pair, connected or not, besides those that are merely open."""
+        return any(nic.queue_pairs > nic.merely_open for nic in self.nics)
 
 
 _NO_LINK = Unknown(Reason.NOT_RECORDED, "current_link_speed", "not read yet")

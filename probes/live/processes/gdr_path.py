@@ -405,8 +405,8 @@ def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
     if isinstance(use, Unknown):
         lines.append(Evidence("rdma resource show", f"{use}"))
     else:
-        active = ", ".join(nic.device for nic in use.nics if nic.active)
-        opened = sum(nic.merely_open for nic in use.nics)
+        active = ", ".join(nic.device for nic in use.nics if nic.ready or nic.is_used)
+        opened = 0 if use.ready == use.queue_pairs else sum(nic.merely_open for nic in use.nics)
         pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.active} in RTS"
         pairs += f": {active}" if active else ""
         pairs += f"; {opened} open without a peer (UD, SRD)" if opened else ""

@@ -87,7 +87,8 @@ class RdmaUse:
     @cached_property
     def active(self) -> int:
         """Queue pairs on all devices over which it can send."""
-        return sum(nic.active for nic in self.nics)
+        is_plain = self.ready == self.queue_pairs  # as mostly
+        return self.ready if is_plain else sum(nic.active for nic in self.nics)
 
 
 @frozen
@@ -384,7 +385,7 @@ def with_used_pairs(use: RdmaUse, role: Role, libraries: Maybe[tuple[MappedLibra
     uses. UCX and NIXL register memory with every NIC and open each transport, whichever they use: of these,
     only traffic shows the use. perftest sends over every queue pair that it has.
     """
-    if not any(nic.open_ud or nic.open_driver for nic in use.nics):
+    if use.ready == use.queue_pairs:  # as mostly
         return use
     names = {library.name for library in known(libraries, ())}
     is_fabric = role in COLLECTIVE_ROLES or isinstance(libraries, Unknown) or "libfabric" in names

@@ -306,7 +306,7 @@ class _HostReader:
         seen: Iterable[tuple[TrackedProcess, Answers]],
     ) -> dict[int, WatchedEngine]:
         """Return what each inference engine has moved; nothing is read without one."""
-        found = (tracked.engine(answers, tracked.serving(answers)) for tracked, answers in seen)
+        found = (tracked.engine(answers) for tracked, answers in seen)
         engines = [engine for engine in found if engine is not None]
         if not engines:
             self._transfers.forget()

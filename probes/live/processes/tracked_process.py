@@ -16,7 +16,7 @@ from probes.facts.jobs.processes import Process, program_of, read_process
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage, Stat
-from probes.live.model.sample import LiveProcess, PathJudgment, Role
+from probes.live.model.sample import LiveProcess, NicUse, PathJudgment, Role
 from probes.live.model.transfer import Serving, ServingRole, TransferPath, TransferWord
 from probes.live.processes.fall_backs import Situation
 from probes.live.processes.gdr_path import (
@@ -99,11 +99,12 @@ class TrackedProcess:
         self._path: PathJudgment | None = None  # judged when the regions were settled
         self._settled_at = 0.0
         self._named: Latest[Process] = Latest()  # with the name of its job
-        self._serving: Latest[Serving | None] = Latest()
+        self._serving: Latest[tuple[Serving | None]] = Latest()
         self._memory: Latest[PathJudgment] = Latest()
         self._decided: Latest[PathJudgment] = Latest()
         self._transfer: Latest[TransferPath] = Latest(keeps_equal=True)
         self._last_transfer: TransferPath | None = None  # when bytes last moved
+        self._nics: Latest[tuple[NicUse, ...]] = Latest()
         self._serving_shown: Latest[Serving] = Latest()
         self._shown_role: ServingRole | None = None  # by the direction of its traffic
         self._judged_moved: Moved | None = None
@@ -146,19 +147,19 @@ class TrackedProcess:
         self._process = replace(facts, usage=usage, user=user)
         return self._process
 
-    def serving(self, answers: Answers) -> Serving | None:
-        """Return the parts of an inference stack in the process; None: it has none."""
-        process = answers.process
-        role = role_of(process, answers.threads, bool(known(answers.use, NO_USE).nics))
-        return self._serving.get(lambda: serving_of(process, role), objects=(process,), values=role)
-
-    def engine(self, answers: Answers, serving: Serving | None) -> Engine | None:
+    def engine(self, answers: Answers) -> Engine | None:
         """Return the process as an engine whose transfers are watched; None: it moves no KV caches."""
+        process, has_rdma = answers.process, bool(known(answers.use, NO_USE).nics)
+        (serving,) = self._serving.get(
+            lambda: (serving_of(process, role_of(process, answers.threads, has_rdma)),),
+            objects=(process, answers.threads),
+            values=has_rdma,
+        )
         if serving is None:
             return None
         if isinstance(serving.engine, Unknown) and serving.engine.reason is Reason.NOT_THERE:
             return None
-        process, use = answers.process, known(answers.use, NO_USE)
+        use = known(answers.use, NO_USE)
         port = known(process.environment, {}).get(SIDE_CHANNEL, "")
         ports = ENGINE_PORTS | ({int(port)} if re.fullmatch(r"[0-9]{1,5}", port) else set())
         group = self.parent if self.parent > 1 else self.pid
@@ -172,12 +173,15 @@ class TrackedProcess:
         now: float,
         watched: WatchedEngine | None = None,
     ) -> LiveProcess:
-        """Return the process as the sample shows it, the same object as before if nothing changed."""
+        """Return the process as the sample shows it, the same object as before if nothing changed.
+
+        `engine` was asked before.
+        """
         evidence = self._evidence.get(
             lambda: _evidence(self.pid, answers, node), values=(answers, node.numa_nodes)
         )
         path = self._path_now(evidence, node, now)
-        serving, transfer = self.serving(answers), None
+        serving, transfer = (self._serving.value or (None,))[0], None
         if watched is not None and watched.moved is not None:
             transfer = self._transfer_now(watched, answers.process, evidence, node)
             if serving is not None:
@@ -238,6 +242,10 @@ class TrackedProcess:
             self._last_transfer = replace(found, readings=self._readings)
         return self._last_transfer
 
+    def _nics_now(self, nics: tuple[NicUse, ...], transfer: TransferPath) -> tuple[NicUse, ...]:
+        about = transfer.lasting, transfer.nics
+        return self._nics.get(lambda: with_traffic(nics, transfer), objects=(nics,), values=about)
+
     def _serving_role(self, serving: Serving, transfer: TransferPath, moved: Moved) -> Serving:
         """Return the serving with the role that traffic shows, or last showed."""
         role = role_by_traffic(transfer, moved)
@@ -285,7 +293,7 @@ class TrackedProcess:
             rank=rank,
             world_size=world_size,
             gpus=answers.gpus,
-            nics=use.nics if transfer is None else with_traffic(use.nics, transfer),
+            nics=use.nics if transfer is None else self._nics_now(use.nics, transfer),
             registered_bytes=use.own.bytes + use.inherited.bytes,
             pinned_bytes=answers.pinned,
             threads=answers.threads,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
@@ -106,7 +107,7 @@ class TransferReader:
     """Reads the connections of engines, while there are some, and compares each two readings."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._source: PacedSource[Connections] = PacedSource("TCP sockets", _SHORTEST_SECONDS, clock=clock)
+        self._source: PacedSource[Connections] = PacedSource("TCP sockets", clock=clock)
         self._before: Connections | None = None
         self._moved: Mapping[int, Moved] = {}
         self._inodes: Mapping[int, Maybe[tuple[int, ...]]] = {}
@@ -119,13 +120,15 @@ class TransferReader:
     ) -> Mapping[int, Moved]:
         """Return what each engine has moved; `users`: the pids with a context on each NIC."""
         pids = tuple(engine.pid for engine in engines)
-        after = self._source.read(host, reading.at, lambda: self._ask(host, reading, pids))
+        is_early = not self._moved  # the first two readings follow each other soon
+        after = self._source.read(host, reading.at, lambda: self._ask(host, reading, pids), is_early)
         if isinstance(after, Unknown) or after is self._before:
             return self._moved
-        before, self._before = self._before, after
-        seconds = 0.0 if before is None else after.reading.at - before.reading.at
-        if before is not None and seconds >= _SHORTEST_SECONDS - _TOLERANCE:
-            self._moved = moved_by(before, after, engines, users)
+        before = self._before
+        if before is None or after.reading.at < before.reading.at:
+            self._before = after
+        elif after.reading.at - before.reading.at >= _SHORTEST_SECONDS - _TOLERANCE:
+            self._before, self._moved = after, moved_by(before, after, engines, users)
         return self._moved
 
     def forget(self) -> None:
@@ -151,32 +154,57 @@ def _differ(ours: Maybe[str], theirs: Maybe[str]) -> bool:
     return not isinstance(ours, Unknown) and not isinstance(theirs, Unknown) and ours != theirs
 
 
+class _Comparison(NamedTuple):
+    """What two readings have in common for all engines."""
+
+    seconds: float
+    flows: Maybe[list[tuple[TcpSocket, Flow]]]  # of the connections that carried something
+    here: frozenset[str]  # addresses of this node
+    ports: Mapping[str, Maybe[Flow]]  # by RDMA device
+    after: Connections
+    engines: Sequence[Engine]
+    groups: Mapping[int, frozenset[int]]  # the pids of the workers of one engine
+    users: Mapping[str, frozenset[int]]
+    has_other_pids: bool
+
+
 def moved_by(
     before: Connections, after: Connections, engines: Sequence[Engine], users: Mapping[str, frozenset[int]]
 ) -> dict[int, Moved]:
     """Return what each engine has moved between two readings."""
     seconds = after.reading.at - before.reading.at
-    flows = _flows(before.sockets, after.sockets, seconds)
-    ports = _port_flows(before.reading, after.reading)
-    return {engine.pid: _moved(engine, seconds, flows, after, ports, users, engines) for engine in engines}
+    groups = grouped((engine.group, engine.pid) for engine in engines)
+    found = _Comparison(
+        seconds=seconds,
+        flows=_flows(before.sockets, after.sockets, seconds),
+        here=frozenset(each.local for each in known(after.sockets, ())),
+        ports=_port_flows(before.reading, after.reading),
+        after=after,
+        engines=engines,
+        groups={group: frozenset(pids) for group, pids in groups.items()},
+        users=users,
+        has_other_pids=len({space for space in after.pid_spaces.values() if space}) > 1,
+    )
+    return {engine.pid: _moved(engine, found) for engine in engines}
 
 
 def _flows(
     before: Maybe[tuple[TcpSocket, ...]], after: Maybe[tuple[TcpSocket, ...]], seconds: float
-) -> Maybe[dict[TcpSocket, Flow]]:
+) -> Maybe[list[tuple[TcpSocket, Flow]]]:
     """Return the flow of each connection; one that was not listed before had carried less than a MiB."""
     if isinstance(after, Unknown):
         return after
     if isinstance(before, Unknown):
         return before
     carried = {_key(each): each for each in before}
-    flows = {}
+    flows = []
     for each in after:
         earlier = carried.get(_key(each))
         sent, received = each.bytes_acked, each.bytes_received
         if earlier is not None and earlier.bytes_acked <= sent and earlier.bytes_received <= received:
             sent, received = sent - earlier.bytes_acked, received - earlier.bytes_received
-        flows[each] = Flow(sent / seconds, received / seconds)
+        if sent or received:
+            flows.append((each, Flow(sent / seconds, received / seconds)))
     return flows
 
 
@@ -200,78 +228,69 @@ def _port_flows(before: Reading, after: Reading) -> dict[str, Maybe[Flow]]:
     return flows
 
 
-def _moved(
-    engine: Engine,
-    seconds: float,
-    flows: Maybe[Mapping[TcpSocket, Flow]],
-    after: Connections,
-    ports: Mapping[str, Maybe[Flow]],
-    users: Mapping[str, frozenset[int]],
-    engines: Sequence[Engine],
-) -> Moved:
-    tcp: Maybe[Flow] = NOTHING
-    inside: Maybe[Flow] = NOTHING
+def _moved(engine: Engine, found: _Comparison) -> Moved:
+    tcp: Maybe[Flow]
+    inside: Maybe[Flow]
     peers: tuple[TransferPeer, ...] = ()
     doubt = ""
-    if isinstance(flows, Unknown):
-        tcp = inside = flows
+    owned = _owned(engine, found)
+    if isinstance(owned, Unknown):
+        tcp = inside = owned
     else:
-        owned = _owned(engine, flows, after.inodes, engines)
-        if isinstance(owned, Unknown):
-            tcp = inside = owned
-        else:
-            mine, doubt = owned
-            here = {each.local for each in flows}
-            ends = {each: is_loopback(each.remote) or each.remote in here for each in mine}
-            tcp = _sum(flows[each] for each in mine if not ends[each])
-            inside = _sum(flows[each] for each in mine if ends[each])
-            peers = _peers(mine, flows, ends)
-    own = {device: ports[device] for device in engine.nics if device in ports}
+        mine, doubt = owned
+        ends = [
+            (each.remote, is_loopback(each.remote) or each.remote in found.here, flow) for each, flow in mine
+        ]
+        tcp = _sum(flow for _, is_inside, flow in ends if not is_inside)
+        inside = _sum(flow for _, is_inside, flow in ends if is_inside)
+        peers = _peers(ends)
+    own = {device: found.ports[device] for device in engine.nics if device in found.ports}
     busy = tuple(device for device, flow in own.items() if known(flow, NOTHING).total >= MOVES)
-    rdma = _total(own.values()) if own else NOTHING
-    workers = {other.pid for other in engines if other.group == engine.group}
+    rdma, nvlink = _total(own.values()), _nvlink(found.after.reading, engine.gpus)
+    workers, users = found.groups[engine.group], found.users
     using = frozenset[int]().union(*(users.get(device, ()) for device in busy or engine.nics))
+    is_still = all(known(flow, NOTHING).total < MOVES for flow in (tcp, inside, rdma, nvlink))
     return Moved(
-        seconds=seconds,
+        seconds=found.seconds,
         rdma=rdma,
         tcp=tcp,
         inside=inside,
-        nvlink=_nvlink(after.reading, engine.gpus),
+        nvlink=nvlink,
         is_shared=not using <= workers,
         is_divided=len(using & workers) > 1,
         likely_owner=doubt,
-        is_peer_copy=_is_peer_copy(after.reading, engine, engines),
+        is_peer_copy=is_still and _is_peer_copy(found.after.reading, engine, found.engines),
         peers=peers,
         nics=busy,
-        has_neighbor=len(workers) < len(engines),
-        has_other_pids=len({space for space in after.pid_spaces.values() if space}) > 1,
+        has_neighbor=len(workers) < len(found.engines),
+        has_other_pids=found.has_other_pids,
     )
 
 
-def _owned(
-    engine: Engine,
-    flows: Iterable[TcpSocket],
-    inodes: Mapping[int, Maybe[tuple[int, ...]]],
-    engines: Sequence[Engine],
-) -> Maybe[tuple[list[TcpSocket], str]]:
+def _owned(engine: Engine, compared: _Comparison) -> Maybe[tuple[list[tuple[TcpSocket, Flow]], str]]:
     """Return the connections of an engine that may carry KV caches, and why they may be another's.
 
     Those of another user's process: by its user, if it is the user's only engine, else by the ports on which
     engines listen.
     """
+    if isinstance(compared.flows, Unknown):
+        return compared.flows
     may_carry = [
-        each for each in flows if each.local_port != engine.api_port and each.remote_port not in _WEB_PORTS
+        (each, flow)
+        for each, flow in compared.flows
+        if each.local_port != engine.api_port and each.remote_port not in _WEB_PORTS
     ]
-    found = inodes.get(engine.pid, Unknown(Reason.TIMED_OUT, f"/proc/{engine.pid}/fd", "not read yet"))
+    unread = Unknown(Reason.TIMED_OUT, f"/proc/{engine.pid}/fd", "not read yet")
+    found = compared.after.inodes.get(engine.pid, unread)
     if not isinstance(found, Unknown):
         mine = set(found)
-        return [each for each in may_carry if each.inode in mine], ""
+        return [row for row in may_carry if row[0].inode in mine], ""
     if isinstance(engine.uid, Unknown) or found.reason is not Reason.NEEDS_ROOT:
         return found
-    of_user = [each for each in may_carry if each.uid == engine.uid]
-    is_only = engine.uid != 0 and sum(other.uid == engine.uid for other in engines) == 1
+    of_user = [row for row in may_carry if row[0].uid == engine.uid]
+    is_only = engine.uid != 0 and sum(other.uid == engine.uid for other in compared.engines) == 1
     if not is_only:
-        of_user = [each for each in of_user if {each.local_port, each.remote_port} & engine.ports]
+        of_user = [row for row in of_user if {row[0].local_port, row[0].remote_port} & engine.ports]
     if not of_user:
         return found
     return of_user, "Its connections are those of its user: only root can see which process has them."
@@ -282,13 +301,9 @@ def is_loopback(address: str) -> bool:
     return address.startswith("127.") or address == "::1"
 
 
-def _peers(
-    mine: Iterable[TcpSocket], flows: Mapping[TcpSocket, Flow], ends: Mapping[TcpSocket, bool]
-) -> tuple[TransferPeer, ...]:
-    by_peer: dict[tuple[str, bool], Flow] = {}
-    for each in mine:
-        key = each.remote, ends[each]
-        by_peer[key] = _sum((by_peer.get(key, NOTHING), flows[each]))
+def _peers(ends: Iterable[tuple[str, bool, Flow]]) -> tuple[TransferPeer, ...]:
+    flows = grouped(((remote, is_inside), flow) for remote, is_inside, flow in ends)
+    by_peer = {peer: _sum(each) for peer, each in flows.items()}
     busiest = sorted(by_peer.items(), key=lambda item: (-item[1].total, item[0]))
     return tuple(
         TransferPeer(address, inside, gbps(flow.sent), gbps(flow.received))

@@ -1,11 +1,10 @@
-"""gdrcopy_copybw and gdrcopy_sanity on a simulated node.
+"""gdrcopy_copybw on a simulated node.
 
-NVIDIA/gdrcopy tests/copybw.cpp, tests/common.hpp, tests/testsuites/testsuite.cpp.
+NVIDIA/gdrcopy tests/copybw.cpp, tests/common.hpp.
 """
 
 from __future__ import annotations
 
-from probes.facts.system.tool_names import SANITY
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
@@ -20,15 +19,10 @@ _READ_GBPS, _READ_C2C_GBPS, _WRITE_C2C_GBPS = 4.4, 72.0, 310.0
 _OTHER_NUMA_NODE = 0.64  # of what a core on the GPU's NUMA node reaches
 _STARTS, _COPIES = 0.7, 0.35  # seconds
 _MIB = 1 << 20
-_TESTS = (
-    *("basic", "data_validation", "invalidation_access_after_free", "invalidation_access_after_gdr_close"),
-    *("invalidation_fork_after_gdr_map", "invalidation_two_mappings"),
-)
-_SUITE = tuple(f"{name}_{how}" for name in _TESTS for how in ("cumemalloc", "vmmalloc"))
 
 
 def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTest:
-    """Start either program."""
+    """Start the program."""
     return node.run(_script(node, command, at))
 
 
@@ -44,10 +38,6 @@ def _script(node: SimulatedNode, command: ParsedCommand, at: float) -> Script:
         return ended(at + _STARTS, 1, _NOT_OPEN)
     if "GeForce" in device.name:
         return ended(at + _STARTS, 1, "This GPU does not support GPUDirect RDMA.")
-    if command.program == SANITY:
-        total = f"Total: {len(_SUITE)}, Passed: {len(_SUITE)}, Failed: 0, Waived: 0"
-        passed = ("", "List of passed tests:", *(f"    {name}" for name in _SUITE), "")
-        return ended(at + 4 * _STARTS, 0, total, *passed)
     return _copies(node, command, device, at)
 
 

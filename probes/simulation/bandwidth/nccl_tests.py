@@ -36,7 +36,7 @@ _SHM = "SHM/direct/direct"
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4
 _SCATTERED = ("all_gather", "reduce_scatter", "alltoall")
-_REDUCING = ("all_reduce", "reduce_scatter", "sendrecv")
+_REDUCING = ("all_reduce", "reduce_scatter")
 _GROUP = "     time   algbw   busbw  #wrong"
 _HEAD = f"""\
 # nccl-tests version 2.17.6 nccl-headers=22707 nccl-library=22707

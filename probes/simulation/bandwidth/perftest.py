@@ -283,8 +283,7 @@ def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float
     measurement = _measurement(client, server)
     if is_client:
         _add_traffic(client, server, measurement)
-    takes_part = verb_of(end.settings) == "send" or end.settings.is_bidirectional
-    takes_part = takes_part or is_client or end.settings.tool == "ib_write_lat"
+    takes_part = end.settings.is_bidirectional or is_client or end.settings.is_latency
     rows = measurement.rows() if takes_part else measurement.last_row()
     ends_at = measurement.ends_at + 0.05
     heading = tuple(Line(at, text) for text in begun)
@@ -336,7 +335,7 @@ def _add_traffic(client: End, server: End, measurement: Measurement) -> None:
     settings = client.settings
     sender, receiver = (server, client) if verb_of(settings) == "read" else (client, server)
     directions = [(sender, receiver)]
-    if settings.is_bidirectional or (settings.is_latency and verb_of(settings) != "read"):
+    if settings.is_bidirectional or settings.is_latency:
         directions.append((receiver, sender))
     for since, until, gbps in measurement.flows():
         for source, target in directions:

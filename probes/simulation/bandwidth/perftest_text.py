@@ -26,7 +26,7 @@ PEER_GONE = (
     " Unable to read to socket/rdma_cm",
     " Failed to exchange data between server and clients",
 )
-_VERBS = {"write": "RDMA_Write", "read": "RDMA_Read", "send": "Send"}
+_VERBS = {"write": "RDMA_Write", "read": "RDMA_Read"}
 _HEAD = f"""\
 {RULE}
                     {{title}} Test
@@ -64,7 +64,7 @@ class UsedPort:
 
 
 def verb_of(settings: PerftestSettings) -> str:
-    """Return "write", "read" or "send"."""
+    """Return "write" or "read"."""
     return settings.tool.split("_")[1]
 
 

@@ -381,17 +381,6 @@ def test_fields_of_another_version_are_not_recorded_or_ignored() -> None:
     assert str(live[0].power_watts) == "not recorded"
 
 
-def test_a_figure_under_the_name_of_an_earlier_version_is_read() -> None:
-    def change(gpu: dict[str, Any]) -> None:
-        gpu["utilisation_percent"] = gpu.pop("utilization_percent")
-
-    earlier = with_changed_figures(change).nvml_live()
-    now = with_changed_figures(lambda _: None).nvml_live()
-    assert isinstance(now, tuple)
-    assert isinstance(now[0].utilization_percent, int)
-    assert earlier == now
-
-
 def only_recording_errors(content: bytes) -> None:
     refusal = ""
     try:

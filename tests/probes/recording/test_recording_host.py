@@ -267,20 +267,3 @@ def test_the_use_of_processes_and_interfaces_is_recorded() -> None:
     shown = redacted.process_usage([FIRST_RANK])[FIRST_RANK]
     assert isinstance(usage, ProcessUsage)
     assert shown == replace(usage, user="user-1")
-
-
-def test_a_recording_of_files_alone_still_names_the_users() -> None:
-    """Recordings of 0.1 have /etc/passwd and /proc/PID/status, and no figures."""
-    moments: list[Moment] = []
-    recorder = RecordingHost(SimulatedHost("hgx-h100", clock=SteppedClock()), moments.append)
-    recorder.read("/etc/passwd")
-    recorder.read(f"/proc/{FIRST_RANK}/status")
-    recorder.end_moment()
-    host = ReplayHost(read(archive_of(moments)))
-    usage = host.process_usage([FIRST_RANK])[FIRST_RANK]
-    assert isinstance(usage, ProcessUsage)
-    assert usage.user == "alice"
-    assert isinstance(usage.cpu_seconds, Unknown)
-    counters = host.interface_counters(["ens1np0"])["ens1np0"]
-    assert isinstance(counters, Unknown)
-    assert counters.reason is Reason.NOT_RECORDED

@@ -159,10 +159,10 @@ def test_a_spoilt_baseline_is_none(kept: DiskResultsStore, content: str) -> None
         ("[" * 9000, "cannot be read"),
         (json.dumps({"schema": 3, "machine": MACHINE, "results": []}), "has an unknown format"),
         (
-            json.dumps({"schema": 1, "machine": "Supermicro; 8 x H100", "results": []}),
+            json.dumps({"schema": 2, "machine": "Supermicro; 8 x H100", "results": []}),
             "a different machine type",
         ),
-        (json.dumps({"schema": 1, "machine": MACHINE, "results": [{"schema": 3}]}), "1 result in"),
+        (json.dumps({"schema": 2, "machine": MACHINE, "results": [{"schema": 3}]}), "1 result in"),
     ],
 )
 def test_a_baseline_that_is_not_understood_is_never_overwritten(

@@ -114,7 +114,7 @@ def test_a_program_that_could_not_be_begun_says_so() -> None:
 @pytest.mark.slow
 def test_a_test_that_ends_well_without_a_figure_has_failed() -> None:
     scene = Scene([Play(SERVER, ends_at=2.0, opens_port_at=0.2), Play(ends_at=1.0)])
-    ending, trouble, _ = meet(scene, Request(tool="ib_read_lat"))
+    ending, trouble, _ = meet(scene, Request(tool="ib_write_lat"))
     assert ending is Ending.FAILED
     assert trouble is not None
     assert "without a result" in trouble.text

@@ -142,12 +142,18 @@ HALF = (
 )
 
 
+# As CU_ASSERT in nvbandwidth's error_handling.h prints it.
+OUT_OF_MEMORY = (
+    "[CUDA_ERROR_OUT_OF_MEMORY] out of memory in expression cuMemAlloc(&b, size) in f() : m.cpp:80"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "lines", "why"),
     [
         ("nvbandwidth", HALF, "device_to_host_memcpy_ce printed no result"),
-        ("nvbandwidth", (*HALF, "ERROR: cuda out of memory"), "the GPU's memory is full"),
+        ("nvbandwidth", (*HALF, OUT_OF_MEMORY), "The GPU's memory is used up"),
         ("nvbandwidth", (), "printed no result"),
         ("all_reduce_perf", ("# Collective test starting: all_reduce_perf",), "exited without a result"),
         ("gdrcopy_copybw", ("GPU id:0; name: NVIDIA H100; Bus id: 0000:18:00",), "exited without a result"),

@@ -1,4 +1,4 @@
-"""`gdrtop forecast`, and its earlier names in `check`: text, JSON, exit status, wrong usage."""
+"""`gdrtop forecast`: text, JSON, exit status, wrong usage."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_forecast_as_json_is_what_its_schema_says(name: str, status: int, ou
 
 @pytest.mark.slow
 def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--demo", "hgx-h100", "--after-reboot"]) == 0
+    assert main(["forecast", "--demo", "hgx-h100"]) == 0
     out = capsys.readouterr().out
     title = "✓ After a reboot into 6.8.0-60-generic: GPUDirect RDMA will work (via DMA-BUF, 8 of 8 GPUs)"
     assert title in out
@@ -67,7 +67,7 @@ def test_the_forecast_as_text_names_kernel_and_path(capsys: pytest.CaptureFixtur
 def test_headline_and_exit_status_are_those_of_one_verdict(
     name: str, status: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "--demo", name, "--after-reboot"]) == status
+    assert main(["forecast", "--demo", name]) == status
     out = capsys.readouterr().out
     assert words in " ".join(out.split())
     assert "there is no RDMA NIC" not in out
@@ -75,13 +75,13 @@ def test_headline_and_exit_status_are_those_of_one_verdict(
 
 @pytest.mark.slow
 def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--root", str(tmp_path), "--as", "hgx-h100"]) == 2
+    assert main(["forecast", "--image", str(tmp_path), "--as", "hgx-h100"]) == 2
     out = capsys.readouterr().out
     assert f"IMAGE {tmp_path}" in out
     assert "Container image; the hardware is assumed: hgx-h100, 8 GPUs" in out
     assert "✗ Programs in this image: GPUDirect RDMA will not work" in out
     assert "libibverbs or its provider for these NICs is not installed" in out
-    assert main(["check", "--root", str(tmp_path), "--as", "hgx-h100", "--json"]) == 2
+    assert main(["forecast", "--image", str(tmp_path), "--as", "hgx-h100", "--json"]) == 2
     document = valid("image", capsys.readouterr().out)
     assert (document["kind"], document["assumed_hardware"]) == ("container image", "hgx-h100")
     assert document["source"] == "tree"
@@ -90,27 +90,21 @@ def test_an_image_as_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--kernel", "6.8.0"], "--kernel needs --after-reboot"),
-        (["--after-reboot", "--kernel", "9.9"], "kernel '9.9' is not installed; installed: 6.8.0-60-generic"),
-        (
-            ["--after-reboot", "--all"],
-            "--after-reboot takes no ID, --only, --skip, --all, --one-line, --for or --severity-map",
-        ),
-        (["--as", "hgx-h100"], "give its directory with --root"),
-        (["--as", "hgx-h100", "--after-reboot"], "use one of them"),
+        (["--kernel", "9.9"], "kernel '9.9' is not installed; installed: 6.8.0-60-generic"),
+        (["--image", "/tmp", "--as", "hgx-h100"], "takes no --demo"),
     ],
 )
 def test_wrong_usage_says_what_is_right(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "--demo", "hgx-h100", *arguments]) == 3
+    assert main(["forecast", "--demo", "hgx-h100", *arguments]) == 3
     assert words in capsys.readouterr().err
 
 
 def test_an_unknown_node_to_assume_is_told_the_nearest_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["check", "--root", str(tmp_path), "--as", "dgx-a10"]) == 3
+    assert main(["forecast", "--image", str(tmp_path), "--as", "dgx-a10"]) == 3
     assert "did you mean dgx-a100 or" in capsys.readouterr().err
 
 
@@ -130,7 +124,7 @@ def test_a_recording_can_be_the_hardware_of_an_image(
     file.write_bytes(archive_of(moments_of(SimulatedHost("hgx-h100", clock=clock), clock)))
     image = tmp_path / "image"
     image.mkdir()
-    assert main(["check", "--root", str(image), "--as", str(file)]) == 2
+    assert main(["forecast", "--image", str(image), "--as", str(file)]) == 2
     assert "8 GPUs" in capsys.readouterr().out
 
 
@@ -147,18 +141,13 @@ def test_the_forecast_of_a_recording_does_not_say_that_a_running_service_will_fa
     monitor.check()
     host.end_moment()
     file.write_bytes(archive_of(moments, label="aws-p5"))
-    assert main(["check", "--after-reboot", "--replay", str(file)]) == 0
+    assert main(["forecast", "--replay", str(file)]) == 0
     out = capsys.readouterr().out
     assert "GPUDirect RDMA will work" in out
     assert "Fabric Manager is not running" not in out
 
 
-def test_one_command_asks_what_would_be(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["forecast", "--demo", "hgx-h100"]) == 0
-    now = capsys.readouterr().out
-    assert main(["check", "--after-reboot", "--demo", "hgx-h100"]) == 0
-    earlier = capsys.readouterr().out
-    assert now.splitlines()[1:] == earlier.splitlines()[1:]  # the first line has the time
+def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["forecast", "--demo", "hgx-h100", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 

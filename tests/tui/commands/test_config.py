@@ -38,7 +38,7 @@ def test_every_value_has_its_origin(machine: Machine, capsys: pytest.CaptureFixt
 def test_the_paths_are_those_that_are_read(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     (machine.site / "config.d").mkdir()
     (machine.site / "config.d" / "a.toml").touch()
-    text, _ = shown(capsys, "config", "--path")
+    text, _ = shown(capsys, "config", "--files")
     assert text.splitlines() == [
         str(machine.site_file),
         str(machine.site / "config.d" / "a.toml"),
@@ -102,4 +102,4 @@ def test_options_have_the_configured_defaults_and_say_so(
 
 
 def test_only_one_form_is_printed(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "use only one of" in shown(capsys, "config", "--path", "--json", status=3)[1]
+    assert "use only one of" in shown(capsys, "config", "--files", "--json", status=3)[1]

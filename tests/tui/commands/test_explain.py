@@ -134,7 +134,7 @@ def test_what_is_not_there_is_said(pid: int | None, job: str) -> None:
     assert "is not among the processes with a GPU or RDMA" in text
 
 
-@pytest.mark.parametrize("words", [["41000"], ["--slurm", "4711"], ["5"], []])
+@pytest.mark.parametrize("words", [["41000"], ["--job", "4711"], ["5"], []])
 def test_json_is_what_its_schema_says(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     status = main(["explain", "--demo", "hgx-h100+acs-on", "--json", *words])
     document = valid("explain", capsys.readouterr().out)
@@ -147,5 +147,5 @@ def test_a_variable_is_explained_by_another_command(capsys: pytest.CaptureFixtur
 
 
 def test_two_choices_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "--demo", "hgx-h100", "41000", "--slurm", "4711"]) == 3
+    assert main(["explain", "--demo", "hgx-h100", "41000", "--job", "4711"]) == 3
     assert "one of" in capsys.readouterr().err

@@ -11,11 +11,11 @@ FAULTY = "hgx-h100+no-gdr-path"
 # What each command prints of a simulated node; "": it has nothing to print here, or is about no node.
 LINES = {
     "check": ("check", "check --all", "check --one-line", "check acs-redirect-enabled"),
-    "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'", "check --after-reboot"),
+    "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'"),
     "topo": ("topo", "topo --format dot", "topo --nccl-xml"),
     "modules": ("modules",),
     "live": ("live --seconds 1",),
-    "explain": ("explain", "explain 41000", "explain --slurm 4711"),
+    "explain": ("explain", "explain 41000", "explain --job 4711"),
     "hang": ("hang 4711",),
     "ras": ("ras",),
     "do": (
@@ -25,7 +25,7 @@ LINES = {
     ),
     "setup": ("setup", "setup modules", "setup --paths", f"setup --script --demo {FAULTY}"),
     "env": (
-        *("env", "env --slurm", "env --k8s", "env --nccl-conf", "env --explain NCCL_NET_GDR_LEVEL"),
+        *("env", "env --task-prolog", "env --k8s", "env --nccl-conf", "env --explain NCCL_NET_GDR_LEVEL"),
         "env --lint job.sbatch",
     ),
     "bench": ("bench --list", "bench --dry-run"),

@@ -356,12 +356,12 @@ def test_json_of_a_refusal_and_of_events() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        ["--watch", "9"],
-        ["--watch", "ten"],
+        ["--interval", "9"],
+        ["--interval", "ten"],
         ["--count", "3"],
-        ["--monitor", "--verbose"],
-        ["--monitor", "--watch", "10"],
-        ["--diagnostics", "--watch", "10"],
+        ["--follow", "--verbose"],
+        ["--follow", "--interval", "10"],
+        ["--diagnostics", "--interval", "10"],
         ["--nccl", "newest"],
     ],
 )

@@ -48,8 +48,8 @@ NODES = [
 ]
 
 WRITERS = (
-    ("topo", partial(write_topology, options=TopologyOptions("json"))),
-    ("modules", partial(write_modules, options=TableOptions("json"))),
+    ("topo", partial(write_topology, options=TopologyOptions(json=True))),
+    ("modules", partial(write_modules, options=TableOptions(json=True))),
 )
 
 
@@ -120,7 +120,7 @@ def test_a_recording_names_the_node_by_its_name_or_its_token(redact: bool) -> No
         identifiers.apply(moment) for moment in moments_of(SimulatedHost("hgx-h100", clock=clock), clock)
     ]
     out = io.StringIO()
-    write_topology(ReplayHost(read(archive_of(moments))), out, TopologyOptions("json"))
+    write_topology(ReplayHost(read(archive_of(moments))), out, TopologyOptions(json=True))
     document = valid("topo", out.getvalue())
     assert document["source"] == "recorded"
     assert document["node"] == ("host-1" if redact else "hgx-h100")

@@ -242,7 +242,7 @@ def test_a_node_without_devices_has_empty_lists(tmp_path: Path) -> None:
 
 def test_json_of_the_modules_is_the_ladder_in_load_order(host: SimulatedHost) -> None:
     out = Stream()
-    write_modules(host, out, TableOptions("json"))
+    write_modules(host, out, TableOptions(json=True))
     rungs = json.loads(out.text())["modules"]
     names = [rung["name"] for rung in rungs]
     wanted = {"state", "refcnt", "version", "origin", "on_disk", "used_by", "needs", "core", "why"}
@@ -257,7 +257,7 @@ def test_modules_that_could_not_be_read_are_null(hgx: SimulatedHost, monkeypatch
     node = replace(probe_node(hgx), modules=lost)
     monkeypatch.setattr("tui.commands.modules.probe_node", lambda _: node)
     out, text = Stream(), Stream()
-    write_modules(hgx, out, TableOptions("json"))
+    write_modules(hgx, out, TableOptions(json=True))
     write_modules(hgx, text, TableOptions())
     document = json.loads(out.text())
     assert document["modules"] is None
@@ -285,7 +285,7 @@ def test_an_unknown_field_is_null_and_named_with_its_reason(fields: dict[str, ob
 
 def test_json_holds_the_graph_with_what_is_degraded() -> None:
     out = Stream()
-    write_topology(SimulatedHost("hgx-h100+acs-on"), out, TopologyOptions("json"))
+    write_topology(SimulatedHost("hgx-h100+acs-on"), out, TopologyOptions(json=True))
     nodes = {node["id"]: node for node in json.loads(out.text())["graph"]["nodes"]}
     ports = [node for node in nodes.values() if "acs-redirect-enabled" in node.get("findings", "")]
     assert {port["kind"] for port in ports} == {"GPU", "NIC", "upstream port", "downstream port"}
@@ -296,7 +296,7 @@ def test_json_holds_the_graph_with_what_is_degraded() -> None:
 @pytest.mark.slow
 def test_graphs_can_be_written_to_any_terminal(host: SimulatedHost) -> None:
     out, first = Stream("iso8859-1"), "\ngraph gdrtop {"
-    write_topology(host, out, TopologyOptions("dot"))
+    write_topology(host, out, TopologyOptions(format="dot"))
     assert out.text().isascii()
     assert first in out.text()
     assert "SIMULATED" in out.text().partition(first)[0]
@@ -359,7 +359,7 @@ def test_a_file_that_is_no_topology_is_an_error_of_one_line(
 def test_nccls_xml_is_no_json(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, errors = printed(capsys, "--demo", "--json", "--nccl-xml")
     assert status == 3
-    assert "--nccl-xml cannot be used with --format json" in errors
+    assert "--nccl-xml cannot be used with --json" in errors
 
 
 @pytest.mark.slow
@@ -408,7 +408,7 @@ def test_hops_are_printed_only_when_asked(capsys: pytest.CaptureFixture[str]) ->
 def test_marked_paths_are_marked_in_json(node: str, mark: str, sign: str) -> None:
     host = SimulatedHost(node, clock=lambda: 1000.0)
     out = io.StringIO()
-    write_topology(host, out, TopologyOptions("json"))
+    write_topology(host, out, TopologyOptions(json=True))
     paths = json.loads(out.getvalue())["paths"]
     assert valid("topo", out.getvalue())
     marked = [path for path in paths if mark in path]

@@ -1,4 +1,4 @@
-"""`gdrtop setup --before`: text, JSON, exit status, what is refused."""
+"""`gdrtop forecast --upgrade`: text, JSON, exit status, what is refused."""
 
 from __future__ import annotations
 
@@ -93,26 +93,25 @@ def test_the_output_of_a_simulation_can_come_from_stdin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(CURL))
-    assert main(["setup", "--demo", "hgx-h100", "--before", "-"]) == 0
+    assert main(["forecast", "--demo", "hgx-h100", "--upgrade", "-"]) == 0
     assert "1 package would change" in capsys.readouterr().out
     monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
-    assert main(["setup", "--demo", "hgx-h100", "--before", "-"]) == 3
+    assert main(["forecast", "--demo", "hgx-h100", "--upgrade", "-"]) == 3
     assert "stdin names no package" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--before", "reboot"), "only upgrade, install and remove"),
-        (("--before", "apt-get upgrade", "--script"), "it takes only --json"),
-        (("acs", "--before", "apt-get upgrade"), "it takes only --json"),
+        (("--upgrade", "reboot"), "only upgrade, install and remove"),
+        (("--upgrade", "apt-get upgrade", "--kernel", "6.8"), "takes no --kernel"),
     ],
-    ids=["another command", "a script", "a step"],
+    ids=["another command", "a kernel"],
 )
 def test_wrong_usage_names_what_is_wrong(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["setup", "--demo", "hgx-h100", *arguments]) == 3
+    assert main(["forecast", "--demo", "hgx-h100", *arguments]) == 3
     assert words in capsys.readouterr().err
 
 

@@ -12,13 +12,6 @@ from tui.settings.table import SETTINGS, checked, template
 SILENCE = '[[silence]]\nid = "acs-redirect-enabled"\nreason = "ticket 4711"\nuntil = 2026-12-31\n'
 
 
-def test_a_setting_of_an_earlier_version_is_a_note_and_no_error() -> None:
-    found = merge([("c.toml", False, b"interval = 2\n[overview]\nview_2 = 'matrix'")], {})
-    assert not found.errors
-    assert found.notes == ("c.toml:3: overview.view_2 has no effect; the panels of views 2 to 4 are fixed",)
-    assert found.configured("interval").value == 2
-
-
 def errors(text: str) -> tuple[str, ...]:
     return merge([("c.toml", False, text.encode())], {}).errors
 

@@ -106,13 +106,13 @@ def _contradiction(options: argparse.Namespace) -> str:
         return f"{options.test} is never bound to a NUMA node; omit --no-bind"
     if options.over_network and not is_nccl:
         return "--over-network applies only to nccl-tests, such as --test all-reduce"
-    if options.size is not None and not (is_perftest or (tool == GDRCOPY[0] and options.size != "all")):
+    if options.size is not None and not (is_perftest or (tool in GDRCOPY and options.size != "all")):
         return f"{options.test} chooses its own message sizes; omit --size"
     if options.size == "all" and options.seconds is not None:
         return "--size all sends a fixed number of messages; omit --seconds"
     if is_perftest and tool.endswith("_lat") and options.seconds is not None:
         return "a latency test sends a fixed number of messages; omit --seconds"
-    if options.min_gbps is not None and (tool.endswith("_lat") or tool == GDRCOPY[1]):
+    if options.min_gbps is not None and tool.endswith("_lat"):
         return f"{options.test} does not measure bandwidth; omit --min-gbps"
     if (options.sweep or options.matrix) and options.gpu is not None:
         return "--sweep and --matrix measure every GPU; omit --gpu"

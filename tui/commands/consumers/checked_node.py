@@ -45,12 +45,10 @@ _INSTEAD = str.maketrans(
 
 @frozen
 class CheckedNode:
-    """A judgment, and when and where it was made."""
+    """A judgment, and where it was made."""
 
     judgment: Judgment
-    host_name: str  # "" if unknown
     origin: Origin
-    at: float  # seconds since 1970
     actions: Mapping[str, Action]  # of --severity-map
 
     @property

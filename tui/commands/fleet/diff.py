@@ -21,7 +21,7 @@ from tui.commands.check import examine_host
 from tui.commands.fleet.output import common_origin, fleet_document, print_fleet
 from tui.commands.fleet.saved_nodes import Named, read_host, read_saved, with_own_names
 from tui.files.since_ok import last_ok
-from tui.runtime.json_values import write_document
+from tui.runtime.json_values import write_json
 from tui.runtime.open_host import NoSuchHost, connect, open_host, target_of
 from tui.runtime.printing import print_lines, text_width
 from widgets.fleet.differences import draw_changes
@@ -101,7 +101,7 @@ def run_since_ok(options: argparse.Namespace, out: TextIO) -> int:
     """Compare this node with its last good check; return 1 if a fact has changed, else 0."""
     if options.sides:
         raise UsageError("--since-ok compares this node with itself; use it without A and B")
-    if options.format == "wide" or options.no_header:
+    if options.rows:
         raise UsageError("--since-ok prints no table; use it without --rows")
     host = open_host(options)
     if host.origin.source is not Source.LIVE:
@@ -123,8 +123,8 @@ def write_since_ok(host: Host, out: TextIO, options: TableOptions) -> int:
     now = summarize(examination, judge(examination))
     since = changes_between(before, now)
     status = int(bool(since.changes))
-    if options.format in ("json", "yaml"):
-        write_document(fleet_document(compare_moments(before, now), status, host.origin), out, options.format)
+    if options.json:
+        write_json(fleet_document(compare_moments(before, now), status, host.origin), out)
     else:
         print_lines(draw_changes(since, text_width(out)), out, options.ascii)
     return status

@@ -14,7 +14,7 @@ from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Unc
 from probes.fleet.node_set import fold_nodes
 from probes.fleet.summary import NodeSummary, to_json
 from probes.fleet.traits import Trait
-from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_document
+from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_json
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line
 from widgets.fleet.answer import draw_answer, draw_node_rows
@@ -50,15 +50,13 @@ class FleetDocument(TypedDict):
 
 def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namespace, origin: Origin) -> int:
     """Print the answer in the format that the options name, and return the exit status."""
-    if options.format in ("json", "yaml"):
-        write_document(fleet_document(fleet, status, origin), out, options.format)
-        return status
-    head = [] if options.no_header else [fleet_heading(len(fleet.summaries) + len(fleet.unanswered), origin)]
-    if options.format == "wide":
-        lines = draw_node_rows(fleet)[options.no_header :]
+    if options.json:
+        write_json(fleet_document(fleet, status, origin), out)
+    elif options.rows:
+        print_lines(draw_node_rows(fleet)[1:], out, options.ascii)
     else:
-        lines = draw_answer(fleet, text_width(out), with_headline=not options.no_header)
-    print_lines([*head, *lines], out, options.ascii)
+        head = fleet_heading(len(fleet.summaries) + len(fleet.unanswered), origin)
+        print_lines([head, *draw_answer(fleet, text_width(out))], out, options.ascii)
     return status
 
 

@@ -127,7 +127,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser,
         {
             "--json": "print one JSON object per second, one per line (gdrtop schema live)",
-            "--csv": "print a row for each job, port, GPU and event, with its figures",
             "--perfetto FILE": "print nothing; write a trace that ui.perfetto.dev opens to FILE",
             "--changes --changes-only": "with --json, print an object only when the verdict, a finding or "
             "a job changes, or at an event",
@@ -152,8 +151,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:
         raise UsageError("--changes needs --json; the text shows only changes anyway")
-    if options.csv + options.json + (options.perfetto is not None) > 1:
-        raise UsageError("only one of --json, --csv and --perfetto can be used")
+    if options.json and options.perfetto is not None:
+        raise UsageError("only one of --json and --perfetto can be used")
     monitor = NodeMonitor(host)
     try:
         if options.ras_events and host.origin.source is not Source.RECORDED:
@@ -166,10 +165,6 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: NodeMonitor) -> int:
     """Write the samples in the form that the options name, and return the exit status."""
     write = partial(write_live, host, out, parsed(LiveOptions, options), monitor=monitor)
-    if options.csv:
-        from tui.commands.live.rows import CsvWriter
-
-        return write(each=CsvWriter(out).write)
     if options.perfetto is not None:
         from tui.commands.live.rows import save_trace
 

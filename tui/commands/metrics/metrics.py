@@ -7,7 +7,7 @@ import ipaddress
 from typing import TextIO
 
 from probes.base.origin import Source
-from tui.command_line.arguments import UsageError, accept_earlier, add_arguments, duration, whole_number
+from tui.command_line.arguments import UsageError, add_arguments, duration, whole_number
 from tui.runtime.open_host import open_host
 
 _LOOPBACK = "127.0.0.1"
@@ -26,7 +26,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         listen={"type": address},
         interval={"dest": "every", "type": duration(10, 3600)},
     )
-    accept_earlier(parser, "--interval", "--every")
 
 
 def address(text: str) -> tuple[str, int]:

@@ -76,12 +76,13 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     devices = dict.fromkeys(present)
     alive = [is_alive(tree, program) for program in tree.programs]
     through_peermem = peermem_regions(tree, seconds)
+    efa = {nic.name for nic in tree.nics if nic.kind.driver == "efa"}  # its queue pairs are SRD
     owners = tuple(
         _Owner(
             kind=_kind_of(program, via, through_peermem),
             opened=tuple(filter(devices.__contains__, program.opened)),
             used=() if via is Via.NONE else tuple(filter(devices.__contains__, program.nics)),
-            pairs=_pairs(program),
+            pairs=_pairs(program, "DRIVER" if program.nics and efa.issuperset(program.nics) else "RC"),
             first=program.pid * _OWN_NUMBERS,
             pid=program.pid if is_here else None,  # one of another PID namespace has no pid here
             thread=service_thread(program) if is_here else None,
@@ -172,9 +173,9 @@ def _objects_of(
     )
 
 
-def _pairs(program: Program) -> tuple[tuple[str, int], ...]:
-    """Return the queue pairs on each NIC that a program uses."""
-    return (("RC", 2 * _CHANNELS),) if program.pool is None else program.pool.queue_pairs
+def _pairs(program: Program, kind: str = "RC") -> tuple[tuple[str, int], ...]:
+    """Return the queue pairs on each NIC that a program uses; `kind`: of those of NCCL."""
+    return ((kind, 2 * _CHANNELS),) if program.pool is None else program.pool.queue_pairs
 
 
 def connections(program: Program) -> int:

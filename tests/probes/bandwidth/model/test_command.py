@@ -125,8 +125,7 @@ def test_host_memory_needs_no_cuda() -> None:
         replace(HOST, duration_s=1),
         replace(HOST, size_bytes=0),
         replace(HOST, tool="ib_write_lat", is_bidirectional=True),
-        replace(HOST, tool="ib_read_lat", is_endless=True),
-        replace(HOST, tool="ib_send_bw", is_endless=True, is_bidirectional=True),
+        replace(HOST, tool="ib_write_lat", is_endless=True),
         replace(HOST, numa_node=-1),
     ],
 )

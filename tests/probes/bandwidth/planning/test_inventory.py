@@ -72,11 +72,11 @@ def test_a_build_without_dmabuf_says_so() -> None:
 
 
 def test_what_is_missing_says_how_to_get_it() -> None:
-    missing = tool(lacking("hgx-h100", "gdrcopy_sanity", "ib_send_lat"), "gdrcopy_sanity")
+    missing = tool(lacking("hgx-h100", "gdrcopy_copybw", "ib_write_lat"), "gdrcopy_copybw")
     assert not missing.can_run
     assert missing.missing == "not installed"
     assert "gdrcopy" in missing.install_hint
-    assert "install perftest" in tool(lacking("hgx-h100", "ib_send_lat"), "ib_send_lat").install_hint
+    assert "install perftest" in tool(lacking("hgx-h100", "ib_write_lat"), "ib_write_lat").install_hint
 
 
 def test_what_is_not_known_is_not_told_as_missing() -> None:

@@ -47,14 +47,6 @@ def test_host_memory_is_measured_once_a_nic() -> None:
     assert [test.title for test in over_one.tests] == ["mlx5_1 · host memory"]
 
 
-def test_a_peers_server_that_would_spin_gets_a_test_that_ends() -> None:
-    def command(tool: str) -> str:
-        return " ".join(only(Request(tool=tool, setup=Mode.CLIENT, peer="node2")).for_peer)
-
-    assert "--run_infinitely" in command("ib_write_bw")
-    assert "--run_infinitely" not in command("ib_send_bw")
-
-
 def test_tests_that_differ_have_other_keys() -> None:
     wishes = [
         Request(tool="gdrcopy_copybw"),
@@ -216,16 +208,10 @@ def test_a_test_of_all_sizes_ends_by_itself() -> None:
 
 
 def test_a_latency_test_counts_messages() -> None:
-    test = only(Request(tool="ib_send_lat"))
+    test = only(Request(tool="ib_write_lat"))
     assert isinstance(test.settings, PerftestSettings)
     assert test.settings.duration_s is None
-    assert "sends" in test.purpose.proves
-
-
-def test_sending_both_ways_has_an_end() -> None:
-    test = only(Request(tool="ib_send_bw", is_bidirectional=True))
-    assert "--run_infinitely" not in test.processes[0].command.argv
-    assert test.end_after_s is None
+    assert "writes" in test.purpose.proves
 
 
 @pytest.mark.parametrize("tool", NCCL_TESTS)

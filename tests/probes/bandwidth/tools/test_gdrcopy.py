@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.bandwidth.model.samples import About, Fact, Sample
+from probes.bandwidth.model.samples import Fact, Sample
 from probes.bandwidth.tools.failures import Failure
 from probes.bandwidth.tools.gdrcopy import GdrcopyOutput
 from tests.support.machines import machine_file, machine_files
@@ -45,30 +45,12 @@ def test_the_size_of_old_versions_is_the_buffers() -> None:
     ]
 
 
-def test_the_suite() -> None:
-    text = (
-        "Total: 28, Passed: 25, Failed: 2, Waived: 1\n\nList of failed tests:\n    basic_vmmalloc\n    x\n\n"
-    )
-    told = read(text + "List of waived tests:\n    y\nGPU id:0; name: NVIDIA A40; Bus id: 0000:09:00\n    z")
-    facts = [(fact.about, fact.value) for fact in told if isinstance(fact, Fact)]
-    assert facts == [
-        (About.TOTAL, "28"),
-        (About.PASSED, "25"),
-        (About.FAILED, "2"),
-        (About.WAIVED, "1"),
-        (About.FAILED, "basic_vmmalloc"),
-        (About.FAILED, "x"),
-        (About.WAIVED, "y"),
-    ]
-    assert [failure.text.partition(". ")[0] for failure in told if isinstance(failure, Failure)] == [
-        "2 of 28 tests of CPU access to GPU memory failed"
-    ]
-
-
-def test_a_real_suite_that_passed() -> None:
-    told = read(machine_file("bandwidth/gdrcopy-copybw-suite.txt").read_text())
-    assert [fact.value for fact in told if isinstance(fact, Fact) and fact.about is About.PASSED] == ["28"]
-    assert not [failure for failure in told if isinstance(failure, Failure)]
+def test_the_suite_has_failed_tests_or_not() -> None:
+    (told,) = read("Total: 28, Passed: 25, Failed: 2, Waived: 1")
+    assert isinstance(told, Failure)
+    assert told.text.startswith("2 of 28 tests of CPU access to GPU memory failed. ")
+    passed = read(machine_file("bandwidth/gdrcopy-copybw-suite.txt").read_text())
+    assert not [failure for failure in passed if isinstance(failure, Failure)]
 
 
 def test_the_driver_is_missing() -> None:

@@ -12,7 +12,7 @@ HOST = PerftestSettings("mlx5_0")
 
 
 def test_only_perftest_and_nccl_touch_a_nic() -> None:
-    for settings in (GdrcopySettings(0), GdrcopySettings(0, "gdrcopy_sanity"), NvbandwidthSettings()):
+    for settings in (GdrcopySettings(0), NvbandwidthSettings()):
         assert "no NIC is involved" in settings.purpose().not_proven
     assert "never uses a NIC" in NcclSettings((0, 1)).purpose().not_proven
     assert "GDRDMA" in NcclSettings((0, 1), over_network=True).purpose().proves

@@ -105,7 +105,7 @@ def test_versions_of_ofed_and_fabric_manager(tmp_path: Path) -> None:
 
 
 def test_nothing_that_asks_a_driver_is_run(tmp_path: Path) -> None:
-    for name in ("nvidia-smi", "mlxconfig", "gdrcopy_sanity", "nvbandwidth", "ibstat", "all_reduce_perf"):
+    for name in ("nvidia-smi", "mlxconfig", "gdrcopy_copybw", "nvbandwidth", "ibstat", "all_reduce_perf"):
         install(tmp_path, name)
     host = Answering(tmp_path)
     assert probe(host).paths["nvidia-smi"] == "/usr/bin/nvidia-smi"

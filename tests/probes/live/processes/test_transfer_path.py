@@ -284,19 +284,19 @@ class Node(LiveNode):
 
 def watch(host: Node, reader: TransferReader | None = None, started: float = 10.0) -> Moved:
     reader = reader or TransferReader(lambda: 0.0)
-    for at in (started, started + 1):
+    for at in (started, started + 2):
         host.sockets = (socket(1, int(at * 100 * MIB)),)
         found = reader.read(host, reading(at), [engine()], users_of_nics({42: ("mlx5_0",)}))
     return found[42]
 
 
-def test_two_readings_a_second_apart_show_what_moved(tmp_path: Path) -> None:
+def test_two_readings_show_what_moved(tmp_path: Path) -> None:
     assert watch(Node(tmp_path)).tcp == Flow(100 * MIB)
 
 
 def test_whose_sockets_are_is_asked_only_for_new_ones(tmp_path: Path) -> None:
     host, reader = Node(tmp_path), TransferReader(lambda: 0.0)
-    for started in (10.0, 12.0, 14.0):
+    for started in (10.0, 14.0, 18.0):
         watch(host, reader, started)
     assert host.asked["tcp_sockets"] == 6
     assert host.asked["socket_inodes"] == 1

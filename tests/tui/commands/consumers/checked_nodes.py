@@ -15,7 +15,7 @@ HERE = Origin(Source.LIVE, "")
 
 def checked(name: str, actions: Mapping[str, Action] | None = None, origin: Origin = HERE) -> CheckedNode:
     """Return a simulated node as if it was this machine."""
-    return CheckedNode(judge(examination_of(name)), "gpu07", origin, 1_700_000_000.0, actions or {})
+    return CheckedNode(judge(examination_of(name)), origin, actions or {})
 
 
 def with_texts(node: CheckedNode, text: str, devices: tuple[str, ...] = ()) -> CheckedNode:
@@ -26,4 +26,4 @@ def with_texts(node: CheckedNode, text: str, devices: tuple[str, ...] = ()) -> C
         if finding.status is not Status.PASSED
     )
     judgment = replace(node.judgment, verdict=replace(node.judgment.verdict, reason=text), findings=findings)
-    return replace(node, judgment=judgment, host_name=text, origin=Origin(Source.SIMULATED, text))
+    return replace(node, judgment=judgment, origin=Origin(Source.SIMULATED, text))

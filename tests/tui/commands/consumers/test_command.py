@@ -15,7 +15,7 @@ def run(capsys: pytest.CaptureFixture[str], name: str, *arguments: str) -> tuple
 def test_the_same_node_for_each_consumer(capsys: pytest.CaptureFixture[str]) -> None:
     printed = {name: run(capsys, "hgx-h100+no-gdr-path", "--for", name) for name in CONSUMERS}
     statuses = {name: status for name, (status, _) in printed.items()}
-    assert statuses == {"nagios": 2, "npd": 1, "nhc": 1, "slurm": 1, "junit": 2}
+    assert statuses == {"nagios": 2, "npd": 1, "nhc": 1, "slurm": 1}
     assert all(text.endswith("\n") for _, text in printed.values())
     assert printed["slurm"][1].startswith("gdrtop: SIMULATED hgx-h100+no-gdr-path: peermem-not-loaded")
 
@@ -57,7 +57,6 @@ def test_quiet_prints_nothing_and_keeps_the_exit_status(
         ),
         (("--for", "slurm", "--all"), "--for takes no ID and no --all"),
         (("--one-line", "acs-redirect-enabled"), "--one-line takes no ID and no --all"),
-        (("--for", "slurm", "--after-reboot"), "--after-reboot takes no ID"),
         (("--for", "zabbix"), "invalid choice: 'zabbix'"),
         (("--severity-map", "critical=drain"), "the actions are isolate, reset, watch, none"),
     ],

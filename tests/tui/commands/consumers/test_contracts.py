@@ -8,12 +8,10 @@ from datetime import date
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from junitparser import Error, Failure, JUnitXml, Skipped
 
 from probes.base.origin import Origin, Source
 from probes.base.site import Silence
 from probes.checks.judgment import Judgment, conclude, exit_status
-from probes.checks.registry import FAILED_BY_A_BUG
 from probes.queries.finding import Status
 from probes.snapshot.verdict import State
 from tests.support.doctor import examination_of
@@ -21,7 +19,7 @@ from tests.support.tiers import USUAL_NODES
 from tests.tui.commands.consumers.checked_nodes import checked, with_texts
 from tui.commands.check import CONSUMERS
 from tui.commands.consumers.checked_node import CheckedNode, safe
-from tui.commands.consumers.contracts import CONTRACTS, junit, nagios, nhc, node_problem_detector, slurm
+from tui.commands.consumers.contracts import CONTRACTS, nagios, nhc, node_problem_detector, slurm
 
 # Monitoring Plugins Development Guidelines, "Performance data": value, range, range, minimum, maximum.
 VALUE, RANGE = r"-?\d+(?:\.\d+)?", r"@?(?:~|-?[\d.]+)?:?(?:-?[\d.]+)?"
@@ -63,7 +61,7 @@ def test_help_names_every_contract() -> None:
 def test_every_consumer_agrees_with_the_verdict(name: str) -> None:
     node = checked(name)
     own = exit_status(node.judgment.verdict)
-    assert nagios(node).status == junit(node).status == own
+    assert nagios(node).status == own
     is_degraded = node.judgment.verdict.state is State.DEGRADED
     assert node_problem_detector(node).status == {0: 0, 1: int(is_degraded), 2: 1, 3: 3}[own]
     for contract in (nhc, slurm):
@@ -168,52 +166,6 @@ def test_a_name_from_the_node_cannot_leave_the_quotes_of_nhc() -> None:
     assert "'" not in text
 
 
-# JUnit
-
-
-@pytest.mark.parametrize("name", ["hgx-h100+port-down", "pcie-l40s+roce-gid-wrong", "cloud-vm"])
-def test_ci_counts_the_findings_of_the_verdict_as_failures(name: str) -> None:
-    node = checked(name)
-    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
-    cases = {case.name: case for case in suite}
-    assert len(cases) == suite.tests == len(node.judgment.findings) + 1
-    failed = {
-        name for name, case in cases.items() if any(isinstance(result, Failure) for result in case.result)
-    }
-    assert failed - {"verdict"} == {finding.id for finding in node.judgment.listed}
-    assert suite.failures == len(failed)
-    unread = {finding.id for finding in node.judgment.findings if finding.status is Status.UNKNOWN}
-    assert all(isinstance(cases[id_].result[0], Skipped) for id_ in unread)
-    assert isinstance(cases["verdict"].result[0], Skipped if name == "cloud-vm" else Failure)
-    assert suite.hostname == "gpu07"
-
-
-def test_ci_shows_the_fix_of_a_failure() -> None:
-    (suite,) = JUnitXml.fromstring(junit(checked("hgx-h100+no-gdr-path")).text.encode())
-    (case,) = (case for case in suite if case.name == "peermem-not-loaded")
-    assert case.result[0].message == "nvidia_peermem is not loaded"
-    assert "modprobe nvidia_peermem" in case.result[0].text
-
-
-def test_a_bug_of_gdrtop_is_an_error_and_not_a_failure() -> None:
-    node = checked("hgx-h100")
-    findings = list(node.judgment.findings)
-    findings[0] = replace(findings[0], status=Status.UNKNOWN, cause=FAILED_BY_A_BUG)
-    node = replace(node, judgment=replace(node.judgment, findings=tuple(findings)))
-    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
-    broken = [case.name for case in suite if any(isinstance(result, Error) for result in case.result)]
-    assert (broken, suite.errors, suite.failures) == ([findings[0].id], 1, 0)
-
-
-def test_silenced_findings_are_skipped() -> None:
-    node = silenced("hgx-h100+port-down")
-    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
-    assert suite.failures == 0
-    (case,) = (case for case in suite if case.name == "ib-port-not-active")
-    assert case.result[0].message.startswith("silenced until 2030-01-01: ")
-    assert nagios(node).status == node_problem_detector(node).status == 0
-
-
 # Hostile texts
 
 
@@ -241,9 +193,7 @@ def test_no_text_breaks_a_contract(text: str, devices: tuple[str, ...], name: st
     assert len(node_problem_detector(node).text.encode()) <= 80
     assert "\n" not in node_problem_detector(node).text + nhc(node).text + slurm(node).text
     assert slurm(node).status == 0 or slurm(node).text.startswith("gdrtop: ")
-    (suite,) = JUnitXml.fromstring(junit(node).text.encode())
-    assert suite.tests == len(node.judgment.findings) + 1
-    assert nagios(node).status == junit(node).status == own
+    assert nagios(node).status == own
 
 
 def test_simulated_and_recorded_nodes_say_so() -> None:
@@ -252,4 +202,3 @@ def test_simulated_and_recorded_nodes_say_so() -> None:
         assert node_problem_detector(node).text.startswith(f"{word} BROKEN")  # the label may have 80 bytes
         for contract in (nagios, nhc, slurm):
             assert f"{word} lab: " in contract(node).text
-        assert f"{source.value} lab" in junit(node).text

@@ -109,7 +109,7 @@ def test_diff_prints_json_that_it_can_read_again(
 ) -> None:
     worked(saved)
     out = io.StringIO()
-    assert write_since_ok(this_node(BAD), out, TableOptions("json")) == 1
+    assert write_since_ok(this_node(BAD), out, TableOptions(json=True)) == 1
     document = valid("fleet", out.getvalue())
     assert [node["name"] for node in document["nodes"]] == ["last ok", "hgx-h100"]
     assert [difference["fact"] for difference in document["differences"]] == ["driver", "module"]
