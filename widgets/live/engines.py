@@ -50,8 +50,7 @@ def engine_text(processes: Sequence[LiveProcess]) -> str:
 def peers_text(transfer: TransferPath | None) -> str:
     """Return the other ends that its sockets name: "10.0.0.8", "this node"; "": no socket names one."""
     peers = () if transfer is None else transfer.peers
-    names = dict.fromkeys("this node" if peer.is_inside else peer.address for peer in peers)
-    return join_limited(names, _PEERS_NAMED)
+    return join_limited(dict.fromkeys(peer.text for peer in peers), _PEERS_NAMED)
 
 
 def draw(serving: Serving | None, transfer: TransferPath | None, width: int) -> list[Line]:

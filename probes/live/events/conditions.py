@@ -258,8 +258,8 @@ def _transfers(job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample)
 
 
 def _to_peers(paths: Sequence[TransferPath]) -> str:
-    addresses = dict.fromkeys(peer.address for path in paths for peer in path.peers)
-    return f" ({join_limited(addresses)})" if addresses else ""
+    names = dict.fromkeys(peer.text for path in paths for peer in path.peers)
+    return f" ({join_limited(names)})" if names else ""
 
 
 def _contradicted(job: LiveJob, odd: Sequence[LiveProcess], sample: LiveSample) -> Condition:
@@ -354,4 +354,5 @@ def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str
     if len(affected) <= 3:
         names = ", ".join(process.rank_name.rpartition(" ")[2] for process in affected)
         return f"{affected[0].rank_name.partition(' ')[0]}s {names}"
-    return plural(len(affected), "rank")
+    are_engines = any(process.serving is not None for process in affected)
+    return plural(len(affected), *(("process", "processes") if are_engines else ("rank",)))

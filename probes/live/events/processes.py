@@ -140,7 +140,10 @@ class ProcessEvents:
 
     def _seen(self, known: dict[int, _Known], process: LiveProcess, is_first: bool) -> list[_Change]:
         events: list[_Change] = []
-        has_queue_pairs = process.has_queue_pairs
+        # An engine's open queue pairs count as used once bytes move, which is no start.
+        has_queue_pairs = process.has_queue_pairs and (
+            not process.is_engine or any(nic.ready for nic in process.nics)
+        )
         before = known.get(process.pid)
         if before is None:
             before = known[process.pid] = _Known(process, has_queue_pairs, is_new=not is_first)

@@ -91,6 +91,11 @@ class TransferPeer:
     sent_gbps: float
     received_gbps: float
 
+    @property
+    def text(self) -> str:
+        """The peer as shown: "192.0.2.8", "this node"."""
+        return "this node" if self.is_inside else self.address
+
 
 @frozen
 class TransferPath:

@@ -176,10 +176,10 @@ class _Engine:
 
     def _move(self, workers: Sequence[Program]) -> None:
         tree, moves, kv = self._tree, self._description.moves, self._kv
-        shares = {nic: nic.kind.gbps * 1e9 / 8 * _SHARE_OF_NIC for nic in tree.compute_nics}
+        shares = {nic.name: nic.kind.gbps * 1e9 / 8 * _SHARE_OF_NIC for nic in tree.compute_nics}
         mean = _RATES.get(moves) or sum(shares.values()) / len(workers)
-        for nic, share in shares.items() if moves == "rdma" and self._is_open else ():
-            replace_traffic(tree, nic, self._both(partial(_times, share, self._moved), _few.total))
+        for name, share in shares.items() if moves == "rdma" and self._is_open else ():
+            replace_traffic(tree, tree.nic(name), self._both(partial(_times, share, self._moved), _few.total))
         if moves in ("tcp", "loopback"):
             totals = self._both(partial(_times, mean, self._moved), _few.total)
             for worker in workers:
