@@ -224,6 +224,10 @@ class Host(Protocol):
         """
         return _answer(self, "tcp_sockets")
 
+    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
+        """Return those of a process's network namespace; a process of its own lists them, in 30 ms."""
+        return _answer(self, "namespace_sockets", str(pid))
+
     def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
         """Return the inodes of each process's sockets, sorted; NEEDS_ROOT: another user's process."""
         return {pid: _answer(self, "socket_inodes", str(pid)) for pid in pids}

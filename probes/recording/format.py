@@ -78,6 +78,7 @@ _ANSWERS: dict[str, Any] = {
     "rdma_resources": rdma.RdmaResources,
     "packet_numbers": tuple[rdma.PacketNumbers, ...],
     "tcp_sockets": tuple[TcpSocket, ...],
+    "namespace_sockets": tuple[TcpSocket, ...],
     "socket_inodes": tuple[int, ...],
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],

@@ -197,6 +197,9 @@ class RecordingHost:
     def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
         return self._ask("tcp_sockets", (), self._host.tcp_sockets)
 
+    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
+        return self._ask("namespace_sockets", (str(pid),), lambda: self._host.namespace_sockets(pid))
+
     def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
         return self._ask_each("socket_inodes", pids, self._host.socket_inodes)
 

@@ -167,6 +167,15 @@ class LocalHost(LocalFiles):
         why = tcp_socket_reader.why_not_asked(self)
         return self._even_for_root(tcp_socket_reader.read_sockets() if why is None else why)
 
+    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
+        if self._root:
+            return super().namespace_sockets(pid)
+        from probes.host.machine import tcp_socket_reader
+
+        note(SOURCE, tcp_socket_reader.SECONDS)
+        why = tcp_socket_reader.why_not_asked(self)
+        return tcp_socket_reader.read_namespace(f"/proc/{pid}/ns/net") if why is None else why
+
     thread_names = read_thread_names
     socket_inodes = read_socket_inodes
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
 from itertools import chain
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host.machine.rdma_namespaces import can_enter, open_sockets
 from probes.host.machine.rdma_netlink import Answer
 from probes.host.machine.rdma_reader import NetlinkSocket
 from probes.host.protocol import HostBase
@@ -39,12 +41,28 @@ def read_sockets(ask: Callable[[int], Answer] | None = None) -> Maybe[tuple[TcpS
     try:
         if ask is None:
             with closing(NetlinkSocket(SECONDS, protocol=SOCK_DIAG)) as kernel:
-                return _sockets(lambda family: kernel.exchange(lambda number: request(family, number)))
+                return _sockets(partial(_ask, kernel))
         return _sockets(ask)
     except TimeoutError:
         return Unknown(Reason.TIMED_OUT, SOURCE, f"no answer after {SECONDS:g} s")
     except OSError as error:
         return _unknown(error.errno or 0)
+
+
+def read_namespace(path: str) -> Maybe[tuple[TcpSocket, ...]]:
+    """Return the sockets of another network namespace, which only root can enter."""
+    if not can_enter():
+        return Unknown(Reason.NEEDS_ROOT, path, "in another network namespace")
+    with suppress(OSError), closing(open_sockets([path], SECONDS, SOCK_DIAG)) as opened:
+        for found in opened:
+            if found is not None:
+                with closing(NetlinkSocket(SECONDS, found)) as kernel:
+                    return read_sockets(partial(_ask, kernel))
+    return Unknown(Reason.IO_ERROR, path, "in another network namespace")
+
+
+def _ask(kernel: NetlinkSocket, family: int) -> Answer:
+    return kernel.exchange(lambda number: request(family, number))
 
 
 def _sockets(ask: Callable[[int], Answer]) -> Maybe[tuple[TcpSocket, ...]]:

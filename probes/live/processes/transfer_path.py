@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -42,9 +43,6 @@ _WEB_PORTS = (80, 443)  # of the other end: weights are loaded from there
 # Where engines listen: NIXL's side channel in vLLM and llm-d, Mooncake's handshake, SGLang's bootstrap.
 ENGINE_PORTS = frozenset((5600, 5557, 12001, 8998))
 
-_ELSEWHERE = Unknown(
-    Reason.NOT_THERE, "/proc/PID/ns/net", "in another network namespace: run gdrtop in its container"
-)
 _ALONE = 2.0  # of two PCIe rates that are one transfer, the larger is at most this many times the other
 
 
@@ -101,6 +99,7 @@ class Connections(NamedTuple):
     sockets: Maybe[tuple[TcpSocket, ...]]
     inodes: Mapping[int, Maybe[tuple[int, ...]]]  # by pid
     pid_spaces: Mapping[int, str] = MappingProxyType({})  # PID namespaces by pid, where they are readable
+    unread: Mapping[int, Unknown] = MappingProxyType({})  # why those of a process are not listed
 
 
 class TransferReader:
@@ -112,7 +111,7 @@ class TransferReader:
         self._moved: Mapping[int, Moved] = {}
         self._inodes: Mapping[int, Maybe[tuple[int, ...]]] = {}
         self._pid_spaces: Mapping[int, str] = {}
-        self._away: set[int] = set()  # in another network namespace
+        self._away: Mapping[int, str] = {}  # network namespaces of those that are not in gdrtop's
         self._seen: frozenset[int] = frozenset()  # inodes of sockets for which owners were looked up
 
     def read(
@@ -137,21 +136,38 @@ class TransferReader:
 
     def _ask(self, host: Host, reading: Reading, pids: tuple[int, ...]) -> Connections:
         """List the connections, and look up whose they are if there are new ones or other engines."""
-        sockets = host.tcp_sockets()
+        if self._inodes.keys() != set(pids):
+            self._pid_spaces = {pid: known(host.link(f"/proc/{pid}/ns/pid"), "") for pid in pids}
+            self._away = _away(host, pids)
+        sockets, unread = host.tcp_sockets(), dict[int, Unknown]()
+        if self._away:
+            sockets, unread = _with_away(host, sockets, self._away, pids)
         inodes = frozenset(each.inode for each in known(sockets, ()))
         if inodes - self._seen or self._inodes.keys() != set(pids):
-            if self._inodes.keys() != set(pids):
-                self._pid_spaces = {pid: known(host.link(f"/proc/{pid}/ns/pid"), "") for pid in pids}
-                own = host.link("/proc/self/ns/net")
-                spaces = {pid: host.link(f"/proc/{pid}/ns/net") for pid in pids}
-                self._away = {pid for pid, space in spaces.items() if _differ(own, space)}
-            self._inodes = {**host.socket_inodes(pids), **dict.fromkeys(self._away, _ELSEWHERE)}
+            self._inodes = host.socket_inodes(pids)
         self._seen = inodes
-        return Connections(reading, sockets, self._inodes, self._pid_spaces)
+        return Connections(reading, sockets, self._inodes, self._pid_spaces, unread)
 
 
-def _differ(ours: Maybe[str], theirs: Maybe[str]) -> bool:
-    return not isinstance(ours, Unknown) and not isinstance(theirs, Unknown) and ours != theirs
+def _away(host: Host, pids: Iterable[int]) -> dict[int, str]:
+    """Return the network namespaces of those processes that are known to be in another one than gdrtop."""
+    own = host.link("/proc/self/ns/net")
+    spaces = ((pid, host.link(f"/proc/{pid}/ns/net")) for pid in pids)
+    if isinstance(own, Unknown):
+        return {}
+    return {pid: space for pid, space in spaces if not isinstance(space, Unknown) and space != own}
+
+
+def _with_away(
+    host: Host, sockets: Maybe[tuple[TcpSocket, ...]], away: Mapping[int, str], pids: Iterable[int]
+) -> tuple[tuple[TcpSocket, ...], dict[int, Unknown]]:
+    """Return the connections of all namespaces, and why those of some processes are unknown."""
+    first = {space: pid for pid, space in away.items()}
+    found = {space: host.namespace_sockets(pid) for space, pid in first.items()}
+    unread = {pid: each for pid in away if isinstance(each := found[away[pid]], Unknown)}
+    if isinstance(sockets, Unknown):
+        unread |= {pid: sockets for pid in pids if pid not in away}
+    return tuple(chain(known(sockets, ()), *(known(each, ()) for each in found.values()))), unread
 
 
 class _Comparison(NamedTuple):
@@ -275,6 +291,8 @@ def _owned(engine: Engine, compared: _Comparison) -> Maybe[tuple[list[tuple[TcpS
     """
     if isinstance(compared.flows, Unknown):
         return compared.flows
+    if (why := compared.after.unread.get(engine.pid)) is not None:
+        return why
     may_carry = [
         (each, flow)
         for each, flow in compared.flows

@@ -180,6 +180,7 @@ _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "rdma_resources": rules.resources,
     "packet_numbers": rules.packets,
     "tcp_sockets": rules.sockets,
+    "namespace_sockets": rules.sockets,
     "thread_names": lambda tokens, names: tuple(sorted({thread_name(tokens, name) for name in names})),
     "collectives": rules.collectives,
     "component_history": rules.component_history,

@@ -4,7 +4,9 @@ import errno
 import os
 import socket
 import struct
+import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,33 @@ def test_this_machine_shows_what_a_connection_has_carried() -> None:
         assert os.fstat(ours.fileno()).st_ino == sent[0].inode
         assert sent[0].inode in inodes
         assert sent[0].uid == os.getuid()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enter a namespace")
+def test_root_lists_the_connections_of_another_network_namespace() -> None:
+    """`unshare --net` has no interface that is up, so none."""
+    try:
+        other = subprocess.Popen(["unshare", "--net", "sleep", "60"])
+    except FileNotFoundError:
+        pytest.skip("unshare is missing")
+    with other:
+        own, path = os.readlink("/proc/self/ns/net"), f"/proc/{other.pid}/ns/net"
+        deadline = time.monotonic() + 10
+        while os.readlink(path) == own and other.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        found = LocalHost().namespace_sockets(other.pid) if os.readlink(path) != own else None
+        other.kill()
+    if found is None or isinstance(found, Unknown):
+        pytest.skip(f"not even root may here ({found})")
+    assert found == ()
+
+
+def test_only_root_enters_another_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp_socket_reader, "can_enter", lambda: False)
+    found = tcp_socket_reader.read_namespace("/proc/1/ns/net")
+    assert isinstance(found, Unknown)
+    assert found.reason is Reason.NEEDS_ROOT
+    monkeypatch.setattr(tcp_socket_reader, "can_enter", lambda: True)
+    gone = tcp_socket_reader.read_namespace("/nosuch")
+    assert isinstance(gone, Unknown)
+    assert gone.reason is Reason.IO_ERROR
