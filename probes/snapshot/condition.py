@@ -44,7 +44,7 @@ class Condition:
     subjects: tuple[frozenset[str], ...] = ()
     effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
     is_begun: bool = False  # it began then, and not before gdrtop looked
-    causes: tuple[str, ...] = ()  # of KV caches over TCP: the ids in fall_backs.toml whose sign is there
+    causes: tuple[str, ...] = ()  # of KV caches over TCP: ids of steps in fall_backs.toml
     grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 

@@ -10,7 +10,7 @@ from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.live.ports import conditions_of, report_conditions
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
-from probes.live.processes.fall_backs import ASK_FOR_ERROR, causes
+from probes.live.processes.fall_backs import causes
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
@@ -109,18 +109,12 @@ _KV_SOURCES = (
     "https://github.com/openucx/ucx, src/ucp/core/ucp_context.c"
 )
 _KV_CAUSES = ("nixl-ucx-without-cuda", "no-gdr-path")
-_KV_UNSEEN = (
-    "Run ucx_info -d in the engine's container: it must list a transport for RDMA (rc_mlx5) and cuda_copy",
-    "Read the engine's start in its log with UCX_LOG_LEVEL=info: rma_am(tcp…) is a read or write over TCP",
-)
 
 
 def _kv_plan(examination: Examination) -> Plan:
     """Remove the causes whose signs are there; of none, show where the engine says what it uses."""
     ids = {name for condition in conditions_of(examination, KV_OVER_TCP) for name in condition.causes}
-    cures = [row.cure for name, row in causes().items() if name in ids]
-    error = f"To make UCX 1.21 and newer fail instead of falling back, set {ASK_FOR_ERROR}"
-    return job_plan("Let the engine use RDMA", *(cures or _KV_UNSEEN), error)
+    return job_plan("Let the engine use RDMA", *(row.cure for name, row in causes().items() if name in ids))
 
 
 @AREA.warning(

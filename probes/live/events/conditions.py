@@ -10,7 +10,7 @@ from statistics import median
 from probes.base.evidence import Evidence, Severity
 from probes.base.grouping import grouped
 from probes.base.text import capitalized, join_limited, plural, printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
@@ -26,7 +26,7 @@ from probes.live.model.sample import (
 )
 from probes.live.model.transfer import OVER_TCP as TCP_WORDS
 from probes.live.model.transfer import Certainty, TransferPath, TransferWord
-from probes.live.processes.fall_backs import causes
+from probes.live.processes.fall_backs import causes, steps
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
@@ -241,11 +241,13 @@ def _transfers(job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample)
         if not found:
             continue
         affected, paths = [process for process, _ in found], [path for _, path in found]
-        ids = [name for name in causes() if any(name == each for path in paths for each, _ in path.causes)]
+        is_ucx = any("UCX" in known(each.serving.engine, "") for each in affected if each.serving)
+        ids = steps({name for path in paths for name, _ in path.causes}, is_ucx)
         likely = "likely " * any(path.certainty is Certainty.LIKELY for path in paths)
         many = "s" * (len(affected) == 1)
         does = f"{likely}move{many} KV caches {_MOVES[check]}"
-        why = f". {causes()[ids[0]].cause}" if ids else ""
+        cause = causes()[ids[0]].cause
+        why = f". {cause}" if cause else ""
         text = f"{_names(affected, ())} of {job.name} {does}{_to_peers(paths)}{why.rstrip('.')}"
         evidence = [
             Evidence(shown.source, f"{process.rank_name}: {shown.value}")
@@ -254,7 +256,7 @@ def _transfers(job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample)
         ]
         condition = _of_ranks(check, job, text, sample.taken_at, evidence[:_MOST_EVIDENCE], affected)
         effect = f"{printable(program_of(job.name), _MOST_NAME)} {likely}moves KV caches {_MOVES[check]}"
-        yield replace(condition, effect=effect, causes=tuple(ids))
+        yield replace(condition, effect=effect, causes=ids)
 
 
 def _to_peers(paths: Sequence[TransferPath]) -> str:

@@ -5,7 +5,7 @@ fall_backs.toml has the texts. Each function here looks for one sign, and return
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import NamedTuple
 
@@ -16,8 +16,6 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.jobs.processes import Process
 from probes.queries.jobs import excludes_cuda, excludes_rdma, expandable_variable, maps
 
-ASK_FOR_ERROR = "UCX_PROTO_EMULATION_ENABLE=n"
-"""UCX 1.21 and newer then report an error instead of emulating reads and writes (ucp_context.c)."""
 _MODULES = ("libuct_ib", "libuct_cuda", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
 
 
@@ -36,15 +34,22 @@ class Situation(NamedTuple):
 class Cause:
     """What fall_backs.toml says of a cause."""
 
-    cause: str
     cure: str
     source: str
+    cause: str = ""  # "": a step that needs no sign
 
 
 @cache
 def causes() -> dict[str, Cause]:
     """Return the causes by id, in the order in which they count."""
     return {name: Cause(**row) for name, row in read_toml(__package__, "fall_backs.toml").items()}
+
+
+def steps(signs: Collection[str], is_ucx: bool) -> tuple[str, ...]:
+    """Return the ids of the steps to take, where these signs were seen, in their order."""
+    unseen = "ucx-unseen" if is_ucx else "other-unseen"
+    wanted = {*(signs or (unseen,)), *(["ucx-emulation"] if is_ucx else ())}
+    return tuple(name for name in causes() if name in wanted)
 
 
 def _value(process: Process, name: str) -> str:
@@ -82,6 +87,14 @@ def _excludes_rdma(about: Situation) -> Evidence | None:
     excluded = {name.strip() for name in value[1:].split(",")} if value.startswith("^") else set()
     is_excluded = excluded & {"ib", "rc"} or excludes_rdma(value)
     return _set(about.process, "UCX_TLS") if about.is_ucx and value and is_excluded else None
+
+
+def _net_devices(about: Situation) -> Evidence | None:
+    # "mlx5_0:1" is a port of an RDMA device, "eth0" an interface.
+    names = _value(about.process, "UCX_NET_DEVICES").removeprefix("^").split(",")
+    is_named = any(":" in name or name in ("", "all") for name in names)
+    is_excluded = _value(about.process, "UCX_NET_DEVICES").startswith("^")
+    return None if is_named or is_excluded or not about.is_ucx else _set(about.process, "UCX_NET_DEVICES")
 
 
 def _no_device_files(about: Situation) -> Evidence | None:
@@ -131,6 +144,7 @@ def _plugin_dir(about: Situation) -> Evidence | None:
 _SIGNS: dict[str, Callable[[Situation], Evidence | None]] = {
     "mooncake-forced-to-tcp": _forced,
     "ucx-excludes-rdma": _excludes_rdma,
+    "ucx-net-devices": _net_devices,
     "no-device-files": _no_device_files,
     "ucx-without-verbs": lambda about: _lacks(about, "libuct_ib"),
     "ucx-without-cuda": _without_cuda,

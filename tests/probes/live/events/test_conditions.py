@@ -12,7 +12,7 @@ from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
 from probes.live.model.sample import GpuSample, JobStep, LiveProcess, StepPart, UsualStep
-from probes.live.model.transfer import Certainty, TransferPath, TransferPeer, TransferWord
+from probes.live.model.transfer import Certainty, Serving, TransferPath, TransferPeer, TransferWord
 from probes.live.step_clock.clock import NEEDS_MINUTES, NO_PERIOD, NO_TRAFFIC
 from probes.queries.finding import Status
 from probes.snapshot import condition
@@ -189,7 +189,7 @@ def over_tcp(pid: int = 0, **parts: Any) -> LiveProcess:
     peers = (TransferPeer("192.0.2.8", False, 9.0, 0.0),)
     shown = (Evidence("sock_diag", "TCP to other nodes: sent 9.00 Gb/s, received 0.00 Gb/s"),)
     path = TransferPath(TransferWord.TCP, Certainty.SEEN, evidence=shown, peers=peers, readings=2)
-    return a_process(pid, transfer=replace(path, **parts))
+    return a_process(pid, transfer=replace(path, **parts), serving=Serving("NIXL over UCX", "vLLM"))
 
 
 NO_FILES = ("no-device-files", Evidence("/proc/42/root/dev/infiniband", "not there"))

@@ -9,7 +9,7 @@ import pytest
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.jobs.process_files import parse_maps
-from probes.live.processes.fall_backs import Situation, asks_for_host, asks_for_tcp, causes, fall_backs
+from probes.live.processes.fall_backs import Situation, asks_for_host, asks_for_tcp, causes, fall_backs, steps
 from tests.support.live_samples import a_process
 
 UCX = ("libplugin_UCX.so", "libucp-b39b3ed9.so.0.0.0", "libuct_ib.so", "libuct_cuda.so", "libuct_cma.so")
@@ -46,6 +46,7 @@ EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 SIGNS = {
     "mooncake-forced-to-tcp": situation("MC_FORCE_TCP=1", MOONCAKE),
     "ucx-excludes-rdma": situation("UCX_TLS=^ib"),
+    "ucx-net-devices": situation("UCX_NET_DEVICES=eth0,eth1"),
     "no-device-files": situation(nodes=NOT_THERE),
     "ucx-without-verbs": situation(libraries=(*UCX[:2], "libuct_cuda.so")),
     "ucx-without-cuda": situation(libraries=(*UCX[:2], "libuct_ib.so")),
@@ -57,9 +58,9 @@ SIGNS = {
 
 
 def test_every_cause_has_a_sign_and_texts() -> None:
-    assert set(SIGNS) == set(causes())
+    assert set(SIGNS) == {name for name, row in causes().items() if row.cause}
     for row in causes().values():
-        assert row.cause.endswith(".")
+        assert row.cause.endswith(".") or not row.cause
         assert row.cure
         assert not row.cure.endswith(".")
         assert row.source
@@ -80,6 +81,10 @@ def test_the_sign_of_a_cause(name: str) -> None:
         situation("MC_FORCE_TCP=1"),  # only Mooncake reads it
         situation("UCX_TLS=rc,cuda"),
         situation("UCX_TLS=^cuda_ipc"),
+        situation("UCX_NET_DEVICES=mlx5_0:1,eth0"),
+        situation("UCX_NET_DEVICES=all"),
+        situation("UCX_NET_DEVICES=^eth0"),
+        situation("UCX_NET_DEVICES=eth0", MOONCAKE),
         situation("UCX_TLS=^ib", MOONCAKE),
         situation(nodes=Unknown(Reason.NEEDS_ROOT, "x")),
         situation(libraries=UCX[:2]),  # UCX has loaded no module yet
@@ -111,3 +116,10 @@ def test_what_is_no_sign(about: Situation) -> None:
 def test_a_setting_that_asks_for_tcp_is_no_fall_back(about: Situation, setting: str) -> None:
     assert asks_for_tcp(about) == setting
     assert asks_for_host(about.process) == (setting if setting.startswith("kv_") else "")
+
+
+def test_steps_come_in_their_order_and_those_of_ucx_only_where_it_chooses() -> None:
+    assert steps({"no-nvlink", "ucx-net-devices"}, True) == ("ucx-net-devices", "no-nvlink", "ucx-emulation")
+    assert steps({"mooncake-forced-to-tcp"}, False) == ("mooncake-forced-to-tcp",)
+    assert steps((), True) == ("ucx-unseen", "ucx-emulation")
+    assert steps((), False) == ("other-unseen",)

@@ -41,7 +41,7 @@ def process(
             "vLLM, NIXL over UCX",
         ),
         (process("libplugin_LIBFABRIC.so"), Role.OTHER, "NIXL over libfabric"),
-        (process("mooncake/engine.so", comm="sglang::schedul"), Role.OTHER, "SGLang, Mooncake"),
+        (process("mooncake/engine.so", comm="sglang::scheduler_TP0"[:15]), Role.OTHER, "SGLang, Mooncake"),
         (process("libucp.so.0.0.0", program="trtllm-serve"), Role.UCX, "TensorRT-LLM, UCX"),
         (process("libucp.so.0.0.0"), Role.UCX, "UCX"),
         (process("libucp.so.0.0.0", "libplugin_UCX.so"), Role.UCX, "NIXL over UCX"),
