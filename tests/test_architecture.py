@@ -84,8 +84,8 @@ OWN_FILES = {
 # All other code reads files by these. A name can lead to what a user has chosen, and opening a device can
 # reset the node: read_file.py and files.py look at a reference first, and collector.py on other nodes.
 OPENERS = {
-    "probes/host/machine/files.py": {"_look", "_reopen", "_read", "names", "_enter", "__init__"},
-    "probes/host/remote/collector.py": {"read_file", "read_range", "kernel_log"},
+    "probes/host/machine/files.py": {"_look", "_reopen", "_read", "names", "_enter", "__init__", "can_open"},
+    "probes/host/remote/collector.py": {"read_file", "read_range", "kernel_log", "can_open"},
     "tui/files/read_file.py": {"open_harmless"},
     # Names that no user can turn: of /proc, /sys and /dev, and references to directories.
     "probes/host/machine/command.py": {"_name_and_parent", "_words"},

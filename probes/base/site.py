@@ -101,6 +101,7 @@ class ClusterPlaces:
 
     commands: str = ""  # the directory of sinfo, scontrol, kubectl; "": a usual one
     slurm_conf: str = ""  # the file for SLURM_CONF where the environment has none
+    rdma_resources: str = ""  # of pods, with names that do not say so: "example.com/fast, example.com/nic-*"
 
 
 @frozen

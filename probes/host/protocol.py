@@ -124,7 +124,13 @@ class CudaGpu:
 
 
 READ_LIMIT_BYTES = 64 * 1024
+REFUSED = "refused by the device control group or the RDMA namespace (EPERM)"
 TREE_ONLY = "a directory tree has no commands, drivers or devices"
+
+
+def refused(path: str) -> Unknown:
+    """Return that the kernel refuses to open a device file which exists (EPERM), whatever its mode."""
+    return Unknown(Reason.NEEDS_PERMISSION, printable(path), REFUSED)
 
 
 def _answer(host: Any, kind: str, *keys: str) -> Maybe[Any]:
@@ -171,7 +177,10 @@ class Host(Protocol):
         return _answer(self, "size", path)
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        """Return whether this process can read (and write) the file."""
+        """Return whether this process can read (and write) the file; the files of verbs are opened for that.
+
+        NEEDS_PERMISSION: the mode of the file allows it, and the kernel refuses it.
+        """
         return _answer(self, "writable" if write else "readable", path)
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:

@@ -8,6 +8,8 @@ from probes.base.frozen import frozen
 from probes.base.text import plural, version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpudirect import GdrPath, hardware_of
+from probes.facts.jobs.own_container import plugin_devices
+from probes.facts.jobs.pods import GivenDevices
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, name_of
 from probes.facts.system.limits import RdmaLimit
@@ -215,6 +217,7 @@ _LIBRARIES: dict[str, tuple[str, Callable[[_Paths], tuple[str, str]]]] = {
 
 
 _MOST_NICS = 4
+_NO_PODS = Unknown(Reason.NOT_THERE, "/proc/PID/cgroup", "not in a pod")
 _GDR = {PathWord.DMABUF: "DMA-BUF", PathWord.PEERMEM: "nvidia-peermem", PathWord.TCP: "TCP"}
 _WORDS = {name: word for word, name in _GDR.items()}
 _NCCL = "NCCL"
@@ -226,6 +229,7 @@ class NearNic:
 
     name: str
     word: str  # nvidia-smi's: "PIX"; NCCL's where nvidia-smi sees no path; "?": unknown
+    id: str  # in the topology: of one in another network namespace, its BDF
 
 
 @frozen
@@ -248,6 +252,7 @@ class ProcessExplanation:
     nics: Maybe[tuple[str, ...]]  # with connected queue pairs
     visible_nics: Maybe[tuple[str, ...]]  # whose device files the process sees
     all_nics: Maybe[int]  # of the node, with verbs, also in other network namespaces
+    given: Maybe[tuple[str, ...]]  # by the kubelet, a phrase each; NOT_THERE: it is in no pod
     limits: tuple[str, ...]  # a phrase each
     libraries: Maybe[tuple[LibraryPath, ...]]
     serving: Serving | None  # the parts of an inference engine in it
@@ -275,9 +280,12 @@ class ProcessExplanation:
 
 
 def explain_process(
-    live: LiveProcess, findings: Sequence[Finding], examination: Examination
+    live: LiveProcess,
+    findings: Sequence[Finding],
+    examination: Examination,
+    given: Maybe[Mapping[str, tuple[GivenDevices, ...]]] = _NO_PODS,
 ) -> ProcessExplanation:
-    """Explain a process; `findings`: those of the node's judgment."""
+    """Explain a process; `findings`: those of the node's judgment; `given`: to pods, by job."""
     process = live.process
     own = tuple(finding for finding in findings if is_about(finding, process))
     libraries = library_paths(process, own, examination)
@@ -291,6 +299,7 @@ def explain_process(
         all_nics=map_known(
             examination.node.rdma, lambda rdma: len(hardware_of(rdma)) + len(rdma.devices_elsewhere)
         ),
+        given=_given(process, given),
         limits=tuple(_limits(process, examination)),
         libraries=libraries,
         serving=live.serving,
@@ -318,7 +327,7 @@ def concerning(
     gpus = [gpu for each in explained for gpu in known(each.gpus, ())]
     devices = {gpu.bdf for gpu in gpus}
     devices |= {nic for each in explained if isinstance(each.nics, tuple) for nic in each.nics}
-    devices |= {nic.name for gpu in gpus for nic in gpu.nics[:1]}
+    devices |= {nic.id for gpu in gpus for nic in gpu.nics[:1]}
     every = {end.id for end in (*topology.gpus, *topology.nics)}
     own = {finding.id for finding in findings if any(is_about(finding, each.process) for each in processes)}
     # What a finding about them is part of is the reason for it.
@@ -341,12 +350,15 @@ def _gpus(live: LiveProcess, examination: Examination) -> Maybe[tuple[ProcessGpu
         return bdfs
     topology = examination.topology
     labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in examination.node.known_gpus}
+    rdma = examination.node.rdma
+    names: Mapping[str, str] = {} if isinstance(rdma, Unknown) else rdma.names_elsewhere
     found = []
     for bdf in bdfs:
         nics = topology.best_nics.get(bdf, ())[:_MOST_NICS]
         paths = ((nic, topology.paths[bdf, nic]) for nic in nics)
         words = ((nic, known(path.smi, None) or known(path.nccl, None)) for nic, path in paths)
-        near = tuple(NearNic(nic, str(word.value) if word else "?") for nic, word in words)
+        shown = ((nic, str(word.value) if word else "?") for nic, word in words)
+        near = tuple(NearNic(names.get(nic, nic), word, nic) for nic, word in shown)
         found.append(ProcessGpu(labels.get(bdf, bdf), bdf, near))
     return tuple(found)
 
@@ -370,16 +382,31 @@ def _visible_nics(process: Process, examination: Examination) -> Maybe[tuple[str
         return () if nodes.reason is Reason.NOT_THERE else nodes
     if isinstance(rdma, Unknown):
         return rdma
-    if rdma.devices_elsewhere:
-        nics = plural(len(rdma.devices_elsewhere), "NIC")
+    hidden = len(rdma.devices_elsewhere) - len(rdma.in_pods)
+    if hidden:
+        nics = plural(hidden, "NIC")
         return Unknown(Reason.NEEDS_ROOT, RDMA_CLASS, f"{nics} in another network namespace")
-    if (unread := first_unread(device.uverbs for device in hardware_of(rdma))) is not None:
+    devices = (*hardware_of(rdma), *rdma.in_pods)
+    if (unread := first_unread(device.uverbs for device in devices)) is not None:
         return unread
     return tuple(
         device.name
-        for device in hardware_of(examination.node.rdma)
+        for device in devices
         if not isinstance(device.uverbs, Unknown) and device.uverbs.rpartition("/")[2] in nodes
     )
+
+
+def _given(process: Process, given: Maybe[Mapping[str, tuple[GivenDevices, ...]]]) -> Maybe[tuple[str, ...]]:
+    """Return what the kubelet gave to the pod, and what a device plugin wrote into its environment."""
+    job = process.job.partition(" (")[0]
+    if not job.startswith("pod "):
+        return _NO_PODS
+    plugins = plugin_devices(known(process.environment, {}))
+    named = tuple(f"{name}={','.join(bdfs)}" for name, bdfs in plugins.items())
+    by_kubelet = map_known(given, lambda found: tuple(each.text for each in found.get(job, ())))
+    if named and isinstance(by_kubelet, Unknown):
+        return named
+    return map_known(by_kubelet, lambda own: own + named)
 
 
 def _limits(process: Process, examination: Examination) -> Iterable[str]:

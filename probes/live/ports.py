@@ -13,7 +13,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.cxi import telemetry_file
-from probes.facts.rdma.devices import RdmaDevice, RdmaPort, parse_rate
+from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
@@ -221,7 +221,7 @@ class PortReader:
         """Return the node's ports; what was read of one that is still there is kept."""
         old = {(port.device.name, port.facts.number): port for port in self._ports}
         ports = []
-        for device in node.rdma_devices:
+        for device in node.rdma.readable if isinstance(node.rdma, RdmaFacts) else ():
             for facts in device.ports:
                 port = _first(host, device, facts)
                 was = old.get((device.name, facts.number))

@@ -12,8 +12,20 @@ from probes.messages.form import MOST_CHARACTERS, literal_length, pattern_of, wo
 from probes.messages.message import NOTHING_KNOWN, Case, Code, Context, Found, Meaning, Message, meaning_of
 
 FILES = (
-    *("benchmarks", "cuda", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci", "launchers"),
-    *("modules", "mooncake", "mpi", "nccl", "nccl-diagnostics", "nixl", "nvshmem", "ofi", "opensm"),
+    *("benchmarks", "cuda", "dcgm", "gds", "kernel-mlx", "kernel-nics", "kernel-nvidia", "kernel-pci"),
+    *(
+        "kubernetes",
+        "launchers",
+        "modules",
+        "mooncake",
+        "mpi",
+        "nccl",
+        "nccl-diagnostics",
+        "nixl",
+        "nvshmem",
+        "ofi",
+        "opensm",
+    ),
     *("operators", "perftest", "pytorch", "rccl", "rdma-core", "sharp", "system", "ucx"),
 )
 """The files, by the programs that write the messages."""

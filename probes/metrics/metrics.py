@@ -59,7 +59,7 @@ def read_port_totals(host: Host, node: Node, wanted: Iterable[str]) -> Maybe[tup
 
 
 def _read(host: Host, rdma: RdmaFacts, wanted: frozenset[str]) -> tuple[PortTotals, ...]:
-    ports = [(device, port) for device in rdma.devices for port in device.ports]
+    ports = [(device, port) for device in rdma.readable for port in device.ports]
     netdevs = tuple(dict.fromkeys(filter(None, (known(port.netdev, "") for _, port in ports))))
     ethtool = host.ethtool_counters(netdevs) if netdevs else {}
     absent = Unknown(Reason.NOT_THERE, "ethtool -S")

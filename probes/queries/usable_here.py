@@ -1,12 +1,12 @@
 """Which GPUs, NICs and NUMA nodes this session may use: its container, control group, namespace and user.
 
-sysfs shows a container every device of the node. Not seen here: the device program of a version 2 control
+sysfs shows a container every device of the node. Not seen of GPUs: the device program of a version 2 control
 group, which only opening a file would show (Documentation/admin-guide/cgroup-v2.rst, Device controller).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 
 from probes.base.frozen import frozen
@@ -17,8 +17,11 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
 from probes.facts.system.numa import number_set
 from probes.facts.system.platform import in_container
+from probes.host.protocol import REFUSED
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
+from probes.topology.nccl_paths import ORDER
+from probes.topology.paths import Topology
 
 NO_FILE, DENIED = "no device file", "no permission for the device file"
 ELSEWHERE = "its RDMA device is in another network namespace"
@@ -70,6 +73,15 @@ def usable_here(examination: Examination) -> UsableHere:
     return UsableHere(devices, _numa_nodes(examination), in_container(node.platform))
 
 
+def nearer_nic(topology: Topology, gpu: str, here: Collection[str], among: Collection[str]) -> str:
+    """Return the NIC of `among` that is nearest to a GPU, if it is nearer than all of `here`; "": none is."""
+    best = filter(among.__contains__, topology.best_nics.get(gpu, ()))
+    words = {nic: topology.paths[gpu, nic].nccl_pcie for nic in best}
+    ranks = {nic: ORDER[word] for nic, word in words.items() if not isinstance(word, Unknown)}
+    nearest = min(ranks, key=ranks.__getitem__, default="")
+    return "" if any(ranks[nic] <= ranks[nearest] for nic in here if nic in ranks) else nearest
+
+
 def _of_gpu(examination: Examination, gpu: Gpu | None) -> Maybe[str]:
     if gpu is None:
         return Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices", "no data for this GPU")
@@ -104,6 +116,8 @@ def _of_file(files: Maybe[tuple[DeviceNode, ...]], path: str) -> Maybe[str]:
     file = next((file for file in files if file.path == path), None)
     if file is None:
         return NO_FILE
+    if file.is_refused:
+        return REFUSED
     return map_known(file.usable, lambda is_usable: "" if is_usable else DENIED)
 
 

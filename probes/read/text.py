@@ -34,7 +34,11 @@ _MOST_OF_A_TEXT = 400
 _MOST_SHOWN = 32  # sentences about tables
 _OFTEN, _MOST_SHAPES = 20, 1 << 14
 _MOST_MORE = 8  # titles with the same cause
+_NEAR = 30  # lines between one that only follows and the one that it follows from
 _WORD = re.compile(r"\w+")
+_FAILS = re.compile(
+    r"\b(?:fail\w*|errors?|cannot|can't|unable|could not|refused|denied|timed out)\b", re.IGNORECASE
+)
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _SHOWS_A_FILE = re.compile(r"(?:sudo )?cat [^|<>]{1,300}$")  # what follows is that file
@@ -48,6 +52,7 @@ class _Seen:
     found: Found
     text: str
     place: Place
+    unclear: int  # the last line before it that failed at something, and that no message explains
     count: int = 1
 
 
@@ -83,11 +88,13 @@ class TextReader:
         self._plain: dict[str, frozenset[str]] = {}  # the shapes of lines that never say anything
         self._all = self._blank = self._read = 0
         self._unread: dict[tuple[str, int], str] = {}
+        self._unclear = 0
 
     def begin(self, name: str) -> None:
         """Begin a file; `name` is shown with line numbers."""
         self._name, self._size = printable(name, 1024), 0
         self._lines = Lines()
+        self._unclear = 0
         self._block = Block(self._name)
         self._head: bytes | None = b""
         self._document: Document | None = None
@@ -205,6 +212,8 @@ class TextReader:
         """Count a line of these kinds, which says nothing more."""
         for kind in sorted(kinds):
             self._kinds[kind] += 1
+        if not kinds and _FAILS.search(line, 0, _MOST_OF_A_TEXT):
+            self._unclear = self._lines.number
         if kinds:
             self._read += 1
         elif len(self._unread) < _MOST_UNREAD:
@@ -228,7 +237,8 @@ class TextReader:
             seen.count += 1
         elif len(self._seen) < _MOST_STATEMENTS:
             place = Place(self._name, self._lines.number)
-            self._seen[key] = _Seen(found, printable(line.strip(), _MOST_OF_A_TEXT), place)
+            text = printable(line.strip(), _MOST_OF_A_TEXT)
+            self._seen[key] = _Seen(found, text, place, self._unclear)
 
     def _end_block(self) -> None:
         self._specifications.end(self._block)
@@ -316,7 +326,7 @@ class TextReader:
                 if count
             ),
             proven=_proven(facts, verdict, statements),
-            statements=tuple(_distinct(statements)),
+            statements=tuple(self._with_causes(_distinct(statements))),
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
             unread_lines=tuple(unread.values()),
@@ -365,6 +375,12 @@ class TextReader:
             statements.append(replace(statement_of(meaning, seen.text, seen.place), count=seen.count))
         return statements
 
+    def _with_causes(self, statements: list[Statement]) -> list[Statement]:
+        """Name the line before where a statement only says that it has the cause, if one near it does."""
+        causes = [row for row in statements if row.weight in (Weight.CRITICAL, Weight.WARNING) and row.place]
+        unclear = {seen.place: seen.unclear for seen in self._seen.values()}
+        return [_with_cause(row, causes, unclear.get(row.place, 0) if row.place else 0) for row in statements]
+
     def _problems(self, facts: LogFacts) -> list[Statement]:
         """Return what the reader of NCCL's logs makes of lines that the catalogue explains."""
         return [
@@ -382,6 +398,32 @@ class TextReader:
             for problem in facts.problems
             if problem.severity != UNKNOWN
         ]
+
+
+_BEFORE = re.compile(r"\blines? before\b|\bbefore (?:it|this)\b")
+_WHOLE_PROCESS = "of the same process"
+
+
+def _with_cause(row: Statement, causes: list[Statement], unclear: int) -> Statement:
+    """Name the nearest line before, of a program that the cause of this one speaks of.
+
+    None where an unclear line is nearer: it may be the cause.
+    """
+    if row.weight is not Weight.FOLLOWS or row.place is None or not _BEFORE.search(row.cause):
+        return row
+    spoken_of = {row.program, *_WORD.findall(row.cause)}
+    near: dict[int, Statement] = {}
+    for cause in causes:
+        is_meant = cause.program in spoken_of or (
+            _WHOLE_PROCESS in row.cause and cause.weight is Weight.CRITICAL
+        )
+        if is_meant and cause.place is not None and cause.place.file == row.place.file:
+            near[row.place.line - cause.place.line] = cause
+    distance = min((lines for lines in near if 0 < lines <= _NEAR), default=None)
+    if distance is None or row.place.line - distance < unclear:
+        return row
+    text = f"Line {row.place.line - distance} says why: {near[distance].title.rstrip('.')}."
+    return replace(row, cause=text, fix="" if _BEFORE.search(row.fix) else row.fix)
 
 
 def _shown(sentences: Iterable[str]) -> tuple[str, ...]:

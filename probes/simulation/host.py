@@ -26,6 +26,7 @@ from probes.host.protocol import (
     FileRange,
     HostBase,
     KernelMessage,
+    refused,
 )
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -196,6 +197,8 @@ class SimulatedHost(HostBase):
         real = self.tree.real(path)
         if isinstance(real, Unknown):
             return real
+        if write and real in self.tree.refused:
+            return refused(real)
         return (not write or real.startswith("/dev/")) and real not in self.tree.denied
 
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:

@@ -8,7 +8,8 @@ from dataclasses import field
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import FabricServiceFacts, probe_fabric
-from probes.facts.jobs import processes
+from probes.facts.jobs import own_container, processes
+from probes.facts.jobs.own_container import OwnContainer
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel import boot, module_files, symbol_versions
 from probes.facts.kernel import log as kernel_log
@@ -158,6 +159,9 @@ class Examination:
     )
     device_nodes: Maybe[DeviceNodeFacts] = _probed(
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
+    )
+    own_container: Maybe[OwnContainer] = _probed(
+        "own container", lambda run: own_container.probe(run.host, run.node.platform, run.node.rdma)
     )
     fabric_services: Maybe[FabricServiceFacts] = _probed(
         "fabric services", lambda run: probe_fabric(run.host, run.node.pci), directories=("/dev", "/proc")

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, because, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
@@ -102,7 +102,8 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
         sent, received = (f"{path}/hw_counters/{name}" for name in names)
         return _ByteCounters(sent, received, _hw_octets)
     if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
-        return port.counters
+        # Only the namespace that owns a device has them (drivers/infiniband/core/sysfs.c, setup_port).
+        return because(port.counters, "this network namespace has no port counters")
     return _ByteCounters(f"{path}/counters/{SENT}", f"{path}/counters/{RECEIVED}", _octets)
 
 
@@ -171,7 +172,7 @@ def _sources(node: Node) -> Sources:
             _byte_counters(device.sysfs_path, port),
             is_software(device),
         )
-        for device in (node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ())
+        for device in (node.rdma.readable if isinstance(node.rdma, RdmaFacts) else ())
         for port in device.ports
     ]
     netdevs = dict.fromkeys(port.netdev for port in ports if not isinstance(port.netdev, Unknown))

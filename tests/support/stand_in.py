@@ -31,6 +31,7 @@ from probes.simulation.host import SimulatedHost
 ERRNOS = {
     Reason.NOT_THERE: 2,
     Reason.NEEDS_ROOT: 13,
+    Reason.NEEDS_PERMISSION: 1,
     Reason.TIMED_OUT: 110,
     Reason.IO_ERROR: 5,
     Reason.MALFORMED: 27,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
@@ -12,6 +13,7 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
+from probes.facts.jobs.pods import LOGS, given_devices, pod_names
 from probes.facts.jobs.processes import name_of
 from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
@@ -21,6 +23,7 @@ from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, Setting
+from probes.setup.env.own_container import ContainerRow, container_rows, request_of
 from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import UsageError, add_arguments, whole_number
@@ -30,10 +33,11 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import mark_of
-from widgets.live.explain import draw_changes, draw_processes, draw_summary, needs_admin
+from widgets.live.explain import draw_changes, draw_container, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
 _BETWEEN_READINGS = 1.1  # seconds, a little more than the shortest time between two readings
+_UID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f-]{1,28})?")
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 
 
@@ -51,6 +55,8 @@ class ExplainDocument(TypedDict):
     processes: tuple[Annotated[ProcessExplanation, _ANY_PATH], ...]
     findings: tuple[_FINDING, ...]  # what these processes feel
     settings: tuple[Setting, ...]  # what jobs on this node need
+    container: tuple[ContainerRow, ...]  # what the container of gdrtop has; empty: it runs in none
+    request: tuple[str, ...]  # to the admin, a line each; empty: nothing is missing in the container
     not_explained: str  # why there is no process; empty if there is one
     exit_status: int
 
@@ -61,7 +67,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         {
             "[PID]": "the process; without it, list all",
             "--job ID": "all processes of this Slurm job",
-            "--pod UID": "all processes of this pod; the first 8 digits of its UID",
+            "--pod POD": "all processes of this pod: its name, NAMESPACE/NAME, or 8 digits of its UID",
             "--json": "print JSON (gdrtop schema explain)",
         },
         pid={"type": _pid},
@@ -81,8 +87,21 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Explain what the options name, and return the exit status."""
     if sum((options.pid is not None, bool(options.job), bool(options.pod))) > 1:
         raise UsageError("give one of PID, --job and --pod")
-    job = f"Slurm job {options.job}" if options.job else f"pod {options.pod[:8]}" if options.pod else ""
-    return write_explanation(open_host(options), out, options.pid, job, parsed(OutputOptions, options))
+    host = open_host(options)
+    job = f"Slurm job {options.job}" if options.job else _pod(host, options.pod) if options.pod else ""
+    return write_explanation(host, out, options.pid, job, parsed(OutputOptions, options))
+
+
+def _pod(host: Host, wanted: str) -> str:
+    """Return the job of a pod by its name, with or without its namespace, or by its UID."""
+    if _UID.fullmatch(wanted):
+        return f"pod {wanted[:8]}"
+    named = [job for job, name in pod_names(host).items() if wanted in (name, name.partition("/")[2])]
+    if len(named) > 1:
+        raise UsageError(f"{len(named)} pods are named {printable(wanted)}; give NAMESPACE/NAME")
+    if not named:
+        raise UsageError(f"{LOGS} has no pod {printable(wanted)}; give the first 8 digits of its UID")
+    return named[0]
 
 
 def _read(host: Host, wait: Callable[[float], object]) -> tuple[Examination, LiveSample]:
@@ -109,14 +128,20 @@ def write_explanation(
     chosen = [
         process
         for process in known(sample.processes, ())
-        if (process.pid == pid if pid is not None else process.process.job == job or not job)
+        if (process.pid == pid if pid is not None else _job_of(process) == job or not job)
     ]
     findings = judge(examination).findings
-    explained = [explain_process(process, findings, examination) for process in chosen]
+    has_pods = any(process.process.job.startswith("pod ") for process in chosen)
+    given = given_devices(host) if has_pods else {}
+    explained = [explain_process(process, findings, examination, given) for process in chosen]
     felt = concerning(findings, explained, chosen, examination.topology)
     advice = recommend(examination, cloud_facts.probe_cloud(host))
+    rows = container_rows(examination)
+    request = request_of(examination, rows)
     why = "" if chosen else _why_none(sample, pid, job)
-    if why:
+    if request:
+        status = EXIT_FINDINGS
+    elif why:
         status = EXIT_UNKNOWN
     else:
         status = EXIT_FINDINGS if felt else 0 if all(each.is_clear for each in explained) else EXIT_UNKNOWN
@@ -125,6 +150,8 @@ def write_explanation(
             "processes": [plain_value(each) for each in explained],
             "findings": [_finding_json(finding) for finding in felt],
             "settings": [plain_value(setting) for setting in advice.settings],
+            "container": [plain_value(row) for row in rows],
+            "request": list(request),
             "not_explained": why,
             "exit_status": status,
         }
@@ -142,8 +169,14 @@ def write_explanation(
         lines += _list(chosen, felt_by)
     else:
         lines += _text(explained, felt, advice, examination, width)
+    lines += draw_container(rows, request, width)
     print_lines(lines, out, options.ascii)
     return status
+
+
+def _job_of(process: LiveProcess) -> str:
+    """Return the job without its name, which may be known already: "Slurm job 4711 (llama)"."""
+    return process.process.job.partition(" (")[0]
 
 
 def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Finding]]) -> list[Line]:
@@ -186,7 +219,7 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
     if isinstance(sample.processes, Unknown):
         return f"Processes are unknown ({sample.processes})."
     missing = f" {sample.missing}" if sample.missing else ""
-    jobs = {process.process.job for process in known(sample.processes, ())}
+    jobs = set(map(_job_of, known(sample.processes, ())))
     hint = f" It is a job: gdrtop explain --job {pid}." if f"Slurm job {pid}" in jobs else ""
     return f"{what} {does}.{missing}{hint}"
 

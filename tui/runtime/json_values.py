@@ -26,7 +26,7 @@ from tui.files.version import version
 
 SCHEMA_VERSIONS = {
     **{"check": 2, "forecast": 2, "image": 2, "live": 2, "watch": 2},
-    **{"topo": 2, "ras": 2, "bench": 2, "report": 3},
+    **{"topo": 2, "ras": 2, "bench": 3, "report": 4},
 }
 """The version of each document's schema, 1 unless it is here."""
 

@@ -17,7 +17,8 @@ def use(configuration: Configuration | None) -> None:
         from probes.base.site import ClusterPlaces, Site, set_site
 
         used = current()
-        places = (str(used.configured(f"cluster.{name}").value) for name in ("commands", "slurm_conf"))
+        names = ("commands", "slurm_conf", "rdma_resources")
+        places = (str(used.configured(f"cluster.{name}").value) for name in names)
         set_site(Site(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places)))
 
 

@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from probes.base.evidence import Severity
 from probes.base.grouping import grouped
 from probes.base.text import plural
-from probes.base.unknown import Unknown, map_known
+from probes.base.unknown import Reason, Unknown, map_known
 from probes.checks.statements import use_health
 from probes.live.explain import ProcessExplanation, ProcessGpu
 from probes.queries.finding import Finding
+from probes.setup.env.own_container import ContainerRow
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, behind, labeled, line, paragraphs, section, wrapped
 from widgets.live import engines
 
 _MOST_STEPS = 3
+_CONTAINER_CELLS = 15
 _NUMBERS = re.compile(r"\d+")
 _MARKS = {
     Severity.CRITICAL: Run("✗ ", Tone.BAD),
@@ -52,6 +54,7 @@ def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
         explained.path_text,
         explained.unexpected,
         explained.limits,
+        map_known(explained.given, len),
         map_known(
             explained.gpus, lambda gpus: tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus)
         ),
@@ -78,6 +81,11 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     texts = [f"unknown ({gpus})"] if isinstance(gpus, Unknown) else [_gpu_text(gpu) for gpu in gpus]
     lines += labeled("GPUs", texts or ["none in use"], width)
     lines += labeled("NICs", (_nics_text(explained),), width)
+    given = explained.given
+    if not isinstance(given, Unknown):
+        lines += labeled("Given", given or ("no device by the kubelet",), width)
+    elif given.reason is not Reason.NOT_THERE:
+        lines += labeled("Given", (f"unknown ({given})",), width)
     lines += labeled("Limits", explained.limits, width)
     libraries = explained.libraries
     if isinstance(libraries, Unknown):
@@ -121,6 +129,17 @@ def draw_changes(
     unclear = pids[0] if len(pids) == 1 else f"{len(pids)} of {len(explained)} processes"
     text = f"? gdrtop cannot tell whether something has to change: too little is known of {unclear}."
     return [(), *wrapped(text, width, Tone.WARNING)]
+
+
+def draw_container(rows: Sequence[ContainerRow], request: Sequence[str], width: int) -> list[Line]:
+    """Return what the container of this session has, and the request to its admin, which can be pasted."""
+    drawn: list[Line] = []
+    for row in rows:
+        label = f"{row.name:<{_CONTAINER_CELLS}}"
+        pieces = paragraphs((row.shown,), max(8, width - _CONTAINER_CELLS))
+        drawn += behind((Run(label, Tone.WARNING if row.ask else Tone.PLAIN),), pieces)
+    lines = section("This container", drawn)
+    return lines + section("Request for your admin (copy it)", [line(each) for each in request])
 
 
 def needs_admin(finding: Finding) -> bool:

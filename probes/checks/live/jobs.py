@@ -53,7 +53,7 @@ CAUSES_OF_STAGING = (
     *("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic", "peermem-not-loaded"),
     *P2P_REFUSALS,
 )
-CAUSES_OF_TCP = (*TCP_SETTINGS, "dev-infiniband-missing", "no-gdr-path")
+CAUSES_OF_TCP = (*TCP_SETTINGS, "dev-infiniband-missing", "dev-infiniband-refused", "no-gdr-path")
 
 
 def _end_by_design(examination: Examination) -> None:

@@ -12,7 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
-from probes.queries.finding import Area, Outcome, found, passed, unknown_without
+from probes.queries.finding import Area, Outcome, end_with, found, passed, unknown, unknown_without
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
@@ -71,7 +71,7 @@ def read_counters(
     seconds = None if at is None else examination.reading.at - at
     directory = "hw_counters" if hardware else "counters"
     readings: list[CounterReading] = []
-    missing: Outcome | None = None
+    missing = _hidden(examination)
     for port in need_ports(examination):
         counters = _counters(port.health, hardware)
         if isinstance(counters, Unknown):
@@ -88,6 +88,13 @@ def read_counters(
                 rise = rise_of(value, before.get(name))
                 readings.append(CounterReading(port, f"{port.path}/{directory}/{name}", value, rise, seconds))
     return readings, missing
+
+
+def _hidden(examination: Examination) -> Outcome | None:
+    """Return why a container's ports have no counters: only the namespace that owns a device has them."""
+    container = examination.own_container
+    is_hidden = not isinstance(container, Unknown) and container.has_counters is False
+    return unknown(_NEEDS_OWNER) if is_hidden else None
 
 
 def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Maybe[int]]]:
@@ -113,6 +120,8 @@ def all_fine(readings: Sequence[CounterReading]) -> Outcome:
 
 
 AREA = Area("nic")
+# drivers/infiniband/core/sysfs.c, setup_port: with shared devices, other namespaces get no counters.
+_NEEDS_OWNER = "needs the host's network namespace, which alone has the port counters"
 COUNTERS_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
 _HW_REFERENCE = (
     "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
@@ -432,6 +441,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
     """
     ports = [port for port in need_ports(examination) if has_verbs(port.device)]
     ports = [port for port in ports if port.device.driver != "efa"]
+    end_with(_hidden(examination))
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import join_limited
-from probes.base.unknown import Maybe, Reason, Unknown, is_there, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
@@ -27,8 +27,8 @@ from probes.queries.jobs import (
 )
 from probes.queries.modules import is_present, module_of
 from probes.queries.ports import need_devices
+from probes.queries.usable_here import nearer_nic
 from probes.snapshot.examination import Examination
-from probes.topology.nccl_paths import ORDER
 
 AREA = Area("environment")
 NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device")
@@ -120,6 +120,39 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
         if in_container(examination.node.platform)
         else _verbs_files(examination, without, has_directory=True),
         devices=tuple(device.name for device in without),
+        # A container has the devices that it was given.
+        severity=Severity.NOTE if in_container(examination.node.platform) else None,
+    )
+
+
+@AREA.critical(
+    "dev-infiniband-refused",
+    "The kernel refuses to open the RDMA device files",
+    "Linux, security/device_cgroup.c, drivers/infiniband/core/uverbs_main.c; kubernetes/kubernetes#5607",
+    ok="The kernel lets this session open RDMA device files",
+    impact=f"ibv_open_device fails with EPERM although the files are there. {OVER_TCP}",
+    scope=Scope.NODE,
+)
+def dev_infiniband_refused(examination: Examination) -> Outcome:
+    """Find a session that can open no device; some may be another container's."""
+    expected = _expected(examination)
+    files = [file for file in _rdma_files(examination) or () if file.path in expected]
+    refused = [file for file in files if file.is_refused]
+    if not refused or len(refused) < len(files):
+        shown = f"{len(refused)} of {len(files)} uverbs files refused (EPERM)"
+        return passed(Evidence(INFINIBAND, shown if files else "not found"))
+    inside = in_container(examination.node.platform)
+    return found(
+        "The files were mounted into the container without the right to open them, as a hostPath volume does."
+        if inside
+        else "The device control group of this session, such as systemd's DevicePolicy, excludes them.",
+        *first_distinct(Evidence(file.path, "open: Operation not permitted (EPERM)") for file in refused),
+        fix=Plan("Pass the devices into the container", _INTO_CONTAINER)
+        if inside
+        else make_plan("Allow the devices", "Allow /dev/infiniband in what starts this session"),
+        severity=None if examination.topology.gpus else Severity.WARNING,
+        devices=tuple(device.name for device in need_devices(examination)),
+        takes=examination.usability.gpus,
     )
 
 
@@ -152,9 +185,11 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
                 note="To keep the files to a group, add the user to that group instead.",
             ),
         )
+    refused = [file for file in verbs if file.is_refused]  # dev-infiniband-refused reports that
     for file in verbs:
-        need(file.usable, f"the mode of {file.path}")
-    return passed(Evidence(INFINIBAND, f"{len(verbs)} uverbs files, all usable"))
+        if file not in refused:
+            need(file.usable, f"the mode of {file.path}")
+    return passed(Evidence(INFINIBAND, f"{len(verbs) - len(refused)} uverbs files are usable"))
 
 
 @AREA.warning(
@@ -203,9 +238,13 @@ def _no_verbs(process: Process) -> bool:
 def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     """Compare the files in the job's container with the NICs nearest to its GPUs."""
     jobs, topology = jobs_of(examination), examination.topology
+    rdma = _need_rdma(examination)
+    # The topology has no name for a device in another network namespace, only its function.
+    devices = {device.name: device for device in rdma.devices}
+    devices |= {known(device.bdf, device.name): device for device in rdma.in_pods}
     names = {
-        device.name: device.uverbs.rpartition("/")[2]
-        for device in _need_rdma(examination).devices
+        nic: device.uverbs.rpartition("/")[2]
+        for nic, device in devices.items()
         if not isinstance(device.uverbs, Unknown)
     }
     evidence = []
@@ -214,14 +253,8 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
         if isinstance(nodes, Unknown) or _no_verbs(process):
             continue
         for gpu in sorted(gpus_of(examination, process)):
-            ranks: dict[str, int] = {}
-            for nic in topology.best_nics.get(gpu, ()):
-                word = topology.paths[gpu, nic].nccl_pcie
-                if nic in names and not isinstance(word, Unknown):
-                    ranks[nic] = ORDER[word]
-            here = [rank for nic, rank in ranks.items() if names[nic] in nodes]
-            if ranks and (not here or min(here) > min(ranks.values())):
-                near = min(ranks, key=lambda nic: ranks[nic])
+            here = [nic for nic, name in names.items() if name in nodes]
+            if near := nearer_nic(topology, gpu, here, names):
                 shown = f"no {names[near]} ({near}, nearest to {gpu})"
                 evidence.append(Evidence(f"/proc/{process.pid}/root{INFINIBAND}", shown))
     return conclude(

@@ -9,6 +9,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs.own_container import RUNTIME_SHM_BYTES, SHM
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.limits import (
     CGROUPS,
@@ -18,9 +19,11 @@ from probes.facts.system.limits import (
     RdmaLimit,
     parse_unit_limit,
 )
+from probes.facts.system.platform import in_container
 from probes.plans.services import lift_memlock
 from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
+from probes.queries.usable_here import usable_here
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -33,6 +36,8 @@ _RUNTIMES = ("containerd.service", "docker.service", "crio.service")
 _LOGINS = ("ssh.service", "sshd.service")
 _VERBS = "rdma-core Documentation/libibverbs.md, https://github.com/linux-rdma/rdma-core"
 _UNIT = "systemd.exec(5), LimitMEMLOCK="
+_DOCKER_LOCK = "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"
+_POD_LOCK = "Pod: add the IPC_LOCK capability"
 _JOB_LIMIT = "memlock-or-ipc-lock"
 _FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (errno 12)."
 
@@ -80,8 +85,8 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
             fix=make_plan(
                 "Raise the limit where the job starts",
                 "Service: set LimitMEMLOCK=infinity in the unit that starts jobs",
-                "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK",
-                "Pod: add the IPC_LOCK capability",
+                _DOCKER_LOCK,
+                _POD_LOCK,
                 instruction("Restart the job", needs_root=False),
                 disturbs=RESTARTS,
             ),
@@ -244,9 +249,13 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     impact="perftest and NCCL tests started from this shell fail with errno 12.",
 )
 def memlock_shell(examination: Examination) -> Outcome:
-    """Read RLIMIT_MEMLOCK of this program, which its tests inherit."""
-    if examination.is_root:
-        return passed(Evidence("id -u", "0, so no limit applies"))
+    """Read RLIMIT_MEMLOCK of this program, which its tests inherit; root in a container may have it, too."""
+    inside = in_container(examination.node.platform)
+    in_this = map_known(examination.own_container, lambda container: container.ipc_lock)
+    ipc_lock = in_this if inside else examination.is_root
+    if need(ipc_lock, "CAP_IPC_LOCK of this process"):
+        shown = "CAP_IPC_LOCK" if inside else "0"
+        return passed(Evidence("/proc/self/status" if inside else "id -u", f"{shown}, so no limit applies"))
     limit = need(map_known(examination.memlock, lambda memlock: memlock.own), "the limits of this shell")
     soft_bytes = limit.soft_bytes
     evidence = Evidence("/proc/self/limits", f"Max locked memory {_amount(soft_bytes)}")
@@ -255,13 +264,44 @@ def memlock_shell(examination: Examination) -> Outcome:
     return found(
         "The tests register their buffers, which count against this limit.",
         evidence,
-        fix=user_plan(
+        fix=user_plan("Raise the limit of the container", _DOCKER_LOCK, _POD_LOCK)
+        if inside
+        else user_plan(
             "Raise the limit for this shell",
             "Run “ulimit -l unlimited”"
             if math.isinf(limit.hard_bytes)
             else f"Fix memlock-login and log in again: the hard limit is {_amount(limit.hard_bytes)}",
         ),
-        part_of=("memlock-login",),
+        part_of=() if inside else ("memlock-login",),
+        impact="Programs in this container fail to register host memory (errno 12)." if inside else "",
+        severity=Severity.WARNING if inside and soft_bytes < _LITTLE_BYTES else None,
+    )
+
+
+@AREA.warning(
+    "container-shm-small",
+    "This container has little shared memory",
+    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
+    ok="Shared memory is large enough",
+    impact="NCCL fails with “unhandled system error” when ranks on this node connect through shared memory.",
+)
+def container_shm_small(examination: Examination) -> Outcome:
+    """Compare /dev/shm with the 64 MiB that container runtimes give; one GPU needs none for NCCL."""
+    absent = Evidence(SHM, "not in a container, or no mount of its own")
+    container = need(examination.own_container, "the container", absent=absent)
+    size_bytes = need(container.shm_bytes, SHM, absent=absent)
+    evidence = Evidence("/proc/mounts", f"{SHM}: {_amount(size_bytes)}")
+    gpus = {gpu.id for gpu in examination.topology.gpus} - usable_here(examination).not_usable.keys()
+    if size_bytes > RUNTIME_SHM_BYTES or len(gpus) < 2:
+        return passed(evidence)
+    return found(
+        "The container runtime gives 64 MiB unless the container asks for more.",
+        evidence,
+        fix=user_plan(
+            "Give the container more shared memory",
+            "Pod: mount an emptyDir with medium: Memory at /dev/shm",
+            "Docker: add --ipc=host, or --shm-size with some GiB",
+        ),
     )
 
 

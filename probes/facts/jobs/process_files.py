@@ -37,7 +37,9 @@ def has_initialized_nvshmem(libraries: Maybe[tuple[MappedLibrary, ...]]) -> bool
 
 
 # No other variables are kept, because an environment contains passwords and tokens.
-FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_")
+PLUGIN_FAMILY = "PCIDEVICE_"
+"""Of the SR-IOV device plugin: PCIDEVICE_NVIDIA_COM_HOSTDEV=0000:1b:00.2; the same with _INFO is JSON."""
+FAMILIES = ("NCCL_", "UCX_", "FI_", "NVSHMEM_", PLUGIN_FAMILY)
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 """Variables with the rank of a process among those of all nodes, the most specific ones first."""
 WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")

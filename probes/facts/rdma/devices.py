@@ -188,7 +188,15 @@ class RdmaFacts:
     devices_elsewhere: tuple[str, ...] = ()
     namespace_mode: Maybe[str] = _NOT_ASKED  # "exclusive", "shared"; asked only if a device is elsewhere
     names_elsewhere: Mapping[str, str] = field(default_factory=dict)  # of the devices elsewhere, by BDF
+    # Of the devices elsewhere, those whose files a process in their namespace shows, a pod's for example:
+    # root sees all of them. No program of this namespace can open them.
+    in_pods: tuple[RdmaDevice, ...] = ()
     management: tuple[RdmaDevice, ...] = ()  # of functions that manage NVSwitches and carry no data
+
+    @property
+    def readable(self) -> tuple[RdmaDevice, ...]:
+        """The devices whose ports can be read, in whatever namespace."""
+        return (*self.devices, *self.in_pods)
 
 
 _SOFTWARE = tuple(SOFTWARE.values())
@@ -199,6 +207,9 @@ _AUXILIARY = "/sys/bus/auxiliary/devices"
 _AUXILIARY_RDMA = re.compile(r"mlx5_core\.rdma\.\d{1,6}", re.ASCII)
 _AUXILIARY_DRIVER = "mlx5_ib.rdma"  # drivers/infiniband/hw/mlx5/main.c, mlx5r_driver
 _NAMESPACE_MODE = re.compile(r"\bnetns\W{1,4}(shared|exclusive)\b")
+_MOST_NAMESPACES = 512
+# A name is of its namespace: here it may be another interface's.
+_NETDEV_ELSEWHERE = Unknown(Reason.NOT_THERE, "/sys/class/net", "in another network namespace")
 _NO_VERBS = Unknown(Reason.NOT_THERE, VERBS, "no uverbs device: is ib_uverbs loaded?")
 _NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
@@ -404,8 +415,8 @@ def _uverbs_number(host: Host, name: str) -> Maybe[tuple[int, int]]:
     return map_known(match, lambda found: (int(found[1]), int(found[2])))
 
 
-def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown) -> RdmaDevice:
-    path = f"{RDMA_CLASS}/{name}"
+def _device(host: Host, name: str, uverbs: dict[str, str], no_verbs: Unknown, root: str = "") -> RdmaDevice:
+    path = f"{root}{RDMA_CLASS}/{name}"
     resolved = host.resolve(f"{path}/device")
     parent = f"{path}/device" if isinstance(resolved, Unknown) else resolved
     function = pci_function(parent)
@@ -469,7 +480,9 @@ def probe(host: Host) -> Maybe[RdmaFacts]:
     elsewhere = _devices_elsewhere(host, devices)
     if not elsewhere:
         return RdmaFacts(devices)
-    return RdmaFacts(devices, elsewhere, _namespace_mode(host), _names_elsewhere(host, uverbs, elsewhere))
+    names_there = _names_elsewhere(host, uverbs, elsewhere)
+    in_pods = _devices_in_pods(host, names_there, uverbs)
+    return RdmaFacts(devices, elsewhere, _namespace_mode(host), names_there, in_pods)
 
 
 def for_functions(facts: Maybe[RdmaFacts], pci: Maybe[PciFacts]) -> Maybe[RdmaFacts]:
@@ -507,6 +520,32 @@ def _names_elsewhere(host: Host, uverbs: Mapping[str, str], elsewhere: Collectio
         function = pci_function(known(host.resolve(f"{VERBS}/{name}/device"), "")) or ""
         found[function.rpartition("/")[2]] = printable(device, 64)
     return {bdf: found[bdf] for bdf in elsewhere if bdf in found}
+
+
+def _devices_in_pods(host: Host, names: Mapping[str, str], uverbs: dict[str, str]) -> tuple[RdmaDevice, ...]:
+    """Return devices of other namespaces by the sysfs of a process there, which shows its own namespace's.
+
+    A container runtime mounts sysfs in the container's network namespace, and only files of processes that
+    this user may inspect can be read (proc(5), /proc/PID/root). `names`: of the devices, by BDF.
+    """
+    seen = {host.link("/proc/self/ns/net")}
+    pids: dict[str, list[str]] = {name: [] for name in names.values()}
+    for pid in filter(str.isdecimal, known(host.names("/proc"), ()) if names else ()):
+        namespace = host.link(f"/proc/{pid}/ns/net")
+        if isinstance(namespace, Unknown) or namespace in seen or len(seen) > _MOST_NAMESPACES:
+            continue
+        listed = host.names(f"/proc/{pid}/root{RDMA_CLASS}")
+        if not isinstance(listed, Unknown):  # else another process of the namespace may show it
+            seen.add(namespace)
+            for name in pids.keys() & set(listed):
+                pids[name].append(pid)
+    found = []
+    for bdf, name in names.items():
+        if len(pids[name]) == 1:  # a device is in one namespace: of two that list it, one pretends to
+            device = _device(host, name, uverbs, _NO_VERBS, f"/proc/{pids[name][0]}/root")
+            ports = tuple(replace(port, netdev=_NETDEV_ELSEWHERE) for port in device.ports)
+            found.append(replace(device, bdf=bdf, ports=ports))
+    return tuple(sorted(found, key=lambda device: natural(device.name)))
 
 
 def _namespace_mode(host: Host) -> Maybe[str]:

@@ -1,7 +1,7 @@
 """The device files of GPUs and RDMA: which exist, and whether this process may use them.
 
-In a container /sys/class/infiniband shows every HCA, even if none of their device files was passed in. The
-kernel may still refuse to open a file that the mode allows, because device cgroups are not checked here.
+In a container /sys/class/infiniband shows every HCA, even if none of their device files was passed in. Of
+verbs, a file is opened, so what a device control group refuses shows; of GPUs, only its mode is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ class DeviceNode:
     """One device file."""
 
     path: str  # "/dev/infiniband/uverbs0"
-    usable: Maybe[bool]  # its mode lets this process read and write
+    usable: Maybe[bool]  # its mode lets this process read and write; NEEDS_PERMISSION: the kernel refuses
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the kernel refuses to open it, although its mode may allow that (EPERM)."""
+        return isinstance(self.usable, Unknown) and self.usable.reason is Reason.NEEDS_PERMISSION
 
 
 @frozen
@@ -38,7 +43,7 @@ class DeviceNodeFacts:
 
 
 def probe(host: Host) -> DeviceNodeFacts:
-    """List /dev/infiniband and the NVIDIA files of /dev without opening them."""
+    """List /dev/infiniband and the NVIDIA files of /dev, and whether they may be used."""
     rdma, gpu = _nodes(host, INFINIBAND, _RDMA), _nodes(host, "/dev", _GPU)
     names = host.names("/dev")
     if not isinstance(names, Unknown) and "null" not in names:  # every system has /dev/null: this is a dump

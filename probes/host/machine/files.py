@@ -22,7 +22,8 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.machine.counter_files import CounterFiles
 from probes.host.probe_thread import note
-from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange, HostBase
+from probes.host.protocol import READ_LIMIT_BYTES, TREE_ONLY, FileRange, HostBase, refused
+from probes.host.values import VERBS
 
 # Open directories of a tree other than "/", from which no path leads out of its root.
 
@@ -168,6 +169,7 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _LIST = _READ | os.O_DIRECTORY  # the kernel refuses a device before it opens it (fs/namei.c, do_open)
 # Below /proc and /sys, users choose only what these names lead to.
 _CHOSEN = re.compile(r"/(?:root|cwd|fd|exe|map_files|\.\.)(?:/|$)")
+_VERBS_FILE = re.compile(r"/dev/infiniband/uverbs[0-9]{1,4}")
 # Read record by record, unlike other attributes in /sys.
 _MANY_READS = ("/sys/kernel/debug/", "/sys/kernel/tracing/", "/sys/fs/")
 _REFERENCE = os.O_PATH | os.O_CLOEXEC
@@ -285,13 +287,18 @@ class LocalFiles(HostBase):
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         wanted = os.R_OK | (os.W_OK if write else 0)
+        note(path)
         try:
+            if write and not self._root and _VERBS_FILE.fullmatch(path):
+                return can_open(path)
             if self._root:
                 found = self._find(path)
                 return os.access(found.name, wanted, dir_fd=found.directory.descriptor)
             os.stat(path)
             return os.access(path, wanted)
         except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == errno.EPERM:
+                return refused(path)
             return unknown_from(error, path, self._is_root)
 
     def _read(self, path: str, limit: int) -> bytes:
@@ -336,6 +343,29 @@ class LocalFiles(HostBase):
         if tree is None or tree.is_expired():
             tree = self._tree = RootedTree(self._root)
         return tree
+
+
+def can_open(path: str, devices: str = VERBS) -> bool:
+    """Return whether the mode of a device file lets this process open it; OSError: something else refuses.
+
+    EPERM: a device control group, or the device is in another RDMA namespace. Only opening shows that
+    (security/device_cgroup.c; ib_uverbs_open in drivers/infiniband/core/uverbs_main.c, which reaches no
+    hardware).
+    """
+    reference = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with open(f"{devices}/{os.path.basename(path)}/dev", encoding="ascii") as file:
+            major, minor = map(int, file.read(64).split(":"))
+        if os.fstat(reference).st_rdev != os.makedev(major, minor):
+            raise OSError(errno.ENXIO, "not the device of that name")
+        os.close(os.open(f"/proc/self/fd/{reference}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return False
+        raise
+    finally:
+        os.close(reference)
+    return True
 
 
 def _names_in(directory: str | int) -> list[str]:

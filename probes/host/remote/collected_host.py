@@ -31,6 +31,7 @@ from probes.host.protocol import (
     HostBase,
     KernelMessage,
     read_collectives,
+    refused,
 )
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.remote import nvidia_smi
@@ -168,7 +169,11 @@ class CollectedHost(HostBase):
         return map_known(size, lambda count: count if 0 <= count < _MOST_SIZE else _garbled(path))
 
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
-        return self._typed(bool, "writable" if write else "readable", path)
+        kind = "writable" if write else "readable"
+        answer = self._answer_to((kind, path), path)
+        number = answer.get("errno") if isinstance(answer, dict) else answer
+        value = refused(path) if number == errno.EPERM else self._value(answer, path)
+        return value if isinstance(value, (Unknown, bool)) else _garbled(path)
 
     def environment(self, name: str) -> Maybe[str]:
         return map_known(self._typed(str, "environment", name), printable)

@@ -62,6 +62,7 @@ _RUNNING: set[int] = set()  # process groups
 _LIBC = ctypes.CDLL(None)
 
 
+VERBS_FILE = re.compile("/dev/infiniband/uverbs[0-9]{1,4}$", re.ASCII)
 # Below /proc and /sys, users choose only what these names lead to.
 _CHOSEN = re.compile("/(root|cwd|fd|exe|map_files|[.][.])(/|$)")
 
@@ -147,8 +148,28 @@ def resolve(path: str) -> str:
 
 def accessible(path: str, mode: int) -> bool:
     """Return whether this process can open the file in this way."""
+    if mode & os.W_OK and VERBS_FILE.match(path):
+        return can_open(path)
     os.stat(path)
     return os.access(path, mode)
+
+
+def can_open(path: str, devices: str = "/sys/class/infiniband_verbs") -> bool:
+    """Return whether the file's mode lets this process open it; OSError(EPERM): the kernel refuses it."""
+    reference = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with open(f"{devices}/{os.path.basename(path)}/dev", encoding="ascii") as file:
+            major, minor = map(int, file.read(64).split(":"))
+        if os.fstat(reference).st_rdev != os.makedev(major, minor):
+            raise OSError(errno.ENXIO, "not the device of that name")
+        os.close(os.open(f"/proc/self/fd/{reference}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            return False
+        raise
+    finally:
+        os.close(reference)
+    return True
 
 
 def environment(name: str) -> str:

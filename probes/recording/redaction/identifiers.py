@@ -74,7 +74,7 @@ FILES: Sequence[Row] = (
     Row("/proc/*/maps", of_text(kernel_files.maps)),
     Row("/proc/*/cgroup|/proc/*/cpuset", of_text(kernel_files.cgroup)),
     Row("/proc/*/mounts|/proc/*/mountinfo", _WORDS),
-    Row("/proc/*/fd/*|/proc/*/fdinfo/*|/proc/*/fd", None),
+    Row("/proc/*/fd/*|/proc/*/fdinfo/*|/proc/*/fd|/proc/*/ns/net", None),
     Row("/proc/*/root/**.conf|/proc/*/cwd/**.conf|/etc/nccl.conf", config_files.NCCL_CONF),
     Row("/proc/*/root/dev/**", None),
     Row("/proc/*/root/**/pkgconfig/ucx.pc", of_lines(r"Version: ?[0-9]{1,2}(?:\.[0-9]{1,3}){2}$")),
@@ -147,8 +147,13 @@ def _expression(paths: str) -> re.Pattern[str]:
 _COMPILED = tuple((_expression(row.paths), row) for row in FILES)
 
 
+_OF_POD = re.compile(r"/proc/[0-9]+/root(/sys/class/infiniband/.*)", re.S)
+
+
 def row_of(path: str) -> Row | None:
     """Return the row of a path; None if nothing of it is kept."""
+    if "/../" not in path and (match := _OF_POD.fullmatch(path)):  # the pod's own sysfs has the same files
+        path = match[1]
     return next((row for pattern, row in _COMPILED if pattern.fullmatch(path)), None)
 
 

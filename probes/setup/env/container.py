@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from enum import Enum
+from fnmatch import fnmatchcase
 
 from probes.base.frozen import frozen
+from probes.base.site import site
 from probes.base.unknown import Maybe, Reason, Unknown
 
 MANY = 9999  # all GPUs of a node
@@ -88,9 +90,20 @@ _PLUGINS = (
 
 def is_rdma(name: str) -> Maybe[bool]:
     """Return whether a resource or device class is an RDMA device; unknown for a name of the admin's own."""
+    if any(fnmatchcase(name, each) for each in _of_site()):
+        return True
     matches = (kind for names, kind in _PLUGINS if re.fullmatch(names, name, re.IGNORECASE))
     found = next(matches, None)
     return Unknown(Reason.NOT_RECORDED, name, "not the name of a known plugin") if found is None else found
+
+
+def device_name(is_efa: bool) -> str:
+    """Return the resource that a pod here has to ask for, as far as it is known."""
+    return EFA if is_efa else next((name for name in _of_site() if "*" not in name), "rdma/NAME")
+
+
+def _of_site() -> list[str]:
+    return [name.strip() for name in site().places.rdma_resources.split(",") if name.strip()]
 
 
 def is_gpu_class(name: str) -> bool:

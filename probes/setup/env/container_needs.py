@@ -16,13 +16,14 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.clouds import Stack
-from probes.setup.env.container import EFA, MANY, Container, Network, Syntax, is_rdma
+from probes.setup.env.container import EFA, MANY, Container, Network, Syntax, device_name, is_rdma
 from probes.snapshot.examination import Examination
 
 
 @cache
-def _fixes() -> dict[str, dict[str, str]]:
-    return read_toml(__package__, "container.toml")
+def fixes_of(syntax: Syntax) -> dict[str, str]:
+    """Return how a kind of file gives a container what it needs."""
+    return dict(read_toml(__package__, "container.toml")[syntax.value])
 
 
 def problems_of(container: Container, examination: Examination, stack: Stack | None) -> Iterator[Problem]:
@@ -31,7 +32,7 @@ def problems_of(container: Container, examination: Examination, stack: Stack | N
     all_gpus = len(examination.topology.gpus)
     is_whole = (container.gpus or 0) >= max(2, all_gpus) and not (container.gpus == MANY and all_gpus == 1)
     severity = Severity.WARNING if is_whole and container.expects_rdma else Severity.NOTE
-    syntax, fixes = container.syntax, _fixes()[container.syntax.value]
+    syntax, fixes = container.syntax, fixes_of(container.syntax)
     yield from _of_devices(container, severity, stack)
     if syntax is Syntax.OF_HOST or container.is_partial:
         return
@@ -50,12 +51,12 @@ def problems_of(container: Container, examination: Examination, stack: Stack | N
 
 def _of_devices(container: Container, severity: Severity, stack: Stack | None) -> Iterator[Problem]:
     """Judge whether the container can open an RDMA device."""
-    syntax, fixes = container.syntax, _fixes()[container.syntax.value]
+    syntax, fixes = container.syntax, fixes_of(container.syntax)
     problem = partial(problem_at, container.line, subject=container.subject, mount=fixes["mount"])
     kinds = {name: is_rdma(name) for name in container.resources}
     granted = [name for name, kind in kinds.items() if kind is True]
     unclear = [name for name, kind in kinds.items() if isinstance(kind, Unknown)]
-    add = fixes["device"].replace("%s", EFA if stack is Stack.EFA else "rdma/NAME")
+    add = fixes["device"].replace("%s", device_name(stack is Stack.EFA))
     if container.hidden_by:
         yield problem("devices-hidden", by=container.hidden_by)
     elif syntax is Syntax.OF_HOST or container.is_privileged or container.has_devices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.facts.system.platform import SERVICE_ACCOUNT
 from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.faults.fault import (
     Faults,
@@ -13,7 +14,7 @@ from probes.simulation.faults.fault import (
     remove_path,
 )
 from probes.simulation.node.devices.network import SOCKETS, listening, route_over
-from probes.simulation.node.devices.ports import netdev_of
+from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
     JOB,
@@ -24,7 +25,7 @@ from probes.simulation.node.jobs.processes import (
 )
 from probes.simulation.node.jobs.traffic import scale_job
 from probes.simulation.node.model.description import NodeDescription
-from probes.simulation.node.model.tree import Tree, log
+from probes.simulation.node.model.tree import Tree, Via, log
 from probes.simulation.node.model.workload import changes
 
 _SMALL = str(8 << 20)
@@ -64,6 +65,63 @@ def _far_nic(tree: Tree) -> None:
         tree.remove(f"/proc/44002/root/dev/infiniband/uverbs{number}")
 
 
+_POD_STATUS = "Name:\tgdrtop\nState:\tR (running)\nUid:\t0\t0\t0\t0\nCapEff:\t{:016x}\n"
+_POD_CAPABILITIES = 0xA80425FB  # containerd's default for root, without CAP_IPC_LOCK
+_IPC_LOCK = 1 << 14
+
+
+def _in_pod(tree: Tree) -> None:
+    """Show the node to a pod with IPC_LOCK and the device plugin's NICs, in a network namespace of its own.
+
+    RDMA devices are shared, so sysfs shows all of them, but no counters (core/sysfs.c, setup_port).
+    """
+    tree.directory(SERVICE_ACCOUNT)
+    tree.add("/proc/1/cgroup", "0::/\n")
+    allowed = tree.text("/proc/40000/status").partition("Cpus_allowed_list")
+    status = _POD_STATUS.format(_POD_CAPABILITIES | _IPC_LOCK)
+    tree.add("/proc/40000/status", f"{status}{allowed[1]}{allowed[2]}")
+    tree.add("/proc/40000/cgroup", "0::/\n")
+    given = ",".join(nic.bdf for nic in tree.compute_nics)
+    tree.add("/proc/40000/environ", f"PCIDEVICE_NVIDIA_COM_HOSTDEV={given}\0".encode())
+    _set_shm(tree, 16 << 30)
+    for program in tree.programs:
+        put_in_container(tree, program.pid)
+    for nic in tree.nics:
+        tree.remove(f"{port_of(nic)}/counters")
+        tree.remove(f"{port_of(nic)}/hw_counters")
+        if nic not in tree.compute_nics:
+            number = tree.nics.index(nic)
+            tree.refused.add(f"/dev/infiniband/uverbs{number}")
+
+
+def _set_shm(tree: Tree, size_bytes: int) -> None:
+    mounts = "".join(
+        line for line in tree.text("/proc/mounts").splitlines(True) if not line.startswith("shm ")
+    )
+    line = f"shm /dev/shm tmpfs rw,nosuid,nodev,noexec,relatime,size={size_bytes >> 10}k 0 0\n"
+    tree.add("/proc/mounts", mounts + line)
+
+
+def _with_host_path(tree: Tree) -> None:
+    """Mount /dev/infiniband by hostPath instead: the device control group lets the pod open no device."""
+    _in_pod(tree)
+    tree.add("/proc/40000/environ", b"")
+    tree.refused.update(f"/dev/infiniband/uverbs{number}" for number in range(len(tree.nics)))
+    for program in tree.programs:
+        program.via = Via.TCP if program.is_nccl else program.via
+
+
+def _without_rights(tree: Tree) -> None:
+    """Give the pod neither IPC_LOCK nor more than the runtime's shared memory."""
+    _in_pod(tree)
+    status = tree.text("/proc/40000/status").replace(
+        f"{_POD_CAPABILITIES | _IPC_LOCK:016x}", f"{_POD_CAPABILITIES:016x}"
+    )
+    tree.add("/proc/40000/status", status)
+    tree.add("/proc/40000/limits", limits(_SMALL, _SMALL))
+    _set_shm(tree, 64 << 20)
+
+
 def _without_peermem(description: NodeDescription) -> NodeDescription:
     live = tuple(name for name in description.modules.live if name != "nvidia_peermem")
     return change_fields(driver={"flavor": "proprietary"}, modules={"live": live})(description)
@@ -92,6 +150,10 @@ FAULTS += described("environment", _without_peermem, _no_gdrdrv)
 FAULTS += (
     fault("memlock-shell", "This shell can lock only 8 MiB of memory",
           add_file("/proc/40000/limits", limits(_SMALL, _SMALL))),
+    fault("in-pod", "Healthy: gdrtop runs in a pod, which has NICs from a device plugin", _in_pod, finds=()),
+    fault("dev-infiniband-refused", "A pod sees RDMA device files that it may not open", _with_host_path),
+    fault("container-shm-small", "A pod with little shared memory, and without IPC_LOCK",
+          _without_rights, finds=("container-shm-small", "memlock-shell")),
     fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
           add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
     fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.jobs.pods import LOGS
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.port_health import PORT_DATA
 from probes.facts.rdma.roce import CONF
@@ -25,6 +26,7 @@ from probes.simulation.faults.fault import (
 )
 from probes.simulation.node.devices.network import set_qos
 from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.jobs.processes import FIRST_RANK, POD_UID, add_given_devices, put_in_container
 from probes.simulation.node.jobs.traffic import change_count
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree
@@ -143,16 +145,32 @@ def _set_drivers(tree: Tree, drivers: Mapping[str, str]) -> None:
         bind(tree, nic.path, driver)
 
 
-def _in_pods(tree: Tree) -> None:
-    """Move all RDMA devices to network namespaces of pods, as rdma-cni does."""
+def _in_pods(tree: Tree, is_root: bool = False) -> None:
+    """Move all RDMA devices to the network namespace of a pod, as rdma-cni does; root sees them there."""
     for number, nic in enumerate(tree.nics):
-        _elsewhere(tree, nic.name)
+        if is_root:
+            tree.remove(f"/sys/class/infiniband/{nic.name}")
+            base = f"{nic.path}/infiniband/{nic.name}"
+            tree.link(f"/proc/{FIRST_RANK}/root/sys/class/infiniband/{nic.name}", base)
+        else:
+            _elsewhere(tree, nic.name)
         tree.link(f"/sys/class/infiniband_verbs/uverbs{number}/device", nic.path)
         name = f"mlx5_core.rdma.{number}"
         tree.add(f"{nic.path}/{name}/uevent", "")
         tree.link(f"{nic.path}/{name}/driver", "/sys/bus/auxiliary/drivers/mlx5_ib.rdma")
         tree.link(f"/sys/bus/auxiliary/devices/{name}", f"{nic.path}/{name}")
     tree.commands["rdma"] = lambda argv, seconds: "netns exclusive copy-on-fork on\n"
+    tree.link("/proc/40000/ns/net", "net:[4026531840]")
+    for program in tree.programs:
+        put_in_container(tree, program.pid)
+        tree.link(f"/proc/{program.pid}/ns/net", "net:[4026533001]")
+        environ = tree.files[f"/proc/{program.pid}/environ"]
+        assert isinstance(environ, bytes)
+        rest = [each for each in environ.split(b"\0") if not each.startswith(b"SLURM_")]
+        tree.add(f"/proc/{program.pid}/environ", b"\0".join(rest))
+    tree.directory(f"{LOGS}/team_trainer-0_{POD_UID}")
+    if is_root:
+        add_given_devices(tree)
 
 
 def _bond(tree: Tree) -> None:
@@ -249,6 +267,8 @@ FAULTS += (
           lambda tree: tree.remove(f"{port_of(tree.nic('mlx5_1'))}/counters")),
     fault("rdma-devices-in-pods", "Healthy: the RDMA devices are in pods' network namespaces",
           _in_pods, finds=(), on="pcie-l40s"),
+    fault("rdma-devices-in-pods-root", "Healthy: the same, read as root, who sees them in the pods",
+          lambda tree: _in_pods(tree, is_root=True), finds=(), on="pcie-l40s"),
     fault("bond", "A NIC (mlx5_9) is part of a bond",
           _bond, finds=("single-rail-or-half-rate-bond",), excludes=("roce-gid-wrong-no-v2",)),
     fault("roce-trust-pcp", "RoCE ports trust PCP, so the DSCP of jobs is ignored",

@@ -92,3 +92,20 @@ def test_a_healthy_node_has_no_events_and_no_odd_one(name: str) -> None:
     for sample in samples(SimulatedHost, 40, name):
         assert not sample.events
         assert not any(job.odd for job in sample.jobs)
+
+
+def test_root_on_the_host_has_the_rates_of_a_pod_in_its_own_rdma_namespace() -> None:
+    sample = samples(SimulatedHost, name="pcie-l40s+rdma-devices-in-pods-root")[-1]
+    assert {port.device: port.state for port in sample.ports} == {"mlx5_0": "ACTIVE", "mlx5_1": "ACTIVE"}
+    job = sample.jobs[0]
+    assert "pod 1b2c3d4e" in job.name
+    assert not isinstance(job.sent_gbps, Unknown)
+    assert job.sent_gbps > 10
+    assert all(isinstance(port.pause_percent, Unknown) for port in sample.ports)  # its netdev is elsewhere
+
+
+def test_without_root_a_pods_ports_are_not_there_and_in_a_pod_rates_are_unknown_not_zero() -> None:
+    assert samples(SimulatedHost, name="pcie-l40s+rdma-devices-in-pods")[-1].ports == ()
+    for port in samples(SimulatedHost, name="pcie-l40s+in-pod")[-1].ports:
+        assert isinstance(port.sent_gbps, Unknown)
+        assert "network namespace" in port.sent_gbps.detail

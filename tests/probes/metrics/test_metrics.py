@@ -194,3 +194,10 @@ def test_a_node_that_cannot_be_read_counts_no_gpus(tmp_path: Path) -> None:
     assert values(families, "gdrtop_gpus_direct") == {}
     assert values(families, "gdrtop_peermem_loaded") == {}
     assert values(families, "gdrtop_unknown_values", "metric")["gdrtop_gpus_direct",] == 1
+
+
+def test_ports_of_pods_are_exported_that_other_exporters_on_the_host_do_not_see() -> None:
+    name = "gdrtop_port_data_transmitted_bytes_total"
+    sent = values(families_of("pcie-l40s+rdma-devices-in-pods-root", with_bytes=True), name, "device", "port")
+    assert set(sent) == {("mlx5_0", "1"), ("mlx5_1", "1")}
+    assert sent["mlx5_0", "1"] > 0

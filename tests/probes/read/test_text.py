@@ -71,6 +71,36 @@ def test_a_line_of_the_catalogue_says_cause_and_fix_and_where_it_stands() -> Non
     assert reading.exit_status == 2
 
 
+_NO_CUDA = (
+    "ucp_context.c:1321 UCX  WARN  transport 'cuda_copy' is not available, please use one or more of: rc\n"
+)
+_NIXL_FOLLOWS = "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND\n"
+
+
+def test_a_line_that_only_follows_names_the_line_that_says_why() -> None:
+    reading = read(f"first\n{_NO_CUDA}Traceback (most recent call last):\n{_NIXL_FOLLOWS}")
+    cause, follows = reading.statements
+    assert follows.weight is Weight.FOLLOWS
+    assert follows.cause == f"Line 2 says why: {cause.title}."
+    assert not follows.fix
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "something else\n" * 40,  # too far
+        "plugin: ucp_new_call failed\n",  # nearer, and may be the cause
+        _NIXL_FOLLOWS,  # the cause is behind it
+    ],
+)
+def test_a_line_that_only_follows_names_no_line_that_may_be_about_something_else(between: str) -> None:
+    first, last = ("", _NO_CUDA) if between == _NIXL_FOLLOWS else (_NO_CUDA, _NIXL_FOLLOWS)
+    (follows,) = [
+        row for row in read(f"{first}{between}{last}").statements if row.id == "nixl-status-backend"
+    ]
+    assert "says why" not in follows.cause
+
+
 def test_ports_are_judged_by_the_checks_of_a_node() -> None:
     reading = read(IBSTAT)
     assert [kind.name for kind in reading.kinds] == ["ibstat"]

@@ -18,7 +18,8 @@ from probes.facts.pci.config_space import parse_config as parse_pci_config
 from probes.host.protocol import CommandOutput
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
-from probes.recording.redaction.identifiers import FILES, Identifiers
+from probes.recording.redaction.config_files import TOPOLOGY
+from probes.recording.redaction.identifiers import FILES, Identifiers, row_of
 from probes.recording.redaction.tokens import _SECTIONS, NOBODY, is_known
 from tests.probes.recording import planted
 from tests.support.recordings import archive_of, read
@@ -375,3 +376,12 @@ def test_the_limits_of_a_control_group_are_found_again_under_its_token() -> None
     assert "4711" not in path
     assert "88123" not in path
     assert recorded[Question("file", (f"/sys/fs/cgroup{path}/rdma.max",))] == answers[limits]
+
+
+def test_counters_of_a_pods_own_sysfs_are_kept_and_no_other_file_of_it() -> None:
+    counters = "/sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data"
+    assert row_of(f"/proc/41000/root{counters}") == row_of(counters)
+    for path in ("/sys/class/infiniband/../../../home/alice/key", "/home/alice/key"):
+        row = row_of(f"/proc/41000/root{path}")
+        assert row is not None
+        assert row.rule is TOPOLOGY

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -259,3 +261,31 @@ def test_check_needs_no_textual() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
+
+
+KUBECTL = """#!/bin/sh
+# Run a program in a pod, as `kubectl exec` does.
+if [ "$*" = "${*#exec -i -n team trainer-0 -c main -- sh -c }" ]; then
+    echo "Error from server (NotFound): pods \\"$5\\" not found" >&2
+    exit 1
+fi
+shift 7
+exec PYTHON -m tests.support.stand_in 'trainer-0=pcie-l40s+dev-infiniband-refused' trainer-0 "$@"
+"""
+
+
+def test_a_pod_is_checked_through_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "kubectl"
+    program.write_text(KUBECTL.replace("PYTHON", sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    over = "kubectl exec -i -n team {host} -c main --"
+    assert main(["check", "--host", "trainer-0", "--over", over]) == 2
+    assert "✗ dev-infiniband-refused" in capfd.readouterr().out
+    assert main(["check", "--host=-trainer-0", "--over", over]) == 3
+    assert "not the name of a node" in capfd.readouterr().err
+    assert main(["check", "--host", "trainer-1", "--over", over]) == 3
+    errors = capfd.readouterr().err
+    assert 'cannot read trainer-1: Error from server (NotFound): pods "trainer-1" not found' in errors

@@ -16,8 +16,12 @@ from tui.commands.explain import write_explanation
 
 
 def explained(name: str, pid: int | None = None, job: str = "") -> tuple[int, str]:
-    out = io.StringIO()
-    status = write_explanation(SimulatedHost(name, clock=SteppedClock()), out, pid, job, OutputOptions())
+    out, clock = io.StringIO(), SteppedClock()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    status = write_explanation(SimulatedHost(name, clock=clock), out, pid, job, OutputOptions(), wait)
     return status, out.getvalue()
 
 
@@ -46,6 +50,17 @@ def test_ucx_and_nixl_agree_on_a_missing_cuda_module() -> None:
     _, text = explained("hgx-h100+nixl-ucx-without-cuda", 47002)
     assert "NIXL: copies through host memory" in text
     assert "UCX: copies through host memory" in text
+
+
+def test_an_engine_without_devices_or_module_uses_tcp() -> None:
+    _, text = explained("hgx-h100+kv-over-tcp", 47002)
+    assert "Mooncake 0.3.13.post1: TCP (no RDMA device is in its container)" in text
+    assert "NCCL 2.27.7: TCP (no RDMA device is in its container)" in text
+    _, text = explained("hgx-h100+ucx-without-verbs", 47002)
+    assert "UCX: TCP (this UCX has no module for InfiniBand and RoCE (libuct_ib))" in text
+    assert "NCCL 2.27.7: DMA-BUF" in text
+    _, text = explained("slingshot", 41000)  # whose NICs have no device files of verbs
+    assert "no RDMA device is in its container" not in text
 
 
 def test_a_setting_of_the_user_that_helps_comes_before_the_admins_module() -> None:
@@ -149,3 +164,41 @@ def test_a_variable_is_explained_by_another_command(capsys: pytest.CaptureFixtur
 def test_two_choices_are_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--demo", "hgx-h100", "41000", "--job", "4711"]) == 3
     assert "one of" in capsys.readouterr().err
+
+
+def test_a_pod_shows_what_it_has_and_a_request_that_can_be_pasted() -> None:
+    status, text = explained("pcie-l40s+dev-infiniband-refused")
+    assert status == 1
+    assert text.index("This container") < text.index("Request for your admin")
+    assert "Please change the pod pcie-l40s so that it can use GPUDirect RDMA:\n1. Add rdma/NAME: 1" in text
+    _, healthy = explained("pcie-l40s+in-pod", 41000)
+    assert "This container" in healthy
+    assert "Request for" not in healthy
+    assert "This container" not in explained("pcie-l40s", 41000)[1]
+
+
+def test_root_on_the_host_sees_a_pod_by_name_with_its_devices() -> None:
+    status, text = explained("pcie-l40s+rdma-devices-in-pods-root", 41000)
+    assert status == 0
+    assert "pod 1b2c3d4e" in text
+    assert "nearest NICs: mlx5_0 PIX" in text
+    assert "uses mlx5_0; sees 2 of 2" in text
+    assert "claim team/pair, dra.net: 0000-1b-00.0" in text
+    assert "Given" not in explained("pcie-l40s", 41000)[1]
+
+
+def test_a_pod_in_its_own_namespace_with_a_far_nic_only_is_found() -> None:
+    host = SimulatedHost("pcie-l40s+rdma-devices-in-pods-root", clock=SteppedClock())
+    host.tree.remove("/proc/41000/root/dev/infiniband/uverbs0")
+    out = io.StringIO()
+    assert write_explanation(host, out, 41000, "", OutputOptions()) == 1
+    assert "sees mlx5_1 of 2" in out.getvalue()
+    assert "dev-infiniband-near-nic-missing" in out.getvalue()
+
+
+@pytest.mark.parametrize("pod", ["trainer-0", "team/trainer-0", "1b2c3d4e", "1b2c3d4e-5f60"])
+def test_a_pod_is_found_by_its_name_or_uid(pod: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--pod", pod, "--demo", "pcie-l40s+rdma-devices-in-pods-root"]) == 1
+    assert "4 processes" in capsys.readouterr().out
+    assert main(["explain", "--pod", "other", "--demo", "pcie-l40s+rdma-devices-in-pods-root"]) == 3
+    assert "has no pod other" in capsys.readouterr().err

@@ -84,10 +84,16 @@ def is_active(tree: Tree, nic: PlacedNic) -> bool:
     path = f"{port_of(nic)}/state"
     content = tree.files.get(path)
     return nic.kind.driver == "cxi_ss1" or (
-        tree.is_there(f"/sys/class/infiniband/{nic.name}")
+        is_listed(tree, nic)
         and content is not None
         and (callable(content) or tree.text(path).strip().endswith(": ACTIVE"))
     )
+
+
+def is_listed(tree: Tree, nic: PlacedNic) -> bool:
+    """Return whether gdrtop sees the RDMA device: in its own namespace, or as root in that of a program."""
+    roots = ("", *(f"/proc/{program.pid}/root" for program in tree.programs))
+    return any(tree.is_there(f"{root}/sys/class/infiniband/{nic.name}") for root in roots)
 
 
 def netdev_of(tree: Tree, nic: PlacedNic) -> str:

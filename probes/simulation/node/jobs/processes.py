@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
 from probes.base.unknown import known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
+from probes.facts.jobs.pods import CLAIMS, PLUGINS
 from probes.host.component_history import Component, ComponentHistory, JobPart, PastJob
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
@@ -36,6 +38,7 @@ class Job:
     script: str
 
 
+POD_UID = "1b2c3d4e-5f60-4718-9a8b-0c1d2e3f4a5b"
 JOB = Job("alice", 1000, 4711, "train.py")
 OTHER_JOB = Job("bob", 1001, 4712, "finetune.py")
 _STARTING_JOB = Job("carol", 1002, 4713, "evaluate.py")
@@ -68,7 +71,8 @@ def add_processes(tree: Tree) -> None:
 
 def put_in_container(tree: Tree, pid: int, number: int = 0) -> None:
     """Move a process into a Kubernetes pod, by the pod's number."""
-    pod = f"kubepods-burstable-pod1b2c3d4{number + 14:x}_5f60_4718_9a8b_0c1d2e3f4a5b.slice"
+    uid = POD_UID.replace("3d4e", f"3d4{number + 14:x}").replace("-", "_")
+    pod = f"kubepods-burstable-pod{uid}.slice"
     path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
     tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
 
@@ -105,6 +109,18 @@ def add_engine_process(
     for number, name in enumerate((comm, *threads)):
         task = pid if not number else _FIRST_TASK + pid * 8 + number
         tree.add(f"{base}/task/{task}/comm", f"{name}\n")
+
+
+def add_given_devices(tree: Tree) -> None:
+    """Let the kubelet have given the pod its GPUs by a device plugin, and its NICs by DRA."""
+    gpus = [f"GPU-{number}" for number in range(len(tree.gpus))]
+    entry = {"PodUID": POD_UID, "ContainerName": "main", "ResourceName": "nvidia.com/gpu"}
+    plugins = {"Data": {"PodDeviceEntries": [entry | {"DeviceIDs": {"0": gpus}, "AllocResp": ""}]}}
+    devices = [{"PoolName": "node", "DeviceName": nic.bdf.replace(":", "-")} for nic in tree.nics]
+    claim = {"ClaimName": "pair", "Namespace": "team", "PodUIDs": {POD_UID: {}}}
+    claims = {"Entries": [claim | {"DriverState": {"dra.net": {"Devices": devices}}}]}
+    tree.add(PLUGINS, json.dumps(plugins))
+    tree.add(CLAIMS, json.dumps({"Data": json.dumps(claims), "Checksum": 1}))
 
 
 def add_rank(

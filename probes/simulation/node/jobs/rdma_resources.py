@@ -24,7 +24,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.simulation.node.devices.ports import port_of
+from probes.simulation.node.devices.ports import is_listed, port_of
 from probes.simulation.node.jobs.programs import is_alive, path_of, peermem_regions
 from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Pool, Program, Tree, Via
 
@@ -72,7 +72,7 @@ def service_thread(program: Program) -> int:
 
 def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     """Return everything that netlink lists at a moment."""
-    present = (nic.name for nic in tree.nics if tree.is_there(f"/sys/class/infiniband/{nic.name}"))
+    present = (nic.name for nic in tree.nics if is_listed(tree, nic))
     devices = dict.fromkeys(present)
     alive = [is_alive(tree, program) for program in tree.programs]
     through_peermem = peermem_regions(tree, seconds)

@@ -173,6 +173,7 @@ class Tree:
     commands: dict[str, Answer] = field(default_factory=dict)  # by program name
     drained_for: str | None = None  # the reason why Slurm starts no job here; None: it does
     denied: set[str] = field(default_factory=set)  # device files that this user cannot open
+    refused: set[str] = field(default_factory=set)  # device files that the kernel does not let anyone open
     kernel_log: list[str] = field(default_factory=list)  # lines in the format of `dmesg --raw`
     units: dict[str, str] = field(default_factory=dict)  # service, without ".service" -> ActiveState
     journal: dict[str, list[str]] = field(default_factory=dict)  # service -> messages

@@ -158,3 +158,12 @@ def test_a_virtual_function_without_counters_is_reported_once() -> None:
         assert status(name, virtual) is Status.PASSED
     slow = with_health(HGX, lambda port: replace(port, errors=Unknown(Reason.TIMED_OUT)), "mlx5_0")
     assert status("port-counters-missing", slow) is Status.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "name", ["symbol-errors-rising", "local-ack-timeout", "port-discards-rising", "port-counters-missing"]
+)
+def test_counters_that_only_the_host_has_are_unknown_in_a_pod(name: str) -> None:
+    finding = said(name, examination_of("pcie-l40s+in-pod"))
+    assert finding.status is Status.UNKNOWN
+    assert "host's network namespace" in finding.cause

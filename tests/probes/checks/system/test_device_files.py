@@ -2,10 +2,13 @@
 
 from dataclasses import replace
 
+from probes.base.evidence import Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
+from probes.host.protocol import refused
+from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
 from tests.support.changed_facts import said, with_devices, with_module
 from tests.support.doctor import examination_of
@@ -62,3 +65,23 @@ def test_nvidia_modprobe_gets_every_missing_minor() -> None:
     assert commands(fix) == ["nvidia-modprobe -c 0 -c 2 -c 3 -c 255", "nvidia-modprobe -u -c 0"]
     alone = seen(gpu=tuple(DeviceNode(f"/dev/nvidia{name}", True) for name in (0, 1, 2, 3, "ctl")))
     assert commands(fix_of("dev-nvidia-missing", alone)) == ["nvidia-modprobe -u -c 0"]
+
+
+def test_files_that_the_kernel_refuses_are_no_matter_of_their_mode() -> None:
+    paths = ("/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1")
+    nothing = seen(tuple(DeviceNode(path, refused(path)) for path in paths))
+    finding = said("dev-infiniband-refused", nothing)
+    assert finding.status is Status.FOUND
+    assert finding.severity is Severity.CRITICAL
+    assert "chmod" not in str(finding.fix)
+    assert said("dev-infiniband-denied", nothing).status is Status.PASSED
+
+
+def test_a_device_of_another_container_is_no_fault() -> None:
+    own, other = "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"
+    some = seen((DeviceNode(own, True), DeviceNode(other, refused(other))))
+    assert said("dev-infiniband-refused", some).status is Status.PASSED
+    assert said("dev-infiniband-denied", some).status is Status.PASSED
+    pod = examination_of("pcie-l40s+in-pod")
+    fewer = replace(pod, device_nodes=DeviceNodeFacts((DeviceNode(own, True),), ()))
+    assert said("dev-infiniband-incomplete", fewer).severity is Severity.NOTE

@@ -153,6 +153,27 @@ def test_this_shell() -> None:
     assert said(with_memlock(own=DENIED), "memlock-shell").status is Status.UNKNOWN
 
 
+def test_root_in_a_container_may_have_a_limit() -> None:
+    pod = replace(examination_of("pcie-l40s+container-shm-small"), is_root=True)
+    finding = said(pod, "memlock-shell")
+    assert finding.severity is Severity.WARNING
+    assert finding.fix is not None
+    assert any("IPC_LOCK" in step.why for step in finding.fix.steps)
+    unread = replace(pod, own_container=DENIED)
+    assert said(unread, "memlock-shell").status is Status.UNKNOWN
+    assert said(examination_of("pcie-l40s+in-pod"), "memlock-shell").status is Status.PASSED
+
+
+def test_one_gpu_needs_no_shared_memory() -> None:
+    pod = examination_of("pcie-l40s+container-shm-small")
+    assert said(pod, "container-shm-small").status is Status.FOUND
+    assert isinstance(pod.device_nodes, DeviceNodeFacts)
+    files = (DeviceNode("/dev/nvidia0", True), DeviceNode("/dev/nvidiactl", True))
+    single = replace(pod, device_nodes=replace(pod.device_nodes, gpu=files))
+    assert said(single, "container-shm-small").status is Status.PASSED
+    assert said(examination_of("pcie-l40s"), "container-shm-small").status is Status.PASSED
+
+
 # Device files.
 
 

@@ -10,6 +10,7 @@ from probes.facts.rdma import devices as rdma
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.machine.local import LocalHost
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.rates import read_port
 from tests.support.machines import machine_file
 from tests.support.trees import add_function, add_rdma_device, link, write
 
@@ -346,3 +347,33 @@ class Telling(LocalHost):
     def read_bytes(self, path: str, limit: int = 65536) -> Maybe[bytes]:
         text = next((text for end, text in self.texts.items() if path.endswith(f"/{end}")), None)
         return Unknown(Reason.NOT_THERE, path) if text is None else text.encode(errors="replace")
+
+
+def test_a_device_of_a_pod_is_read_by_the_pods_own_sysfs(tmp_path: Path) -> None:
+    """Only root on the host may read it; a tree has it where it would be."""
+    other = ("pci0000:00", "0000:00:02.0", "0000:02:00.0")
+    add_function(tmp_path, other, 0x15B3, 0x1021, 0x020700)
+    add_auxiliary(tmp_path, other, "mlx5_core.rdma.1")
+    write(tmp_path, "/sys/class/infiniband/x", "")
+    (tmp_path / "sys/class/infiniband/x").unlink()
+    write(tmp_path, "/sys/class/infiniband_verbs/uverbs7/ibdev", "mlx5_5\n")
+    link(tmp_path, "/sys/class/infiniband_verbs/uverbs7/device", f"../../../devices/{'/'.join(other)}")
+    link(tmp_path, "/proc/self", "10")
+    for pid, namespace in ((10, "net:[1]"), (11, "net:[1]"), (12, "net:[2]")):
+        link(tmp_path, f"/proc/{pid}/ns/net", namespace)
+    port = "/proc/12/root/sys/class/infiniband/mlx5_5/ports/1"
+    write(tmp_path, f"{port}/state", "4: ACTIVE\n")
+    write(tmp_path, f"{port}/counters/port_xmit_data", "25\n")
+    write(tmp_path, f"{port}/counters/port_rcv_data", "50\n")
+    found = facts(tmp_path)
+    assert found.devices == ()
+    (device,) = found.in_pods
+    assert (device.name, device.bdf, device.uverbs) == ("mlx5_5", "0000:02:00.0", "/dev/infiniband/uverbs7")
+    assert device.ports[0].state == "ACTIVE"
+    assert isinstance(device.ports[0].netdev, Unknown)  # its name is another interface's here
+    counters = read_port(LocalHost(str(tmp_path)), device.sysfs_path, device.ports[0])
+    assert (counters.sent_bytes, counters.received_bytes) == (100, 200)
+    # A process of a third namespace pretends to have it: then nobody is believed.
+    link(tmp_path, "/proc/13/ns/net", "net:[3]")
+    write(tmp_path, "/proc/13/root/sys/class/infiniband/mlx5_5/ports/1/counters/port_xmit_data", "1\n")
+    assert facts(tmp_path).in_pods == ()

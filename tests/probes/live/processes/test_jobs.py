@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.live.model.sample import LiveProcess, PathJudgment, PathWord, PortSample, Role
-from probes.live.processes.jobs import jobs_of, parse_crictl, parse_scontrol, path_summary, scheduler_id
+from probes.live.processes.jobs import jobs_of, parse_scontrol, path_summary, scheduler_id
 from probes.live.processes.tracked_process import role_of
 from tests.support.live_node import MIB, THREADS, LiveNode, Samples, joined, resources_of
 
@@ -207,13 +207,5 @@ def test_names_of_slurm_jobs() -> None:
 
 @given(st.text())
 def test_no_output_stops_the_parsers(text: str) -> None:
-    parse_crictl(text)
     for name in parse_scontrol(f"JobId=1 JobName={text} UserId=x").values():
         assert name.isprintable()
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"items": 3}', '{"items": [1]}', '{"items": [{"metadata": {}}]}']
-)
-def test_odd_answers_of_crictl_name_nothing(text: str) -> None:
-    assert parse_crictl(text) == {}
