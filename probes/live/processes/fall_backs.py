@@ -48,7 +48,8 @@ def causes() -> dict[str, Cause]:
 def steps(signs: Collection[str], is_ucx: bool) -> tuple[str, ...]:
     """Return the ids of the steps to take, where these signs were seen, in their order."""
     unseen = "ucx-unseen" if is_ucx else "other-unseen"
-    wanted = {*(signs or (unseen,)), *(["ucx-emulation"] if is_ucx else ())}
+    has_cause = any(causes()[name].cause for name in signs)
+    wanted = {*signs, *([] if has_cause else [unseen]), *(["ucx-emulation"] if is_ucx else [])}
     return tuple(name for name in causes() if name in wanted)
 
 

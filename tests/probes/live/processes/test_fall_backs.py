@@ -58,7 +58,7 @@ SIGNS = {
 
 
 def test_every_cause_has_a_sign_and_texts() -> None:
-    assert set(SIGNS) == {name for name, row in causes().items() if row.cause}
+    assert set(SIGNS) == {name for name, row in causes().items() if row.cause} | {"nixl-plugin-dir"}
     for row in causes().values():
         assert row.cause.endswith(".") or not row.cause
         assert row.cure
@@ -121,5 +121,6 @@ def test_a_setting_that_asks_for_tcp_is_no_fall_back(about: Situation, setting: 
 def test_steps_come_in_their_order_and_those_of_ucx_only_where_it_chooses() -> None:
     assert steps({"no-nvlink", "ucx-net-devices"}, True) == ("ucx-net-devices", "no-nvlink", "ucx-emulation")
     assert steps({"mooncake-forced-to-tcp"}, False) == ("mooncake-forced-to-tcp",)
+    assert steps({"nixl-plugin-dir"}, True) == ("ucx-unseen", "nixl-plugin-dir", "ucx-emulation")
     assert steps((), True) == ("ucx-unseen", "ucx-emulation")
     assert steps((), False) == ("other-unseen",)

@@ -32,7 +32,7 @@ from probes.live.processes.transfer_path import (
     with_traffic,
 )
 from probes.snapshot.rates import PortCounters, Reading
-from tests.support.live_node import NO_PEERMEM, LiveNode
+from tests.support.live_node import NO_PEERMEM, LiveNode, Samples, only, resources_of
 
 GB, MB, MIB = 1e9, 1e6, 1 << 20
 NO_ROOT = Unknown(Reason.NEEDS_ROOT, "/proc/42/fd")
@@ -353,3 +353,61 @@ def test_the_nics_that_carry_the_bytes_are_in_use() -> None:
     still = judge_transfer(moved(), replace(BY_DMABUF, last=judged))
     assert [nic.is_used for nic in with_traffic(nics, still)] == [True, False, False]
     assert with_traffic(nics, judge_transfer(moved(tcp=GB), BY_DMABUF)) == nics
+
+
+# A node with and without an engine
+
+PLUGIN = "7f00-7f01 r-xp 00000000 00:00 1 /usr/lib/libplugin_UCX.so\n"
+
+
+def node_with_process(tmp_path: Path, libraries: str) -> tuple[Node, Samples]:
+    host = Node(tmp_path)
+    host.add_process(42, libraries=libraries, parent=40)
+    host.threads = {42: ("async", "python3")}
+    host.resources = replace(resources_of((42, (64 * MIB,))), queue_pairs=())
+    return host, Samples(host)
+
+
+def test_without_an_engine_no_connection_is_read(tmp_path: Path) -> None:
+    host, samples = node_with_process(tmp_path, "")
+    for _ in range(5):
+        process = only(samples.next())
+    assert (process.serving, process.transfer) == (None, None)
+    assert not [question for question in host.asked if "socket" in question]
+
+
+def test_an_engine_has_its_path_after_two_readings_and_keeps_the_last_one(tmp_path: Path) -> None:
+    host, samples = node_with_process(tmp_path, PLUGIN)
+    shown = []
+    for sent in (100, 400, 700, 1000, 1300, 1300, 1300, 1300):
+        host.sockets = (socket(1, sent * MIB),)
+        process = only(samples.next())
+        assert process.serving is not None
+        shown.append(None if process.transfer is None else process.transfer.text)
+    assert shown[0] is None
+    assert shown[1] == shown[4] == "TCP"
+    assert shown[-1] == "idle; last seen TCP"
+    assert process.path.word is PathWord.TCP
+    assert process.serving.text == "NIXL over UCX, likely prefill"
+    assert process.transfer is not None
+    assert process.transfer.readings >= 2
+
+
+def test_an_engine_over_rdma_uses_the_nics_that_carry_its_bytes(tmp_path: Path) -> None:
+    host, samples = node_with_process(tmp_path, PLUGIN)
+    host.gpus = {"0000:1b:00.0": (42,)}
+    process = only(samples.next())
+    assert process.ready_nics == ()
+    assert process.path.word is PathWord.UNKNOWN
+    octets = iter(range(0, 100 * GB_OCTETS, GB_OCTETS))
+    counted = samples.reading
+    samples.reading = lambda: replace(  # type: ignore[method-assign]
+        counted(), ports={("mlx5_0", 1): PortCounters(samples.now, next(octets), 0)}
+    )
+    for _ in range(4):
+        process = only(samples.next())
+    assert process.transfer is not None
+    assert process.transfer.text == "likely RDMA, GPU memory (DMA-BUF)"
+    assert process.transfer.why  # root can settle it
+    assert process.path.text == "likely GDR (DMA-BUF)"
+    assert process.ready_nics == ("mlx5_0",)
