@@ -155,8 +155,9 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
             found |= dict.fromkeys(checks, Unread(what, why))
     for process in processes:
         path = process.transfer
-        if path is not None and path.word is TransferWord.UNKNOWN and isinstance(path.sent_gbps, Unknown):
-            found |= dict.fromkeys((KV_OVER_TCP, KV_STAGED), Unread("what engines move", path.sent_gbps))
+        if path is not None and path.tcp_unread is not None and path.lasting not in TCP_WORDS:
+            unread = Unread("the TCP connections of engines", path.tcp_unread)
+            found |= dict.fromkeys((KV_OVER_TCP, KV_STAGED), unread)
     for job in reversed(sample.jobs):  # the first one counts
         step, waits = job.step, ranks_wait(job.standstill)
         if job.role in STEP_ROLES and isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE:

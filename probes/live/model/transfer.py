@@ -112,6 +112,7 @@ class TransferPath:
     nics: tuple[str, ...] = ()  # through which the bytes moved, over RDMA
     causes: tuple[tuple[str, Evidence], ...] = ()  # ids of fall_backs.toml whose sign is there, and the sign
     readings: int = 1  # one after the other that showed this word, without those of idle moments
+    tcp_unread: Unknown | None = None  # why its TCP connections are unknown; None: they are known
     by_configuration: str = ""  # the setting that asks for TCP or host memory: "UCX_TLS=tcp"
 
     @property

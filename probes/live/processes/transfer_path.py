@@ -400,7 +400,6 @@ _KV_LIKELY = "That these bytes are KV caches is likely: an engine has little els
 _SHARED = "Other processes have these NICs open, too, and a port counts the bytes of all."
 _INCLUDES_NCCL = "NCCL uses InfiniBand or RoCE in this process, so its NICs carry that traffic, too."
 _NCCL_DOUBT = "NVLink carries more, most likely the traffic of NCCL."
-_DIVIDED = "other workers of the engine use the same NICs"
 _NVLINK_DOUBT = "NVLink counts the bytes of a GPU, not those of a process."
 
 
@@ -422,6 +421,11 @@ def judge_transfer(moved: Moved, about: Setting) -> TransferPath:
     TCP if it is more than 100 MB/s and half of the busiest candidate; else the busiest of RDMA, with the
     memory that is registered, and NVLink; else a copy over PCIe. Below 1 MiB/s, nothing moves.
     """
+    found = _judged(moved, about)
+    return replace(found, tcp_unread=moved.tcp) if isinstance(moved.tcp, Unknown) else found
+
+
+def _judged(moved: Moved, about: Setting) -> TransferPath:
     # NCCL's bytes count in NVLink: without another engine here, they are all that there is.
     nvlink = NOTHING if about.has_nccl and not moved.has_neighbor else known(moved.nvlink, NOTHING)
     over_tcp = _sum((known(moved.tcp, NOTHING), known(moved.inside, NOTHING)))
@@ -504,7 +508,8 @@ def _over_rdma(moved: Moved, flow: Flow, about: Setting, evidence: tuple[Evidenc
     evidence = (*evidence, *memory.evidence)
     rates: tuple[Maybe[float], Maybe[float]] = gbps(flow.sent), gbps(flow.received)
     if moved.is_shared or moved.is_divided:
-        rates = (why_rate(_DIVIDED if moved.is_divided else _SHARED),) * 2
+        of_all = "its NICs carry the bytes of other workers or processes, too"
+        rates = (Unknown(Reason.NOT_THERE, "port counters", of_all),) * 2
     word = _MEMORY_WORDS.get(memory.word)
     if word is None:
         why = f"over RDMA, from unknown memory ({memory.why})"
@@ -540,12 +545,8 @@ def _over_nvlink(flow: Flow, moved: Moved, about: Setting, evidence: tuple[Evide
 
 
 def _unknown(why: str, evidence: tuple[Evidence, ...]) -> TransferPath:
-    return TransferPath(TransferWord.UNKNOWN, Certainty.UNKNOWN, why, evidence, why_rate(why), why_rate(why))
-
-
-def why_rate(why: str) -> Unknown:
-    """Return the rate of a path that is unknown."""
-    return Unknown(Reason.NOT_RECORDED, SOURCE, why)
+    rate = Unknown(Reason.NOT_YET, "port counters", why)
+    return TransferPath(TransferWord.UNKNOWN, Certainty.UNKNOWN, why, evidence, rate, rate)
 
 
 def _evidence(moved: Moved) -> tuple[Evidence, ...]:

@@ -85,7 +85,7 @@ def test_one_moment_is_not_watching() -> None:
 
 
 NOT_VISIBLE = TransferPath(
-    TransferWord.UNKNOWN, Certainty.UNKNOWN, "needs root", sent_gbps=Unknown(Reason.NEEDS_ROOT, "sock_diag")
+    TransferWord.DMABUF, Certainty.LIKELY, tcp_unread=Unknown(Reason.NEEDS_ROOT, "sock_diag")
 )
 
 

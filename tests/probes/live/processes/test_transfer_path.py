@@ -132,6 +132,7 @@ def test_one_word_an_engine(row: str) -> None:
     found, about, text = CASES[row]
     judged = judge_transfer(found, about)
     assert judged.text == text
+    assert judged.tcp_unread == (found.tcp if isinstance(found.tcp, Unknown) else None)
     assert len(judged.evidence) >= 4
     assert (judged.certainty is Certainty.UNKNOWN) == (judged.word is TransferWord.UNKNOWN)
     assert judged.why or judged.word is TransferWord.IDLE
