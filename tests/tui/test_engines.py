@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from probes.live.model.sample import LiveProcess, LiveSample
+from probes.live.model.sample import LiveProcess, LiveSample, program_of
 from probes.live.model.transfer import TransferWord
 from probes.recording.redaction.identifiers import Identifiers
 from probes.recording.replay_host import ReplayHost
@@ -37,6 +37,11 @@ WORDS = {
 }
 PEERS = {"kv-over-tcp": "10.0.0.8", "ucx-without-verbs": "10.0.0.8", "kv-over-loopback": "this node"}
 ROLES = {"kv-over-rdma": "prefill", "kv-over-tcp": "prefill", "ucx-without-verbs": "prefill"}
+PROGRAMS = {
+    "kv-over-tcp": "sglang::scheduler",
+    "kv-over-nvlink": "VLLM::EngineCore",
+    "kv-staged": "VLLM::Worker",
+}
 FAULTS = pytest.mark.parametrize("fault", WORDS)
 
 
@@ -145,20 +150,22 @@ def test_a_fleet_shows_prefill_and_decode_as_one() -> None:
         assert "role" in head
 
 
-@pytest.mark.parametrize("fault", ["kv-over-tcp", "kv-over-nvlink"])
+@pytest.mark.parametrize("fault", ["kv-over-tcp", "kv-over-nvlink", "kv-staged"])
 def test_a_recording_shows_the_same_path_also_redacted(fault: str) -> None:
     clock = SteppedClock()
     moments = moments_of(SimulatedHost(f"hgx-h100+{fault}", clock=clock), clock, 3)
-    identifiers = Identifiers(redact=True)
-    for kept in (moments, [identifiers.apply(moment) for moment in moments]):
-        host = ReplayHost(read(archive_of(kept)))
-        monitor = NodeMonitor(host)
-        *_, last = read_up_to(monitor, host, 2)
+    for redact in (False, True):
+        identifiers = Identifiers(redact=redact)
+        archive = archive_of([identifiers.apply(moment) for moment in moments])
+        host = ReplayHost(read(archive))
+        *_, last = read_up_to(NodeMonitor(host), host, 2)
         engines = engines_in(last)
         assert {process.path_text for process in engines} == {WORDS[fault]}
         assert len(engines) == 8
+        assert {program_of(job.name) for job in last.jobs} == {PROGRAMS[fault]}
+        assert all(process.process.environment_pid != process.pid for process in engines)
+        settings = {process.transfer.by_configuration for process in engines if process.transfer}
+        assert settings == {"kv_buffer_device=cpu" if fault == "kv-staged" else ""}
         peers = {peer.address for each in engines if each.transfer for peer in each.transfer.peers}
         assert bool(peers) is (fault == "kv-over-tcp")
-        if kept is not moments:
-            assert "10.0.0.8" not in peers
-            assert b"10.0.0.8" not in archive_of(kept)
+        assert (b"10.0.0.8" in archive or "10.0.0.8" in peers) is (not redact and bool(peers))

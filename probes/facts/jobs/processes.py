@@ -333,7 +333,7 @@ def _inherited(host: Host, pid: int, parent: Maybe[int], patience: _Patience) ->
         if isinstance(parent, Unknown) or parent <= 1:
             break
         environ = patience.read(host, parent)[0]
-        if isinstance(environ, Unknown) or not environ:
+        if isinstance(environ, Unknown):
             break
         if not process_files.is_overwritten(environ):
             return environ, parent

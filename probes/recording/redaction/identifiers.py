@@ -17,7 +17,12 @@ from gzip import compress
 from typing import Any, NamedTuple, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.process_files import parse_program, parse_serving_options, serving_words
+from probes.facts.jobs.process_files import (
+    is_overwritten,
+    parse_program,
+    parse_serving_options,
+    serving_words,
+)
 from probes.facts.kernel.release import unpack
 from probes.facts.pci.functions import MARK
 from probes.facts.system.limits import CGROUPS
@@ -266,7 +271,8 @@ class Identifiers(Tokens):
             match = _PROCESS_FILE.fullmatch(question.subject[0])
             if _ENVIRONMENT.fullmatch(question.subject[0]):
                 variables = filter(is_variable, answer.split(b"\0"))
-                kept[question] = b"".join(variable + b"\0" for variable in variables)
+                reduced = b"".join(variable + b"\0" for variable in variables)
+                kept[question] = b"\0" if is_overwritten(answer) else reduced
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
                 kept[question] = NO_COMMAND_LINE + serving_words(parse_serving_options(answer))
             elif match and match[2] == "cmdline" and answer and not self.redact:

@@ -8,6 +8,7 @@ import re
 from probes.facts.jobs.process_files import (
     FAMILIES,
     SINGLES,
+    is_overwritten,
     parse_maps,
     parse_serving_options,
     serving_words,
@@ -138,10 +139,18 @@ def ipv6_routes(tokens: Tokens, text: str) -> str:
 # Rules for files of processes in /proc.
 
 
+# Titles of processes of vLLM and SGLang, and what the kernel keeps of them.
+_ENGINE = re.compile(
+    r"(?:VLLM::(?:EngineCore?|Worker|A[Pp][Ii]Server)|sglang::(?:schedul(?:er)?|detoken(?:izer)?))"
+    r"(?:_(?:DP|PP|TP|EP|T|D|P|E)?[0-9]{0,4}){0,6}"
+)
+
+
 def program(tokens: Tokens, text: str) -> str:
     """Keep the name of a known program; replace others by a token."""
     name = text.strip().rpartition("/")[2]
-    return name if name.lower() in PROGRAMS or not name else tokens.name(PROGRAM, name)
+    is_known = name.lower() in PROGRAMS or not name or _ENGINE.fullmatch(name)
+    return name if is_known else tokens.name(PROGRAM, name)
 
 
 # Names that NCCL, PyTorch and CUDA give their threads, of which the kernel keeps 15 characters.
@@ -198,6 +207,8 @@ def variable(tokens: Tokens, text: str) -> str:
 
 def environment(tokens: Tokens, content: bytes) -> bytes:
     """Keep the variables that probes read; replace unknown words in their values."""
+    if is_overwritten(content):
+        return content[:1]
     kept = (variable(tokens, decoded(item)) for item in content.split(b"\0") if is_variable(item))
     return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept)
 
