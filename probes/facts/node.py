@@ -87,7 +87,6 @@ class Node:
         "pci",
         lambda run: map_known(pci.probe(run.host), lambda found: with_management(run.host, found)),
         directories=("/sys",),
-        recall_by=lambda run: (),
     )
     gpus: Maybe[GpuFacts] = _probed("gpus", _gpus, needs=("pci", "nvml"))
     rdma: Maybe[RdmaFacts] = _probed("rdma", _rdma, needs=("pci",), directories=("/sys",))

@@ -5,8 +5,7 @@ A new probe is one field of `probes.facts.node.Node` or `probes.snapshot.examina
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -35,19 +34,6 @@ class Probe(Generic[P]):
     needs: tuple[str, ...] = ()  # fields whose answers it uses: it starts when they are there
     directories: tuple[str, ...] = ()  # a dumped tree without one of them says nothing about this field
     in_background: bool = False  # works in a library: the next probe starts at once
-    # What it uses besides files, links and names; for `Recalling`.
-    recall_by: Callable[[P], Hashable] | None = None
-
-
-class Recalling(ABC):
-    """A host that knows what a probe concluded from the same answers of another node."""
-
-    @abstractmethod
-    def recall(self, key: Hashable, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
-        """Return the conclusion of `ask`, without calling it if it would get the same answers again.
-
-        `key`: the probe, and what it uses besides the host's answers. It may not use the host's clocks.
-        """
 
 
 class ProbedFields(Generic[P]):
@@ -59,10 +45,9 @@ class ProbedFields(Generic[P]):
         ask: Callable[[P], Maybe[T]],
         needs: tuple[str, ...] = (),
         directories: tuple[str, ...] = (),
-        recall_by: Callable[[P], Hashable] | None = None,
     ) -> Maybe[T]:
         """Declare a field; for the type checker, its value has the type of the answer."""
-        probe = Probe(name, ask, needs, directories, recall_by=recall_by)
+        probe = Probe(name, ask, needs, directories)
         declared: Any = field(metadata={"probe": probe})
         answer: Maybe[T] = declared
         return answer
@@ -112,6 +97,4 @@ class Probing:
                 names = self.host.names(directory)
                 if isinstance(names, Unknown) or (directory in _FILLED_WHILE_RUNNING and not names):
                     return Unknown(Reason.NOT_RECORDED, directory, f"this tree has no {directory}")
-        if probe.recall_by is not None and isinstance(self.host, Recalling):
-            return self.host.recall((probe.name, probe.recall_by(self)), partial(probe.ask, self))
         return probe.ask(self)

@@ -40,6 +40,7 @@ _FAILS = re.compile(
     r"\b(?:fail\w*|errors?|cannot|can't|unable|could not|refused|denied|timed out)\b", re.IGNORECASE
 )
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
+_SERIOUS = _ORDER[:2]
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _SHOWS_A_FILE = re.compile(r"(?:sudo )?cat [^|<>]{1,300}$")  # what follows is that file
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
@@ -377,7 +378,7 @@ class TextReader:
 
     def _with_causes(self, statements: list[Statement]) -> list[Statement]:
         """Name the line before where a statement only says that it has the cause, if one near it does."""
-        causes = [row for row in statements if row.weight in (Weight.CRITICAL, Weight.WARNING) and row.place]
+        causes = [row for row in statements if row.weight in _SERIOUS and row.place]
         unclear = {seen.place: seen.unclear for seen in self._seen.values()}
         return [_with_cause(row, causes, unclear.get(row.place, 0) if row.place else 0) for row in statements]
 

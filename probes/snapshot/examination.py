@@ -109,16 +109,10 @@ class Examination:
     is_root: bool
     taken_at: float  # seconds since 1970, by the host's clock
     config_space: Maybe[ConfigSpaceFacts] = _probed(
-        "config space",
-        lambda run: config_space.probe(run.host, run.functions),
-        directories=("/sys",),
-        recall_by=lambda run: run.functions,
+        "config space", lambda run: config_space.probe(run.host, run.functions), directories=("/sys",)
     )
     pcie_errors: Maybe[PcieErrorFacts] = _probed(
-        "PCIe errors",
-        lambda run: config_space.probe_aer(run.host, run.functions),
-        directories=("/sys",),
-        recall_by=lambda run: run.functions,
+        "PCIe errors", lambda run: config_space.probe_aer(run.host, run.functions), directories=("/sys",)
     )
     kernel_log: Maybe[KernelLogFacts] = _probed("kernel log", lambda run: kernel_log.probe(run.host))
     processes: Maybe[ProcessFacts] = _probed(

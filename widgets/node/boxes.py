@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probes.base.unknown import known
@@ -230,47 +230,3 @@ def _stretched(box: list[Line], height: int, width: int) -> list[Line]:
     tone = (box[1] if len(box) > 2 else box[0])[0].tone
     blank: Line = (Run("│", tone), Run(" " * (width - 2)), Run("│", tone))
     return [*box[:-1], *[blank] * (height - len(box)), box[-1]]
-
-
-class Template:
-    """Boxes drawn once around blanks as wide as the lines, and filled with the lines of each reading.
-
-    `draw` returns the boxes around the lines that it is given; only their widths may matter to it.
-    """
-
-    def __init__(
-        self, lines: Mapping[str, list[Line]], draw: Callable[[Mapping[str, list[Line]]], list[Line]]
-    ) -> None:
-        blanks: dict[str, list[Line]] = {
-            end: [(Run(" " * width_of(line), id=end),) for line in own] for end, own in lines.items()
-        }
-        # By identity: a blank that was cut is another run.
-        places = {id(run): (end, number) for end, own in blanks.items() for number, (run,) in enumerate(own)}
-        self._draw = draw
-        self._rows = [_split(row, places) for row in draw(blanks)]
-        self._is_whole = sum(len(parts) for parts, _ in self._rows) == len(places)
-
-    def filled(self, lines: Mapping[str, list[Line]]) -> list[Line]:
-        """Return the boxes around other lines of the same widths."""
-        if not self._is_whole:
-            return self._draw(lines)
-        rows: list[Line] = []
-        for parts, after in self._rows:
-            runs: list[Run] = []
-            for before, end, number in parts:
-                runs += before
-                runs += lines[end][number]
-            rows.append((*runs, *after) if parts else after)
-        return rows
-
-
-def _split(row: Line, places: Mapping[int, tuple[str, int]]) -> tuple[list[tuple[Line, str, int]], Line]:
-    """Return the blanks of a row, each with what is before it, and what follows the last one."""
-    parts: list[tuple[Line, str, int]] = []
-    start = 0
-    for number, run in enumerate(row):
-        place = places.get(id(run))
-        if place is not None:
-            parts.append((row[start:number], *place))
-            start = number + 1
-    return parts, row[start:]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 
 from probes.base.frozen import frozen
-from probes.base.latest import Latest
 from probes.base.origin import Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown
@@ -20,7 +18,6 @@ from widgets.node.boxes import (
     ROUND,
     UNKNOWN_NUMA,
     Switch,
-    Template,
     content,
     counted_nvswitches,
     draw_direct,
@@ -74,15 +71,6 @@ class Style(Enum):
     BOXES = "boxes"  # boxes for NUMA nodes too
 
 
-@dataclass
-class Drawn:
-    """What is drawn once for a form, and filled with the lines of each reading."""
-
-    numas: Latest[dict[int, Switch]] = field(default_factory=Latest)
-    boxes: Latest[Template] = field(default_factory=Latest)
-    boxes_with_figures: Latest[Template] = field(default_factory=Latest)
-
-
 @frozen
 class Form:
     """How the topology is drawn, and how much of each endpoint."""
@@ -91,7 +79,6 @@ class Form:
     detail: Detail
     columns: Columns | None = None  # of a list, as wide as its lines were when the form was chosen
     has_graphs: bool = False  # behind the lines of boxes
-    drawn: Drawn = field(default_factory=Drawn, compare=False)
 
 
 def heading(node: Node, topology: Topology, has_graphs: bool = False) -> str:
@@ -185,30 +172,22 @@ def draw(
     if form.style is Style.LIST:
         columns = form.columns or measure(lines, width)
         return draw_list(lines, width, columns).followed_by(below)
-    numas = form.drawn.numas.get(lambda: switches_by_numa(topology), objects=(topology,))
+    numas = switches_by_numa(topology)
 
-    def boxes(lines: Mapping[str, list[Line]], latest: Latest[Template]) -> list[Line]:
+    def boxes(lines: Mapping[str, list[Line]]) -> list[Line]:
         if trends is not None and form.has_graphs:
             cells = graph_cells(numas, lines, _inside(form.style, width))
             lines = with_graphs(lines, trends, cells) if cells else lines
-        widths = [width_of(line) for own in lines.values() for line in own]
-        template = latest.get(
-            lambda: Template(
-                lines, lambda lines: _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
-            ),
-            objects=(node, topology),
-            values=(highlights, width, widths),
-        )
-        return template.filled(lines)
+        return _draw_boxes(node, topology, numas, lines, highlights, width, form.style)
 
-    drawn = boxes(lines, form.drawn.boxes)
+    drawn = boxes(lines)
     if highlights.measured:
         figures = {end: run._replace(id=end) for end, run in highlights.measured.items()}
         with_figures = {
             end: [(*first, Run(" ", id=end), figures[end]), *more] if end in figures else [first, *more]
             for end, (first, *more) in lines.items()
         }
-        measured = boxes(with_figures, form.drawn.boxes_with_figures)
+        measured = boxes(with_figures)
         drawn_figures = set(figures.values())
         whole = sum(run in drawn_figures for line in measured for run in line)
         if len(measured) == len(drawn) and whole == len(highlights.measured):  # moves and cuts nothing

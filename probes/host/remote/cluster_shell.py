@@ -32,8 +32,7 @@ finally:
     configparser.ConfigParser = _parser  # type: ignore[misc]
 ClusterShell.Defaults.config_paths = _no_paths
 
-from ClusterShell.Event import EventHandler  # noqa: E402
-from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException  # noqa: E402
+from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: E402
 from ClusterShell.NodeUtils import (  # noqa: E402
     GroupResolver,
     GroupResolverConfig,
@@ -43,11 +42,6 @@ from ClusterShell.NodeUtils import (  # noqa: E402
     GroupSourceNoUpcall,
     UpcallGroupSource,
 )
-from ClusterShell.Task import Task, task_self  # noqa: E402
-from ClusterShell.Worker.EngineClient import E_READ, E_WRITE, EngineClientEOF  # noqa: E402
-from ClusterShell.Worker.Exec import ExecClient, ExecWorker  # noqa: E402
 
-__all__ = ["E_READ", "E_WRITE", "RESOLVER_NOGROUP", "EngineClientEOF", "EventHandler", "ExecClient"]
-__all__ += ["ExecWorker", "GroupResolver", "GroupResolverConfig", "GroupResolverError"]
-__all__ += ["GroupResolverSourceError", "GroupSourceError", "GroupSourceNoUpcall", "NodeSet"]
-__all__ += ["NodeSetException", "Task", "UpcallGroupSource", "task_self"]
+__all__ = ["GroupResolver", "GroupResolverConfig", "GroupResolverError", "GroupResolverSourceError"]
+__all__ += ["GroupSourceError", "GroupSourceNoUpcall", "NodeSet", "NodeSetException", "UpcallGroupSource"]

@@ -7,17 +7,21 @@ import os
 import selectors
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from probes.base.text import printable
 from probes.host.remote import transport
 from probes.host.remote.collector import GREETING, THREADS, TIMED
 from probes.host.remote.transport import ConnectionFailed, Target
 from probes.host.trusted_path import trusted_environment
+
+T = TypeVar("T")
+_MARK = f"\n{GREETING}\n".encode()
 
 # The process of a transport, such as ssh: it has a session of its own, and ends with all that is in it.
 
@@ -142,12 +146,19 @@ def end_together(connections: Sequence[Connection]) -> None:
 class Connection:
     """An open connection; questions may come from several threads, and are asked in turn."""
 
-    def __init__(self, target: Target, among: Connections | None = None, until: float = float("inf")) -> None:
+    def __init__(
+        self,
+        target: Target,
+        among: Connections | None = None,
+        until: float = float("inf"),
+        connect_seconds: float = CONNECT_SECONDS,
+    ) -> None:
         """Connect, until this time of the monotonic clock; it ends with those that it is `among`.
 
         ConnectionFailed: the node does not answer.
         """
         self.target = target
+        self.most_bytes = sys.maxsize  # that it may send
         self.rounds = 0
         self.sent_bytes = self.received_bytes = 0
         self.memory_bytes = 0  # that all messages took
@@ -171,7 +182,7 @@ class Connection:
             self._selector.register(self.process.stdout, selectors.EVENT_READ, self._received)
             self._selector.register(self.process.stderr, selectors.EVENT_READ, self._errors)
             try:
-                deadline = min(until, time.monotonic() + CONNECT_SECONDS)
+                deadline = min(until, time.monotonic() + connect_seconds)
                 self._send(transport.collector_source(), deadline)
                 self._skip_noise(deadline)
                 self.greeting = self._message(deadline)
@@ -189,13 +200,22 @@ class Connection:
         """
         limits = [question[1] for question in questions if question[0] in TIMED]
         longest = max(max(limits, default=0.0), sum(limits) / THREADS)
+        deadline = min(until, time.monotonic() + ANSWER_SECONDS + longest)
+        return self._exchanged(transport.pack({"ask": list(questions)}), deadline, self._message)
+
+    def exchange(self, line: bytes, until: float) -> bytes:
+        """Return the line that answers a line of questions, both packed; otherwise as `ask`."""
+        return self._exchanged(line, until, self._line)
+
+    def _exchanged(self, line: bytes, deadline: float, read: Callable[[float], T]) -> T:
         with self._lock:
             self.rounds += 1
             self._error_bytes = 0
-            deadline = min(until, time.monotonic() + ANSWER_SECONDS + longest)
             try:
-                self._send(transport.pack({"ask": list(questions)}), deadline)
-                return self._message(deadline)
+                if b"\n" in self._received:  # a line that was not asked
+                    raise ConnectionFailed(transport.GARBLED)
+                self._send(line, deadline)
+                return read(deadline)
             except BaseException:
                 self._end()
                 raise
@@ -248,24 +268,26 @@ class Connection:
             raise self._failure() from None
 
     def _skip_noise(self, deadline: float) -> None:
-        mark = f"\n{GREETING}\n".encode()
-        while mark not in self._received:
+        while _MARK not in self._received:
             if self.received_bytes > transport.MOST_NOISE_BYTES:  # of both streams
                 raise ConnectionFailed(transport.NOISY)
             self._receive(deadline)
-        del self._received[: self._received.index(mark) + len(mark)]
+        del self._received[: self._received.index(_MARK) + len(_MARK)]
         self._is_greeted = True
 
     def _message(self, deadline: float) -> dict[str, Any]:
+        message, size = transport.unpack(self._line(deadline))
+        self.memory_bytes += size
+        return message
+
+    def _line(self, deadline: float) -> bytes:
         searched = 0  # bytes without a line end
         while (end := self._received.find(b"\n", searched)) < 0:
             searched = len(self._received)
             self._receive(deadline)
         line = bytes(self._received[:end])
         del self._received[: end + 1]
-        message, size = transport.unpack(line)
-        self.memory_bytes += size
-        return message
+        return line
 
     def _receive(self, deadline: float) -> None:
         """Wait for more of either stream, or until the input takes more."""
@@ -283,7 +305,7 @@ class Connection:
                 del self._errors[: -transport.MOST_ERRORS_BYTES]
                 if self._error_bytes > transport.MOST_NOISE_BYTES:
                     raise ConnectionFailed(transport.NOISY)
-                if len(self._received) > transport.MOST_LINE_BYTES:
+                if len(self._received) > transport.MOST_LINE_BYTES or self.received_bytes > self.most_bytes:
                     raise ConnectionFailed(transport.TOO_MUCH)
                 continue
             self._selector.unregister(key.fileobj)
@@ -304,5 +326,5 @@ class Connection:
                     break
                 kept += part
                 del kept[: -transport.MOST_ERRORS_BYTES]
-        noise = b"" if self._is_greeted else bytes(self._received)
+        noise = b"" if self._is_greeted or _MARK in self._received else bytes(self._received)
         return ConnectionFailed(transport.why_failed(bytes(self._errors), self.target, noise))

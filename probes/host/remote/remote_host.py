@@ -11,14 +11,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.probe_table import Recalling
 from probes.host.probe_thread import AnsweredHost, is_logging, log_source, note
 from probes.host.protocol import Host
 from probes.host.remote import transport
@@ -287,28 +286,14 @@ def questions_of(line: bytes) -> tuple[Question, ...]:
     return tuple(map(tuple, transport.unpack_own(line)["ask"]))
 
 
-_Trace = dict[Question, Any]  # what a probe asked, and the answers
-_MOST_RECALLED = 8  # conclusions of a probe: of several kinds of nodes, and of some with a fault
-_MOST_KEYS = 64
-_MOST_CHARACTERS = 4 << 20  # of the answers to a probe; a node has half a million
-_MOST_ANSWERS = 32 << 20  # of all that is kept
-_kept_characters = 0
-_recalled: dict[Hashable, list[tuple[_Trace, Any]]] = {}
-
-
-class BatchHost(CollectedHost, AnsweredHost, Recalling):
-    """A node whose answers have come in batches.
-
-    Most nodes of a fleet answer most questions alike, such as those about five hundred PCI functions. What
-    was concluded from them is kept in this process, and is taken for the next node that answers the same.
-    """
+class BatchHost(CollectedHost, AnsweredHost):
+    """A node whose answers have come in batches."""
 
     def __init__(self, answers: Answers) -> None:
         """Unpack the answers; ConnectionFailed: they are garbled, or too many."""
         super().__init__(answers.host, answers.is_root)
         self._answers: dict[Question, Any] = {}
         self.missing: dict[Question, None] = {}
-        self._traces = threading.local()  # of the probe of this thread
         left_bytes = transport.MOST_READING_BYTES
         for asked, line in zip(map(questions_of, answers.asked), answers.lines, strict=True):
             message, size = transport.unpack(line)
@@ -331,31 +316,4 @@ class BatchHost(CollectedHost, AnsweredHost, Recalling):
         answer = self._answers.get(question, NOT_ASKED_YET)
         if answer is NOT_ASKED_YET:
             self.missing[question] = None
-        trace: _Trace | None = getattr(self._traces, "current", None)
-        if trace is not None:
-            trace[question] = answer
         return answer
-
-    def recall(self, key: Hashable, ask: Callable[[], Maybe[T]]) -> Maybe[T]:
-        """Return what `ask` would conclude, from this node's answers or those of an earlier one."""
-        global _kept_characters
-        key = self._is_root, key
-        if (key not in _recalled and len(_recalled) >= _MOST_KEYS) or _kept_characters > _MOST_ANSWERS:
-            _recalled.clear()
-            _kept_characters = 0
-        kept = _recalled.setdefault(key, [])
-        for place, (trace, conclusion) in enumerate(kept):
-            if trace.items() <= self._answers.items():
-                kept.insert(0, kept.pop(place))
-                return conclusion  # type: ignore[no-any-return]
-        self._traces.current = trace = {}
-        try:
-            conclusion = ask()
-        finally:
-            self._traces.current = None
-        characters = sum(len(repr(answer)) for answer in trace.values())
-        if NOT_ASKED_YET not in trace.values() and characters <= _MOST_CHARACTERS:
-            kept.insert(0, (trace, conclusion))
-            _kept_characters += characters
-            del kept[_MOST_RECALLED:]
-        return conclusion

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.probe_thread import RunningProbe, is_logging, start_probe
+from probes.host.probe_thread import RunningProbe, start_probe
 from probes.host.protocol import Host
 
 T = TypeVar("T")
@@ -45,19 +44,20 @@ class PacedSource(Generic[T]):
         self._clock = clock
         self._running: RunningProbe[None] | None = None
         self._started_at = 0.0
-        self._question: Question | None = None  # the running one
-        self._queue: deque[Question] = deque()  # in which it waits, if it has not been asked yet
-        self._queued = 0  # questions in it before its thread began
         self._results: list[tuple[float, Maybe[T], float]] = []
 
     def read(self, host: Host, now: float, ask: Callable[[], Maybe[T]], is_early: bool = False) -> Maybe[T]:
         """Return the answer, a new one if it is time; `is_early`: something cheap shows that it changed."""
-        read_together(host, now, Question(self, ask, is_early))
+        if self._is_due(now, is_early):
+            self._running = start_probe(host, self.name, partial(self._ask, now, ask))
+            self._started_at, self.is_late = now, True
+            self._running.wait(PATIENCE_SECONDS)
+            self.collect(now)
         return self.answer
 
-    def is_due(self, now: float, is_early: bool) -> bool:
+    def _is_due(self, now: float, is_early: bool) -> bool:
         """Take the result of the running question, if there is one; return whether to ask the next one."""
-        if self.collect(now) or (self._running is not None and not self._withdraw()):
+        if self.collect(now) or self._running is not None:
             return False
         if self.asked_at is None or now < self.asked_at:
             return True
@@ -66,8 +66,7 @@ class PacedSource(Generic[T]):
             pause = max(self._shortest, pause)
         return now - self.asked_at >= pause - _TOLERANCE
 
-    def ask(self, now: float, ask: Callable[[], Maybe[T]]) -> None:
-        """Ask in this thread."""
+    def _ask(self, now: float, ask: Callable[[], Maybe[T]]) -> Maybe[None]:
         began = self._clock()
         try:
             answer = ask()
@@ -75,27 +74,7 @@ class PacedSource(Generic[T]):
             why = printable(f"{type(error).__name__}: {error}", 200)
             answer = Unknown(Reason.MALFORMED, self.name, why)
         self._results.append((now, answer, self._clock() - began))
-
-    def follow(
-        self, probe: RunningProbe[None], now: float, question: Question, queue: deque[Question], queued: int
-    ) -> None:
-        """Wait for this probe from now on, which asks the questions of a queue one after the other."""
-        self._running, self._started_at, self.is_late = probe, now, True
-        self._question, self._queue, self._queued = question, queue, queued
-
-    def _withdraw(self) -> bool:
-        """Take the question back if it waits behind another one, which may hang; return whether it did.
-
-        A thread that has not begun asks it later: taken back, it would be given to the same thread again.
-        """
-        if len(self._queue) == self._queued:
-            return False
-        try:
-            self._queue.remove(self._question)  # type: ignore[arg-type]
-        except ValueError:
-            return False
-        self._running, self.is_late = None, False
-        return True
+        return None
 
     def collect(self, now: float) -> bool:
         """Take the result of the running question; return whether there is one."""
@@ -121,46 +100,6 @@ class Question(NamedTuple):
 
 
 def read_together(host: Host, now: float, *questions: Question) -> None:
-    """Ask those sources whose time it is, in one thread: changing threads takes as long as most answers.
-
-    A source that waits for one that does not answer gets a thread of its own. For a log of the sources, each
-    has one.
-    """
-    if is_logging() and len(questions) > 1:
-        return _read_each(host, now, questions)
-    due = deque(question for question in questions if question.source.is_due(now, question.is_early))
-    while due:
-        waiting = list(due)
-        work = partial(_ask_all, due, now)
-        probe = start_probe(host, ", ".join(question.source.name for question in waiting), work)
-        is_older = probe.ask is not work  # one of these sources has not answered an earlier question yet
-        if is_older and len(waiting) > 1:
-            return _read_each(host, now, waiting)
-        queue = deque[Question]() if is_older else due
-        for question in waiting:
-            question.source.follow(probe, now, question, queue, len(waiting))
-        if is_older:
-            return None
-        left = len(waiting)
-        while not probe.wait(PATIENCE_SECONDS) and len(due) < left:  # it goes from one to the next
-            left = len(due)
-        for question in waiting:
-            question.source.collect(now)
-        if len(due) == len(waiting):  # the thread has not begun yet, on a busy node
-            return None
-    return None
-
-
-def _read_each(host: Host, now: float, questions: Iterable[Question]) -> None:
+    """Ask those sources whose time it is, each in a thread of its own: one that hangs holds up no other."""
     for question in questions:
-        read_together(host, now, question)
-
-
-def _ask_all(due: deque[Question], now: float) -> Maybe[None]:
-    while due:
-        try:
-            question = due.popleft()
-        except IndexError:  # another thread was faster
-            break
-        question.source.ask(now, question.ask)
-    return None
+        question.source.read(host, now, question.ask, question.is_early)

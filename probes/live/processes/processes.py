@@ -22,6 +22,7 @@ from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
 from probes.live.processes.jobs import JobIds, JobNames
+from probes.live.processes.moved_bytes import TransferReader, users_of_nics
 from probes.live.processes.node_evidence import (
     GpuUsers,
     current_evidence,
@@ -43,7 +44,6 @@ from probes.live.processes.tracked_process import (
     TrackedProcess,
     WatchedEngine,
 )
-from probes.live.processes.transfer_path import TransferReader, users_of_nics
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 

@@ -27,13 +27,11 @@ from probes.live.processes.gdr_path import (
     judge,
     judge_memory,
 )
+from probes.live.processes.moved_bytes import ENGINE_PORTS, Engine, Moved
 from probes.live.processes.node_evidence import is_far
 from probes.live.processes.ownership import RdmaUse, with_used_pairs
 from probes.live.processes.serving import SIDE_CHANNEL, api_port, engine_of, serving_of
 from probes.live.processes.transfer_path import (
-    ENGINE_PORTS,
-    Engine,
-    Moved,
     Setting,
     judge_transfer,
     path_with,

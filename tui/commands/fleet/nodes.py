@@ -6,13 +6,11 @@ import argparse
 import os
 import shlex
 import sys
-import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
-from contextlib import contextmanager, suppress
-from queue import Empty, SimpleQueue
+from contextlib import contextmanager
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -194,32 +192,22 @@ def opened_nodes(options: argparse.Namespace) -> Iterator[tuple[dict[str, Remote
 def _reach_all(targets: Sequence[Target], connections: Connections) -> dict[str, RemoteHost | str]:
     """Connect to nodes, some at once; return why a node could not be reached instead of it.
 
-    The threads are daemons, which Ctrl-C does not wait for.
+    Ctrl-C does not wait for the threads: they end with the connections.
     """
     from probes.host.remote.connection import INTERRUPT_SECONDS
     from probes.host.remote.transport import ConnectionFailed
 
-    waiting = deque(targets)
-    found: SimpleQueue[tuple[str, RemoteHost | str | Exception]] = SimpleQueue()
+    def reached(target: Target) -> RemoteHost | str:
+        try:
+            return reach(target, connections)
+        except ConnectionFailed as error:
+            return str(error)
 
-    def work() -> None:
-        while waiting and not connections.is_closed:
-            with suppress(IndexError):  # another thread took the last one
-                target = waiting.popleft()
-                try:
-                    found.put((target.host, reach(target, connections)))
-                except ConnectionFailed as error:
-                    found.put((target.host, str(error)))
-                except Exception as error:
-                    found.put((target.host, error))
-
-    for _ in range(min(_AT_ONCE, len(targets))):
-        threading.Thread(target=work, daemon=True).start()
-    reached: dict[str, RemoteHost | str] = {}
-    while len(reached) < len(targets):
-        with suppress(Empty):
-            name, host = found.get(timeout=INTERRUPT_SECONDS)
-            if isinstance(host, Exception):
-                raise host
-            reached[name] = host
-    return reached
+    threads = ThreadPoolExecutor(min(_AT_ONCE, len(targets)), "fleet")
+    try:
+        reading = {target.host: threads.submit(reached, target) for target in targets}
+        while wait(reading.values(), INTERRUPT_SECONDS).not_done:
+            pass
+        return {name: each.result() for name, each in reading.items()}
+    finally:
+        threads.shutdown(wait=False, cancel_futures=True)

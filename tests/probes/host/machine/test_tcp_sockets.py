@@ -5,7 +5,6 @@ import os
 import socket
 import struct
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from probes.host.machine import tcp_socket_reader
 from probes.host.machine.local import LocalHost
 from probes.host.machine.rdma_netlink import Answer
 from probes.host.tcp_sockets import LEAST_BYTES, TcpSocket, parse, request
+from tests.support.connections import connected
 from tests.support.rdma_messages import attribute, done, message, refused
 
 MIB = 1 << 20
@@ -136,17 +136,9 @@ def test_no_module_is_loaded_for_the_question(files: dict[str, str], is_asked: b
 def test_this_machine_shows_what_a_connection_has_carried() -> None:
     """Where the kernel answers, without root: both ends with their bytes, and whose they are."""
     host = LocalHost()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        ours = socket.create_connection(("127.0.0.1", port))
-        theirs, _ = server.accept()
+    ours, theirs = connected(3 * MIB)
+    port = theirs.getsockname()[1]
     with ours, theirs:
-        sender = threading.Thread(target=lambda: ours.sendall(bytes(3 * MIB)))
-        sender.start()
-        left = 3 * MIB
-        while left:
-            left -= len(theirs.recv(left))
-        sender.join()
         found = host.tcp_sockets()
         if isinstance(found, Unknown):
             pytest.skip(str(found))

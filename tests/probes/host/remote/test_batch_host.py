@@ -1,28 +1,16 @@
-"""A node that is judged from saved answers, with what was concluded for the nodes before."""
+"""A node that is judged from saved answers."""
 
-from collections.abc import Iterator
 from functools import cache
 
 import pytest
 
 from probes.facts.pci.functions import PciFacts
-from probes.host.probe_table import Recalling
-from probes.host.remote import remote_host
 from probes.host.remote.remote_host import Answers, BatchHost, Missing, pack_questions
 from probes.host.remote.transport import pack
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination, examine
 from tests.support.stand_in import answer
 from tui.commands.fleet.check import judge_answers
-
-NODES = ("hgx-h100", "hgx-h100+acs-on", "hgx-h100", "dgx-a100")
-
-
-@pytest.fixture(autouse=True)
-def nothing_recalled() -> Iterator[None]:
-    remote_host._recalled.clear()
-    yield
-    remote_host._recalled.clear()
 
 
 @cache
@@ -44,23 +32,6 @@ def examined(answers: Answers) -> Examination:
 
 
 @pytest.mark.slow
-def test_what_other_nodes_answered_changes_no_conclusion(monkeypatch: pytest.MonkeyPatch) -> None:
-    saved = {name: answers_of(name) for name in set(NODES)}
-    after_others = [examined(saved[name]) for name in NODES]
-    assert after_others[0].node.pci is after_others[2].node.pci
-    assert after_others[0].config_space is after_others[2].config_space
-    monkeypatch.setattr(remote_host, "_MOST_CHARACTERS", 0)
-    remote_host._recalled.clear()
-    for name, found in zip(NODES, after_others, strict=True):
-        alone = examined(saved[name])
-        assert alone.node.pci is not found.node.pci
-        for fact in ("pci", "rdma", "gpus"):
-            assert getattr(alone.node, fact) == getattr(found.node, fact)
-        assert alone.config_space == found.config_space
-        assert alone.pcie_errors == found.pcie_errors
-
-
-@pytest.mark.slow
 def test_a_link_that_is_slower_than_that_of_the_node_before_is_seen() -> None:
     first, second = answers_of("hgx-h100"), answers_of("hgx-h100+pcie-link-degraded-width")
     widths = []
@@ -69,14 +40,3 @@ def test_a_link_that_is_slower_than_that_of_the_node_before_is_seen() -> None:
         assert isinstance(pci, PciFacts)
         widths.append([str(nic.link) for nic in pci.nics])
     assert widths[0] == widths[2] != widths[1]
-
-
-def test_few_conclusions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_host, "_MOST_KEYS", 3)
-    host = BatchHost(Answers("gpu1"))
-    assert isinstance(host, Recalling)
-    calls = []
-    for key in ("a", "a", "b", "c", "d", "a"):
-        host.recall(key, lambda key=key: calls.append(key))  # type: ignore[misc, arg-type]
-    assert calls == ["a", "b", "c", "d", "a"]
-    assert len(remote_host._recalled) <= 3

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from ClusterShell.Task import task_self
 
 from probes.host.remote import fan_out, transport
 from probes.host.remote.collector import GREETING
+from probes.host.remote.connection import Connection
 from probes.host.remote.fan_out import FanOut, FanOutOptions
 from probes.host.remote.remote_host import Answers, BatchHost, Missing, questions_of
 from probes.host.remote.transport import REFUSED, ConnectionFailed, Target, pack
@@ -49,8 +49,8 @@ _SCRIPTS = {
     "pours": f"printf '\\n{GREETING}\\n'; exec cat /dev/zero",
     "noisy": "yes; :",
     "loud": "yes >&2; :",
-    "garbage": f"printf '{GREETING}\\nno message\\n'; cat >/dev/null",
-    "halfway": f"printf '{GREETING}\\n{pack({'kind': 'x'}).decode().strip()[:20]}'",
+    "garbage": f"printf '\\n{GREETING}\\nno message\\n'; cat >/dev/null",
+    "halfway": f"printf '\\n{GREETING}\\n{pack({'kind': 'x'}).decode().strip()[:20]}'",
 }
 
 
@@ -85,7 +85,6 @@ def judge(answers: Answers) -> int | Missing:
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     """No process and no descriptor of a node is left."""
-    task_self()  # which keeps descriptors for the next time
     process = psutil.Process()
     before = {child.pid for child in process.children()}
     yield
@@ -131,7 +130,7 @@ def test_each_node_ends_with_a_result_or_a_sentence(
         "noisy": flood,
         "loud": flood,
         "garbage": "its answer is garbled",
-        "halfway": "its answer is garbled",
+        "halfway": "sh closed the connection",
         "nologin": "sh closed the connection; the node printed: This account is currently not available.",
         "pours": "it sends more than gdrtop takes from a node",
         "unreached": "cannot run /missing/ssh: No such file or directory",
@@ -164,13 +163,13 @@ def test_a_first_node_that_hangs_delays_no_other(threads: Executor) -> None:
 
 def test_equal_nodes_get_the_list_of_the_first(monkeypatch: pytest.MonkeyPatch, threads: Executor) -> None:
     rounds: list[int] = []
-    ask = FanOut._ask
+    exchange = Connection.exchange
 
-    def counted(self: FanOut[int], node: fan_out._Node[int], line: bytes) -> None:
+    def counted(self: Connection, line: bytes, until: float) -> bytes:
         rounds.append(len(questions_of(line)))
-        ask(self, node, line)
+        return exchange(self, line, until)
 
-    monkeypatch.setattr(FanOut, "_ask", counted)
+    monkeypatch.setattr(Connection, "exchange", counted)
     found, _ = run(threads, *(f"good-{number}" for number in range(4)))
     assert len(found) == 4
     assert rounds == [0, 1, 1, 2, 2, 2]

@@ -1,4 +1,4 @@
-"""What moves the bytes of an engine: every row of the rule, its near misses, and two readings of a node."""
+"""What moves the bytes of an engine: every row of the rule, its near misses, and moved_bytes.py."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from probes.host.nvml import NvmlLive
 from probes.host.tcp_sockets import TcpSocket
 from probes.live.model.sample import NicUse, PathJudgment, PathWord, Role
 from probes.live.model.transfer import Certainty, ServingRole, TransferPath, TransferWord
-from probes.live.processes.transfer_path import (
+from probes.live.processes.moved_bytes import (
     ENGINE_PORTS,
     Connections,
     Engine,
     Flow,
     Moved,
-    Setting,
     TransferReader,
-    judge_transfer,
     moved_by,
+    users_of_nics,
+)
+from probes.live.processes.transfer_path import (
+    Setting,
+    judge_transfer,
     path_with,
     role_by_traffic,
-    users_of_nics,
     with_traffic,
 )
 from probes.snapshot.rates import PortCounters, Reading

@@ -135,14 +135,15 @@ def test_what_clustershell_would_read_by_itself_is_not_read(tmp_path: Path, mist
     """Its defaults.conf names modules to import, and a mistake in it would end gdrtop."""
     (tmp_path / "defaults.conf").write_text(f"[task.default]\nlocal_workername: os\n{mistake}")
     script = (
-        "from probes.host.remote.cluster_shell import NodeSet, task_self\n"
-        "print(task_self().default('local_worker').__module__, NodeSet('n[1-2]'))\n"
+        "from probes.host.remote.cluster_shell import NodeSet\n"
+        "from ClusterShell.Defaults import DEFAULTS\n"
+        "print(DEFAULTS.local_workername, NodeSet('n[1-2]'))\n"
     )
     variables = {**os.environ, "CLUSTERSHELL_CFGDIR": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, env=variables, capture_output=True, text=True
     )
-    assert (ran.stdout, ran.stderr) == ("ClusterShell.Worker.Exec n[1-2]\n", "")
+    assert (ran.stdout, ran.stderr) == ("exec n[1-2]\n", "")
 
 
 @pytest.mark.slow
