@@ -1268,7 +1268,7 @@ NIC_FAMILY = Recipe(
         ),
     ),
 """,
-            before='    NicFamily("MANA"',
+            before='    NicFamily(\n        "MANA",',
         ),
         Change(
             "probes/simulation/faults/nic.py",

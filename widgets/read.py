@@ -23,9 +23,6 @@ def draw(reading: Reading, width: int) -> list[Line]:
     for reason in () if reading.log_verdict is None else reading.log_verdict.reasons:
         places = ", ".join(map(str, reason.places))
         lines += listed(f"- {reason.text}{f' ({places})' if places else ''}", width)
-    if reading.proven.path != "unknown":
-        for text in reading.shown[:_MOST]:
-            lines += listed(f"- {text}", width)
     groups = grouped((statement.weight, statement) for statement in reading.statements)
     follows = groups.pop(Weight.FOLLOWS, [])
     for weight, title in _TITLES.items():
@@ -35,6 +32,9 @@ def draw(reading: Reading, width: int) -> list[Line]:
         lines += section(
             title, [*shown, *([line(f"  and {left} more (--json shows all)")] if left > 0 else [])]
         )
+    if reading.proven.path != "unknown":
+        rows = [row for text in reading.shown[:_MOST] for row in listed(f"- {text}", width)]
+        lines += section("Tables and files", rows)
     lines += section(
         "Follows from other lines", [row for each in follows[:_MOST] for row in _statement(each, width, True)]
     )

@@ -224,7 +224,7 @@ def draw_situation(guide: Guide, width: int) -> list[Line]:
 
 def draw_summary(guide: Guide, width: int, as_of: str = "") -> list[Line]:
     """Draw the path, how many steps are done, when that was read, and what comes next."""
-    if guide.choice.is_impossible:
+    if not guide.choice.has_steps:
         reason = f"GPUDirect RDMA cannot work on this node: {guide.choice.reason}"
         return [*wrapped(reason, width, Tone.TITLE), *wrapped(guide.choice.instead, width)]
     wanted = [step for step in guide.steps if step.state is not StepState.SKIPPED and not step.is_optional]
@@ -253,6 +253,8 @@ def finished_words(guide: Guide) -> str:
 
 
 def _path_words(guide: Guide) -> str:
+    if guide.choice.is_staged:
+        return f"path through host memory, by design: {guide.choice.reason}"
     if guide.path is None:
         return f"no path: {guide.choice.reason}"
     if not guide.path_by:
@@ -318,6 +320,6 @@ def draw_path_table(guide: Guide, width: int) -> list[Line]:
 
 def draw_guide(guide: Guide, width: int) -> list[Line]:
     """Draw everything, for a terminal or a pipe; no step where none can help."""
-    steps = () if guide.choice.is_impossible else guide.steps
+    steps = guide.listed if guide.choice.has_steps else ()
     rows: Sequence[Line] = [draw_step_row(step, width) for step in steps]
     return [*draw_situation(guide, width), (), *draw_summary(guide, width), *rows]

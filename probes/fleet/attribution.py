@@ -7,15 +7,17 @@ tests are not counted against its partners.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from statistics import median, median_high
 
+from probes.bandwidth.model.expected import spark_least, spark_sign
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Unknown, known
 from probes.fleet.rails import RailLeaves
+from probes.queries.ports import SPARK_NAME
 
 SLOW_SHARE = 0.9
 """Below this share of the reference a test is slow, and its nodes are measured again."""
@@ -109,6 +111,17 @@ class BelowLimit:
 
 
 @frozen
+class SparkPair:
+    """Two DGX Spark whose functions, all at the same time, carry less than a healthy pair."""
+
+    server: str
+    client: str
+    gbps: float
+    least_gbps: float
+    sign: str  # what such a rate is a sign of; "": of nothing known
+
+
+@frozen
 class Attribution:
     """What the tests show together."""
 
@@ -118,11 +131,12 @@ class Attribution:
     unexplained: tuple[PairResult, ...]  # slow or failed, and no culprit or crowd explains them
     references: dict[PairMemory, float]
     """The median of what each NIC reaches with its best partner."""
+    sparks: tuple[SparkPair, ...] = ()
 
     @property
     def is_clean(self) -> bool:
         """Whether nothing is slow and nothing has failed."""
-        return not (self.culprits or self.crowds or self.below_limit or self.unexplained)
+        return not (self.culprits or self.crowds or self.below_limit or self.unexplained or self.sparks)
 
 
 def suspects(results: Sequence[PairResult]) -> tuple[str, ...]:
@@ -132,8 +146,11 @@ def suspects(results: Sequence[PairResult]) -> tuple[str, ...]:
     return tuple(sorted({end.node for result in bad for end in result.ends}))
 
 
-def attribute(results: Sequence[PairResult]) -> Attribution:
-    """Return what the slow and the failed tests have in common."""
+def attribute(results: Sequence[PairResult], at_once: bool = True) -> Attribution:
+    """Return what the slow and the failed tests have in common.
+
+    `at_once`: all rails of a pair were measured at the same time.
+    """
     references = _references(results)
     groups = grouped(((result.memory, result.rail), result) for result in results)
     several = len({rail for _, rail in groups}) > 1
@@ -158,7 +175,8 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
     below_limit = []
     for memory, gbps in references.items():
         limits = [result.limit_gbps for result in results if result.memory is memory and result.limit_gbps]
-        if limits and gbps < _NEAR_LIMIT * median(limits):
+        is_spark = memory is PairMemory.HOST and all(map(_is_of_sparks, results))
+        if limits and gbps < _NEAR_LIMIT * median(limits) and not (is_spark and at_once):
             below_limit.append(BelowLimit(memory, gbps, median(limits)))
     return Attribution(
         culprits=_culprits(found, results),
@@ -168,7 +186,25 @@ def attribute(results: Sequence[PairResult]) -> Attribution:
             result for result in bad if result.memory not in crowded or isinstance(result.gbps, Unknown)
         ),
         references=references,
+        sparks=tuple(_slow_sparks(results)) if at_once else (),
     )
+
+
+def _is_of_sparks(result: PairResult) -> bool:
+    return all(SPARK_NAME.fullmatch(end.nic) for end in result.ends)
+
+
+def _slow_sparks(results: Iterable[PairResult]) -> Iterator[SparkPair]:
+    """Add up what each pair of DGX Spark carries; one function alone, or with a failure, says nothing."""
+    own = (each for each in results if each.memory is PairMemory.HOST and _is_of_sparks(each))
+    pairs = grouped(((each.server.node, each.client.node), each) for each in own)
+    for (server, client), tests in pairs.items():
+        rates = [test.gbps for test in tests if not isinstance(test.gbps, Unknown)]
+        total, least = sum(rates), spark_least("both").least
+        if len(rates) == len(tests) > 1 and total < least:
+            of_each = {spark_sign("rail", gbps) for gbps in rates}
+            sign = of_each.pop() if len(of_each) == 1 else ""
+            yield SparkPair(server, client, total, least, sign or spark_sign("both", total))
 
 
 def _references(results: Sequence[PairResult]) -> dict[PairMemory, float]:

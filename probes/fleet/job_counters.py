@@ -18,7 +18,7 @@ from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
 from probes.live.model.explanations import explanation_of
 from probes.live.odd_one_out import LEAST, odd_members
-from probes.live.ports import counter_files, pause_percent, read_counter, rise
+from probes.live.ports import counter_files, pause_percent, read_until_refused, rise
 from probes.snapshot.rates import read_port
 
 MAX_BYTES = 4 << 20  # of a saved file
@@ -105,8 +105,7 @@ def read_counters(host: Host, job: str) -> JobCounters:
     for device in devices:
         for port in device.ports:
             octets = read_port(host, device.sysfs_path, port)
-            files = counter_files(host, device, port)
-            counts = {name: read_counter(host, path) for name, path in files.items()}
+            counts = read_until_refused(host, counter_files(host, device, port))
             ports[port_name(device.name, port.number)] = PortCounts(
                 octets.sent_bytes,
                 octets.received_bytes,

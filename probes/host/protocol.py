@@ -53,7 +53,8 @@ RDMA_SUPPORTED = 116  # CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED
 DMABUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
 # Documentation/networking/device_drivers/ethernet/mellanox/mlx5/counters.rst
 ETHTOOL_COUNTERS = re.compile(
-    r"[rt]x_prio[0-7]_(?:pause|pause_duration|discards)"  # pauses by priority (PFC); the duration is in µs
+    r"tx_prio[0-7]_bytes"
+    r"|[rt]x_prio[0-7]_(?:pause|pause_duration|discards)"  # pauses by priority (PFC); the duration is in µs
     r"|[rt]x_global_pause(?:_duration)?"  # pauses of the whole link, in µs
     r"|[rt]x_pause_ctrl_phy"
     r"|[rt]x_discards_phy"
@@ -241,6 +242,13 @@ class Host(Protocol):
         """Return the inodes of each process's sockets, sorted; NEEDS_ROOT: another user's process."""
         return {pid: _answer(self, "socket_inodes", str(pid)) for pid in pids}
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return the counters of ports such as "mlx5_0/1", by RDMA netlink, as in their hw_counters.
+
+        Netlink answers in network namespaces that do not have these files.
+        """
+        return {name: _answer(self, "rdma_statistics", name) for name in names}
+
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         """Return the distinct names of each process's threads, sorted."""
         return {pid: _answer(self, "thread_names", str(pid)) for pid in pids}
@@ -319,6 +327,7 @@ _SOURCES = {
     "rdma_resources": "RDMA netlink",
     "packet_numbers": "RDMA netlink",
     "tcp_sockets": TCP_SOURCE,
+    "rdma_statistics": "RDMA netlink",
     "ethtool_counters": "ethtool -S",
     "kernel_messages": "/dev/kmsg",
     "ras_answer": "RAS",

@@ -20,7 +20,6 @@ from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import (
-    NVSHMEM,
     PEERMEM_VARIABLE,
     STAGING_SETTINGS,
     TCP_SETTINGS,
@@ -33,6 +32,7 @@ from probes.queries.jobs import (
     usable_paths,
 )
 from probes.queries.modules import has_no_rdma_device
+from probes.queries.queue_pair_makers import NVSHMEM
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
@@ -257,6 +257,7 @@ class ProcessExplanation:
     libraries: Maybe[tuple[LibraryPath, ...]]
     serving: Serving | None  # the parts of an inference engine in it
     transfer: TransferPath | None  # what moves its KV caches
+    queues: tuple[str, ...]  # a sentence for those that it makes outside of verbs, which `nics` lacks
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
 
     @property
@@ -304,6 +305,7 @@ def explain_process(
         libraries=libraries,
         serving=live.serving,
         transfer=live.transfer,
+        queues=tuple(queues.sentence for queues in live.own_queues),
         unexpected=_unexpected(live.path, libraries),
     )
 

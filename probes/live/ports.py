@@ -19,7 +19,7 @@ from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import PortSample
-from probes.snapshot.rates import PortRate, Reading, port_rates
+from probes.snapshot.rates import PortRate, Reading, port_rates, read_statistics, statistic
 
 _TELEMETRY = f"/{Place.TELEMETRY.value}/"
 _WRAP = 1 << 32
@@ -45,8 +45,10 @@ def read_counter(host: Files, path: str) -> Maybe[int]:
     return read_telemetry(host, path) if _TELEMETRY in path else read_integer(host, path)
 
 
-def read_until_refused(host: Files, files: Mapping[str, str]) -> dict[str, Maybe[int]]:
+def read_until_refused(host: Host, files: Mapping[str, str]) -> dict[str, Maybe[int]]:
     """Return counters by name; a device that refuses one refuses all, and logs a kernel message for each."""
+    if (statistics := read_statistics(host, files.values())) is not None:
+        return {name: statistics[file] for name, file in files.items()}
     found: dict[str, Maybe[int]] = {}
     refused: Unknown | None = None
     for name, file in files.items():
@@ -100,6 +102,7 @@ COUNTER_SECONDS = 2.0
 LINK_SECONDS = 5.0  # line rates and PCIe links, which seldom change
 ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
+_PRIORITIES = range(8)
 _SECOND_SAMPLE = Unknown(Reason.NOT_YET, "", "needs a second sample")
 _NO_ANSWER = Unknown(Reason.NOT_THERE, "ethtool -S", "no answer")
 _NO_RATE = PortRate(_SECOND_SAMPLE, _SECOND_SAMPLE)
@@ -138,6 +141,7 @@ class _Port:
     still: Mapping[str, Maybe[int]] | None = None  # the same values, if they did not change in that round
     ethtool: dict[str, int] = field(default_factory=dict)
     events: dict[str, Maybe[float]] = field(default_factory=dict)  # of ethtool
+    priorities: dict[int, float] = field(default_factory=dict)  # Gb/s sent
     refused: dict[str, tuple[float, Unknown]] = field(default_factory=dict)  # directory -> when and why
     # Of the sample: one object for as long as nothing rises differently.
     merged: Latest[Mapping[str, Maybe[float]]] = field(default_factory=lambda: Latest(keeps_equal=True))
@@ -235,20 +239,20 @@ class PortReader:
 def counter_files(host: Host, device: RdmaDevice, facts: RdmaPort) -> dict[str, str]:
     """Return the file of each counter that a port has and the live view reads, by the counter's name."""
     if telemetry := known(facts.telemetry, ()):
-        names = (name for name in telemetry if name in sampled(Place.TELEMETRY))
-        return {name: telemetry_file(device.sysfs_path, name) for name in names}
+        kept = (name for name in telemetry if name in sampled(Place.TELEMETRY))
+        return {name: telemetry_file(device.sysfs_path, name) for name in kept}
+    own: tuple[str, ...] = known(facts.hw_counters, ())
+    if facts.is_hidden:
+        hidden = statistic(device.sysfs_path, facts)
+        return {name: f"{hidden}/{name}" for name in own if name in sampled(Place.HARDWARE)}
     path = f"{device.sysfs_path}/ports/{facts.number}"
-    paths = {
-        name: f"{path}/{place.value}/{name}"
-        for place, names in ((Place.HARDWARE, facts.hw_counters), (Place.STANDARD, facts.counters))
-        for name in known(names, ())
-        if name in sampled(place)
-    }
-    # Some drivers have one hw_counters directory for the device.
-    if not isinstance(facts.hw_counters, Unknown) and isinstance(host.names(f"{path}/hw_counters"), Unknown):
-        own, shared = f"{path}/hw_counters/", f"{device.sysfs_path}/hw_counters/"
-        return {name: file.replace(own, shared) for name, file in paths.items()}
-    return paths
+    paths: dict[str, str] = {}
+    # Some drivers have one hw_counters directory for the device, and mana_ib has both.
+    for directory in (f"{device.sysfs_path}/hw_counters", f"{path}/hw_counters") if own else ():
+        names = known(host.names(directory), ())
+        paths |= {name: f"{directory}/{name}" for name in names if name in sampled(Place.HARDWARE)}
+    standard = known(facts.counters, ())
+    return paths | {name: f"{path}/counters/{name}" for name in standard if name in sampled(Place.STANDARD)}
 
 
 def _first(host: Host, device: RdmaDevice, facts: RdmaPort) -> _Port:
@@ -353,7 +357,7 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
         answer = Unknown(Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters")
     if isinstance(answer, Unknown) or isinstance(now, Unknown):
         port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
-        port.ethtool, port.events = {}, {}
+        port.ethtool, port.events, port.priorities = {}, {}, {}
         return
     seconds = now.at - before.at if before is not None and not isinstance(before, Unknown) else 0.0
     port.pause = pause_percent(port.ethtool, answer, seconds)
@@ -364,6 +368,13 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
         if name in answer
     }
     port.events = port.events if port.events == events else events
+    sent = ((priority, f"tx_prio{priority}_bytes") for priority in _PRIORITIES)
+    rates = (
+        (each, _rate(name, port.ethtool.get(name), answer[name], seconds))
+        for each, name in sent
+        if name in answer
+    )
+    port.priorities = {each: rate * 8 / 1e9 for each, rate in rates if not isinstance(rate, Unknown)}
     port.ethtool = dict(answer)
 
 
@@ -386,6 +397,7 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         pcie_gtps=port.link[0],
         pcie_width=port.link[1],
         rates_from=rate.interface,
+        sent_by_priority=port.priorities,
     )
     if port.sample is None or port.sample != new:
         port.sample = new

@@ -28,8 +28,8 @@ from probes.live.model.sample import (
     PortSample,
     Standstill,
 )
-from probes.live.processes.gdr_path import gpu_may_post
 from probes.live.processes.ownership import find_processes
+from probes.queries.queue_pair_makers import unlisted
 
 
 @frozen
@@ -39,11 +39,11 @@ class PairMotion:
     connected: int
     moving: int  # those that have sent or received a packet
 
-    def are_still(self, connected: int, gpu_may_post: bool) -> bool | None:
+    def are_still(self, connected: int, has_unlisted: bool) -> bool | None:
         """Return whether none of a job's queue pairs has moved; None: not all are known (DEVX never are)."""
         if self.moving:
             return False
-        if gpu_may_post:
+        if has_unlisted:
             return None
         return True if connected and self.connected >= connected else None
 
@@ -183,9 +183,10 @@ class Silence:
             return motions, shown_by, _PAIRS
         found = [motions[each.pid] for each in members if each.pid in motions]
         pairs = PairMotion(sum(pair.connected for pair in found), sum(pair.moving for pair in found))
-        may_post = any(gpu_may_post(each.process.libraries, each.threads) for each in members)
-        still = pairs.are_still(connected, may_post)
-        return _NOT_ALL_PAIRS if still is None else not still, shown_by, _PAIRS
+        outside = unlisted(queues for each in members for queues in each.own_queues)
+        still = pairs.are_still(connected, bool(outside))
+        why = Unknown(Reason.NOT_THERE, _PAIRS, outside) if outside else _NOT_ALL_PAIRS
+        return why if still is None else not still, shown_by, _PAIRS
 
 
 def _any_moves(devices: Collection[str], ports: Sequence[PortSample]) -> Maybe[bool]:

@@ -34,8 +34,13 @@ KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
 MODULES = "modules"  # what modprobe and the like print
 _WORD = re.compile(r"\w+")
 _MOST_CANDIDATES = 1 << 14
-NO_DIGITS = str.maketrans("", "", "0123456789")
-"""Leaves the shape of a line, which a log repeats with other numbers."""
+_NO_DIGITS = str.maketrans("", "", "0123456789")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+
+
+def shape_of(text: str) -> str:
+    """Return the shape of a line or word, which a log repeats with other numbers."""
+    return (_HEX.sub("0", text) if "0x" in text else text).translate(_NO_DIGITS)
 
 
 class Form:
@@ -45,7 +50,7 @@ class Form:
         self.message = message
         self.text = form
         self.words = frozenset(words_of(form))
-        self.shape = frozenset(filter(None, (word.translate(NO_DIGITS) for word in self.words)))
+        self.shape = frozenset(filter(None, map(shape_of, self.words)))
         # The highest form of a line counts.
         self.rank = (not message.is_general, literal_length(form), -order)
         self._pattern: re.Pattern[str] | None = None
@@ -66,7 +71,7 @@ class Catalogue:
             Form(message, form, order) for order, message in enumerate(messages) for form in message.forms
         ]
         count = Counter(word for form in self._forms for word in form.words)
-        self._vocabulary = frozenset(count)
+        self.vocabulary = frozenset(count)
         self._by_word: dict[str, list[Form]] = {}
         for form in self._forms:
             rarest = min(form.words, key=lambda word: (count[word], -len(word), word))
@@ -78,10 +83,10 @@ class Catalogue:
         """The words of which a line holds one if it has a form."""
         return frozenset(self._by_word)
 
-    def matches(self, line: str) -> Iterator[tuple[Form, re.Match[str]]]:
-        """Yield each form that a line has."""
+    def matches(self, line: str, words: frozenset[str] | None = None) -> Iterator[tuple[Form, re.Match[str]]]:
+        """Yield each form that a line has; `words`: of the vocabulary that it has, and others, if known."""
         line = line[:MOST_CHARACTERS]
-        words = self._vocabulary.intersection(_WORD.findall(line))
+        words = self.vocabulary.intersection(_WORD.findall(line)) if words is None else words
         candidates = self._candidates.get(words)
         if candidates is None:  # a log says the same again and again, with other numbers
             if len(self._candidates) >= _MOST_CANDIDATES:
@@ -98,9 +103,9 @@ class Catalogue:
         words = frozenset(_WORD.findall(shape))
         return any(words.issuperset(form.shape) for form in self._forms)
 
-    def find(self, line: str) -> Found | None:
+    def find(self, line: str, words: frozenset[str] | None = None) -> Found | None:
         """Return the message of a line, by the form that gives most of its words; None if it is not known."""
-        best = max(self.matches(line), key=lambda match: match[0].rank, default=None)
+        best = max(self.matches(line, words), key=lambda match: match[0].rank, default=None)
         if best is None:
             return None
         values = {name: value.strip().rstrip(".,;") for name, value in best[1].groupdict("").items()}

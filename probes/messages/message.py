@@ -9,7 +9,7 @@ from dataclasses import field
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import printable, version_numbers
 
 
 class Weight(Enum):
@@ -176,12 +176,6 @@ def code_of(table: Mapping[str, Code], said: str) -> Code | None:
     said = said.strip().casefold()
     number = str(int(said, 16)) if re.fullmatch(r"0x[0-9a-f]{1,16}", said) else said.lstrip("-")
     return table.get(said) or table.get(number)
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """Return "2.26.2+cuda12.2" as numbers, which compare as versions do; () for no version."""
-    match = re.match(r"v?(\d{1,6}(?:\.\d{1,6}){0,4})", text)
-    return () if match is None else tuple(map(int, match[1].split(".")))
 
 
 def is_version(condition: str, version: tuple[int, ...] | None) -> bool:

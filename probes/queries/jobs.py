@@ -12,7 +12,7 @@ from probes.base.plan import Plan, Step, instruction, user_plan
 from probes.base.unknown import ABSENT, Maybe, Reason, Unknown, first_unread, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.facts.jobs.process_files import WORLD_SIZES, has_initialized_nvshmem
+from probes.facts.jobs.process_files import WORLD_SIZES
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.node import Node
 from probes.facts.system.numa import parse_list
@@ -21,6 +21,15 @@ from probes.host.nvml import NvmlLive
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Outcome, end_with, found, needs, passed, unknown
 from probes.queries.kernel_log import is_dmabuf_refused
+from probes.queries.queue_pair_makers import (
+    BY_IBGDA,
+    GIN_TYPE,
+    IBGDA,
+    IBGDA_LIBRARY,
+    OwnQueues,
+    own_queues,
+    uncounted,
+)
 from probes.snapshot.condition import Watched
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
@@ -425,15 +434,9 @@ def world_size(settings: JobSettings) -> int:
     return max(parse_number(settings.get(name) or "") or 0 for name in WORLD_SIZES)
 
 
-# Queue pairs to which GPUs post: GIN of NCCL, IBGDA of NVSHMEM. mlx5's are made by DevX, not by verbs.
-#
-# Sources: NVIDIA/nccl src/include/nccl_device/core.h, ncclGinType_t; NVIDIA/nvshmem ibgda.cpp.
-#
+# Queue pairs that jobs make outside of verbs; the table is probes/queries/queue_pair_makers.py.
 
-GIN_TYPE, GDAKI, EFA_GDA = "NCCL_GIN_TYPE", 3, 5
-IBGDA, _NIC_HANDLER = "NVSHMEM_IB_ENABLE_IBGDA", "NVSHMEM_IBGDA_NIC_HANDLER"
-GIN_CLASS, NVSHMEM_CLASS = "NCCL_GIN_IB_TC", "NVSHMEM_IB_TRAFFIC_CLASS"
-NVSHMEM, _IBGDA_LIBRARY = "libnvshmem_host", "nvshmem_transport_ibgda"
+_NIC_HANDLER = "NVSHMEM_IBGDA_NIC_HANDLER"
 
 
 def gin_type(settings: JobSettings) -> int | None:
@@ -451,11 +454,25 @@ def ibgda_users(jobs: Jobs, with_cpu: bool = False) -> dict[int, Evidence]:
         if (settings.get(_NIC_HANDLER) or "").strip().lower() == "cpu" and not with_cpu:
             continue
         # A variable alone may be left over in an image that runs something else.
-        if maps(process, _IBGDA_LIBRARY):
-            users[process.pid] = Evidence(f"/proc/{process.pid}/maps", _IBGDA_LIBRARY)
-        elif parse_number(settings.get(IBGDA) or "") and has_initialized_nvshmem(process.libraries):
-            users[process.pid] = settings.evidence(IBGDA)
+        if any(each.maker is BY_IBGDA and each.is_sure for each in queues_of(process, settings)):
+            library = Evidence(f"/proc/{process.pid}/maps", IBGDA_LIBRARY)
+            users[process.pid] = library if maps(process, IBGDA_LIBRARY) else settings.evidence(IBGDA)
     return users
+
+
+def queues_of(process: Process, settings: JobSettings) -> tuple[OwnQueues, ...]:
+    """Return the queue pairs that a job makes outside of verbs, as far as its settings and libraries show."""
+    return own_queues(process, variables={name: value for name, (value, _) in settings.values.items()})
+
+
+def not_counted(jobs: Jobs) -> tuple[str, ...]:
+    """Return what the hw_counters of the NICs surely do not count, with the process."""
+    texts = (
+        (uncounted(each for each in queues_of(process, settings) if each.is_sure), process)
+        for process, settings in jobs.of_processes
+        if process.uverbs_files != ()
+    )
+    return tuple(f"{text[:-1]}, pid {process.pid})" for text, process in texts if text)
 
 
 # How UCX and the engines that move KV caches choose between the paths to GPU memory.

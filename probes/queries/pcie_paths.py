@@ -11,6 +11,7 @@ from probes.base.evidence import LIKE_THESE, Evidence, first_distinct
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.gpu.generations import GB10
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.pci.config_space import Acs, ConfigSpace, PciExpress
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
@@ -161,6 +162,11 @@ def is_grace(examination: Examination) -> bool:
         return True
     pci = examination.node.pci
     return not isinstance(pci, Unknown) and pci.has_grace_root_ports
+
+
+def is_gb10(examination: Examination) -> bool:
+    """Return whether the node is a DGX Spark, or another one whose GPU (GB10) uses the CPU's memory."""
+    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
 
 
 def is_arm64(examination: Examination) -> bool:

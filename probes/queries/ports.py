@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from enum import Enum
 
@@ -118,6 +119,24 @@ def by_board(ports: Iterable[Port]) -> dict[str, list[Port]]:
     return grouped(
         (port.device.board_id, port) for port in ports if not isinstance(port.device.board_id, Unknown)
     )
+
+
+SPARK_NAME = re.compile(r"roce(P2)?p1s0f([01])")
+"""The RDMA devices of a DGX Spark: the number of the port comes last (NVIDIA/dgx-spark-playbooks)."""
+
+
+def functions_of_ports(devices: Iterable[RdmaDevice]) -> list[tuple[str, ...]]:
+    """Return the pairs of functions of one card that share a port: the same number, on other PCIe links."""
+    groups: dict[tuple[str, ...], dict[str, str]] = {}  # name by BDF; a subfunction has the BDF of another
+    for device in devices:
+        match = SPARK_NAME.fullmatch(device.name)
+        guid, bdf = known(device.system_image_guid, ""), known(device.bdf, "")
+        if match:
+            groups.setdefault(("spark", match[2]), {})[bdf] = device.name
+        elif guid and bdf and not device.is_virtual_function:
+            groups.setdefault((guid, bdf[-1]), {}).setdefault(bdf, device.name)
+    pairs = (tuple(sorted(group.values(), key=lambda name: (len(name), name))) for group in groups.values())
+    return [pair for pair in pairs if len(pair) == 2]
 
 
 def cost_of_loss(examination: Examination, lost: Collection[Port]) -> Severity:

@@ -106,7 +106,7 @@ class TableReader:
             test.facts[output.about] = output.value
 
 
-def _read(
+def read_tables(
     section: Section,
     parser: Parser,
     explain: Callable[[Section, Sequence[Test]], Iterator[Statement]],
@@ -150,7 +150,7 @@ _PROGRAM = re.compile(r"\b(\w{1,40})_perf\b")
 def read_nccl_tests(section: Section) -> Parsed:
     """Read the tables of nccl-tests."""
     lines = (f"#  {line.strip()}" if _NO_HASH.match(line) else line for line in section.lines)
-    return _read(section, NcclTestsOutput(), _of_nccl_tests, lines)
+    return read_tables(section, NcclTestsOutput(), _of_nccl_tests, lines)
 
 
 def _of_nccl_tests(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
@@ -241,10 +241,11 @@ _PICKED = re.compile(r"Picking (?:device No\.|GPU number) (\d{1,4})")
 
 def read_perftest(section: Section) -> Parsed:
     """Read the tables of perftest."""
-    return _read(section, PerftestOutput(), _of_perftest)
+    return read_tables(section, PerftestOutput(), of_perftest)
 
 
-def _of_perftest(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
+def of_perftest(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
+    """Say what each test of perftest means."""
     for test in tests:
         figure = test.figure
         us = latency_us(figure) or 0.0
@@ -267,7 +268,14 @@ def _of_perftest(section: Section, tests: Sequence[Test]) -> Iterator[Statement]
         yield result_statement(section, test.line, "perftest-result", **texts)
 
 
+A_GPU, NO_GPU = "a GPU's memory, by the JSON", "host memory, by the JSON"
+"""The memory of a test of which only the JSON is there."""
 _MEMORY_WORDS = {
+    A_GPU: (
+        "It used a GPU. The JSON does not say whether the NIC reached the GPU's own memory: integrated GPUs"
+        " (GB10) and managed memory use the host's."
+    ),
+    NO_GPU: "The JSON names no GPU. Host memory says nothing about the GPU.",
     GPU_MEMORY: "The NIC reached GPU memory itself: GPUDirect RDMA works between this GPU and this NIC.",
     INTEGRATED_MEMORY: "This GPU has no memory of its own, so host memory is what it uses.",
 }
@@ -339,6 +347,8 @@ def _limit(section: Section, test: Test) -> Limit | None:
     if node is None or nic not in node.topology.devices or _LOCAL.search(section.command):
         return None
     queue_pairs = parse_int(test.facts.get(About.QUEUE_PAIRS, "")) or 1
+    if test.facts.get(About.MEMORY) == A_GPU:
+        return None
     if test.facts.get(About.MEMORY) != GPU_MEMORY:
         return limit_of_host_memory(node, nic, queue_pairs=queue_pairs)
     gpu = _gpu_of(section.lines[: test.line], node)
@@ -383,7 +393,7 @@ _SUM = re.compile(r"SUM (\w{1,120}) ")
 
 def read_nvbandwidth(section: Section) -> Parsed:
     """Read the matrices of nvbandwidth."""
-    return _read(section, NvbandwidthOutput(), _of_nvbandwidth)
+    return read_tables(section, NvbandwidthOutput(), _of_nvbandwidth)
 
 
 def _of_nvbandwidth(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:
@@ -423,7 +433,7 @@ def _like_link(gbps: float) -> str:
 
 def read_gdrcopy(section: Section) -> Parsed:
     """Read copybw of gdrcopy."""
-    return _read(section, GdrcopyOutput(), _of_gdrcopy)
+    return read_tables(section, GdrcopyOutput(), _of_gdrcopy)
 
 
 def _of_gdrcopy(section: Section, tests: Sequence[Test]) -> Iterator[Statement]:

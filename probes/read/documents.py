@@ -24,8 +24,10 @@ _MOST_RECORDING_BYTES = 256 << 20  # unpacked
 _MOST_DUMPS = 4096
 _MOST_GROUPS = 8
 _DUMP_KEY = re.compile(
-    rb'"(?:entries|pg_config|pg_status|nccl_comm_state|comm_lib_version|nccl_version)"\s*:'
+    rb'\s*\{(?!\s*"version"\s*:\s*\d+,\s*"start_time").*"(?:entries|pg_config|pg_status|nccl_comm_state|comm_lib_version|nccl_version)"\s*:',
+    re.DOTALL,
 )
+"""Not of nccl-tests (-J), which also has the key nccl_version."""
 DUMP, RECORDING = "PyTorch flight recorder", "gdrtop recording"
 
 
@@ -38,7 +40,7 @@ class _Kind:
 
 _KINDS = (
     _Kind(DUMP, MOST_BYTES, lambda head: head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05"),
-    _Kind(DUMP, MOST_BYTES, lambda head: head.lstrip()[:1] == b"{" and _DUMP_KEY.search(head) is not None),
+    _Kind(DUMP, MOST_BYTES, lambda head: _DUMP_KEY.match(head) is not None),
     _Kind(RECORDING, _MOST_RECORDING_BYTES, lambda head: head[257:262] == b"ustar"),
 )
 

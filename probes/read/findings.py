@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from functools import cache, reduce
 from typing import Any
@@ -13,7 +13,6 @@ from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS
-from probes.facts.gpu.generations import GB10
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import EFA, SLINGSHOT
 from probes.facts.system.platform import in_container, is_guest
@@ -21,6 +20,7 @@ from probes.host.nvml import NvmlFacts, NvmlGpu
 from probes.messages.message import Proof, Weight
 from probes.nccl.log.facts import Place
 from probes.queries.finding import Finding
+from probes.queries.pcie_paths import is_gb10
 from probes.read.pasted_host import PLACEHOLDER, PastedHost
 from probes.read.reading import Parsed, Statement
 from probes.snapshot.examination import Examination, examine
@@ -36,6 +36,7 @@ def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
 
     Of equal answers the last one counts.
     """
+    tables = tuple(tables)
     answers: dict[tuple[str, ...], Any] = {}
     checks: frozenset[str] = frozenset()
     for parsed in tables:
@@ -48,7 +49,7 @@ def judged(tables: Iterable[Parsed]) -> list[tuple[Statement, tuple[str, ...]]]:
         return []
     examination = examine(PastedHost(answers))
     return [
-        (_of_finding(finding), tuple(evidence.value for evidence in finding.evidence))
+        (_of_finding(finding, tables), tuple(evidence.value for evidence in finding.evidence))
         for finding in judge(examination, only=checks).found
     ]
 
@@ -77,8 +78,11 @@ def _joined(known: NvmlFacts, more: NvmlFacts) -> NvmlFacts:
     return NvmlFacts(driver, cuda, tuple(gpus.values()))
 
 
-def _of_finding(finding: Finding) -> Statement:
+def _of_finding(finding: Finding, tables: Sequence[Parsed] = ()) -> Statement:
+    """Return what a finding says, and where the last table begins that shows it."""
     evidence = finding.evidence[0] if finding.evidence else None
+    file = ("file", "" if evidence is None else evidence.source)
+    place = next((table.place for table in reversed(tables) if file in table.answers), None)
     return Statement(
         finding.id,
         "node",
@@ -86,7 +90,10 @@ def _of_finding(finding: Finding) -> Statement:
         finding.title,
         finding.cause,
         "" if finding.fix is None else fix_text(finding.fix),
-        text="" if evidence is None else f"{evidence.source}: {evidence.value}",
+        text=""
+        if evidence is None or PLACEHOLDER in evidence.source
+        else f"{evidence.source}: {evidence.value}",
+        place=place,
         source=finding.reference,
     )
 
@@ -169,7 +176,7 @@ def _words(examination: Examination) -> Iterator[str]:
     )
     if any(function.kind is PciKind.NVSWITCH for function in functions):
         yield "nvswitch"
-    if not isinstance(node.gpus, Unknown) and any(GB10.search(gpu.name) for gpu in node.gpus.gpus):
+    if is_gb10(examination):
         yield "gb10"
     if is_guest(node.platform) is True:
         yield "vm"

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from probes.base.frozen import frozen
 from probes.facts.pci.nic_families import FAMILIES
 from probes.read import (
+    benchmark_json,
     benchmarks,
+    dcgm,
     kernel_modules,
     mlxlink,
     nvidia_smi,
@@ -58,6 +60,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("nvidia-smi -q", nvidia_smi.QUERY_SIGN, nvidia_smi.read_query, is_document=True),
     Kind("nvidia-smi -q -x", nvidia_smi.XML_SIGN, nvidia_smi.read_xml, is_document=True),
     Kind("nvidia-smi nvlink", nvidia_smi.LINKS_SIGN, nvidia_smi.read_links),
+    Kind("dcgmi", dcgm.SIGN, dcgm.read_box, is_sure=False),
     Kind("lspci", pci_functions.SIGN, pci_functions.read_functions, is_document=True),
     Kind("lspci -t", pci_functions.TREE_SIGN, pci_functions.read_tree),
     Kind("lsmod", kernel_modules.SIGN, kernel_modules.read_loaded, silent=kernel_modules.CUT),
@@ -65,6 +68,15 @@ KINDS: tuple[Kind, ...] = (
     Kind("perftest", benchmarks.PERFTEST_SIGN, benchmarks.read_perftest),
     Kind("nccl-tests", benchmarks.NCCL_TESTS_SIGN, benchmarks.read_nccl_tests),
     Kind("nvbandwidth", benchmarks.NVBANDWIDTH_SIGN, benchmarks.read_nvbandwidth),
+    Kind("perftest JSON", benchmark_json.PERFTEST_SIGN, benchmark_json.read_perftest, is_sure=False),
+    Kind("nvbandwidth JSON", benchmark_json.NVBANDWIDTH_SIGN, benchmark_json.read_bandwidths),
+    Kind(
+        "nccl-tests JSON",
+        benchmark_json.NCCL_TESTS_SIGN,
+        benchmark_json.read_collectives,
+        is_sure=False,
+        is_document=True,
+    ),
     Kind("gdrcopy", benchmarks.GDRCOPY_SIGN, benchmarks.read_gdrcopy),
     Kind(
         "limits",
@@ -80,6 +92,11 @@ KINDS: tuple[Kind, ...] = (
     Kind("ethtool -S", rdma_tools.ETHTOOL_SIGN, rdma_tools.read_ethtool, is_sure=False),
     Kind("mlxlink", mlxlink.SIGN, mlxlink.read_mlxlink),
     Kind("perfquery", rdma_tools.PERFQUERY_SIGN, rdma_tools.read_perfquery, is_sure=False),
+    Kind("ibqueryerrors", rdma_tools.QUERY_ERRORS_SIGN, rdma_tools.read_query_errors),
+    Kind("ibdiagnet", rdma_tools.SUMMARY_SIGN, rdma_tools.read_summary),
+    Kind("mlxfwmanager", ports.FIRMWARE_SIGN, ports.read_firmware),
+    Kind("mst status", ports.MST_SIGN, ports.read_mst),
+    Kind("ethtool -m", mlxlink.MODULE_SIGN, mlxlink.read_module),
     Kind("driver version", kernel_modules.DRIVER_SIGN, kernel_modules.read_driver, is_document=True),
     Kind("Fabric Manager log", nvidia_smi.FABRIC_LOG_SIGN, nvidia_smi.read_log),
     Kind("nvidia-imex-ctl", nvidia_smi.DOMAIN_SIGN, nvidia_smi.read_domain, is_sure=False),

@@ -56,7 +56,8 @@ _UNUSUAL = re.compile(
     r"[\x1b\r\\&]|[b3e^]\[|\[[\d;]{0,12}m|<br|```|~~~| kernel: | \| | systemd\[|</?(?:de|su|pr|co)"
     r"|(?:kern|user|daemon|syslog) {0,2}:[a-z]"
 )
-_LATER = re.compile(r" kernel: | \| | systemd\[|^(?:kern|user|daemon|syslog) {0,2}:[a-z]")
+_FACILITY = re.compile(r"(?:kern|user|daemon|syslog) {0,2}:[a-z]")
+_LOST_ESCAPE = re.compile(r"\[[\d;]{0,12}m")
 _MESSAGE_KEYS = ("message", "msg", "log", "MESSAGE", "body", "textPayload", "_line", "line", "text")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|apos|nbsp|#39|#34|#x27);")
 _FENCE = re.compile(r"\s{0,3}(?:```|~~~)\w{0,20}\s*$|</?(?:details|summary|pre|code)>")
@@ -120,11 +121,13 @@ def peel(line: str) -> tuple[str, bool]:
     is_part = False
     for _ in range(_MOST_LAYERS):
         before = line
-        if _MAY_ESCAPE.search(line):
+        # Most lines have none, and a word is found faster than a pattern.
+        has_bracket = "\x1b" in line or line.find("[", 1) > 0 or _LOST_ESCAPE.match(line)
+        if has_bracket and _MAY_ESCAPE.search(line):
             line = _ESCAPES.sub("", line)
         if line[:1] == "{" or (line[:3].isspace() and line.lstrip()[:1] == "{"):
             line, is_part = _from_json(line)
-        if line[:1] not in _MAY_WRAP and not _LATER.search(line, 0, 280):
+        if line[:1] not in _MAY_WRAP and not _wraps_later(line[:280]):
             break
         if match := _WRAPPERS.match(line):
             rest = line[match.end() :]
@@ -141,6 +144,11 @@ def peel(line: str) -> tuple[str, bool]:
     if "\\" in line or "<br" in line:
         line = _MARKDOWN.sub(lambda match: match[1] or " ", line)
     return (FENCE if _FENCE.match(line) else line), is_part
+
+
+def _wraps_later(line: str) -> bool:
+    """Return whether a line that begins with a name may have something around it."""
+    return " kernel: " in line or " | " in line or " systemd[" in line or bool(_FACILITY.match(line))
 
 
 def _from_json(line: str) -> tuple[str, bool]:

@@ -1,7 +1,7 @@
-"""Pasted outputs of mlxlink (mstlink), as text or JSON: the link, its bit errors and its module.
+"""Pasted outputs of mlxlink (mstlink), as text or JSON, and of ethtool -m: link, bit errors and module.
 
-Sources: mstflint mlxlink_commander.cpp; status opcodes of the PDDR register (MLNX-OS manual); limits for NDR
-of NVIDIA's InfiniBand Cluster Bring-up.
+Sources: mstflint mlxlink_commander.cpp; ethtool qsfp.c; status opcodes of the PDDR register (MLNX-OS manual);
+limits for NDR of NVIDIA's InfiniBand Cluster Bring-up.
 """
 
 from __future__ import annotations
@@ -83,11 +83,62 @@ def read_mlxlink(section: Section) -> Parsed:
         if value != "N/A":
             ports[-1].setdefault(key, printable(value, 200))
     statements = tuple(
-        Statement(f"mlxlink-{kind}", "mlxlink", weight, f"{name} {title}", cause, fix, place=port.place)
+        said
         for port in ports
-        for kind, weight, title, cause, fix in (*_of_link(port), *_of_errors(port), *_of_module(port))
+        for said in _said(port, name, *_of_link(port), *_of_errors(port), *_of_module(port))
     )
     return Parsed(read, statements, shows=" ".join(f"{name}: {_shows(port)}" for port in ports[:8]))
+
+
+def _said(port: _Port, name: str, *found: _Finding) -> Iterator[Statement]:
+    for kind, weight, title, cause, fix in found:
+        yield Statement(f"mlxlink-{kind}", "mlxlink", weight, f"{name} {title}", cause, fix, place=port.place)
+
+
+MODULE_SIGN = r"\s*Identifier {2,}: 0x[0-9a-f]{2} \((?:SFP|QSFP|OSFP|DSFP)"
+_INTERFACE = re.compile(r"\s(?:-m|--module-info)\s+([\w.@-]{1,20})")
+_READING = re.compile(r"(-?[\d.]{1,9}) degrees C|/ (-?[\d.]{1,9}|-inf) dBm")
+
+
+def read_module(section: Section) -> Parsed:
+    """Read ethtool -m."""
+    port = _Port()
+    port.place = section.place
+    device = _INTERFACE.search(section.command)
+    name = printable(device[1], 20) if device else "The port"
+    lanes: list[str] = []
+    ends: dict[str, str] = {}
+    alarms: list[str] = []
+    for line in section.lines:
+        key, _, value = (part.strip() for part in line.partition(":"))
+        reading = _READING.search(value)
+        if value == "On" and ("alarm" in key or "warning" in key):
+            alarms.append(printable(" ".join(key.split()), 60))
+        elif reading is None:
+            port.setdefault(key, printable(value, 100))
+        elif "threshold" in key:
+            ends[key] = reading[1] or reading[2]
+        elif key == "Module temperature":
+            port["Temperature [C]"] = reading[1]
+        elif reading[2] and key.startswith(("Rcvr signal avg", "Receiver signal average")):
+            lanes.append(reading[2])
+    for value, what, low, high in (
+        ("Temperature [C]", "Module temperature", "low alarm", "high alarm"),
+        ("Rx Power Current [dBm]", "Laser rx power", "low alarm", "high alarm"),
+    ):
+        limits = [ends.get(f"{what} {end} threshold", "") for end in (low, high)]
+        if value.startswith("Rx") and lanes:
+            port[value], port["Width"] = ",".join(lanes), f"{len(lanes)}x"
+        if value in port and all(limits):
+            port[value] = f"{port[value]} [{limits[0]}..{limits[1]}]"
+    found = list(_of_module(port))
+    if alarms:
+        cause = f"The module itself reports: {join_limited(alarms)}."
+        found.append(("module-alarm", Weight.NOTE, "has a module with alarms", cause, _CLEAN))
+    vendor = " ".join(filter(None, (port.get("Vendor name"), port.get("Vendor PN"))))
+    celsius = f" at {port['Temperature [C]'].split()[0]} °C" if "Temperature [C]" in port else ""
+    shows = f"{name}: module {vendor}{celsius}. Link state and bit errors are not in the text (mlxlink -c)."
+    return Parsed(section.filled, tuple(_said(port, name, *found)), shows=shows)
 
 
 def _shows(port: _Port) -> str:
@@ -98,7 +149,8 @@ def _shows(port: _Port) -> str:
     return f"{', '.join(text.format(port[name]) for name, text in _SHOWN.items() if name in port)}.{unknown}"
 
 
-_Found = Iterator[tuple[str, Weight, str, str, str]]  # kind, weight, title, cause, fix
+_Finding = tuple[str, Weight, str, str, str]  # kind, weight, title, cause, fix
+_Found = Iterator[_Finding]
 
 
 def _of_link(port: _Port) -> _Found:

@@ -20,10 +20,15 @@ from probes.messages.catalogue import catalogue, explain
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.findings import statement
-from probes.read.pasted_host import gpu_answers
+from probes.read.pasted_host import PLACEHOLDER, gpu_answers
 from probes.read.reading import Parsed, Section, Statement, statement_of
 
-QUERY_SIGN = r"={5,}NVSMI LOG={5,}|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\s*$"
+QUERY_SIGN = (
+    r"={5,}NVSMI LOG={5,}|GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.0\s*$"
+    r"| {4}(?:(?:Product (?:Name|Brand|Architecture)|Persistence Mode|Addressing Mode|GPU UUID|C2C Mode"
+    r"|GPU Recovery Action) {2,}: |(?:Fabric|BAR1 Memory Usage|FB Memory Usage|Remapped Rows|MIG Mode"
+    r"|ECC Errors|GPU Reset Status)\s*$)"
+)
 XML_SIGN = r'\s*(?:<!DOCTYPE nvidia_smi_log|<nvidia_smi_log>|<gpu id="[0-9A-Fa-f]{4,8}:)'
 TABLE_SIGN = r"\|\s+NVIDIA-SMI \d"
 LINKS_SIGN = r"GPU \d{1,3}: .{1,100}\(UUID: "
@@ -42,6 +47,10 @@ _NONE = ("", "n/a", "none", "no", "[n/a]")
 
 _HEAD = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _PAIR = re.compile(r"([A-Za-z][^:]{0,60}?)\s*:(?:\s+(.*))?$")
+_ONCE = (
+    *("product_name", "product_brand", "product_architecture", "persistence_mode", "addressing_mode"),
+    *("gpu_uuid", "c2c_mode", "gpu_recovery_action"),
+)
 _TAG = re.compile(r"<(/?)(\w{1,60})(?: id=\"([^\"]{1,40})\")?>(?:([^<]{0,400})</\2>)?")
 
 
@@ -67,8 +76,23 @@ class _Block:
         return bdf_of(self.bus_id)
 
 
+_OF_THE_NODE = ("timestamp", "driver_version", "cuda_version", "attached_gpus")
+
+
+def _next_headless(blocks: list[_Block], path: str, place: Place) -> None:
+    """Begin a GPU where the text has no head with its address: what a GPU has once comes again.
+
+    A name whose section grep has left out may stand in several sections of a GPU.
+    """
+    is_headless = not blocks or blocks[-1].bus_id.startswith(PLACEHOLDER)
+    is_again = blocks and path in blocks[-1].values and path.partition("/")[0] != "processes"
+    is_once = "/" in path or path in _ONCE
+    if path not in _OF_THE_NODE and is_headless and (not blocks or (is_again and is_once)):
+        blocks.append(_Block(f"{PLACEHOLDER}{len(blocks):02x}:00.0", place))
+
+
 def read_query(section: Section) -> Parsed:
-    """Read nvidia-smi -q."""
+    """Read nvidia-smi -q, also what grep left of it."""
     head: dict[str, str] = {}
     blocks: list[_Block] = []
     above: list[tuple[int, str]] = []  # indents and names of the sections around a line
@@ -85,15 +109,18 @@ def read_query(section: Section) -> Parsed:
                 above.pop()
             name = _name(match[1] if match else text)
             if match:
-                values = blocks[-1].values if blocks else head
                 path = "/".join((*(outer for _, outer in above), name))
+                if len(blocks) < _MOST_GPUS:
+                    _next_headless(blocks, path, section.at(number))
+                values = head if path in _OF_THE_NODE or not blocks else blocks[-1].values
                 values.setdefault(path, printable((match[2] or "").strip(), 200))
-            if len(above) < 6:
+            if len(above) < 6 and not (match and match[2]):
                 above.append((indent, name))
         elif not text.startswith("="):
             continue
         read += 1
-    return _parsed(head, blocks, read, section)
+    with_head = [block for block in blocks if not block.bus_id.startswith(PLACEHOLDER)]
+    return _parsed(head, with_head or blocks, read, section)
 
 
 def read_xml(section: Section) -> Parsed:
@@ -135,6 +162,8 @@ def _parsed(head: Mapping[str, str], blocks: list[_Block], read: int, section: S
     gpus = tuple(_gpu(index, block) for index, block in enumerate(blocks))
     names = Counter(block.get("product_name") or "GPU" for block in blocks)
     shows = _shows(names, driver, cuda)
+    if any(block.bus_id.startswith(PLACEHOLDER) for block in blocks):
+        shows += " A part of nvidia-smi -q without the GPUs' addresses: they are numbered as they come."
     if attached.isdigit() and len(blocks) < int(attached[:4]):
         shows += f" The text has {len(blocks)} of {plural(int(attached[:4]), 'attached GPU')}."
     statements = [row for index, block in enumerate(blocks) for row in _faults(f"GPU{index}", block)]
@@ -144,7 +173,9 @@ def _parsed(head: Mapping[str, str], blocks: list[_Block], read: int, section: S
 
 
 def _shows(names: Mapping[str, int], driver: str, cuda: str) -> str:
-    gpus = join_limited(f"{count} {name}" for name, count in names.items())
+    gpus = join_limited(
+        plural(count, name) if name == "GPU" else f"{count} {name}" for name, count in names.items()
+    )
     versions = [f"driver {driver}" if driver else "", f"CUDA {cuda}" if cuda else ""]
     return f"{', '.join(filter(None, (gpus, *versions)))}." if gpus or driver else ""
 

@@ -1,8 +1,9 @@
 """RDMA devices and ports as tools print them, put where the tools read them: /sys/class/infiniband.
 
-ibstat, ibstatus, ibv_devinfo, rdma link, show_gids and ibdev2netdev each know a part. Sources: rdma-core
-infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c; iproute2 rdma/link.c; mlnx-tools
-ofed_scripts/{show_gids,ibdev2netdev}.
+ibstat, ibstatus, ibv_devinfo, rdma link, show_gids, ibdev2netdev and mlxfwmanager each know a part.
+Sources: rdma-core infiniband-diags/ibstat.c, scripts/ibstatus, libibverbs/examples/devinfo.c; iproute2
+rdma/link.c; mlnx-tools ofed_scripts/{show_gids,ibdev2netdev}; mstflint mlxfwupdate/mlnx_dev.cpp; mst status
+as in public posts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
-from probes.base.text import join_limited, printable
+from probes.base.text import join_limited, plural, printable
 from probes.checks.nic import port_rates, port_state, roce_gids, roce_mtu
 from probes.facts.rdma.devices import EMPTY_GID, EMPTY_GIDS_IN_A_ROW, MAX_GIDS
 from probes.host.values import RDMA_CLASS
@@ -268,6 +269,49 @@ def read_netdevs(section: Section) -> Parsed:
             ),
         )
     return Parsed(read, statements=notes, answers=files.answers, checks=_CHECKS)
+
+
+FIRMWARE_SIGN = r"\s*Querying Mellanox devices firmware"
+MST_SIGN = r"\s*MST modules:\s*$"
+_VALUE = re.compile(r"\s*(PSID|PCI Device Name|FW(?: \(Running\))?|Status):?\s+(\S.{0,80})")
+_MST_DEVICE = re.compile(
+    r"\s*(?:[\w .():-]{2,40}\s)?/dev/mst/(\S{1,60})(?:\s+([0-9a-f:.]{7,12})\s+(\S{1,40}))?"
+)
+
+
+def read_firmware(section: Section) -> Parsed:
+    """Read mlxfwmanager (mlxup), which names NICs by their PCI or MST device."""
+    files, read = _Files(), 0
+    notes: list[Statement] = []
+    psid = device = flashed = ""
+    for number, line in enumerate(section.lines):
+        match = _VALUE.match(line)
+        read += bool(line.strip())
+        if match is None:
+            continue
+        key, value = match[1], match[2].split()[0]
+        if key == "PSID":
+            psid, device, flashed = value, "", ""
+        elif key == "PCI Device Name":
+            device = printable(value.rpartition("/")[2], 60)
+        elif device and key.startswith("FW"):
+            flashed = flashed or value
+            files.put(f"{files.device(device)}/fw_ver", value)  # that runs, if it differs
+            files.put(f"{files.device(device)}/board_id", psid)
+            if key != "FW":
+                place = section.at(number)
+                notes.append(
+                    statement("firmware-not-active", place, device=device, flashed=flashed, running=value)
+                )
+    return Parsed(read, tuple(notes), files.answers, frozenset(("nic-firmware-mismatch",)))
+
+
+def read_mst(section: Section) -> Parsed:
+    """Read mst status, of which only -v names the RDMA devices."""
+    found = list(_matches(section, _MST_DEVICE))
+    names = [f"{match[3]} at {match[2]}" if match[3] else match[1] for match in found]
+    shows = f"{plural(len(names), 'device')} of NVIDIA's firmware tools: {join_limited(names)}."
+    return Parsed(section.filled, shows=f"{shows} RDMA does not need these tools' modules.")
 
 
 def _matches(section: Section, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

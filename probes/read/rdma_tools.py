@@ -1,7 +1,7 @@
-"""What rdma(8), ibv_devices, ethtool and perfquery print besides ports: devices, queue pairs, counters.
+"""What rdma(8), ibv_devices, ethtool and tools of fabrics print besides ports: queue pairs, counters.
 
 Sources: iproute2 rdma/{sys,res,res-qp,stat}.c; rdma-core libibverbs/examples/device_list.c,
-infiniband-diags/perfquery.c; ethtool.c do_gnicstats.
+infiniband-diags/{perfquery,ibqueryerrors}.c; ethtool.c do_gnicstats; ibdiagnet's summary as in public posts.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from probes.base.text import join_limited, plural
+from probes.base.text import join_limited, plural, printable
 from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
+from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.findings import statement
 from probes.read.reading import Parsed, Section, Statement
@@ -130,6 +132,13 @@ def read_driver(section: Section) -> Parsed:
 STATISTIC_SIGN = r"\s*link [\w.-]+/\d+ (?!state|subnet|lqpn)\w+ \d+(?: |\s*$)"
 ETHTOOL_SIGN = r"\s*NIC statistics:\s*$"
 PERFQUERY_SIGN = r"#\s*Port (?:extended )?counters: Lid \d"
+QUERY_ERRORS_SIGN = (
+    r"\s*(?:Errors for (?:0x[0-9a-f]+ )?\"|GUID 0x[0-9a-f]+ port (?:\d+|ALL): ?\["
+    r"|## Summary: \d+ nodes checked)"
+)
+_NODE = re.compile(r"\s*Errors for (?:0x[0-9a-f]{1,16} )?\"(.{1,80})\"")
+_NODE_PORT = re.compile(r"\s*GUID (0x[0-9a-f]{1,16}) port (\d{1,3}):(.{0,2000})")
+_EQUAL = re.compile(r"\[(\w{3,40}) == (\d{1,20})")
 _RISES = {counter.name: counter.rise for counter in PORT_COUNTERS if counter.rise is not None}
 _LINK = re.compile(r"\s*link ([\w.-]{1,64}/\d{1,3}) (.*)")
 _PAIR = re.compile(r"(\w{2,64}) (\d{1,20})(?= |$)")
@@ -143,6 +152,7 @@ _PERFQUERY = {
     "PortXmitDiscards": "port_xmit_discards",
     "LocalLinkIntegrityErrors": "local_link_integrity_errors",
     "ExcessiveBufferOverrunErrors": "excessive_buffer_overrun_errors",
+    "PortXmitWait": "port_xmit_wait",
 }
 _MOST_PORTS = 512
 
@@ -185,6 +195,47 @@ def read_perfquery(section: Section) -> Parsed:
             continue
         read += 1
     return _parsed(ports, read, section.place)
+
+
+def read_query_errors(section: Section) -> Parsed:
+    """Read ibqueryerrors, which shows only ports with counters that are not 0."""
+    ports: dict[str, dict[str, int]] = {}
+    node, summary = "", ""
+    read = 0
+    for line in section.lines:
+        if match := _NODE.match(line):
+            node = printable(match[1], 80)
+        elif (match := _NODE_PORT.match(line)) and len(ports) < _MOST_PORTS:
+            counters = {_PERFQUERY.get(name, name): int(value) for name, value in _EQUAL.findall(match[3])}
+            ports[f"{node or match[1]} port {match[2]}"] = counters
+        elif re.match(r"## .{0,200}\d (?:nodes|ports) checked", line):
+            summary = f"{summary} {printable(line.lstrip('# '), 120)}."
+        elif "port ALL:" not in line:
+            continue
+        read += 1
+    parsed = _parsed(ports, read, section.place)
+    return replace(parsed, shows=f"ibqueryerrors: {' '.join(summary.split())}" if summary else parsed.shows)
+
+
+SUMMARY_SIGN = r"-I- Stage\s+Warnings\s+Errors\b"
+_STAGE = re.compile(r"-I- (\w[\w /.()-]{1,60}?)\s{1,60}(\d{1,9})\s{1,30}(\d{1,9})(?:\s|$)")
+
+
+def read_summary(section: Section) -> Parsed:
+    """Read the summary of ibdiagnet: how many warnings and errors each of its stages has."""
+    stages = [match for line in section.lines if (match := _STAGE.match(line))]
+    with_errors = [f"{match[1]} {match[3]}" for match in stages if int(match[3])]
+    with_warnings = [f"{match[1]} {match[2]}" for match in stages if int(match[2]) and not int(match[3])]
+    statements = tuple(
+        statement("ibdiagnet-summary", section.place, weight=weight, what=what, stages=join_limited(names, 8))
+        for names, what, weight in (
+            (with_errors, "errors", Weight.WARNING),
+            (with_warnings, "warnings", Weight.NOTE),
+        )
+        if names
+    )
+    shows = "" if statements else f"ibdiagnet: no warning and no error in {plural(len(stages), 'stage')}."
+    return Parsed(1 + len(stages), statements, shows=shows)
 
 
 def _parsed(ports: Mapping[str, Mapping[str, int]], read: int, place: Place) -> Parsed:

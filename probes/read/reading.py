@@ -56,8 +56,8 @@ class Section:
 
     @property
     def filled(self) -> int:
-        """How many lines are not empty."""
-        return sum(bool(line.strip()) for line in self.lines)
+        """How many lines are not empty, without those of NCCL, which count as such."""
+        return sum(bool(line.strip()) and "NCCL " not in line for line in self.lines)
 
 
 @frozen
@@ -72,6 +72,7 @@ class Parsed:
     shows: str = ""  # what a table shows that proves nothing of the path, in one sentence
     # That mean something beside those of other tables.
     facts: Mapping[str, Place] = field(default_factory=dict)
+    place: Place | None = None  # where the table begins
 
 
 WITHOUT_GDR = (Proof.HOST.value, Proof.NO_GDR.value, "mixed")

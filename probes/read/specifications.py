@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from probes.base.evidence import Severity
@@ -61,16 +62,24 @@ class Specifications:
         return [(block, report) for block, report in reports if report is not None]
 
 
+_LINE = re.compile(r"\bline (\d{1,6})\b")
+
+
 def statements_of(block: Block, report: FileReport) -> list[Statement]:
     """Return what is wrong in a file."""
+
+    def line_of(match: re.Match[str]) -> str:  # in the text
+        number = int(match[1])
+        return f"line {block.numbers[number - 1]}" if 0 < number <= len(block.numbers) else match[0]
+
     return [
         Statement(
             problem.variable or "specification",
             NAMES[report.kind],
             Weight(problem.severity.value),
             problem.title,
-            problem.detail,
-            problem.fix,
+            _LINE.sub(line_of, problem.detail),
+            _LINE.sub(line_of, problem.fix),
             text=block.lines[problem.line - 1].strip() if 0 < problem.line <= len(block.lines) else "",
             place=Place(block.name, block.numbers[problem.line - 1])
             if 0 < problem.line <= len(block.numbers)

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
-from probes.messages.catalogue import NO_DIGITS, catalogue, explain
+from probes.messages.catalogue import catalogue, explain, shape_of
+from probes.messages.form import MOST_CHARACTERS
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
 from probes.nccl.log.messages import UNKNOWN, context_of
@@ -25,7 +26,8 @@ from probes.read.specifications import NAMES, Block, Specifications, shown, stat
 from probes.snapshot.examination import Examination
 
 _MOST_STATEMENTS = 1000  # messages that differ in more than numbers
-_MOST_SECTION_LINES = 200_000  # of all sections
+_MOST_SECTION_SIZE = 64 << 20  # of all sections, with what Python adds to each
+_BYTES_OF_A_SECTION, _BYTES_OF_A_STRING = 2000, 64
 _MOST_NODES = 64  # whose tables are judged
 _MOST_ASKED = 32  # lines of the kernel's log that a finding may be about
 _MOST_SILENT = 1000  # sections
@@ -68,7 +70,8 @@ class TextReader:
         self._specifications = Specifications()
         self._block = Block("")
         self._catalogue = catalogue()
-        self._interesting = self._catalogue.words | LOGS.keys()
+        self._interesting = self._catalogue.words.union(LOGS)
+        self._vocabulary = self._catalogue.vocabulary.union(LOGS)
         self._signs = Signs(KINDS)
         self._kernel_log = KernelLogLines()
         self._documents = Documents()
@@ -82,11 +85,12 @@ class TextReader:
         self._is_session = False  # the last prompt names a host
         self._has_printed = False  # since that prompt
         self._sections: list[Section] = []
-        self._section_lines = 0
+        self._section_size = 0
         self._kinds: Counter[str] = Counter()
         self._seen: dict[object, _Seen] = {}
-        self._shapes: Counter[str] = Counter()  # of lines that say nothing
-        self._plain: dict[str, frozenset[str]] = {}  # the shapes of lines that never say anything
+        # Shapes of lines that say nothing, and whether in a section; then of those that never say anything.
+        self._shapes: Counter[tuple[str, bool]] = Counter()
+        self._plain: dict[tuple[str, bool], frozenset[str]] = {}
         self._all = self._blank = self._read = 0
         self._unread: dict[tuple[str, int], str] = {}
         self._unclear = 0
@@ -150,6 +154,7 @@ class TextReader:
             is_nccl = "NCCL " in line
             # The reader of NCCL's logs counts lines: empty ones stand for those of others.
             of_nccl.append(line if is_nccl else "")
+            self._read += is_nccl
             if is_nccl and _CHANNEL.search(line):
                 self._kinds["NCCL log"] += 1
                 continue
@@ -158,11 +163,15 @@ class TextReader:
             self._log.feed(("\n".join(of_nccl) + "\n").encode("utf-8", "replace"))
 
     def _line(self, line: str) -> None:
-        shape = line.translate(NO_DIGITS)
-        if self._section is None and (plain := self._plain.get(shape)) is not None:
-            self._take_plain(line, plain)
+        shape = shape_of(line)
+        key = shape, self._section is not None
+        if (plain := self._plain.get(key)) is not None:
+            if not self._in_section(line):
+                self._take_plain(line, plain)
             return
-        words = self._interesting.intersection(_WORD.findall(line[:2000]))
+        words = self._vocabulary.intersection(_WORD.findall(line[:MOST_CHARACTERS]))
+        if self._interesting.isdisjoint(words):
+            words = frozenset()
         kind = self._signs.kind_of(line)
         if kind is not None:
             self._has_printed = True
@@ -186,17 +195,19 @@ class TextReader:
         elif not self._in_section(line):
             self._has_printed = True
             if (kinds := self._explain_line(line, words)) is not None:
-                self._note_shape(shape, kinds)
+                self._note_shape((shape, False), kinds)
             return
+        elif key[1]:
+            self._note_shape(key, frozenset())
         is_document = self._section is not None and self._section[0].is_document
         if words and not is_document:
             self._explain_line(line, words, is_section=True)
 
     def _explain_line(
-        self, line: str, words: frozenset[str] | set[str], is_section: bool = False
+        self, line: str, words: frozenset[str], is_section: bool = False
     ) -> frozenset[str] | None:
         """Explain a line; return its kinds, or None if the next one like it may say something else."""
-        found = self._catalogue.find(line) if words else None
+        found = self._catalogue.find(line, words) if words else None
         if found is not None:
             self._message(found, line)
         if is_section:
@@ -216,17 +227,19 @@ class TextReader:
         if not kinds and _FAILS.search(line, 0, _MOST_OF_A_TEXT):
             self._unclear = self._lines.number
         if kinds:
-            self._read += 1
+            self._read += "NCCL " not in line  # which are counted, wherever they stand
         elif len(self._unread) < _MOST_UNREAD:
             self._unread[self._name, self._lines.number] = printable(line.strip(), 200)
         if not kinds or not _LOG_LINE.search(line):
             self._block.add(line, self._lines.number, not kinds)
 
-    def _note_shape(self, shape: str, kinds: frozenset[str]) -> None:
+    def _note_shape(self, key: tuple[str, bool], kinds: frozenset[str]) -> None:
         """Remember a line that says nothing, whatever its numbers, once it was seen often."""
-        self._shapes[shape] += 1
-        if self._shapes[shape] == _OFTEN and not self._catalogue.may_match(shape):
-            self._plain[shape] = kinds
+        if len(key[0]) > MOST_CHARACTERS:
+            return
+        self._shapes[key] += 1
+        if self._shapes[key] == _OFTEN and not self._catalogue.may_match(key[0]):
+            self._plain[key] = kinds
         if len(self._shapes) >= _MOST_SHAPES:
             self._shapes.clear()
             self._plain.clear()
@@ -252,19 +265,25 @@ class TextReader:
             self._close_section()
             self._end_block()
             self._section = kind, [], Place(self._name, self._lines.number), self._command
+            self._section_size += _BYTES_OF_A_SECTION
         self._in_section(line)
 
     def _in_section(self, line: str) -> bool:
-        if self._section is None or self._section_lines >= _MOST_SECTION_LINES:
+        if self._section is None:
+            return False
+        self._section_size += len(line) + _BYTES_OF_A_STRING
+        if self._section_size > _MOST_SECTION_SIZE:
+            self._close_section()
             return False
         self._section[1].append(line)
-        self._section_lines += 1
         return True
 
     def _close_section(self) -> None:
         if self._section is not None:
             kind, lines, place, command = self._section
-            self._sections.append(Section(kind.name, tuple(lines), place, command, self._node, self._host))
+            if lines:
+                section = Section(kind.name, tuple(lines), place, command, self._node, self._host)
+                self._sections.append(section)
             self._section = None
             self._command = ""
 
@@ -291,7 +310,7 @@ class TextReader:
         ranks = {name: rank for rank, name in enumerate(kinds)}
         for section in self._sections:
             read = kinds[section.kind].read
-            parsed = Parsed() if read is None else read(section)
+            parsed = Parsed() if read is None else replace(read(section), place=section.place)
             self._kinds[section.kind] += max(1, parsed.lines)
             statements += parsed.statements
             tables_read.append(parsed)
@@ -318,7 +337,7 @@ class TextReader:
             from_blocks += block.unread
             for number in block.numbers:
                 unread.pop((block.name, number), None)
-        read_lines = from_blocks + self._read + facts.nccl_lines + sum(parsed.lines for parsed in tables_read)
+        read_lines = from_blocks + self._read + sum(parsed.lines for parsed in tables_read)
         return Reading(
             files=tuple(self._files),
             kinds=tuple(
@@ -345,7 +364,7 @@ class TextReader:
         for statement, lines in found:
             subjects = set(filter(None, map(subject_of, lines)))
             explained |= subjects
-            place = self._kernel_log.first_of(subjects)
+            place = self._kernel_log.first_of(subjects) or statement.place
             text = lines[0] if subjects else statement.text
             findings.append(replace(statement, place=place, text=text))
         ids = {finding.id for finding in findings}

@@ -80,6 +80,7 @@ _ANSWERS: dict[str, Any] = {
     "tcp_sockets": tuple[TcpSocket, ...],
     "namespace_sockets": tuple[TcpSocket, ...],
     "socket_inodes": tuple[int, ...],
+    "rdma_statistics": dict[str, int],
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
     "kernel_messages": tuple[KernelMessage, ...],
@@ -104,6 +105,7 @@ _PATH_KINDS = ("names", "link", "resolve")
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = (
     *("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives", "log_findings"),
+    "rdma_statistics",
 )
 _HISTORY_CODEC = Codec(
     clean=lambda text: printable(text, MESSAGE_CHARACTERS),

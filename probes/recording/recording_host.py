@@ -203,6 +203,9 @@ class RecordingHost:
     def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
         return self._ask_each("socket_inodes", pids, self._host.socket_inodes)
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        return self._ask_each("rdma_statistics", names, self._host.rdma_statistics)
+
     def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
         return self._ask_each("thread_names", pids, self._host.thread_names)
 

@@ -47,10 +47,7 @@ _IN_BRACKETS = re.compile(r"[^\[]*\[([^\]]*).*", re.DOTALL)  # of a name in pci.
 _NO_NIC = "no RDMA NIC"  # as the verdict says it
 _REFUSED = "the NIC driver refuses GPU memory, by the kernel log"
 _NO_DEVICE = "There is nothing to set up here. Run gdrtop setup on a node with an NVIDIA GPU and an RDMA NIC."
-_STAGED = (
-    "There is nothing to set up here. NCCL copies through host memory on this node, without any setting."
-    " Measure that path with gdrtop bench --memory host."
-)
+_NO_STEPS = "There is nothing to set up here. NCCL copies through host memory, without any setting."
 
 
 class _Situating(Probing):
@@ -124,8 +121,14 @@ class PathChoice:
     reason: str
     paths: tuple[PathState, ...]  # with the requirements and their evidence; () where they are unknown
     is_impossible: bool = False  # by design or without the devices; False: unknown, or a path was recommended
+    is_staged: bool = False  # by design, and the steps are about the path through host memory
     instead: str = ""  # what to do on a node on which it is impossible, as sentences
     old_peermem: tuple[Evidence, ...] = ()  # what loads nvidia_peermem at boot though DMA-BUF is usable
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether there is something to set up."""
+        return self.is_staged or not self.is_impossible
 
 
 def choose_path(examination: Examination) -> PathChoice:
@@ -136,7 +139,7 @@ def choose_path(examination: Examination) -> PathChoice:
     if direct.peermem.path is GdrPath.CXI:  # Slingshot NICs have no verbs, and so no other path
         own = (direct.peermem,)
         if direct.by_design:
-            return PathChoice(None, direct.by_design, own, is_impossible=True, instead=_STAGED)
+            return PathChoice(None, direct.by_design, own, is_impossible=True, instead=_NO_STEPS)
         reason = "Slingshot NICs have no verbs; libfabric registers GPU memory with the cxi driver"
         lacking = "" if own[0].usable is True else f"; missing here: {_missing(own[0])}"
         return PathChoice(GdrPath.CXI, f"{reason}{lacking}", own)
@@ -145,7 +148,7 @@ def choose_path(examination: Examination) -> PathChoice:
         reason = absent.cause or "; ".join(evidence.value for evidence in absent.evidence)
         return PathChoice(None, reason, paths, is_impossible=True, instead=_NO_DEVICE)
     if direct.by_design:
-        return PathChoice(None, direct.by_design, paths, is_impossible=True, instead=_STAGED)
+        return PathChoice(None, direct.by_design, paths, is_impossible=True, is_staged=True)
     if direct.peermem.path is GdrPath.EFA:
         if direct.dmabuf.usable is True or direct.peermem.usable is not True:
             return PathChoice(GdrPath.DMABUF, "the EFA driver registers GPU memory via DMA-BUF", paths)

@@ -115,6 +115,7 @@ class StepDefinition(ABC):
     judges: tuple[str, ...] = ()  # of `after`: what it judges is not there until they are done
     is_possible_in_container: bool = False
     is_scripted: bool = True  # its commands belong in `gdrtop setup --script`
+    staged: str = ""  # `why` on a node whose jobs copy through host memory by design; "": not needed there
 
     @abstractmethod
     def build(self, facts: SetupFacts) -> SetupStep:

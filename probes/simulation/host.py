@@ -329,6 +329,18 @@ class SimulatedHost(HostBase):
             return Unknown(Reason.NOT_THERE, "RDMA netlink", "ib_core is not loaded")
         return read(self.tree, seconds)
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        seconds = self._seconds()
+        return {
+            name: {
+                path.rpartition("/")[2]: int(content(seconds) if callable(content) else content)
+                for path, content in self.tree.statistics[name].files.items()
+            }
+            if name in self.tree.statistics
+            else Unknown(Reason.NOT_THERE, "RDMA netlink", "not asked where files have the counters")
+            for name in names
+        }
+
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         seconds = self._seconds()
         return {

@@ -24,6 +24,7 @@ STEP_LONGER = "job-step-longer"
 FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
 KV_OVER_TCP, KV_STAGED = "kv-transfer-over-tcp", "kv-transfer-staged"
 THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"
+SPARK_DEGRADED = "spark-degraded-initialization"
 
 
 @frozen

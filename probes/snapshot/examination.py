@@ -31,7 +31,7 @@ from probes.facts.system import device_nodes, kubernetes, limits, numa, packages
 from probes.facts.system.device_nodes import DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.limits import MemlockFacts, RdmaCgroupFacts
-from probes.facts.system.numa import CpuModel, CpusetFacts
+from probes.facts.system.numa import CpuModel, CpusetFacts, MemoryFacts
 from probes.facts.system.packages import Distribution
 from probes.facts.system.platform import CPUINFO
 from probes.facts.system.services import ServiceFacts
@@ -123,6 +123,7 @@ class Examination:
         "memlock", lambda run: limits.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
+    memory: Maybe[MemoryFacts] = _probed("memory", lambda run: numa.probe_memory(run.host))
     rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed(
         "RDMA control groups", _rdma_cgroup, needs=("processes",), directories=("/sys",)
     )

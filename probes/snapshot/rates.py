@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
+from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.latest import Latest
-from probes.base.unknown import Maybe, Reason, Unknown, because, known
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect import PeermemReading, read_peermem
 from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
-from probes.facts.pci.nic_families import HARDWARE_OCTETS
+from probes.facts.pci.nic_families import HARDWARE_OCTETS, Octets
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.facts.rdma.port_health import OCTETS_A_UNIT, RECEIVED, SENT
@@ -57,6 +59,11 @@ class PortRate:
 
 # Without extended counters they are 32 bits wide and stop at their maximum.
 _FULL = 0xFFFF_FFFF
+# Intel's NICs count 48 bits (hw/irdma/icrdma_hw.c); so many bytes a second are no traffic, but a reset.
+_WRAP, _MOST_BYTES = 1 << 48, 1e12
+WITHOUT_FILES = (Reason.NOT_THERE, Reason.FILE_MISSING)
+_STATISTIC = "rdma statistic "
+_BACKWARD = Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
@@ -76,19 +83,20 @@ def _hw_octets(host: Host, path: str) -> Maybe[int]:
     return octets
 
 
-def _hardware_octets(port: RdmaPort) -> tuple[str, str] | None:
+def _hardware_octets(port: RdmaPort) -> Octets | None:
     """Return the names of a driver's counters of bytes sent and received; None: it has none."""
     has = set(known(port.hw_counters, ()))
-    return next((names for names in HARDWARE_OCTETS if has.issuperset(names)), None)
+    return next((names for names in HARDWARE_OCTETS if has.issuperset(chain(*names))), None)
 
 
 @frozen
 class _ByteCounters:
-    """The files with a port's bytes, and the function that reads one."""
+    """The files whose sums are a port's bytes, and the function that reads one."""
 
-    sent: str
-    received: str
+    sent: tuple[str, ...]
+    received: tuple[str, ...]
     read: Callable[[Host, str], Maybe[int]]
+    is_hidden: bool = False  # RDMA netlink has them, and no file
 
 
 def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
@@ -96,15 +104,15 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
     if isinstance(port.telemetry, Unknown):
         return port.telemetry
     if port.telemetry:
-        sent, received = (telemetry_file(device, name) for name in (SENT_OCTETS, RECEIVED_OCTETS))
-        return _ByteCounters(sent, received, read_telemetry)
-    if SENT not in known(port.counters, ()) and (names := _hardware_octets(port)):
-        sent, received = (f"{path}/hw_counters/{name}" for name in names)
-        return _ByteCounters(sent, received, _hw_octets)
-    if isinstance(port.counters, Unknown) and port.counters.reason is Reason.NOT_THERE:
-        # Only the namespace that owns a device has them (drivers/infiniband/core/sysfs.c, setup_port).
-        return because(port.counters, "this network namespace has no port counters")
-    return _ByteCounters(f"{path}/counters/{SENT}", f"{path}/counters/{RECEIVED}", _octets)
+        files = [telemetry_file(device, name) for name in (SENT_OCTETS, RECEIVED_OCTETS)]
+        return _ByteCounters((files[0],), (files[1],), read_telemetry)
+    if SENT not in known(port.counters, ()) and (octets := _hardware_octets(port)):
+        directory = statistic(device, port) if port.is_hidden else f"{path}/hw_counters"
+        sent, received = (tuple(f"{directory}/{name}" for name in names) for names in octets)
+        return _ByteCounters(sent, received, _hw_octets, port.is_hidden)
+    if isinstance(port.counters, Unknown) and port.counters.reason in WITHOUT_FILES:
+        return port.counters
+    return _ByteCounters((f"{path}/counters/{SENT}",), (f"{path}/counters/{RECEIVED}",), _octets)
 
 
 def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
@@ -116,12 +124,42 @@ def read_port(host: Host, device: str, port: RdmaPort) -> PortCounters:
     return _read_bytes(host, _byte_counters(device, port))
 
 
+def statistic(device: str, port: RdmaPort) -> str:
+    """Return what stands for the directory of counters that RDMA netlink has; `device`: its path in sysfs."""
+    return f"{_STATISTIC}{posixpath.basename(device)}/{port.number}"
+
+
+def read_statistics(host: Host, files: Collection[str]) -> dict[str, Maybe[int]] | None:
+    """Return the counters of one port that RDMA netlink has, by their files; None: it has none of these."""
+    directory, _, _ = next(iter(files), "").rpartition("/")
+    if not directory.startswith(_STATISTIC):
+        return None
+    name = directory.removeprefix(_STATISTIC)
+    answer = host.rdma_statistics((name,))[name]
+    absent = Unknown(Reason.NOT_THERE, directory, "RDMA netlink no longer has this counter")
+    if isinstance(answer, Unknown):
+        return dict.fromkeys(files, answer)
+    return {file: answer.get(file.rpartition("/")[2], absent) for file in files}
+
+
 def _read_bytes(host: Host, counters: Maybe[_ByteCounters]) -> PortCounters:
     if isinstance(counters, Unknown):
         return PortCounters(host.monotonic(), counters, counters)
-    sent = counters.read(host, counters.sent)
+    found = read_statistics(host, (*counters.sent, *counters.received))
+    read = partial(counters.read, host) if found is None else found.__getitem__
+    sent = _sum(read, counters.sent)
     at = host.monotonic()
-    return PortCounters(at, sent, counters.read(host, counters.received))
+    return PortCounters(at, sent, _sum(read, counters.received))
+
+
+def _sum(read: Callable[[str], Maybe[int]], files: tuple[str, ...]) -> Maybe[int]:
+    total = 0
+    for file in files:
+        octets = read(file)
+        if isinstance(octets, Unknown):
+            return octets
+        total += octets
+    return total
 
 
 def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[str, ...], int]:
@@ -131,8 +169,10 @@ def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[st
     """
     counters = _byte_counters(device.sysfs_path, port)
     is_standard = isinstance(counters, _ByteCounters) and counters.read is _octets
+    if isinstance(counters, _ByteCounters) and counters.is_hidden:
+        return (), 1
     if isinstance(counters, _ByteCounters) and (not is_standard or SENT in known(port.counters, ())):
-        files: tuple[str, ...] = (counters.sent, counters.received)
+        files = (*counters.sent, *counters.received)
         if counters.read is _hw_octets and isinstance(read_integer(host, files[0]), Unknown):
             files = tuple(f"{device.sysfs_path}/hw_counters/{posixpath.basename(file)}" for file in files)
         return files, OCTETS_A_UNIT if is_standard else 1
@@ -241,7 +281,11 @@ def _rate(before: Maybe[int], after: Maybe[int], seconds: float) -> Maybe[float]
     if seconds <= 0:
         return Unknown(Reason.NOT_THERE, "", "no time between two readings")
     if after < before:
-        return Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
+        after += _WRAP
+        if not before <= after <= before + _MOST_BYTES * seconds:
+            return Unknown(
+                Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped"
+            )
     return (after - before) * 8 / seconds / 1e9
 
 

@@ -47,6 +47,13 @@ def objects(command: int, table: int, sequence: int, entries: list[bytes], flags
     return message(5 << 10 | command, sequence, u32(1, 0) + text(2, "mlx5_0") + nested, flags)
 
 
+def statistics(sequence: int, counters: dict[str, int]) -> bytes:
+    """Return the answer to RDMA_NLDEV_CMD_STAT_GET, which has no end (stat_get_doit_default_counter)."""
+    entries = (attribute(81, text(82, name) + u64(83, value)) for name, value in counters.items())
+    nested = attribute(0x8000 | 80, b"".join(entries))
+    return message(5 << 10 | 17, sequence, u32(1, 0) + text(2, "mlx5_0") + u32(3, 1) + nested, 0)
+
+
 def queue_pair(number: int, kind: int = 2, state: int = 3, pid: int | None = 4711, name: str = "") -> bytes:
     """Return an entry in the order of fill_res_qp_entry."""
     owner = (u32(28, pid) if pid else b"") + (text(29, name) if name else b"")

@@ -170,7 +170,9 @@ class Claims:
                     yield f"{output}: ● {job} without a NIC on a BROKEN node"
                 if mark == "●" and used & {"staged", "TCP"} and "NOT APPLICABLE" not in words:
                     yield f"{output}: ● {job} is {used}"
-                is_faultless = not self.found and not re.search(r"\d critical", " ".join(self.text.values()))
+                is_faultless = not self.found and not re.search(
+                    r"\d (critical|warning)", " ".join(self.text.values())
+                )
                 if mark in "▲✗" and used <= {"staged"} and words == {"NOT APPLICABLE"} and is_faultless:
                     yield f"{output}: {mark} {job} for what the hardware cannot do otherwise"
         lacks = sorted(name for name in self.found if name.startswith(_OF_GDR))

@@ -471,7 +471,8 @@ def _pairs_text(facts: HangFacts) -> str:
     if isinstance(facts.packets, Unknown):
         return f"packet numbers not read ({facts.packets})"
     pairs = facts.pairs
+    rest = f"; {facts.unlisted}" if facts.unlisted else ""
     if not pairs.connected:
-        return "no packet numbers of this job's queue pairs are known"
+        return f"no packet numbers of this job's queue pairs are known{rest}"
     count = plural(pairs.connected, "connected queue pair")
-    return f"{pairs.moving or 'none'} of {count} sent or received a packet in {facts.seconds:.0f} s"
+    return f"{pairs.moving or 'none'} of {count} sent or received a packet in {facts.seconds:.0f} s{rest}"

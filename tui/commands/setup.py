@@ -141,7 +141,7 @@ class SetupCommand:
                 near = did_you_mean(name, names) or ""
                 raise UsageError(f"no step {printable(name)!r}{near}")
         guide = self._guide()
-        if guide.choice.is_impossible and not options.json:
+        if not guide.choice.has_steps and not options.json:
             return self._show_impossible(guide, options)
         if options.path is not None or options.skip or options.unskip:
             by = user_and_day(self._host.wall_clock())
@@ -174,7 +174,7 @@ class SetupCommand:
             if following is not None and following.id == REBOOT and not self._log.record().boots:
                 hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
                 self._do.print([(), line(hint)])
-        if guide.choice.is_impossible:
+        if not guide.choice.has_steps:
             return EXIT_NOT_APPLICABLE
         return 0 if guide.is_finished else EXIT_NOT_FINISHED
 

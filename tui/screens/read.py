@@ -33,6 +33,10 @@ class ReadScreen(PanesScreen):
         self._text = text.replace("\r\n", "\n").replace("\r", "\n")  # as terminals send the ends of lines
         self._reading: Reading | None = None
 
+    @property
+    def leading_keys(self) -> tuple[str, ...]:
+        return "write", "copy"
+
     def compose(self) -> ComposeResult:
         yield HeadView("Pasted text")
         yield static_view("summary")
@@ -46,11 +50,13 @@ class ReadScreen(PanesScreen):
     async def _read(self) -> None:
         # The first text loads the whole catalogue of messages.
         self._reading = await asyncio.to_thread(read_text, self._text)
+        self.refresh_bindings()
         self.on_lines_view_resized()
 
     def on_lines_view_resized(self) -> None:
         lines = self._text.count("\n") + 1
-        self._view("summary").show([line(f"{plural(lines, 'line')} pasted (gdrtop help read)")])
+        what = f"{plural(lines, 'line')} pasted: the answer is about them, not this node (gdrtop help read)"
+        self._view("summary").show([line(what)])
         view = self._view("reading")
         if view.room:
             reading = self._reading

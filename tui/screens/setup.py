@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from probes.setup.step import StepState
 from tui.screens import save_and_copy
 from tui.screens.keys import bind, leave_keys
 from tui.screens.list_screen import FILTER_KEY, REFRESH_KEY, ExaminedListScreen
@@ -63,9 +62,7 @@ class GuideState(ExaminedListState):
         return following.id if following is not None and following.id in listed else super()._first()
 
     def _listed(self) -> list[SetupStep]:
-        steps = () if self.guide is None else self.guide.steps
-        if self.guide is not None and self.guide.choice.is_impossible:  # the others say only that
-            steps = tuple(step for step in steps if step.state is not StepState.SKIPPED)
+        steps = () if self.guide is None else self.guide.listed
         return [step for step in steps if self.word in f"{step.id} {step.title} {step.state.value}".lower()]
 
     # Drawing

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from probes.bandwidth.model.expected import SPARK
 from probes.bandwidth.model.planned_series import Purpose
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.request import Mode
@@ -123,7 +124,9 @@ def memory_lines(result: Result) -> list[str]:
     elif result.memory in (BY_DMABUF, BY_PEERMEM):
         lines.append(f"{result.memory} was requested; the tool did not report how the memory was registered")
     elif result.memory == HOST_MEMORY:
-        lines.append("host memory only; says nothing about the GPU path")
+        of_spark = f"host memory, as jobs on {SPARK} use it"
+        is_of_spark = result.expected_machine == SPARK
+        lines.append(of_spark if is_of_spark else "host memory only; says nothing about the GPU path")
     if routes := facts_about(result, About.ROUTE):
         lines.append(f"NCCL used {join_limited(routes, _MOST_ROUTES)}")
         if is_as_requested(result):

@@ -50,6 +50,13 @@ def answers(report: PairsReport) -> list[tuple[str, Tone]]:
             f" {short(low.limit_gbps)} Gb/s that ports and PCIe links allow"
         )
         found.append((text, Tone.WARNING))
+    for pair in attribution.sparks:
+        sign = f" ({pair.sign})" if pair.sign else ""
+        text = (
+            f"{pair.server} with {pair.client}: all functions together reach {short(pair.gbps)} Gb/s{sign};"
+            f" at least {short(pair.least_gbps)} Gb/s is expected for DGX Spark"
+        )
+        found.append((text, Tone.WARNING))
     if attribution.unexplained:
         tests = plural(len(attribution.unexplained), "test")
         few = len(report.nodes) <= _PAIR_ONLY
@@ -122,6 +129,8 @@ def advice(report: PairsReport) -> list[str]:
         texts.append("The links between the switches may be over-subscribed, or congested by other jobs.")
     if attribution.below_limit:
         texts.append("All nodes may have the same fault: run gdrtop check on one of them.")
+    if attribution.sparks:
+        texts.append("Run gdrtop check on both nodes, and gdrtop bench --sweep --ssh for each function.")
     if attribution.unexplained and len(report.nodes) > _PAIR_ONLY:
         texts.append("Run again with --full to measure each of these nodes with all others.")
     if report.misplaced:

@@ -26,6 +26,7 @@ from probes.live.model.sample import (
     Role,
 )
 from probes.queries.modules import PEERMEM_REFCNT
+from probes.queries.queue_pair_makers import uncounted, unlisted
 from widgets.base.figures import gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
 from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
@@ -84,6 +85,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
         unread = "queue pairs and memory regions unknown"
         what = "no queue pairs or memory regions" if process.is_listed else unread
         uses.append(f"{what}: {', '.join(idle)}")
+    lines += labeled("Queues", (queues.sentence for queues in process.own_queues), width)
     lines += _bus(process, sample, width)
     used = process.used_nics
     unlisted = f"unknown: {used.detail}" if isinstance(used, Unknown) else ""
@@ -194,7 +196,10 @@ def _past(device: str, sample: LiveSample, width: int) -> list[Line]:
 def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRate]) -> str:
     rate = rates.get(process.pid)
     if rate is None:
-        return "no connected queue pair" if process.transfer is None else "nothing moves"
+        if process.transfer is not None:
+            return "nothing moves"
+        outside = unlisted(process.own_queues)
+        return f"unknown: queue pairs are not listed ({outside})" if outside else "no connected queue pair"
     middle = medians(sample, rates)
     part = ranks.share_of_median(process, rate, middle)
     text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s"
@@ -237,6 +242,13 @@ def _collective_text(speed: CollectiveSpeed) -> str:
 # NICs
 
 
+def users_of(device: str, sample: LiveSample) -> list[LiveProcess]:
+    """Return the processes that have a NIC open, in order."""
+    return [
+        process for process in ranks.in_order(sample) if any(nic.device == device for nic in process.nics)
+    ]
+
+
 def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     """Describe a port: its rates, every counter that moves, and those that could not be read."""
     netdev = f" ({known(port.netdev, '')})" if known(port.netdev, "") else ""
@@ -247,6 +259,9 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
         percent = share(value, port.line_rate_gbps)
         of_line = f" ({percent} of line rate)" if percent else ""
         lines += _field(label, f"{_shown(value, lambda rate: f'{short(rate)} Gb/s')}{of_line}", width)
+    if any(port.sent_by_priority.values()):
+        sent = (f"{short(gbps)} in {each}" for each, gbps in port.sent_by_priority.items() if gbps)
+        lines += _field("Priorities", f"Gb/s sent: {', '.join(sent)}", width)
     if port.rates_from:
         text = f"all traffic of interface {port.rates_from}: software RDMA has no byte counters"
         lines += _field("Rates from", text, width)
@@ -269,6 +284,10 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     for client in sample.kernel_clients.get(port.device, ()):
         lines += _field("Used by", f"{client}, in the kernel", width)
     lines += [(), (Run("Counters, events a second", Tone.TITLE),)]
+    for process in users_of(port.device, sample):
+        if text := uncounted(process.own_queues):
+            text = f"Losses and timeouts: {text[:-1]}, {process.rank_name})"
+            lines += wrapped(text, width, Tone.WARNING)
     named = {name for group in COUNTER_GROUPS for name in group.names}
     for group in COUNTER_GROUPS:
         lines += _group(group, port, width)

@@ -12,6 +12,7 @@ from probes.facts.rdma.devices import ACTIVE
 from probes.facts.rdma.port_health import CounterColumn
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample, program_of
+from probes.queries.queue_pair_makers import uncounted
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, TRAFFIC_FELL
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, graph, share, short
@@ -22,6 +23,7 @@ from widgets.live.order import FINE, SortKeys, badness_of_devices, devices_with,
 
 PAUSE_PERCENT = 5.0  # marked above, as in the events
 _CONGESTION = (CounterColumn.CONGESTION.value, CounterColumn.WAIT.value)
+_OF_QUEUES = (CounterColumn.RETRANSMITS.value, CounterColumn.RECEIVER.value)
 STALL_PERCENT = 30.0  # mlx5 counts such seconds in outbound_pci_stalled_…_events
 _LEAST_GRAPH, _MOST_GRAPH = 12, 120  # a second a cell
 _OTHER_CELLS, _USERS_CELLS = 120, 8  # of the columns beside it
@@ -51,6 +53,12 @@ def draw(
     ports = [port for port in rows if not only or port.name == only]
     users, marked = _users(sample), devices_with(sample, SLOW_NIC, TRAFFIC_FELL, CONGESTED)
     congested = devices_with(sample, CONGESTED)
+    outside = {
+        nic.device
+        for process in known(sample.processes, ())
+        if uncounted(queues for queues in process.own_queues if queues.is_sure)
+        for nic in process.nics
+    }
 
     def cells(cell: Callable[[PortSample], Run]) -> LazyLines:
         return cells_of(ports, cell)
@@ -59,11 +67,14 @@ def draw(
         return LazyLines(len(ports), lambda row: _rate(rate(ports[row]), ports[row], marked))
 
     def events(group: CounterGroup) -> LazyLines:
-        shows_congestion = group.title in _CONGESTION
+        shows_congestion, is_of_queues = group.title in _CONGESTION, group.title in _OF_QUEUES
 
         def cell(port: PortSample) -> Run:
             is_congested = shows_congestion and port.device in congested
-            return per_second(group.rate(port.counters), Tone.WARNING if is_congested else group.tone)
+            rate = group.rate(port.counters)
+            if is_of_queues and port.device in outside and not isinstance(rate, Unknown) and not rate:
+                return Run(UNKNOWN_MARK, Tone.DIM)  # the counters do not count all queue pairs
+            return per_second(rate, Tone.WARNING if is_congested else group.tone)
 
         return cells(cell)
 

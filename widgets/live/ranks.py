@@ -11,6 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.statements import rank_health
 from probes.host.usage import cpu_list
 from probes.live.model.sample import STOPPED_STATES, LiveEvent, LiveProcess, LiveSample, Role
+from probes.queries.queue_pair_makers import unlisted
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, figure_run, gibibytes, local_time, short
 from widgets.base.health import TONES
@@ -235,14 +236,15 @@ def _program(process: LiveProcess) -> Run:
 
 
 def _nics(process: LiveProcess) -> Run:
-    """Return "mlx5_0-3 32 QPs": the NICs and the number of connected queue pairs."""
+    """Return "mlx5_0-3 32 QPs": the NICs and the number of connected queue pairs; "32+": of those listed."""
     ready = [nic for nic in process.nics if nic.ready]
+    is_partial = bool(unlisted(process.own_queues))
     if not ready:
-        return Run("–", Tone.DIM)
+        return Run("unlisted" if is_partial and process.nics else "–", Tone.DIM)
     count = sum(nic.ready for nic in ready)
     names = short_names([nic.device for nic in ready])
     cut = names if len(names) <= _NAME_CELLS else f"{names[: _NAME_CELLS - 1]}…"
-    return Run(f"{cut} {count} QP{'s' * (count != 1)}", Tone.NIC)
+    return Run(f"{cut} {count}{'+' * is_partial} QP{'s' * (count != 1 or is_partial)}", Tone.NIC)
 
 
 def short_names(devices: Sequence[str]) -> str:

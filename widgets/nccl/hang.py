@@ -94,7 +94,7 @@ def _ranks(ranks: Sequence[RankState], dumps: Sequence[Dump], width: int) -> lis
         column("Power W", [_figure(rank.power_watts) for rank in shown], 8),
         column("Peak Gb/s", [_figure(rank.gbps, short) for rank in shown], 6),
         column("Silent", [_figure(rank.silent_seconds, minutes) for rank in shown], 7),
-        column("QPs", [f"{rank.ready}/{rank.queue_pairs}" for rank in shown], 9),
+        column("QPs", [f"{rank.ready}/{rank.queue_pairs}{'+' * bool(rank.unlisted)}" for rank in shown], 9),
         column("Collective", [_calls(calls.get(known(rank.rank, -1))) for rank in shown], 10),
         column("GPUs and NICs", [" ".join((*rank.gpus[:2], *rank.nics[:2])) for rank in shown], 11, False),
     ]

@@ -288,6 +288,9 @@ def _apart(node: Node, width: int) -> list[Line]:
     devices = node.rdma.devices if isinstance(node.rdma, RdmaFacts) else ()
     if unplaced := [device.name for device in devices if isinstance(device.bdf, Unknown)]:
         texts.append(f"RDMA devices without a PCI function: {', '.join(unplaced)}")
+    pci = None if isinstance(node.pci, Unknown) else node.pci
+    if pci is not None and pci.other_gpus and not pci.gpus and pci.nics:
+        texts.append(f"This node has {pci.other_gpus}.")
     return paragraphs(texts, width, Tone.DIM)
 
 

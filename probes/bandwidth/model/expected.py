@@ -5,13 +5,15 @@ The table of gdrtop is probes/bandwidth/expected.toml; a site can have one of it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any
 
 from probes.bandwidth.model.limits import payload_share
-from probes.base.data_files import parse_toml
+from probes.base.data_files import parse_toml, read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.pci.functions import link_gbps
@@ -165,6 +167,48 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
 assert set(_READERS) == {field.name for field in fields(ExpectedPair)}
 
 
+# DGX Spark: jobs copy through host memory, so what a pair of nodes reaches is judged by that path.
+
+
+@frozen
+class SparkRate:
+    """A row of dgx_spark.toml, which has the meaning of the fields."""
+
+    measure: str
+    least: float
+    source: str
+    most: float = math.inf
+    means: str = ""
+    check: str = ""
+
+
+SPARK = "DGX Spark"
+"""The name of its expectations, in saved results too."""
+
+
+@cache
+def spark_rates() -> tuple[SparkRate, ...]:
+    """Return the rows of dgx_spark.toml."""
+    return tuple(SparkRate(**row) for row in read_toml("probes.bandwidth", "dgx_spark.toml")["rate"])
+
+
+def spark_least(measure: str) -> SparkRate:
+    """Return the row of what a healthy pair reaches at least."""
+    return next(row for row in spark_rates() if row.measure == measure and not row.means)
+
+
+def spark_rate(measure: str, gbps: float) -> SparkRate | None:
+    """Return the row of a rate; None: it is a sign of nothing known."""
+    rows = (row for row in spark_rates() if row.measure == measure)
+    return next((row for row in rows if row.least <= gbps <= row.most), None)
+
+
+def spark_sign(measure: str, gbps: float) -> str:
+    """Return what a rate is a sign of; "" if it is as it should be, or a sign of nothing known."""
+    row = spark_rate(measure, gbps)
+    return "" if row is None else row.means
+
+
 @frozen
 class Expectation:
     """What one test should reach, and by which row."""
@@ -172,6 +216,7 @@ class Expectation:
     gbps: float
     name: str  # "Azure ND H100 v5"
     source: str
+    spark: str = ""  # the rows of dgx_spark.toml that say what a lower rate is a sign of: "rail"
 
     @property
     def words(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from statistics import fmean, median
 
-from probes.bandwidth.model.expected import NEAR_PCIE, NEAR_PORT, Expectation
+from probes.bandwidth.model.expected import NEAR_PCIE, NEAR_PORT, Expectation, spark_sign
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.planned_series import Settings
 from probes.bandwidth.model.samples import Sample
@@ -88,7 +88,9 @@ def rate(
         return by_limit
     if sample.gbps < expected.gbps:
         verdict = by_limit.verdict if by_limit.verdict is Rating.LIKE_HOST else Rating.BELOW
-        return replace(by_limit, verdict=verdict, why=f"{by_limit.why}; {expected.words}")
+        sign = spark_sign(expected.spark, sample.gbps)
+        words = "; ".join(filter(None, (expected.words, sign and f"reports of such a rate: {sign}")))
+        return replace(by_limit, verdict=verdict, why=f"{by_limit.why}; {words}")
     if by_limit.verdict is Rating.NEAR:
         return by_limit
     return replace(by_limit, verdict=Rating.NEAR, why=f"{expected.words}; {by_limit.why}")

@@ -19,6 +19,7 @@ from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
+from probes.queries.pcie_paths import is_gb10
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.nccl_paths import ORDER
@@ -104,6 +105,23 @@ def better_nics_down(topology: Topology, gpu: str | None, nic: str) -> tuple[str
     return tuple(found)
 
 
+_SHARE_OF_FREE = 16  # the buffers of a test take up to four times its largest message
+_UNREAD_BYTES = 256 << 20
+
+
+def most_bytes(examination: Examination) -> int | None:
+    """Return the largest message that is safe where GPU memory is the node's memory; None: it has its own.
+
+    A test with 16 GiB froze such a node (https://github.com/NVIDIA/dgx-spark-playbooks/issues/102).
+    """
+    if not is_gb10(examination):
+        return None
+    available = map_known(examination.memory, lambda memory: memory.available)
+    if isinstance(available, Unknown):
+        return _UNREAD_BYTES
+    return 1 << max(0, (available // _SHARE_OF_FREE).bit_length() - 1)
+
+
 def is_without_dmabuf(tools: ToolFacts) -> bool:
     """Return whether perftest is installed, with CUDA and without DMA-BUF."""
     build = tools.perftest
@@ -127,6 +145,8 @@ def gpu_memory(
         return GpuMemory(gpu.index, gpu.bdf, True, direct)
     if facts.peermem.usable is True:
         return GpuMemory(gpu.index, gpu.bdf, False)
+    if facts.by_design:
+        return Refused(f"by design: {facts.by_design}; host memory can be measured")
     if facts.dmabuf.usable is False and facts.peermem.usable is False:
         return Refused(
             "neither DMA-BUF nor nvidia-peermem is usable on this node (gdrtop check shows why);"

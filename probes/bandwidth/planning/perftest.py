@@ -15,6 +15,7 @@ from probes.bandwidth.planning.node_settings import (
     better_nics_down,
     gpu_memory,
     is_without_dmabuf,
+    most_bytes,
     perftest_defaults,
     uses_data_direct,
     with_duration,
@@ -55,6 +56,10 @@ def perftest_test(
     tools = examination.tools
     if isinstance(tools, Unknown):
         return Refused(f"cannot tell which tools are installed: {tools}")
+    most, size = most_bytes(examination), (request.size_bytes or 0) * request.queue_pairs
+    if most is not None and size > most:
+        limit = f"{most >> 20} MiB" if most >> 20 else f"{most} bytes"
+        return Refused(f"such messages could take the memory that is left; {limit} are safe now")
     with_gpu = path is not MemoryPath.HOST
     if with_gpu and gpu is None:
         return Refused("this node has no GPU")

@@ -7,12 +7,26 @@ from dataclasses import replace
 from functools import cache
 
 from probes.bandwidth.model.command import Refused, bound_to
-from probes.bandwidth.model.expected import TESTS, Expectation, ExpectedPair, ExpectedTable, parse_table
+from probes.bandwidth.model.expected import (
+    SPARK,
+    TESTS,
+    Expectation,
+    ExpectedPair,
+    ExpectedTable,
+    parse_table,
+    spark_least,
+)
 from probes.bandwidth.model.planned_series import LeftOut, Pair, PlannedProcess, PlannedTest, Series
 from probes.bandwidth.model.rating import LARGE_FROM_BYTES
 from probes.bandwidth.model.request import MemoryPath, Mode, Request, Scope
-from probes.bandwidth.model.samples import GPU_PATHS, STAGED
-from probes.bandwidth.planning.node_settings import active_port, better_nics_down, nearest_nic, no_rdma
+from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY, STAGED
+from probes.bandwidth.planning.node_settings import (
+    active_port,
+    better_nics_down,
+    most_bytes,
+    nearest_nic,
+    no_rdma,
+)
 from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
 from probes.bandwidth.tools.perftest import GPU_BUILD_HINT
@@ -24,8 +38,9 @@ from probes.facts.pci.names import built_in_name
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
-from probes.queries.modules import plugin_only_driver
-from probes.queries.pcie_paths import functions_of
+from probes.queries.modules import impossible_by_design, plugin_only_driver
+from probes.queries.pcie_paths import functions_of, is_gb10
+from probes.queries.ports import SPARK_NAME
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
@@ -50,8 +65,12 @@ def local_test(
     wanted_node = known(gpu.numa_node, None) if gpu and tool.binds_to_gpu and request.binds else None
     numa_node, notes = bound_to(examination, wanted_node)
     settings = tool.settings(request, gpus, numa_node)
-    if isinstance(settings, NcclSettings) and plugin_only_driver(examination):
-        settings = replace(settings, by_plugin=True)
+    if isinstance(settings, NcclSettings):
+        most = most_bytes(examination) or settings.end_bytes
+        if most < settings.end_bytes:
+            notes = (*notes, f"messages of up to {most >> 20} MiB: more could take the memory that is left")
+        by_plugin = bool(plugin_only_driver(examination))
+        settings = replace(settings, end_bytes=min(most, settings.end_bytes), by_plugin=by_plugin)
     command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command
@@ -110,12 +129,18 @@ _Planned = list[tuple[str, PlannedTest | Refused]]  # by title
 
 
 def plan_series(examination: Examination, request: Request, tcp_port: int) -> Series | Refused:
-    """Return all tests of a request, or Refused if none of them can run; `tcp_port` is free on this node."""
+    """Return all tests of a request, or Refused if none of them can run; `tcp_port` is free on this node.
+
+    Jobs use host memory where GPUDirect RDMA is impossible by design, so it is the best path there.
+    """
     if request.tool not in TEST_TOOLS:
         return Refused(f"{request.tool[:80]!r} is not a test that gdrtop knows")
     if request.memory is MemoryPath.STAGED and request.tool not in NCCL_TESTS:
         return Refused(f"{request.tool} never copies through host memory: use nccl-tests (--test all-reduce)")
     tool = tool_of(request.tool)
+    is_open = request.memory in (MemoryPath.BEST, MemoryPath.COMPARE) and not isinstance(tool, LocalTool)
+    if is_open and impossible_by_design(examination) is not None:
+        request = replace(request, memory=MemoryPath.HOST)
     idle: tuple[LeftOut, ...] = ()
     if isinstance(tool, LocalTool):
         planned = _local_tests(examination, request, tool, tcp_port)
@@ -314,9 +339,13 @@ def _expected(
 ) -> Expectation | None:
     """Return what the first row that fits expects; None for tests that no table is about."""
     name, load = _TOOLS.get(test.tool), test.settings.load
-    if name is None or test.memory not in GPU_PATHS or load.is_bidirectional:
+    if name is None or load.is_bidirectional:
         return None
     if load.size_bytes is not None and load.size_bytes < LARGE_FROM_BYTES:
+        return None
+    if test.memory == HOST_MEMORY:
+        return _expected_of_spark(examination, test) if name == "write" else None
+    if test.memory not in GPU_PATHS:
         return None
     if not _is_near(examination, test.pair.gpu, test.pair.nic):
         return None
@@ -326,6 +355,14 @@ def _expected(
             gbps = row.expected_gbps
             return Expectation(gbps, row.name, row.source) if gbps else None
     return None
+
+
+def _expected_of_spark(examination: Examination, test: PlannedTest) -> Expectation | None:
+    """Return what a function of a DGX Spark reaches from host memory, to another node."""
+    if test.setup is Mode.LOOPBACK or not is_gb10(examination) or not SPARK_NAME.fullmatch(test.pair.nic):
+        return None
+    row = spark_least("rail")
+    return Expectation(row.least, SPARK, row.source, row.measure)
 
 
 def _is_near(examination: Examination, gpu: str, nic: str) -> bool:

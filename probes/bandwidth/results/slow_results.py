@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from probes.bandwidth.model.expected import SPARK, spark_rate
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import OpenFinding, Rating
 from probes.bandwidth.model.result import Result, is_measured
@@ -18,7 +19,7 @@ from probes.base.unknown import known
 from probes.facts.node import host_name
 from probes.queries.finding import Finding
 from probes.queries.pcie_paths import functions_of
-from probes.snapshot.condition import BELOW_LIMIT, Condition
+from probes.snapshot.condition import BELOW_LIMIT, SPARK_DEGRADED, Condition
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
@@ -31,6 +32,8 @@ def slow_results(
 ) -> tuple[Condition, ...]:
     """Return the newest result of each test of GPU memory over a near NIC, if it is slow.
 
+    On DGX Spark, whose jobs use host memory, it is that of host memory to another node.
+
     Results of other nodes, of other origins and from before the boot do not count, nor do pairs that NCCL
     does not use: a path through the CPU is slow by design. `origin`: of the
     host, which a redacted node does not have; `booted_at`: seconds since 1970.
@@ -40,8 +43,11 @@ def slow_results(
     for result in results:
         pair = result.pair
         is_own = (result.node, result.origin) == own and result.taken_at >= booted_at
-        is_of_gpu = bool(pair.gpu and pair.nic) and result.memory in GPU_PATHS and is_measured(result)
-        if not is_own or not is_of_gpu or result.judgment.verdict is Rating.UNKNOWN:
+        is_of_gpu = bool(pair.gpu and pair.nic) and result.memory in GPU_PATHS
+        is_judged = is_of_gpu or result.expected_machine == SPARK
+        if not is_own or not is_judged or not is_measured(result):
+            continue
+        if result.judgment.verdict is Rating.UNKNOWN:
             continue
         ends = pair.gpu, pair.nic, pair.port, pair.far_nic
         key = *ends, result.setup, result.tool, result.is_bidirectional, result.memory
@@ -51,7 +57,7 @@ def slow_results(
     return tuple(
         _condition(result)
         for result in slow
-        if result.pair.nic in topology.near_nics.get(result.pair.gpu, {})
+        if not result.pair.gpu or result.pair.nic in topology.near_nics.get(result.pair.gpu, {})
     )
 
 
@@ -59,15 +65,16 @@ def _condition(result: Result) -> Condition:
     pair, judgment = result.pair, result.judgment
     reached, _, share = judgment.words.rpartition(", ")
     far = pair.far_nic if not pair.peer else ""  # a peer's NIC is not a device of this node
-    between = f"{pair.gpu_label} to {pair.nic}" + (f" and {far}" if far else "")
+    between = f"{pair.gpu_label} to {pair.nic}" if pair.gpu else f"{pair.nic} to {pair.peer or 'its peer'}"
+    between += f" and {far}" if far else ""
     source = f"{result.tool}, {local_time(result.taken_at)}"
     figure = "; ".join(filter(None, (judgment.words, judgment.why)))
     subject, shown = f"{between} {result.tool} {result.memory}", (Evidence(source, figure),)
     text = f"{between} reached {reached} ({share} of the limit) with {result.memory}"
     devices = tuple(filter(None, (pair.gpu, pair.nic, far)))
-    return Condition(
-        BELOW_LIMIT, subject, text, result.taken_at, evidence=shown, devices=devices, is_begun=True
-    )
+    row = spark_rate("rail", result.gbps or 0.0) if result.expected_machine == SPARK else None
+    check = row.check if row is not None and row.check else BELOW_LIMIT
+    return Condition(check, subject, text, result.taken_at, evidence=shown, devices=devices, is_begun=True)
 
 
 def open_findings(
@@ -83,7 +90,7 @@ def open_findings(
         finding
         for finding in findings
         if finding.is_present
-        and finding.id != BELOW_LIMIT  # an earlier result is no reason for this one
+        and finding.id not in (BELOW_LIMIT, SPARK_DEGRADED)  # an earlier result is no reason for this one
         and (finding.data_path or finding.severity is not Severity.NOTE)
         and (
             devices & set(finding.devices)

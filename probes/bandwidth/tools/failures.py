@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, LINE_LIMIT, Fact, Sample, clean_line
@@ -25,10 +24,9 @@ _MEMORY_LINES = {
     BY_DMABUF: frozenset({"perftest-gpu-memory", "perftest-dmabuf"}),
 }
 """The messages that show how perftest registers memory."""
-# Of gdrtop's own run: it binds by numactl, and sets NCCL_NET=IB, with which NCCL stops instead of using TCP.
+# Of gdrtop's own run: it binds by numactl, and asks NCCL for IB, which then stops instead of using TCP.
 _NO_BIND = "With --no-bind, gdrtop bench measures without binding."
-_NO_NETWORK = re.compile(r"NCCL WARN (?:Failed to initialize any NET plugin|Error: network IB not found)")
-_NO_NIC = "NCCL found no usable RDMA NIC: check the ports, /dev/infiniband in this container, and NCCL_IB_HCA"
+_SETTINGS = {"NCCL_NET": "IB"}
 
 
 @frozen
@@ -47,6 +45,8 @@ Output = Sample | Fact | Failure
 def failures_in(line: str, messages: Sequence[str], memory: str = "") -> tuple[Output, ...]:
     """Return the failure in a line, by these files of messages, as a parser returns what it reads."""
     found = catalogue(*messages).find(line[:LINE_LIMIT])
+    if found is None and "NCCL WARN " not in line:
+        return ()
     failure = _failure(line, found, _context(memory))
     return () if failure is None else (failure,)
 
@@ -72,14 +72,13 @@ def most_telling(
 
 
 def _context(memory: str, beside: Iterable[str] = ()) -> Context:
-    return Context(settings={"memory": memory}, beside=_MEMORY_LINES.get(memory, frozenset()).union(beside))
+    beside = _MEMORY_LINES.get(memory, frozenset()).union(beside)
+    return Context(settings={**_SETTINGS, "memory": memory}, beside=beside)
 
 
 def _failure(line: str, found: Found | None, context: Context) -> Failure | None:
     if "NCCL INFO " in line:
         return None
-    if _NO_NETWORK.search(line):
-        return Failure(_NO_NIC, clean_line(line), CAUSE)
     if found is None:
         _, warns, warning = line[:LINE_LIMIT].partition("NCCL WARN ")
         return Failure(clean_line(f"NCCL warns: {warning}"), clean_line(line), SYMPTOM) if warns else None

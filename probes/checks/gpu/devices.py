@@ -19,7 +19,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import bind_steps
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, needs, passed, unknown
-from probes.queries.modules import DRIVER_README, driver_evidence
+from probes.queries.modules import DRIVER_README, driver_evidence, impossible_by_design
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
 from probes.topology.hops import BELOW_SWITCH, Smi
@@ -275,6 +275,7 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[Nccl] | Maybe[Smi]]:
     ok="All GPUs are equally close to a NIC",
     impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def gpu_without_near_nic(examination: Examination) -> Outcome:
     """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""

@@ -25,6 +25,7 @@ from probes.plans.common import reboot_plan
 from probes.plans.driver import mig_off
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
+from probes.queries.modules import impossible_by_design
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 
@@ -131,6 +132,7 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     GDR_MANUAL,
     ok="Every GPU is new enough for GPUDirect RDMA",
     impact=_STAGES,
+    requires=(impossible_by_design,),
 )
 def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
@@ -151,6 +153,7 @@ def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
     ok="NCCL sends directly from GPU memory",
     impact="Everything that a job sends is copied to host memory first.",
+    requires=(impossible_by_design,),
 )
 def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
@@ -205,6 +208,7 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     "NVIDIA NCCL environment variables, NCCL_NET_GDR_C2C",
     ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
     impact="Jobs with this NCCL copy through host memory.",
+    requires=(impossible_by_design,),
 )
 def c2c_grace_specifics(examination: Examination) -> Outcome:
     """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""

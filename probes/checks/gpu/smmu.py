@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from probes.base.evidence import Evidence
 from probes.base.unknown import known, map_known
-from probes.facts.gpu.generations import GB10
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.facts.pci.functions import PciKind
@@ -15,7 +14,7 @@ from probes.plans.common import reboot_plan, reboot_step
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
 from probes.queries.kernel_log import age_of, found_in_log, log_messages
 from probes.queries.modules import module_messages
-from probes.queries.pcie_paths import gpus_and_nics, gpus_here, is_direct, is_grace
+from probes.queries.pcie_paths import gpus_and_nics, is_direct, is_gb10, is_grace
 from probes.snapshot.examination import Examination
 
 AREA = Area("gpu")
@@ -25,13 +24,9 @@ _WITHOUT_CONFIG = "lack of necessary kernel configs"
 _PASID_WITH_PASSTHROUGH = (6, 11)
 
 
-def _is_gb10(examination: Examination) -> bool:
-    return any(GB10.search(gpu.name) for gpu in gpus_here(examination))
-
-
 def _end_without_coherent_gpu(examination: Examination) -> None:
     """End the check on nodes whose GPUs have page tables of their own alone."""
-    if not is_grace(examination) and not _is_gb10(examination):
+    if not is_grace(examination) and not is_gb10(examination):
         need(examination.node.gpus, "the GPUs")
         end_with(passed(_NOT_NEEDED))
 
@@ -60,7 +55,7 @@ def smmu_sva_missing(examination: Examination) -> Outcome:
     if not messages:
         if need(has_option, "the kernel's config"):
             return passed(Evidence(source, f"{SMMU_SVA_OPTION}=y"))
-        if not _is_gb10(examination):  # reports are of GB10
+        if not is_gb10(examination):  # reports are of GB10
             failure = map_known(examination.node.gpudirect, lambda direct: direct.cuda_failure)
             if not need(failure, "CUDA's response"):
                 return passed(

@@ -12,6 +12,7 @@ from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
 from probes.host.protocol import TREE_ONLY
 from probes.live.reliability import day_text, past_by_device
+from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
 from probes.queries.ports import LINK_CAUSES
@@ -21,6 +22,7 @@ from probes.snapshot.condition import (
     ERRORS_RISING,
     FLAPPING,
     PAUSED,
+    SPARK_DEGRADED,
     THROTTLED,
     WATCH_STAGES,
     Condition,
@@ -282,3 +284,24 @@ def bandwidth_below_limit(examination: Examination) -> Outcome:
     """Find tests of GPU memory whose newest result since boot is far below the limit of its path."""
     none = Evidence("saved results", "no result since boot is slow, or nothing was measured")
     return report_conditions(examination, BELOW_LIMIT, _BELOW_LIMIT_FIX, is_about_jobs=False, none=none)
+
+
+@AREA.warning(
+    SPARK_DEGRADED,
+    "The NIC of a DGX Spark was not fully initialized",
+    "https://github.com/NVIDIA/dgx-spark-playbooks/pull/108",
+    ok="No bandwidth test since boot shows a NIC of a DGX Spark that was not fully initialized",
+    impact="The NIC carries 8 to 25 Gb/s, over RDMA and TCP, where healthy ones carry more than 85.",
+    data_path=True,
+    part_of=("spark-pcie-lanes", *_REASONS),
+)
+def spark_degraded_initialization(examination: Examination) -> Outcome:
+    """Find a result of a DGX Spark that is so slow, while its links and counters have no finding."""
+    fix = make_plan(
+        "Turn the node off, and unplug it",
+        "Shut the node down, pull its power plug for a minute, and start it again: a reboot is not enough",
+        Step("Measure again", ("gdrtop", "bench", "--sweep", "--ssh", "root@NODE2"), needs_root=False),
+        disturbs=REBOOT_ENDS_JOBS,
+    )
+    none = Evidence("saved results", "no such result since boot")
+    return report_conditions(examination, SPARK_DEGRADED, fix, is_about_jobs=False, none=none)

@@ -19,11 +19,7 @@ from probes.plans.boot import driver_option_plan
 from probes.plans.common import modprobe_step
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, needs, passed, unknown
 from probes.queries.jobs import (
-    EFA_GDA,
     GDR_PATHS,
-    GIN_TYPE,
-    IBGDA,
-    NVSHMEM,
     PEERMEM_VARIABLE,
     conclude,
     excludes_cuda,
@@ -38,7 +34,8 @@ from probes.queries.jobs import (
     usable_paths,
     world_size,
 )
-from probes.queries.modules import MODULES, module_of
+from probes.queries.modules import MODULES, impossible_by_design, module_of
+from probes.queries.queue_pair_makers import EFA_GDA, GIN_TYPE, IBGDA, NVSHMEM
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -63,6 +60,7 @@ _LOAD_PEERMEM = modprobe_step(
     impact="Registering GPU memory fails with “Bad address” (errno 14), and then AddressNotRegistered.",
     data_path=True,
     part_of=("no-gdr-path",),
+    requires=(impossible_by_design,),
 )
 def mooncake_needs_peermem(examination: Examination) -> Outcome:
     """Find Mooncake with RDMA devices open where nvidia_peermem is not usable, unless it uses DMA-BUF.
@@ -119,6 +117,7 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
     impact="Registering GPU memory fails, and the job crashes (SIGSEGV).",
     data_path=True,
     part_of=("no-gdr-path",),
+    requires=(impossible_by_design,),
 )
 def hybrid_ep_needs_peermem(examination: Examination) -> Outcome:
     """Find HybridEP with RDMA devices open where nvidia_peermem is not usable, unless it uses NIXL."""
@@ -214,6 +213,7 @@ _FIRST_EFA_DRIVER, _FIRST_GDRDRV = (3, 3, 0), (2, 5)
     "https://github.com/NVIDIA/nvshmem/issues/23",
     ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
     impact="Older versions of NVSHMEM skip the InfiniBand transport.",
+    requires=(impossible_by_design,),
 )
 def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     """Find processes that have initialized NVSHMEM, if nvidia_peermem is not loaded."""
@@ -250,6 +250,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     "https://github.com/deepseek-ai/DeepEP/pull/151",
     ok="No job uses NVSHMEM, or it can see nvidia_peermem",
     impact="NVSHMEM skips the InfiniBand transport, and DeepEP fails at startup.",
+    requires=(impossible_by_design,),
 )
 def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
     """Find NVSHMEM before 3.3 where nvidia_peermem is loaded without memory_peers."""
@@ -286,6 +287,7 @@ def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
     ok="No job uses NVSHMEM's IBGDA, or its driver options are set",
     impact="NVSHMEM cannot let the GPU ring the NIC's doorbell. DeepEP and other programs that need IBGDA "
     "fail at startup.",
+    requires=(impossible_by_design,),
 )
 def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     """Find IBGDA jobs without PeerMappingOverride=1 and EnableStreamMemOPs=1; a note with gdrdrv.

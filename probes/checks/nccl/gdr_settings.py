@@ -27,10 +27,11 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
+from probes.queries.modules import impossible_by_design
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 
-AREA = Area("nccl")
+AREA = Area("nccl", requires=(impossible_by_design,))
 GIDS = Area("nccl")
 LEVEL = "NCCL_NET_GDR_LEVEL"
 _LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
@@ -30,13 +30,12 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
-from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
+from probes.queries.modules import PLUGIN, driver_with_plugin, impossible_by_design, plugin_only_driver
 from probes.snapshot.examination import Examination
 
 DMABUF_SETTING = "NCCL_DMABUF_ENABLE"
 AREA = Area("nccl")
 SETTLED_SECONDS = 120.0
-_NEWER = job_plan("Use a newer NCCL", "Install NCCL 2.23.4 or later in the job's image")
 
 
 def versions_of(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tuple[int, ...]]]:
@@ -44,6 +43,17 @@ def versions_of(process: Process, name: str) -> Iterator[tuple[MappedLibrary, tu
     for library in known(process.libraries, ()):
         if library.name == name and not isinstance(library.version, Unknown):
             yield library, version_numbers(library.version)
+
+
+def newer(libraries: Iterable[MappedLibrary], product: str, version: str) -> tuple[str, ...]:
+    """Return what gives jobs a newer library, by who brought the copies: their image, or a Python package."""
+    owners = dict.fromkeys(library.bundled_by for library in libraries)
+    return tuple(
+        f"Use a build of {owner} that contains {product} {version} or later: it uses no other copy"
+        if owner
+        else f"Install {product} {version} or later in the job's image"
+        for owner in owners
+    )
 
 
 def _mapped(process: Process, library: MappedLibrary) -> Evidence:
@@ -71,6 +81,7 @@ def needs_version(path: str) -> str:
     ok="No job disables DMA-BUF in NCCL",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     """Find NCCL_DMABUF_ENABLE=0 (default 1); a note if the job can use nvidia-peermem."""
@@ -100,6 +111,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     ok="Every job's NCCL can use this node's GPUDirect RDMA path",
     impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     """Find versions below 2.13.4 if DMA-BUF is the node's only path."""
@@ -111,16 +123,17 @@ def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     dmabuf = need(maybe_dmabuf, GDR_PATHS)
     if peermem or not dmabuf:
         return passed(Evidence("nvidia-peermem", "usable" if peermem else "not usable, nor is DMA-BUF"))
-    evidence = [
-        _mapped(process, library)
+    old = [
+        (process, library)
         for process in jobs.processes
         for library, version in versions_of(process, "libnccl")
         if version < FIRST_WITH_DMABUF
     ]
-    if not evidence and (missing := _version_unknown(examination)):
+    if not old and (missing := _version_unknown(examination)):
         return unknown(missing)
     cause = "NCCL supports DMA-BUF only from 2.13.4 on, and nvidia-peermem is not usable here."
-    return conclude(jobs, evidence, cause, _NEWER)
+    fix = job_plan("Use a newer NCCL", *newer((library for _, library in old), "NCCL", "2.23.4"))
+    return conclude(jobs, (_mapped(*each) for each in old), cause, fix)
 
 
 @frozen
@@ -174,23 +187,21 @@ def _older_than_gpus(examination: Examination, software: _Software) -> Outcome:
     first, generation = need(first_for_gpus(examination, software.first), "the GPUs' generation")
     if not first:
         return passed(Evidence("nvidia-smi --query-gpu=compute_cap", "every version supports these GPUs"))
-    evidence = [
-        _mapped(process, library)
+    old = [
+        (process, library)
         for process in jobs.processes
         for library, version in versions_of(process, software.library)
         if is_older(version, first)
     ]
-    if not evidence and software is _NCCL and (missing := _version_unknown(examination)):
+    if not old and software is _NCCL and (missing := _version_unknown(examination)):
         return unknown(missing)
     number = ".".join(map(str, first))
+    steps = newer((library for _, library in old), software.product, number)
     return conclude(
         jobs,
-        evidence,
+        (_mapped(*each) for each in old),
         f"{software.product} supports {generation} GPUs from {number} on.",
-        job_plan(
-            f"Use a newer {software.product}",
-            f"Install {software.product} {number} or later in the job's image",
-        ),
+        job_plan(f"Use a newer {software.product}", *steps),
     )
 
 

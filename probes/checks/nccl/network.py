@@ -201,6 +201,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     ok="Every port in NCCL_IB_HCA is ACTIVE",
     impact=_FEWER_RAILS,
     data_path=True,
+    part_of=("spark-function-unaddressed",),
 )
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     """Find ports in lists that are not ACTIVE."""

@@ -41,6 +41,7 @@ from probes.queries.jobs import (
     values_of,
     without_variable,
 )
+from probes.queries.modules import impossible_by_design
 from probes.snapshot.examination import Examination
 
 AREA = Area("nccl")
@@ -280,6 +281,7 @@ _REGISTER_TENSORS = ("libucp", "libfabric", "mooncake/engine")
     "https://github.com/pytorch/pytorch/issues/153688; https://github.com/kvcache-ai/Mooncake/issues/351",
     ok="No job uses expandable segments, or DMA-BUF registers them",
     impact="Registering these tensors fails with “Bad address” (errno 14).",
+    requires=(impossible_by_design,),
 )
 def vmm_memory_with_peermem(examination: Examination) -> Outcome:
     """Find expandable_segments:True in jobs where nvidia_peermem is the only path to GPU memory.

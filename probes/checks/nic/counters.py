@@ -9,12 +9,15 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
+from probes.facts.pci.nic_families import DRIVERS_WITH_OCTETS
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
 from probes.queries.finding import Area, Outcome, end_with, found, passed, unknown, unknown_without
+from probes.queries.jobs import jobs_of, not_counted
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
+from probes.snapshot.rates import WITHOUT_FILES, statistic
 
 # Error counters of ports, now and at the check before.
 
@@ -71,13 +74,15 @@ def read_counters(
     seconds = None if at is None else examination.reading.at - at
     directory = "hw_counters" if hardware else "counters"
     readings: list[CounterReading] = []
-    missing = _hidden(examination)
+    missing = _hidden(examination, hardware)
     for port in need_ports(examination):
         counters = _counters(port.health, hardware)
         if isinstance(counters, Unknown):
-            if counters.reason is not Reason.NOT_THERE:
+            if counters.reason not in WITHOUT_FILES:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
+        is_hidden = hardware and port.facts.is_hidden
+        place = statistic(port.device.name, port.facts) if is_hidden else f"{port.path}/{directory}"
         earlier = health_before(examination, port)
         before = {} if earlier is None else known(_counters(earlier, hardware), {})
         for name in names:
@@ -86,15 +91,21 @@ def read_counters(
                 missing = unknown_without("the port counters", value)
             elif value is not None:
                 rise = rise_of(value, before.get(name))
-                readings.append(CounterReading(port, f"{port.path}/{directory}/{name}", value, rise, seconds))
+                readings.append(CounterReading(port, f"{place}/{name}", value, rise, seconds))
     return readings, missing
 
 
-def _hidden(examination: Examination) -> Outcome | None:
-    """Return why a container's ports have no counters: only the namespace that owns a device has them."""
+def _hidden(examination: Examination, hardware: bool = False) -> Outcome | None:
+    """Return why ports have no counters: only the namespace that owns a device has them.
+
+    `hardware`: those of the driver, which RDMA netlink has in every namespace.
+    """
+    has_netlink = any(port.facts.is_hidden for port in need_ports(examination))
     container = examination.own_container
-    is_hidden = not isinstance(container, Unknown) and container.has_counters is False
-    return unknown(_NEEDS_OWNER) if is_hidden else None
+    has_none = not isinstance(container, Unknown) and container.has_counters is False
+    if hardware and has_netlink:
+        return None
+    return unknown(_NEEDS_OWNER) if has_netlink or has_none else None
 
 
 def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Maybe[int]]]:
@@ -181,6 +192,8 @@ class _Counters:
             return _found(risen, cause, self.fix, Severity.NOTE)
         if above:
             return _found(above, f"{self.standing} {_since_when(above)}", self.fix, Severity.NOTE)
+        if self.hardware and (outside := not_counted(jobs_of(examination))):
+            return unknown(outside[0], *(reading.evidence for reading in readings[:1]))
         return missing or all_fine(readings)
 
 
@@ -435,12 +448,12 @@ def error_counter_full(examination: Examination) -> Outcome:
     impact="gdrtop cannot see errors on this port.",
 )
 def port_counters_missing(examination: Examination) -> Outcome:
-    """Find ports without counters, or whose firmware refuses them.
+    """Find ports without counters, whose firmware refuses them, or that are in another network namespace.
 
-    EFA has its own in hw_counters (hw/efa/efa_verbs.c), and Slingshot NICs have no port in sysfs.
+    Some drivers have their own in hw_counters, and Slingshot NICs have no port in sysfs.
     """
     ports = [port for port in need_ports(examination) if has_verbs(port.device)]
-    ports = [port for port in ports if port.device.driver != "efa"]
+    ports = [port for port in ports if port.device.driver not in DRIVERS_WITH_OCTETS]
     end_with(_hidden(examination))
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None

@@ -329,6 +329,7 @@ _add_check(
     problems=(PortProblem.NETDEV_DOWN,),
     fix="Set the netdev up",
     note=sentences(KEEP),
+    part_of=("spark-function-unaddressed", FLAPPING),
 )
 _add_check(
     "ib-port-not-active-link-up",

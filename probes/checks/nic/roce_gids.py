@@ -180,6 +180,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     _GID_ABI,
     ok="Every active RoCE port has a routable address",
     impact="RDMA reaches only hosts in the same Ethernet segment.",
+    part_of=("spark-function-unaddressed",),
 )
 def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
@@ -257,6 +258,7 @@ _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they
     ok="No RoCE NIC answers ARP requests for another NIC",
     impact="Peers can learn the MAC address of the wrong NIC. That NIC drops the packets, and the connection "
     "fails with completion error 12.",
+    part_of=("spark-functions-one-subnet",),
 )
 def roce_rails_one_subnet(examination: Examination) -> Outcome:
     """Find netdevs that share a network and answer ARP requests for each other's addresses."""
@@ -306,6 +308,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     ok="Reverse path filtering does not drop RoCE traffic",
     impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "
     "out.",
+    part_of=("spark-functions-one-subnet",),
 )
 def roce_rp_filter_strict(examination: Examination) -> Outcome:
     """Find netdevs that share a network, with rp_filter 1 and no routing rule for their addresses."""

@@ -14,6 +14,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import used_devices
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
+from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.processes import Process
 from probes.facts.rdma.port_health import roce_mtu
 from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
@@ -21,11 +22,7 @@ from probes.nccl.settings import parse_number
 from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
 from probes.queries.jobs import (
-    GDAKI,
-    GIN_CLASS,
-    GIN_TYPE,
     NCCL_VARIABLES,
-    NVSHMEM_CLASS,
     RESTARTS,
     JobSettings,
     about,
@@ -35,6 +32,7 @@ from probes.queries.jobs import (
     jobs_of,
 )
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
+from probes.queries.queue_pair_makers import GDAKI, GIN_CLASS, GIN_TYPE, NVSHMEM_CLASS
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -236,6 +234,7 @@ def _ecn(port: Port, value: str) -> Evidence:
 # Checks of the traffic class of RoCE: what jobs ask for, compared with the port's lossless priorities.
 
 CLASS, LEVEL, _NET = "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_NET"
+_NVSHMEM_LEVEL = "NVSHMEM_IB_SL"
 _MANUAL = (
     "NVIDIA, Quality of Service (QoS), "
     "https://docs.nvidia.com/networking/display/mlnxofedv24100700/Quality+of+Service+(QoS); "
@@ -256,6 +255,8 @@ class Request:
     level: int  # service level
     evidence: Evidence
     is_asked: bool  # set somewhere; False: the default, 0
+    variable: str = CLASS  # that sets it
+    is_of_program: bool = False  # the program may have set another one
 
     @property
     def dscp(self) -> int:
@@ -267,7 +268,7 @@ def _requests(examination: Examination) -> Iterator[Request]:
     """Yield what each job that uses NCCL's own network, and RDMA CM, ask of each active RoCE port.
 
     OFED's traffic_class replaces the class of every queue pair of verbs (mlnx-ofa_kernel, hw/mlx5,
-    tclass_get_tclass); roce-class-of-gpu has the others.
+    tclass_get_tclass), and does not reach those that GPUs post to.
     """
     ports = _active(examination)
     qos = examination.qos
@@ -278,6 +279,11 @@ def _requests(examination: Examination) -> Iterator[Request]:
         for port in ports:
             if port.device.name in used:
                 yield _of_job(process, settings, port)
+    for user in _posted_by_gpus(examination) if ports else ():
+        used = used_devices(examination, user.settings)
+        for port in ports:
+            if port.device.name in used:
+                yield user.request(port)
     classes = {} if isinstance(qos, Unknown) else qos.cm_classes
     for port in ports:
         value = classes.get((port.device.name, port.facts.number))
@@ -388,13 +394,20 @@ def _found(
     if by_pcp:
         text = f"Trust DSCP on every RoCE netdev, as the switches do: mlnx_qos -i {by_pcp[0]} --trust dscp"
     else:
-        text = f"Set {CLASS} in the job or /etc/nccl.conf to the class that the switches treat as lossless, "
+        variables = join_limited(request.variable for request in wrong)
+        where = f"the job or {NCCL_CONF}" if variables.startswith("NCCL_") else "the job"
+        text = f"Set {variables} in {where} to the class that the switches treat as lossless, "
         text += f"here {which}"
     steps.append(instruction(text, needs_root=bool(by_pcp)))
+    if any(request.variable != CLASS for request in wrong):
+        # nccl issue 2383: the only sign of GPU-posted packets there; hw_counters do not count their losses.
+        text = f"Compare two outputs of ethtool -S {names[0]}: does tx_prio0_bytes rise?"
+        steps.append(instruction(text, needs_root=False))
+    own = ", unless the program sets another class" if all(request.is_of_program for request in wrong) else ""
     return found(
         about(
             affected(jobs_of(examination), asked),
-            f"packets over {join_limited(port.name for port in ports)} are not in a priority with PFC.",
+            f"packets over {join_limited(port.name for port in ports)} are not in a priority with PFC{own}.",
         ),
         *asked[:_FEW],
         *first_distinct(evidence),
@@ -461,7 +474,15 @@ class _GpuPosted:
     variable: str  # that would set the class
     shown: Evidence  # of the class
     traffic_class: int
+    level: int  # service level
+    is_set: bool
     is_of_program: bool = False  # the program may have set another one
+
+    def request(self, port: Port) -> Request:
+        """Return what it asks of a port."""
+        return Request(
+            port, self.traffic_class, self.level, self.shown, self.is_set, self.variable, self.is_of_program
+        )
 
 
 def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
@@ -476,6 +497,7 @@ def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
             continue
         names: tuple[str, ...] = (NVSHMEM_CLASS,)
         version: tuple[int, ...] = ()
+        level = parse_number(settings.get(_NVSHMEM_LEVEL) or "") or 0
         if gin_type(settings) == GDAKI:
             version = next((numbers for _, numbers in versions_of(process, "libnccl")), _FIRST_GIN_CLASS)
             names = (GIN_CLASS, CLASS) if version >= _FIRST_GIN_CLASS else (CLASS,)
@@ -489,7 +511,9 @@ def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
         name, value = is_set[0] if is_set else (names[0], 0)
         shown = settings.evidence(name) if is_set else Evidence(by.source, f"{name} is not set")
         is_of_program = not is_set and version >= _FIRST_OF_PROGRAM
-        yield _GpuPosted(settings, by, names[0], shown, value, is_of_program)
+        if version:  # gin_host_gdaki.cc: NCCL_IB_SL, else the class
+            level = max(0, value if (own := parse_number(settings.get(LEVEL) or "")) is None else own)
+        yield _GpuPosted(settings, by, names[0], shown, value, level, bool(is_set), is_of_program)
 
 
 @AREA.note(

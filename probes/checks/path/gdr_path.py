@@ -74,6 +74,7 @@ def _unmet(state: PathState) -> list[Evidence]:
         *("dmabuf-gpu-too-old", "efa-not-loaded", "cxi-ss1-not-loaded", "cxi-user-not-loaded"),
         *("efa-peermem-unusable", "cxi-without-gpu-support"),
     ),
+    requires=(impossible_by_design,),
 )
 def no_gdr_path(examination: Examination) -> Outcome:
     """Find a node on which neither path is usable."""
@@ -83,7 +84,6 @@ def no_gdr_path(examination: Examination) -> Outcome:
     if isinstance(rdma, Unknown) and rdma.reason is Reason.NOT_YET:
         need(rdma, RDMA_DEVICES)  # they decide which paths there are
     direct = need(examination.node.gpudirect, "the state of GPUDirect")
-    end_with(impossible_by_design(examination))
     states: tuple[PathState, ...] = (direct.dmabuf, direct.peermem)
     has_no_peer = direct.peermem.path is GdrPath.PEERMEM and peer_nics(examination.node) == ()
     if direct.peermem.path is GdrPath.CXI:  # libfabric hands DMA-BUFs to the driver itself
@@ -203,7 +203,7 @@ def _plan_for_unserved(examination: Examination) -> Plan | None:
 
 # GPU memory that the driver denies to NICs, and an old NCCL that does not see nvidia_peermem.
 
-REFUSALS = Area("path")
+REFUSALS = Area("path", requires=(impossible_by_design,))
 
 _SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
 # NCCL asks for a path by capability, and does not try another when the registration of a connection's buffers

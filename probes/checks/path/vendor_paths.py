@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, is_there, known, map_known
-from probes.checks.nccl.library import versions_of
+from probes.checks.nccl.library import newer, versions_of
 from probes.facts.gpu.gpus import Flavor
 from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
 from probes.facts.kernel.log import LogKind
@@ -46,8 +46,8 @@ from probes.queries.modules import (
 from probes.queries.pcie_paths import functions_of, is_grace, is_guest
 from probes.snapshot.examination import Examination
 
-AREA = Area("path")
-DATA_DIRECT = Area("path")
+AREA = Area("path", requires=(impossible_by_design,))
+DATA_DIRECT = Area("path", requires=(impossible_by_design,))
 _EFA_SOURCE = "amzn-drivers, kernel/linux/efa_nv_peermem/src/efa_nv_peermem_main.c and efa/src/efa_p2p.c"
 _CXI_SOURCE = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1/cass_nvidia_gpu.c"
 _SPARE = "None for programs that use DMA-BUF. Programs without it copy through host memory."
@@ -108,7 +108,6 @@ def efa_peermem_unusable(examination: Examination) -> Outcome:
     """Check what each EFA says of its peer-memory provider; milder where DMA-BUF works."""
     efas = _efas(examination)
     direct = need(examination.node.gpudirect, _STATE)
-    end_with(impossible_by_design(examination))
     without = tuple(
         device for device in efas if need(direct.nic_peermem.get(device.name, False), _STATE) is False
     )
@@ -212,7 +211,6 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
     nics = tuple(device.name for device in rdma.devices if known(device.driver, "").startswith("cxi"))
     if not nics or gpu_functions(examination) == ():
         return passed(Evidence("/sys/class/cxi", "no Slingshot NIC, or no NVIDIA GPU"))
-    end_with(impossible_by_design(examination))
     direct = need(examination.node.gpudirect, _STATE)
     row = next((row for row in direct.peermem.requirements if row.name.startswith("a cxi driver")), None)
     if row is None:
@@ -242,7 +240,8 @@ _GUIDE = (
     "https://docs.nvidia.com/multi-node-nvlink-systems/grace-blackwell-cx8-gpudirect-rdma-guide/; "
 )
 _VARIABLE = "NCCL_IB_DATA_DIRECT"
-_FIRST_NCCL, _FIRST_LIBMLX5 = (2, 27, 3), (1, 25)  # rdma-core 54: libmlx5.so.1.25.54.0
+# rdma-core 54: libmlx5.so.1.25.54.0
+_NEEDED = (("libnccl", "NCCL", (2, 27, 3), "2.27.3"), ("libmlx5", "rdma-core", (1, 25), "54"))
 _CONNECTX_8 = 0x1023
 _THROUGH_CPU = (
     "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to the CPU (504 of "
@@ -363,28 +362,47 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     data_path=True,
 )
 def data_direct_off_in_job(examination: Examination) -> Outcome:
-    """Find NCCL_IB_DATA_DIRECT=0, NCCL before 2.27.3, and libmlx5 before 1.25 in jobs with NCCL."""
+    """Find NCCL_IB_DATA_DIRECT=0, and old copies of NCCL and libmlx5, each for the program that uses it.
+
+    NCCL loads the libmlx5 of the image. A Python package such as NIXL's uses the copy that it brings, and its
+    UCX then logs “direct NIC is disabled because declaration of mlx5dv_get_data_direct_sysfs_path was not
+    found”.
+    """
     if not need(examination.node.data_direct, PCI_FUNCTIONS).functions:
         return passed(Evidence(DEVICES, "no ConnectX DMA function (15b3:2100) here"))
     jobs = jobs_of(examination)
     remark = "disables Data Direct"
-    off = values_of(examination, _VARIABLE, lambda _, value: remark if parse_number(value) == 0 else None)
-    old = [
-        Evidence(f"/proc/{process.pid}/maps", library.path)
-        for process in jobs.processes
-        if maps(process, "libnccl")
-        for name, first in (("libnccl", _FIRST_NCCL), ("libmlx5", _FIRST_LIBMLX5))
-        for library, version in versions_of(process, name)
-        if version < first
-    ]
+    off = list(
+        values_of(examination, _VARIABLE, lambda _, value: remark if parse_number(value) == 0 else None)
+    )
+    steps = [f"Remove {_VARIABLE}=0, and measure with and without it"] if off else []
+    shown, owners = [*off], set()
+    for name, product, first, version in _NEEDED:
+        old = [
+            (process, library)
+            for process in jobs.processes
+            for library, numbers in versions_of(process, name)
+            if numbers < first
+            and (known(process.uverbs_files, ()) if library.bundled_by else maps(process, "libnccl"))
+        ]
+        shown += (Evidence(f"/proc/{process.pid}/maps", library.path) for process, library in old)
+        owners |= {library.bundled_by for _, library in old}
+        steps += newer((library for _, library in old), product, version)
+    by_nccl = (
+        "NCCL 2.27.3 and later use Data Direct with libmlx5 from rdma-core 54 or newer, unless "
+        "NCCL_IB_DATA_DIRECT is 0."
+    )
+    packages = sorted(owners - {""})
+    by_package = f"The libmlx5 that {join_limited(packages)} brings is older than rdma-core 54."
+    causes = [by_nccl] * (bool(off) or "" in owners) + [by_package] * bool(packages)
+    only = len(causes) == 1 and bool(packages)
     return conclude(
         jobs,
-        [*off, *old],
-        "NCCL 2.27.3 and later use Data Direct with libmlx5 from rdma-core 54 or newer, unless "
-        "NCCL_IB_DATA_DIRECT is 0.",
-        fix=job_plan(
-            "Let the job use Data Direct",
-            f"Remove {_VARIABLE}=0, and measure with and without it",
-            "Put NCCL 2.27.3 or newer and rdma-core 54 or newer into the job's image",
-        ),
+        shown,
+        " ".join(causes),
+        fix=job_plan("Let the job use Data Direct", *steps),
+        severity=Severity.NOTE if only else None,
+        impact=f"GPU traffic of {join_limited(packages)} goes through the CPU. The cost is not measured."
+        if only
+        else "",
     )

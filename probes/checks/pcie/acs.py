@@ -21,6 +21,7 @@ from probes.plans.common import reboot_plan
 from probes.plans.pcie import CHECK_CMDLINE, ats_steps, fix_redirects, pass_through, redirects_option
 from probes.queries.finding import Area, Outcome, found, passed, unknown
 from probes.queries.kernel_log import messages_about
+from probes.queries.modules import impossible_by_design
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     OUT_OF_SERVICE,
@@ -47,8 +48,8 @@ from probes.queries.pcie_paths import (
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
-AREA = Area("pcie", requires=(unknown_devices,))
-HOST_BRIDGES = Area("pcie", requires=(unknown_devices,))
+AREA = Area("pcie", requires=(unknown_devices, impossible_by_design))
+HOST_BRIDGES = Area("pcie", requires=(unknown_devices, impossible_by_design))
 
 _MANUAL = (
     "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "

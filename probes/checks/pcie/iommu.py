@@ -15,6 +15,7 @@ from probes.plans.common import reboot_plan
 from probes.plans.pcie import ats_steps, pass_through
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.kernel_log import bdfs_in, coverage, messages_about
+from probes.queries.modules import impossible_by_design
 from probes.queries.pcie_paths import (
     GROUPS,
     NO_GPU_OR_NIC,
@@ -54,6 +55,7 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
     "and sometimes errors or hangs.",
     data_path=True,
     scope=Scope.NODE,
+    requires=(unknown_devices, impossible_by_design),
 )
 def iommu_translated(examination: Examination) -> Outcome:
     """Check the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
@@ -153,6 +155,7 @@ def iommu_fault(examination: Examination) -> Outcome:
     data_path=True,
     part_of=("iommu-translated",),
     scope=Scope.NODE,
+    requires=(unknown_devices, impossible_by_design),
 )
 def peer_mmio_not_remapped(examination: Examination) -> Outcome:
     """Check NVreg_DmaRemapPeerMmio=0 where an IOMMU translates the DMA of a NIC."""
@@ -198,6 +201,7 @@ def _end_unless_tree_is_hidden(examination: Examination) -> None:
     "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
     ok="GPUs and NICs share a PCIe switch, or this is not a virtual machine",
     impact="NCCL disables GPUDirect RDMA by default, unless NCCL_TOPO_FILE describes the host's PCI tree.",
+    requires=(unknown_devices, impossible_by_design),
 )
 def vm_without_p2p(examination: Examination) -> Outcome:
     """Check whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
@@ -236,6 +240,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     impact="Every transfer to a GPU goes through the host's IOMMU: about half the rate of bare metal "
     "(reported: 180 instead of 320 GB/s).",
     data_path=True,
+    requires=(unknown_devices, impossible_by_design),
 )
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """Check ATSCtl of a guest's ConnectX NICs; clouds with NICs of their own do not use ATS."""
@@ -281,6 +286,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     ok="ATS is disabled on the NICs, or something needs it",
     impact="The NIC asks the IOMMU to translate addresses that it could use directly. Measure before and "
     "after a change.",
+    requires=(unknown_devices, impossible_by_design),
 )
 def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     """Check ATSCtl of physical NICs; guests, hosts of guests, Grace and some ACS settings need ATS."""

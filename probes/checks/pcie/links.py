@@ -32,6 +32,7 @@ from probes.queries.pcie_paths import (
     Tally,
     functions_of,
     gpus_and_nics,
+    is_gb10,
     is_grace,
     near_paths,
     need_read,
@@ -43,6 +44,7 @@ from probes.topology.endpoints import port_gbps
 AREA = Area("pcie", requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
+_SPARK_LANES = 4
 _SPEED, _WIDTH = 0, 1  # places of both in what a link runs at
 _ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = reboot_plan(
@@ -166,6 +168,7 @@ def _compared(examination: Examination, links: Sequence[_Link], place: int, caus
     impact="Bandwidth falls in proportion: x8 instead of x16 is half. The whole job waits for the slowest "
     "link.",
     data_path=True,
+    part_of=("spark-pcie-lanes",),
 )
 def pcie_link_degraded_width(examination: Examination) -> Outcome:
     """Compare lanes in use with those that both ends have, of every link on the path to a GPU or NIC."""
@@ -264,12 +267,45 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
     return generation(speed) or Unknown(Reason.MALFORMED, "current_link_speed", f"{speed:g} GT/s")
 
 
+@AREA.warning(
+    "spark-pcie-lanes",
+    "A NIC of a DGX Spark has fewer than four PCIe lanes",
+    "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35",
+    ok="The NICs of the DGX Spark have four PCIe lanes each, or the node is not one",
+    impact="This function carries about half as much as the other one of its port.",
+    data_path=True,
+)
+def spark_pcie_lanes(examination: Examination) -> Outcome:
+    """Compare the lanes of each NIC of a GB10 node with four, whatever both ends support."""
+    if not is_gb10(examination):
+        return passed(Evidence("nvidia-smi -L", "no GB10 GPU"))
+    tally = Tally()
+    for link in _links(examination):
+        lanes = link.now[_WIDTH]
+        if link.lower.kind is not PciKind.NIC:
+            continue
+        if isinstance(lanes, Unknown):
+            tally.unknowns.extend(_unknown_of(link, lanes))
+        elif lanes < _SPARK_LANES:
+            text = f"{_name(examination, link.lower)}: x{lanes:g} instead of x{_SPARK_LANES}"
+            tally.fault(Evidence(f"{link.source}/current_link_width", text), link.lower.bdf)
+    return tally.outcome(
+        "A BIOS from before April 2026 gives one of the two PCIe links of the ConnectX-7 only two lanes.",
+        Evidence(f"{DEVICES}/*/current_link_width", f"x{_SPARK_LANES} on every NIC"),
+        reboot_plan(
+            "Update the firmware",
+            "Install the newest firmware, and reboot: fwupdmgr refresh, then fwupdmgr update",
+        ),
+    )
+
+
 @AREA.note(
     "pcie-link-limited-by-slot",
     "A GPU or NIC is in a slot that limits its PCIe link",
     _ABI.replace("current", "max"),
     ok="No slot limits the PCIe link of a GPU or NIC",
     impact="The card never reaches its own PCIe bandwidth in this slot.",
+    part_of=("spark-pcie-lanes",),
 )
 def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     """Compare the speed and width that a card supports with those of the port above it."""
@@ -321,14 +357,14 @@ def pcie_link_below_port_rate(examination: Examination) -> Outcome:
         if not isinstance(carries, Unknown) and 0 < carries < rate:
             text = f"{device.name}: {words(*link.best)} supports {carries:.0f} Gb/s, the port {rate:g}"
             tally.fault(Evidence(f"{link.source}/max_link_width", text), device.name, link.lower.bdf)
-    direct = examination.node.gpudirect
-    if tally.faults and not isinstance(direct, Unknown) and "GB10" in direct.by_design:
+    if tally.faults and is_gb10(examination):
         return found(
             "By design. DGX Spark attaches its ConnectX-7 via two Gen5 x4 links, and each function uses one.",
             *first_distinct(tally.faults, LIKE_THESE),
             severity=Severity.NOTE,
             devices=tuple(tally.devices),
             impact="A port reaches its rate only if traffic uses a function on each link.",
+            data_path=False,
         )
     outcome = tally.outcome(
         "Even at full speed, the NIC's slot supports a lower rate than the port.",

@@ -10,6 +10,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, first_u
 from probes.facts.pci.functions import DEVICES, PciKind
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed
+from probes.queries.modules import impossible_by_design
 from probes.queries.pcie_paths import (
     NO_GPU_OR_NIC,
     Tally,
@@ -31,7 +32,7 @@ from probes.topology.nccl_paths import NEAR, ORDER, Nccl
 from probes.topology.paths import Path
 
 AREA = Area("pcie", requires=(unknown_devices,))
-PASSTHROUGH = Area("pcie", requires=(unknown_devices,))
+PASSTHROUGH = Area("pcie", requires=(unknown_devices, impossible_by_design))
 
 _LEVELS = (
     "NVIDIA System Management Interface, nvidia-smi topo -m; NCCL user guide, NCCL_NET_GDR_LEVEL, "
@@ -45,9 +46,8 @@ def _distance_exemption(examination: Examination) -> Outcome | None:
     """Return the outcome where the PCI tree does not show the distance between GPU and NIC; else None."""
     if not examination.topology.gpus or not examination.topology.nics:
         return passed(NO_GPU_OR_NIC)
-    direct = examination.node.gpudirect
-    if not isinstance(direct, Unknown) and direct.by_design:
-        return passed(Evidence(DEVICES, f"not supported at any distance: {direct.by_design}"))
+    if (impossible := impossible_by_design(examination)) is not None:
+        return impossible
     if is_grace(examination):
         return passed(Evidence(DEVICES, "on Grace and Vera, NICs reach GPUs through the CPU's C2C links"))
     need(first_unread(unread_c2c(examination.node).values()), "the C2C links of the GPUs")
@@ -252,6 +252,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
     ok="BAR1 spans the memory of every GPU",
     impact='Memory beyond BAR1 cannot be registered with a NIC: small buffers work, large ones fail ("Bad '
     'address", "Cannot allocate memory").',
+    requires=(unknown_devices, impossible_by_design),
 )
 def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""

@@ -26,18 +26,11 @@ from probes.facts.pci.nic_families import EFA
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import (
-    GDAKI,
-    GIN_TYPE,
-    JobSettings,
-    expandable_variable,
-    gin_type,
-    jobs_of,
-    world_size,
-)
+from probes.queries.jobs import JobSettings, expandable_variable, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
-from probes.queries.pcie_paths import functions_of, gpus_here
+from probes.queries.pcie_paths import functions_of, gpus_here, is_gb10
 from probes.queries.ports import ports_of
+from probes.queries.queue_pair_makers import GDAKI, GIN_TYPE
 from probes.snapshot.examination import Examination
 
 # What gdrtop has read of versions that do not work together; each function yields it for one combination.
@@ -45,7 +38,8 @@ from probes.snapshot.examination import Examination
 _READ_R595 = "595.91.07"
 _WITHOUT_OVERRIDE, _NEWEST_BRANCH = 595, 620  # branches whose guides name EFA on Grace
 _GDAKI_MTU = 4096
-_GB10, _DIRECT_NIC = (12, 1), "UCX_IB_DIRECT_NIC"
+_DIRECT_NIC = "UCX_IB_DIRECT_NIC"
+_FREEZES_SPARK = ("NCCL_IB_USE_INLINE", "NCCL_IB_PREPOST_RECEIVE_WORK_REQUESTS")
 _RANKS_OF_OVERRUN = 44  # NVIDIA/nccl issue 2186
 _PARAMS, _OVERRIDE = "/proc/driver/nvidia/params", "GrdmaPciTopoCheckOverride"
 
@@ -111,7 +105,7 @@ def hang_on_infiniband(examination: Examination) -> Iterator[Evidence]:
 
 def hang_on_spark(examination: Examination) -> Iterator[Evidence]:
     """Yield jobs on several DGX Sparks with NCCL 2.30.4, unless they disable NVLS."""
-    if not any(gpu.compute_capability == _GB10 for gpu in gpus_here(examination)):
+    if not is_gb10(examination):
         return
     for settings, process, evidence in _nccl_between(examination, (2, 30, 4), (2, 30, 5)):
         if (
@@ -120,6 +114,15 @@ def hang_on_spark(examination: Examination) -> Iterator[Evidence]:
             and parse_number(settings.get("NCCL_NVLS_ENABLE") or "") != 0
         ):
             yield evidence
+
+
+def inline_on_spark(examination: Examination) -> Iterator[Evidence]:
+    """Yield jobs, or the nccl.conf of new ones, with inline sends and preposted receives on DGX Spark."""
+    if not is_gb10(examination):
+        return
+    for settings in jobs_of(examination).settings:
+        if all(parse_number(settings.get(name) or "") == 1 for name in _FREEZES_SPARK):
+            yield from (settings.evidence(name) for name in _FREEZES_SPARK)
 
 
 def ucx_with_idle_data_direct(examination: Examination) -> Iterator[Evidence]:
@@ -249,6 +252,7 @@ _SEEN: dict[str, Seen] = {
     "r595-efa-grace": efa_without_override,
     "nccl-pxn-hang": hang_on_infiniband,
     "nccl-spark-hang": hang_on_spark,
+    "nccl-spark-inline": inline_on_spark,
     "ucx-idle-data-direct": ucx_with_idle_data_direct,
     "nccl-spectrum-x": spectrum_x,
     "nixl-agents-hang": agents_hang,

@@ -10,7 +10,7 @@ from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
-from probes.queries.modules import ofed_of
+from probes.queries.modules import impossible_by_design, ofed_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -24,6 +24,7 @@ _OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-nativ
     ok="The driver container allows GPUDirect RDMA, or there is none",
     impact="No GPUDirect RDMA: jobs copy through host memory.",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     """Find a driver container without nvidia_peermem if DMA-BUF is not usable."""
@@ -127,6 +128,7 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     "https://github.com/NVIDIA/gpu-operator/issues/2619",
     ok="The driver container has its module files, or there is none",
     impact="The nvidia-peermem container restarts over and over, and nvidia-peermem is not usable.",
+    requires=(impossible_by_design,),
 )
 def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""

@@ -19,9 +19,23 @@ from probes.facts.system.limits import (
     RdmaLimit,
     parse_unit_limit,
 )
+from probes.facts.system.numa import MEMINFO
 from probes.facts.system.platform import in_container
+from probes.plans.boot import command_line_steps
+from probes.plans.common import reboot_plan
 from probes.plans.services import lift_memlock
-from probes.queries.finding import Area, CheckEnded, Outcome, end_with, found, need, needs, passed, unknown
+from probes.queries.finding import (
+    Area,
+    CheckEnded,
+    Outcome,
+    Scope,
+    end_with,
+    found,
+    need,
+    needs,
+    passed,
+    unknown,
+)
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
 from probes.queries.usable_here import usable_here
 from probes.snapshot.examination import Examination
@@ -99,6 +113,40 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
         for fact in (process.memlock, process.ipc_lock):
             need(fact, f"the limits of process {process.pid}")
     return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
+
+
+@AREA.critical(
+    "cma-blocks-registration",
+    "RDMA cannot pin memory: the kernel counts pages as CMA that no CMA area owns",
+    "https://github.com/NVIDIA/NV-Kernels/pull/591; "
+    "https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark/issues/259",
+    ok="The kernel counts no more free CMA memory than there is",
+    impact="When GPU memory is in use, ibv_reg_mr fails with “Cannot allocate memory”, even for 1 KB, as "
+    "root and without a memlock limit.",
+    data_path=True,
+    scope=Scope.NODE,
+)
+def cma_blocks_registration(examination: Examination) -> Outcome:
+    """Compare CmaFree with CmaTotal: pages that count as CMA cannot be pinned."""
+    memory = need(examination.memory, MEMINFO)
+    absent = Evidence(MEMINFO, "no such line: the kernel is built without CMA")
+    total = need(memory.cma_total, "CmaTotal", absent=absent)
+    free = need(memory.cma_free, "CmaFree", absent=absent)
+    sizes = (("CmaTotal", total), ("CmaFree", free))
+    shown = tuple(Evidence(MEMINFO, f"{name}: {size // 1024} kB") for name, size in sizes)
+    if free <= total:
+        return passed(*shown)
+    return found(
+        "More CMA memory is free than exists. Kernel 7.0 reserves memory for kexec handover (KHO), and "
+        "releases it as CMA.",
+        *shown,
+        fix=reboot_plan(
+            "Boot without kexec handover",
+            instruction("Check that no crash kernel is in use: /sys/kernel/kexec_crash_size is 0", False),
+            *command_line_steps(examination, "kho", "kho=off"),
+            note="On DGX Spark, kernel 6.17.0-1031-nvidia does not have the problem.",
+        ),
+    )
 
 
 def _least(limited: Sequence[tuple[Process, float]]) -> float:

@@ -6,7 +6,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Step, instruction, make_plan, user_plan
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Unknown, first_unread, known, map_known
-from probes.checks.nccl.library import needs_version
+from probes.checks.nccl.library import needs_version, newer
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.pci.nic_families import LADDER_DRIVERS, PROVIDER_OF
 from probes.facts.system.platform import in_container
@@ -15,7 +15,7 @@ from probes.plans.common import modprobe_step
 from probes.plans.packages import is_immutable, perftest_steps, verbs_steps
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_paths
-from probes.queries.modules import MODULES, no_gpu_or_rdma_device
+from probes.queries.modules import MODULES, impossible_by_design, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
 AREA = Area("tools", requires=(no_gpu_or_rdma_device,))
@@ -73,6 +73,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     _PERFTEST,
     ok="perftest is built with CUDA, or is not installed",
     impact="perftest refuses --use_cuda. Old versions ignore it and measure host memory.",
+    requires=(no_gpu_or_rdma_device, impossible_by_design),
 )
 def perftest_without_cuda(examination: Examination) -> Outcome:
     """Search the program for libcuda."""
@@ -92,6 +93,7 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
     _PERFTEST,
     ok="perftest is built with DMA-BUF, or without CUDA",
     impact="A test with --use_cuda measures nvidia-peermem only.",
+    requires=(no_gpu_or_rdma_device, impossible_by_design),
 )
 def perftest_without_dmabuf(examination: Examination) -> Outcome:
     """Search the program for --use_cuda_dmabuf; a warning if DMA-BUF is the only path."""
@@ -119,6 +121,7 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
     f"{_PERFTEST}, src/cuda_loader.c",
     ok="perftest finds libcuda",
     impact="perftest stops with “Failed to load CUDA library dynamically”.",
+    requires=(no_gpu_or_rdma_device, impossible_by_design),
 )
 def libcuda_link_missing(examination: Examination) -> Outcome:
     """Look for the link that development packages bring and perftest of 2025 and later opens."""
@@ -192,6 +195,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     _VERBS,
     ok="libibverbs supports DMA-BUF",
     impact="Programs that load it cannot use DMA-BUF. NCCL reports “Operation not supported”.",
+    requires=(impossible_by_design,),
 )
 def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
@@ -228,11 +232,12 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     ok="Every job's libibverbs supports DMA-BUF",
     impact="The job cannot use DMA-BUF. With a very old libibverbs it finds no RDMA device.",
     data_path=True,
+    requires=(impossible_by_design,),
 )
 def old_userspace_abi(examination: Examination) -> Outcome:
     """Read the libibverbs that jobs map, often from an image; critical if DMA-BUF is the only path."""
     jobs = jobs_of(examination)
-    evidence = []
+    evidence, old = [], []
     missing = ""
     for process in jobs.processes:
         for library in known(process.libraries, ()):
@@ -243,6 +248,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
                 missing = needs_version(library.path)
             elif abi < _FIRST_ABI_WITH_DMABUF:
                 evidence.append(Evidence(f"/proc/{process.pid}/maps", library.path))
+                old.append(library)
     dmabuf, peermem = usable_paths(examination)
     if not evidence and missing:
         return unknown(missing)
@@ -250,7 +256,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
         jobs,
         evidence,
         "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
-        fix=job_plan("Update rdma-core in the image", "Install rdma-core 34 or later in the image"),
+        fix=job_plan("Update rdma-core", *newer(old, "rdma-core", "34")),
         severity=Severity.CRITICAL if dmabuf is True and peermem is False else None,
     )
 
@@ -307,6 +313,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     _GDRCOPY,
     ok="gdrdrv is loaded, or GDRCopy is not installed",
     impact="Programs copy small messages more slowly. GPUDirect RDMA is not affected.",
+    requires=(impossible_by_design,),
 )
 def gdrdrv_missing(examination: Examination) -> Outcome:
     """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
@@ -333,6 +340,7 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     _GDRCOPY,
     ok="/dev/gdrdrv is usable, or gdrdrv is not loaded",
     impact="GDRCopy does not work. GPUDirect RDMA is not affected.",
+    requires=(impossible_by_design,),
 )
 def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""

@@ -58,6 +58,8 @@ def _has_counters(rdma: RdmaFacts) -> Maybe[bool]:
     # Slingshot NICs have telemetry instead, in every namespace, and software devices may have none at all.
     cards = (device for device in rdma.devices if has_verbs(device) and not is_software(device))
     ports = [port for device in cards for port in device.ports]
+    if any(port.is_hidden for port in ports):
+        return False
     # Of EFA and others, the host has no counters/ either: hw_counters/ is hidden in the same way.
     facts = [fact for port in ports for fact in (port.counters, port.hw_counters)]
     if any(not isinstance(fact, Unknown) for fact in facts):

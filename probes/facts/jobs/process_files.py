@@ -23,6 +23,21 @@ class MappedLibrary:
     path: str  # inside the process's own file system
     version: Maybe[str]  # from the file's name, or of the Python package that contains it
 
+    @property
+    def bundled_by(self) -> str:
+        """The Python package that brought this copy for itself, "nixl_cu12"; "": anything may load it.
+
+        auditwheel puts copies into PACKAGE.libs/, and a hash into their names.
+        """
+        match = _BUNDLED.search(self.path)
+        return (match["owner"] or match["package"]) if match else ""
+
+
+_BUNDLED = re.compile(
+    r"/\.?(?P<owner>\w{1,64})(?:\.mesonpy)?\.libs/"
+    r"|-packages/(?P<package>\w{1,64})/(?:[^/]{1,64}/){0,8}[^/]{1,64}-[0-9a-f]{8}\.so[.0-9]{0,32}$"
+)
+
 
 def has_initialized_nvshmem(libraries: Maybe[tuple[MappedLibrary, ...]]) -> bool:
     """Return whether a process has initialized NVSHMEM, which maps its plugins: a bootstrap and transports.

@@ -108,11 +108,9 @@ class PciFacts:
     @cached_property
     def other_gpus(self) -> str:
         """Return "8 AMD GPUs, which gdrtop does not read"; "" if there are none."""
-        count = sum(
-            function.vendor_id == _AMD and known(function.class_code, 0) >> 8 in _AMD_CLASSES
-            for function in self.functions.values()
-        )
-        return f"{plural(count, 'AMD GPU')}, which gdrtop does not read" if count else ""
+        counts = {name: sum(map(is_one, self.functions.values())) for name, is_one in _OTHERS.items()}
+        named = " and ".join(plural(count, f"{name} GPU") for name, count in counts.items() if count)
+        return f"{named}, which gdrtop does not read" if named else ""
 
     @cached_property
     def nics(self) -> tuple[PciFunction, ...]:
@@ -133,14 +131,26 @@ class PciFacts:
 _WITHOUT_FILE = (Reason.NOT_THERE, Reason.MALFORMED)  # an odd tree: the function counts as any other
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{1,6}")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-_NVIDIA, _MELLANOX, _AMD = 0x10DE, 0x15B3, 0x1002
-_AMD_CLASSES = (0x1200, 0x0380)  # Instinct: processing accelerators, and display controllers without VGA
+_NVIDIA, _MELLANOX, _AMD, _INTEL = 0x10DE, 0x15B3, 0x1002, 0x8086
+_ACCELERATOR, _DISPLAY = 0x1200, 0x0380  # PCI code and ID assignment: processing accelerator; display, no VGA
 # rdma-core kernel-boot/rdma_topo, pci_device_types.
 _GRACE_ROOT_PORTS, _VERA_ROOT_PORTS = (0x22B1, 0x22B2, 0x22B8), (0x2F95, 0x2F96)
 _NOT_READ = Unknown(Reason.NOT_THERE, "", "not read for this kind of function")
 _NUMA_KNOWN = Unknown(Reason.NOT_THERE, "", "not read, because the NUMA node is known")
 _NO_LINK = PciLink(_NOT_READ, _NOT_READ, _NOT_READ, _NOT_READ)
 _PREFETCHABLE = 0x2000  # IORESOURCE_PREFETCH, include/linux/ioport.h
+
+
+def _has(function: PciFunction, vendor: int, *classes: int) -> bool:
+    return function.vendor_id == vendor and known(function.class_code, 0) >> 8 in classes
+
+
+_OTHERS: dict[str, Callable[[PciFunction], bool]] = {
+    "AMD": lambda function: _has(function, _AMD, _ACCELERATOR, _DISPLAY),  # Instinct
+    # Data Center GPU Flex and Max, which are cards; the GPU of a CPU is on its bus 0.
+    "Intel": lambda function: _has(function, _INTEL, _DISPLAY) and function.bdf[5:7] != "00",
+}
+"""GPUs of other makers, by maker."""
 
 
 def is_for_guests(driver: Maybe[str]) -> bool:

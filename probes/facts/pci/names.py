@@ -19,8 +19,12 @@ _VENDORS = {
     0x15B3: "Mellanox",
     0x1000: "Broadcom",
     0x11F8: "Microchip",
+    0x1414: "Microsoft",
+    0x14E4: "Broadcom",
     0x17DB: "HPE",
     0x1D0F: "Amazon",
+    0x1DD8: "AMD Pensando",
+    0x1DED: "Alibaba",
     0x8086: "Intel",
 }
 

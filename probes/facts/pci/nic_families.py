@@ -6,6 +6,9 @@ from probes.base.frozen import frozen
 from probes.base.unknown import known
 from probes.facts.pci.functions import PciFacts, is_for_guests
 
+Octets = tuple[tuple[str, ...], tuple[str, ...]]
+"""Counters whose sum is the bytes sent, and those of the bytes received."""
+
 
 @frozen
 class NicFamily:
@@ -17,7 +20,7 @@ class NicFamily:
     rdma_module: str  # that makes its RDMA devices
     provider: str = ""  # rdma-core's library, lib<provider>-rdmav34.so; "": it has no verbs
     device_ids: tuple[range, ...] = ()  # by which a card without a driver is known
-    octets: tuple[tuple[str, str], ...] = ()  # bytes sent and received, by names in hw_counters
+    octets: tuple[Octets, ...] = ()  # by names in hw_counters
     dkms: tuple[str, ...] = ()  # packages of the vendor's own driver
     asks_peer_memory: bool = False  # the vendor's driver asks peer-memory clients for addresses
     shows_dmabuf_length: bool = True  # "rdma resource show mr" has the length of a DMA-BUF region
@@ -36,8 +39,9 @@ class NicFamily:
 # reg_user_mr_dmabuf; erdma/erdma_main.c has not. libbnxt_re: rdma-core, pull request 1373. Alibaba's mode:
 # "Use eRDMA in ACK clusters". Length: no assignment in these drivers in Linux 6.12 and 7.2.
 # Device IDs: mlx4/main.c (ConnectX-3, and ConnectX, -2); mlx5's from Connect-IB on, mthca's between them;
-# hw/efa/efa_main.c; Cassini 1 in pci.ids. Bytes: erdma_verbs.c, efa_verbs.c, hw_counters of the others.
-_OCTETS = (("tx_bytes", "rx_bytes"),)
+# hw/efa/efa_main.c; Cassini 1 in pci.ids. Bytes: erdma_verbs.c, efa_verbs.c, irdma/verbs.c, mana/counters.c,
+# hw_counters of the others. DKMS: AMD's package ionic-dkms has the name "ionic"; Intel's drivers have none.
+_OCTETS: tuple[Octets, ...] = ((("tx_bytes",), ("rx_bytes",)),)
 CONNECTX = NicFamily(
     "ConnectX",  # from ConnectX-4 on, Connect-IB and BlueField
     0x15B3,
@@ -95,7 +99,7 @@ FAMILIES = (
         "erdma",
         "erdma",
         # The kernel's, and Alibaba's.
-        octets=(("tx_bytes_cnt", "rx_bytes_cnt"), ("hw_tx_bytes_cnt", "hw_rx_bytes_cnt")),
+        octets=((("tx_bytes_cnt",), ("rx_bytes_cnt",)), (("hw_tx_bytes_cnt",), ("hw_rx_bytes_cnt",))),
         dkms=("erdma",),
         asks_peer_memory=True,
         no_dmabuf=(
@@ -106,10 +110,10 @@ FAMILIES = (
     NicFamily(
         "Intel",
         0x8086,
-        ("ice", "idpf"),
+        ("ice", "idpf", "i40e"),
         "irdma",
         "irdma",
-        dkms=("irdma", "ice"),
+        octets=((("ip4OutOctets", "ip6OutOctets"), ("ip4InOctets", "ip6InOctets")),),
         shows_dmabuf_length=False,
         no_dmabuf=(
             "Intel's irdma registers DMA-BUF memory only in newer releases",
@@ -122,14 +126,26 @@ FAMILIES = (
         ("ionic",),
         "ionic_rdma",
         "ionic",
-        octets=(("tx_rdma_ucast_bytes", "rx_rdma_ucast_bytes"),),
-        dkms=("ionic_rdma", "ionic-rdma"),
+        octets=((("tx_rdma_ucast_bytes",), ("rx_rdma_ucast_bytes",)),),
+        dkms=("ionic", "ionic_rdma", "ionic-rdma"),
         no_dmabuf=(
             "The driver of AMD Pensando NICs (ionic_rdma) that is loaded registers no DMA-BUF memory",
             "Use the ionic_rdma of a newer kernel, which does, or update AMD's driver, and rdma-core",
         ),
     ),
-    NicFamily("MANA", 0x1414, ("mana",), "mana_ib", "mana", octets=_OCTETS, shows_dmabuf_length=False),
+    NicFamily(
+        "MANA",
+        0x1414,
+        ("mana",),
+        "mana_ib",
+        "mana",
+        octets=_OCTETS,
+        shows_dmabuf_length=False,
+        no_dmabuf=(
+            "The driver of Azure's MANA (mana_ib) that is loaded registers no DMA-BUF memory",
+            "Use a newer kernel, whose mana_ib does, and a newer rdma-core",
+        ),
+    ),
 )
 MELLANOX = (CONNECTX, CONNECTX_3)
 RDMA_MODULE_OF = {name: family.rdma_module for family in MELLANOX for name in family.pci_drivers}
@@ -154,6 +170,7 @@ MODULE_PREFIXES = tuple(
 VERBS_MODULES = tuple(family.rdma_module for family in FAMILIES if family.provider)
 PROVIDER_OF = {name: family.provider for family in FAMILIES if family.provider for name in family.pci_drivers}
 HARDWARE_OCTETS = tuple(dict.fromkeys(names for family in FAMILIES for names in family.octets))
+DRIVERS_WITH_OCTETS = tuple(name for family in FAMILIES if family.octets for name in family.pci_drivers)
 SOFTWARE = {"rdma_rxe": "rxe", "siw": "siw"}
 """The modules of software devices, and their libraries in rdma-core."""
 # Of NICs that gdrtop meets only in logs and recordings.

@@ -138,7 +138,7 @@ class RdmaPort:
     lid: Maybe[int]
     netdev: Maybe[str]
     gids: Maybe[tuple[Gid, ...]]
-    counters: Maybe[tuple[str, ...]]  # names in counters/
+    counters: Maybe[tuple[str, ...]]  # names in counters/; FILE_MISSING: see `is_hidden`
     hw_counters: Maybe[tuple[str, ...]]
     bond: Bond | None = None  # that the port spans; None: no bond
     telemetry: Maybe[tuple[str, ...]] = ()  # names in device/telemetry, which only Slingshot NICs have
@@ -147,6 +147,11 @@ class RdmaPort:
     def is_active(self) -> bool:
         """Whether the port is known to carry traffic."""
         return self.state == ACTIVE
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether its counters have no files in this network namespace; RDMA netlink answers all the same."""
+        return isinstance(self.counters, Unknown) and self.counters.reason is Reason.FILE_MISSING
 
     @property
     def is_down(self) -> bool:
@@ -212,6 +217,7 @@ _MOST_NAMESPACES = 512
 _NETDEV_ELSEWHERE = Unknown(Reason.NOT_THERE, "/sys/class/net", "in another network namespace")
 _NO_VERBS = Unknown(Reason.NOT_THERE, VERBS, "no uverbs device: is ib_uverbs loaded?")
 _NUMBER = re.compile(r"([0-9]{1,4}):([0-9]{1,7})", re.ASCII)
+HIDDEN = "counters are not visible from this network namespace"
 EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 # rxe has 1024 entries per port, mlx5 256 on RoCE. The kernel puts a new GID into the first free entry
@@ -365,6 +371,22 @@ def _names(host: Host, *paths: str) -> Maybe[tuple[str, ...]]:
     return found
 
 
+def _counters(host: Host, device: str, number: int) -> tuple[Maybe[tuple[str, ...]], Maybe[tuple[str, ...]]]:
+    """Return the names of a port's counters, and of those of its driver.
+
+    In the mode "shared", only the first namespace has files of them (core/sysfs.c, setup_port).
+    """
+    port = f"{device}/ports/{number}"
+    counters = _names(host, f"{port}/counters")
+    own = _names(host, f"{port}/hw_counters", f"{device}/hw_counters")
+    if is_there(counters) is False and is_there(own) is False:
+        name = f"{device.rpartition('/')[2]}/{number}"
+        statistics = host.rdma_statistics((name,))[name]
+        if not isinstance(statistics, Unknown):
+            return Unknown(Reason.FILE_MISSING, f"{port}/counters", HIDDEN), tuple(statistics)
+    return counters, own
+
+
 def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str]) -> RdmaPort:
     port = f"{device}/ports/{number}"
 
@@ -381,6 +403,7 @@ def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str
         rate = Unknown(
             Reason.MALFORMED, f"{port}/rate", "this kernel shows a speed that it does not know as SDR"
         )
+    counters, hw_counters = _counters(host, device, number)
     return RdmaPort(
         number=number,
         state=read_numbered(host, f"{port}/state"),
@@ -391,8 +414,8 @@ def _port(host: Host, device: str, parent: str, number: int, hca_type: Maybe[str
         lid=parse_known(_word(host, lid), lambda text: int(text, 16) if is_lid(text) else None, lid),
         netdev=netdev,
         gids=gids,
-        counters=_names(host, f"{port}/counters"),
-        hw_counters=_names(host, f"{port}/hw_counters", f"{device}/hw_counters"),
+        counters=counters,
+        hw_counters=hw_counters,
         bond=bond,
     )
 

@@ -122,7 +122,7 @@ def _read_counters() -> tuple[PortCounter, ...]:
 
 def _counter(place: str, name: str, bits: str, column: str, rise: str, *words: str) -> PortCounter:
     return PortCounter(
-        name=name,
+        name=name.replace("\\040", " "),
         place=Place[place],
         column=None if column == "-" else CounterColumn[column],
         rise=None if rise == "-" else _RISES[rise],
@@ -264,7 +264,9 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         device=device.name,
         port=port.number,
         errors=map_known(port.counters, lambda names: _errors(host, f"{base}/counters", names)),
-        hw_errors=map_known(port.hw_counters, lambda names: _hw_errors(host, directories, names)),
+        hw_errors=_statistics(host, device, port)
+        if port.is_hidden
+        else map_known(port.hw_counters, lambda names: _hw_errors(host, directories, names)),
         sm_lid=read_integer(host, f"{base}/sm_lid"),
         netdev=port.netdev,
         netdev_mtu_bytes=mtu,
@@ -323,6 +325,13 @@ def _hw_errors(host: Host, directories: tuple[str, str], names: tuple[str, ...])
         if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR:
             break
     return found
+
+
+def _statistics(host: Host, device: RdmaDevice, port: RdmaPort) -> Maybe[dict[str, Maybe[int]]]:
+    name = f"{device.name}/{port.number}"
+    answer = host.rdma_statistics((name,))[name]
+    kept = map_known(answer, lambda counts: [item for item in counts.items() if item[0] not in _NO_ERRORS])
+    return map_known(kept, lambda counts: dict(counts[:_MAX_HW_COUNTERS]))
 
 
 def _ecn(host: Host, directory: str) -> Maybe[tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""NUMA nodes: CPUs, memory, distances; which of them this process may use; and the CPU's model."""
+"""NUMA nodes: CPUs, memory, distances; which of them this process may use; the CPU's model; free memory."""
 
 from __future__ import annotations
 
@@ -94,6 +94,33 @@ def _distances(host: Host, path: str, online: tuple[int, ...]) -> Maybe[dict[int
     if len(words) != len(online) or not all(re.fullmatch("[0-9]{1,5}", word) for word in words):
         return Unknown(Reason.MALFORMED, f"{path}/distance", printable(text, 40))
     return dict(zip(online, map(int, words), strict=True))
+
+
+MEMINFO = "/proc/meminfo"
+
+
+@frozen
+class MemoryFacts:
+    """The node's memory in bytes (proc_meminfo(5)); CMA is memory that drivers get in one piece."""
+
+    available: Maybe[int]
+    cma_total: Maybe[int]  # NOT_THERE: the kernel is built without CMA
+    cma_free: Maybe[int]
+
+
+def probe_memory(host: Host) -> Maybe[MemoryFacts]:
+    """Read /proc/meminfo."""
+    return map_known(host.read(MEMINFO), parse_memory)
+
+
+def parse_memory(text: str) -> MemoryFacts:
+    """Parse the lines "MemAvailable:", "CmaTotal:" and "CmaFree:", whose values are in KiB."""
+    return MemoryFacts(*(_kib(text, name) for name in ("MemAvailable", "CmaTotal", "CmaFree")))
+
+
+def _kib(text: str, name: str) -> Maybe[int]:
+    match = re.search(rf"^{name}: {{1,32}}([0-9]{{1,15}}) kB$", text, re.M)
+    return int(match[1]) * 1024 if match else Unknown(Reason.NOT_THERE, MEMINFO, f"no “{name}” line")
 
 
 def probe(host: Host) -> Maybe[NumaFacts]:

@@ -152,6 +152,19 @@ class LocalHost(LocalFiles):
         reading = start_probe(self, "packet numbers", self._resource_reader().read_packets)
         return reading.answer(rdma_reader.SECONDS)
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        if self._root or not os.path.exists(RDMA_CLASS):
+            return super().rdma_statistics(names)
+        from probes.host.machine import rdma_reader
+
+        note(rdma_reader.SOURCE, rdma_reader.SECONDS)
+        read = partial(self._resource_reader().read_statistics, tuple(names))
+        answers = start_probe(self, "rdma statistic", read).answer(rdma_reader.SECONDS)
+        if isinstance(answers, Unknown):
+            return dict.fromkeys(names, answers)
+        late = Unknown(Reason.TIMED_OUT, rdma_reader.SOURCE, "no answer yet")  # to an earlier, slow question
+        return {name: answers.get(name, late) for name in names}
+
     def _resource_reader(self) -> ResourceReader:
         from probes.host.machine.rdma_namespaces import RdmaNamespaces, can_enter
         from probes.host.machine.rdma_reader import ResourceReader

@@ -19,6 +19,7 @@ from probes.host import rdma_resources as rdma
 Objects = tuple[Any, ...]
 MAX_DEVICES = 256
 _MAX_NAME = 64  # IB_DEVICE_NAME_MAX
+_MAX_COUNTERS = 256  # of a port
 
 
 class Command(IntEnum):
@@ -30,12 +31,14 @@ class Command(IntEnum):
     RES_CQ_GET = 12
     RES_MR_GET = 13
     RES_PD_GET = 14
+    STAT_GET = 17
     RES_CTX_GET = 22
 
 
 # enum rdma_nldev_attr
 _DEV_INDEX, _DEV_NAME, _PORT_INDEX, _NETNS_MODE = 1, 2, 3, 66
 _LQPN, _RQPN, _RQ_PSN, _SQ_PSN, _TYPE, _STATE, _PID, _KERN_NAME = 21, 22, 23, 24, 26, 27, 28, 29
+_HWCOUNTERS, _HWCOUNTER, _HWCOUNTER_NAME, _HWCOUNTER_VALUE = 80, 81, 82, 83
 _MRLEN, _DRIVER, _DRIVER_ENTRY, _DRIVER_STRING, _PDN, _CQN, _MRN, _CTXN = 45, 52, 53, 54, 60, 61, 62, 64
 # The table of objects in an answer, and an entry of the table.
 _TABLES = {
@@ -64,10 +67,18 @@ _SOCKETS = 20  # SOCK_DIAG_BY_FAMILY, of NETLINK_SOCK_DIAG
 _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
 
 
-def request(command: Command, sequence: int, device: int | None = None) -> bytes:
-    """Return a request: all devices, all objects of a device, or the settings of the RDMA core."""
-    attributes = b"" if device is None else _ATTRIBUTE.pack(8, _DEV_INDEX) + struct.pack("=I", device)
-    flags = _NLM_F_REQUEST | (0 if command is Command.SYS_GET else _NLM_F_DUMP)
+# Without NLM_F_DUMP: the answer has one message and no end.
+_OF_ONE_MESSAGE = (Command.SYS_GET, Command.STAT_GET)
+
+
+def request(command: Command, sequence: int, device: int | None = None, port: int | None = None) -> bytes:
+    """Return a request: all devices, the objects of one, counters of a port, or settings of the RDMA core."""
+    attributes = b"".join(
+        _ATTRIBUTE.pack(8, kind) + struct.pack("=I", number)
+        for kind, number in ((_DEV_INDEX, device), (_PORT_INDEX, port))
+        if number is not None
+    )
+    flags = _NLM_F_REQUEST | (0 if command in _OF_ONE_MESSAGE else _NLM_F_DUMP)
     kind = _RDMA_NL_NLDEV << 10 | command
     return _MESSAGE.pack(_MESSAGE.size + len(attributes), kind, flags, sequence, 0) + attributes
 
@@ -102,8 +113,7 @@ class Answer:
                     self.errno = min(abs(_ERRNO.unpack_from(payload)[0]), _MAX_ERRNO)
             elif kind >> 10 == _RDMA_NL_NLDEV or kind == _SOCKETS:
                 self.payloads.append(payload)
-                # The answer to a request without NLM_F_DUMP has one message and no end.
-                self.is_done = self.is_done or kind & 0x3FF == Command.SYS_GET
+                self.is_done = self.is_done or kind & 0x3FF in _OF_ONE_MESSAGE
 
 
 def devices_of(answer: Answer) -> list[tuple[int, str]]:
@@ -120,6 +130,18 @@ def shares_namespaces(answer: Answer) -> bool | None:
         if mode is not None:
             return bool(_integer(mode))
     return None
+
+
+def statistics_of(answer: Answer) -> dict[str, int]:
+    """Return the counters of a port by name (nldev.c, stat_get_doit_default_counter)."""
+    found: dict[str, int] = {}
+    for payload in answer.payloads:
+        for kind, table in _pieces(payload):
+            for inner, entry in islice(_pieces(table), _MAX_COUNTERS) if kind == _HWCOUNTERS else ():
+                row = _attributes(entry) if inner == _HWCOUNTER else {}
+                if _HWCOUNTER_NAME in row and _HWCOUNTER_VALUE in row:
+                    found[_text(row[_HWCOUNTER_NAME])] = _integer(row[_HWCOUNTER_VALUE])
+    return found
 
 
 class _Part(NamedTuple):

@@ -10,8 +10,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol, TypeVar
 
@@ -35,6 +36,7 @@ _NUMBERS = {"qp": "lqpn", "mr": "ifname", "pd": "pdn", "ctx": "ctxn", "cq": "cqn
 COMMAND_KINDS = tuple(_NUMBERS)
 _COMMAND_SECONDS = 2.0
 _GREATEST = (1 << 64) - 1
+_NO_STATISTICS = "the kernel has no statistics of this port"
 _KINDS = (Command.RES_QP_GET, Command.RES_MR_GET, Command.RES_PD_GET, Command.RES_CTX_GET, Command.RES_CQ_GET)
 # The others only name owners, and old kernels do not have all of them.
 _NEEDED = (Command.RES_QP_GET, Command.RES_MR_GET)
@@ -49,7 +51,7 @@ _REASONS = {
 class Kernel(Protocol):
     """What answers one round of questions."""
 
-    def ask(self, command: Command, device: int | None = None) -> Answer:
+    def ask(self, command: Command, device: int | None = None, port: int | None = None) -> Answer:
         """Return the answer, or raise OSError."""
 
 
@@ -78,11 +80,11 @@ class NetlinkSocket:
         """End the round."""
         self._socket.close()
 
-    def ask(self, command: Command, device: int | None = None) -> Answer:
+    def ask(self, command: Command, device: int | None = None, port: int | None = None) -> Answer:
         """Return the answer; once more if objects changed while the kernel listed them."""
 
         def request(sequence: int) -> bytes:
-            return rdma_netlink.request(command, sequence, device)
+            return rdma_netlink.request(command, sequence, device, port)
 
         answer = self.exchange(request)
         return self.exchange(request) if answer.is_interrupted else answer
@@ -132,6 +134,13 @@ class ResourceReader:
     ) -> Maybe[tuple[rdma.PacketNumbers, ...]]:
         """Return the packet numbers of all connected queue pairs; late, and of which kernel, as `read`."""
         return self._answered(self._read_packets, seconds, kernel)
+
+    def read_statistics(
+        self, names: Sequence[str], seconds: float = SECONDS, kernel: Kernel | None = None
+    ) -> Mapping[str, Maybe[dict[str, int]]]:
+        """Return the counters of ports such as "mlx5_0/1"; late, and of which kernel, as `read`."""
+        found = self._answered(partial(_statistics, names), seconds, kernel)
+        return dict.fromkeys(names, found) if isinstance(found, Unknown) else found
 
     def _answered(
         self, read: Callable[[Kernel], Maybe[T]], seconds: float, kernel: Kernel | None
@@ -231,6 +240,23 @@ def _packets(kernel: Kernel, devices: list[tuple[int, str]]) -> Maybe[tuple[rdma
             return _unknown(answer.errno or errno.EAGAIN)
         found += islice(rdma_netlink.packet_numbers(name, answer), rdma.MAX_OBJECTS - len(found))
     return tuple(found)
+
+
+def _statistics(names: Sequence[str], kernel: Kernel) -> Maybe[Mapping[str, Maybe[dict[str, int]]]]:
+    listed = kernel.ask(Command.GET)
+    if listed.errno:
+        return _unknown(listed.errno)
+    indexes = {name: index for index, name in rdma_netlink.devices_of(listed)}
+    found: dict[str, Maybe[dict[str, int]]] = {}
+    for name in names:
+        device, _, port = name.rpartition("/")
+        if device not in indexes or not port.isdecimal():
+            found[name] = Unknown(Reason.NOT_THERE, SOURCE, "no such port")
+            continue
+        answer = kernel.ask(Command.STAT_GET, indexes[device], int(port))
+        absent = Unknown(_REASONS.get(answer.errno, Reason.NOT_THERE), SOURCE, _NO_STATISTICS)
+        found[name] = rdma_netlink.statistics_of(answer) or absent
+    return found
 
 
 def _unknown(number: int, detail: str | None = None) -> Unknown:

@@ -248,6 +248,11 @@ class CollectedHost(HostBase):
         answer = self._resources.read_packets(kernel=kernel)
         return NOT_ASKED_YET if kernel.is_unasked else answer
 
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        kernel = _Kernel(self)
+        answers = self._resources.read_statistics(names, kernel=kernel)
+        return dict.fromkeys(names, NOT_ASKED_YET) if kernel.is_unasked else answers
+
     def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
         if (why := tcp_socket_reader.why_not_asked(self)) is not None:
             return why
@@ -313,8 +318,8 @@ class _Kernel:
         self._host = host
         self.is_unasked = False  # a question has no answer yet
 
-    def ask(self, command: Command, device: int | None = None) -> Answer:
-        return self.exchange(SECONDS, request(command, 1, device))
+    def ask(self, command: Command, device: int | None = None, port: int | None = None) -> Answer:
+        return self.exchange(SECONDS, request(command, 1, device, port))
 
     def exchange(self, seconds: float, content: bytes, *protocol: int) -> Answer:
         """Return the answer to a request of sequence number 1, or raise OSError; of no protocol: RDMA's."""

@@ -205,7 +205,12 @@ class HangFacts:
     def pairs_are_still(self) -> bool | None:
         """Whether none of the job's queue pairs has sent or received; None: not all are known."""
         connected = sum(rank.ready for rank in self.ranks)
-        return self.pairs.are_still(connected, any(rank.gpu_may_post for rank in self.ranks))
+        return self.pairs.are_still(connected, bool(self.unlisted))
+
+    @property
+    def unlisted(self) -> str:
+        """What packet numbers leave out; "": nothing."""
+        return next((rank.unlisted for rank in self.ranks if rank.unlisted), "")
 
 
 @frozen
@@ -324,6 +329,10 @@ def job_clues(facts: HangFacts, place: str) -> Iterator[Clue]:
         rank, how = different
         text = f"{rank.name} differs from its peers: {how}"
         yield Clue("ranks", text, (rank.name,), False, _stack(rank.pid))
+    if facts.unlisted and facts.motion is not Motion.MOVES:
+        # NVIDIA/nccl issue 2383: a lost packet leaves kernels that wait forever, and clean hw_counters.
+        text = f"packets that are lost are {facts.unlisted}, so clean counters prove nothing"
+        yield Clue("queue pairs", text, next_step="ethtool -S NETDEV, twice: does tx_prio0_bytes rise?")
 
 
 def _processes(facts: HangFacts) -> Iterator[Clue]:

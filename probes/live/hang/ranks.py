@@ -11,7 +11,7 @@ from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
-from probes.live.processes.gdr_path import gpu_may_post
+from probes.queries.queue_pair_makers import unlisted
 
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
 _LEAST_RANKS = 3  # to say that one differs
@@ -37,6 +37,7 @@ class RankState:
     ready: int  # queue pairs in RTS
     node: str = ""  # of a job on several nodes
     gpu_may_post: bool = False  # to queue pairs that the kernel does not list
+    unlisted: str = ""  # what its listed queue pairs leave out; "": nothing
 
 
 @dataclass
@@ -116,7 +117,8 @@ class HangWatch:
             silent_seconds=never if moved_at is None else self._at - moved_at,
             queue_pairs=sum(nic.queue_pairs - nic.merely_open for nic in process.nics),
             ready=sum(nic.active for nic in process.nics),
-            gpu_may_post=gpu_may_post(process.process.libraries, process.threads),
+            gpu_may_post=any(queues.maker.by_gpu for queues in process.own_queues),
+            unlisted=unlisted(process.own_queues),
         )
 
     def silence(self) -> Maybe[float]:

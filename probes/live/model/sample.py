@@ -18,6 +18,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
 from probes.live.model.transfer import Serving, TransferPath
 from probes.queries.finding import Finding, pid_name
+from probes.queries.queue_pair_makers import OwnQueues, own_queues
 from probes.snapshot.condition import Watched
 from probes.snapshot.verdict import Verdict
 
@@ -212,6 +213,11 @@ class LiveProcess:
         """Its rank as shown, "rank 5", or its pid where the rank is unknown."""
         return f"pid {self.pid}" if isinstance(self.rank, Unknown) else f"rank {self.rank}"
 
+    @cached_property
+    def own_queues(self) -> tuple[OwnQueues, ...]:
+        """The queue pairs that it makes outside of verbs, which the kernel does not list."""
+        return own_queues(self.process, self.threads)
+
     @property
     def used_nics(self) -> Maybe[tuple[str, ...]]:
         """The same devices; unknown where queue pairs may exist that the kernel does not list here."""
@@ -252,6 +258,7 @@ class PortSample:
     pcie_gtps: Maybe[float] = _NO_LINK  # of the NIC's own PCIe link
     pcie_width: Maybe[int] = _NO_LINK  # lanes
     rates_from: str = ""  # the interface whose whole traffic the rates are; "": the port's own counters
+    sent_by_priority: Mapping[int, float] = field(default_factory=dict)  # Gb/s on Ethernet, if the NIC counts
 
     @property
     def name(self) -> str:

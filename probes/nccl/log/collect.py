@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from probes.base.text import printable
+from probes.base.text import printable, version_numbers
 from probes.messages.catalogue import catalogue
-from probes.messages.message import Context, Found, Weight, version_numbers
+from probes.messages.message import Context, Found, Weight
 from probes.nccl.log.channels import ChannelLine, ChannelTable, Line
 from probes.nccl.log.facts import (
     Capability,
@@ -49,6 +49,7 @@ _MESSAGES_OF_TABLES = ("nccl-no-ib-device", "no-verbs")
 _AT_INFO = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE)  # what NCCL calls INFO and is worth a line
 _CHANNELS = ("NCCL INFO Channel", "NCCL INFO CollNet", "NCCL INFO Ring")
 _DIGITS = re.compile(r"\d+")
+_AFTER_RANK = re.compile(r"(?:\[rank(\d{1,9})\]:)?\s*(\S.{0,1500})")
 _TORCH_RANK = re.compile(r"\[rank(\d{1,9})\]|\bRank (\d{1,9})\]")
 
 
@@ -325,6 +326,13 @@ class Collector:
             self._tables["version"].add(version, version, place)
         else:
             self._messages.ask(text, place, "", _AT_INFO, _OTHER_PROGRAMS)
+
+    def last_error(self, text: str, place: Place) -> None:
+        """Read the line after “Last error:” as the WARN that it repeats."""
+        match = _AFTER_RANK.match(text)
+        if self._has_begun and match is not None and "NCCL WARN " not in text:
+            found = catalogue().find(match[2])
+            self._messages.add(ProblemLine(found), match[2], place, f"rank {match[1]}" if match[1] else "")
 
     def _diagnostic(self, line: Line) -> None:
         result = read_diagnostic(line.match[1])

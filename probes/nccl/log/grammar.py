@@ -29,11 +29,13 @@ The group is what a channel's line says after the number of the channel, up to i
 """
 
 
-OTHERS = (b"libibverbs: ", b"libfabric:", b"UCX  ", b"] ERROR ", b"RCCL version")
-"""What stands in lines of other libraries that say why a network does not start, and of RCCL."""
+LAST_ERROR = b"Last error:"
+"""Behind PyTorch's exception: the next line is NCCL's last WARN, with any NCCL_DEBUG (ncclGetLastError)."""
+OTHERS = (b"libibverbs: ", b"libfabric:", b"UCX  ", b"] ERROR ", b"RCCL version", LAST_ERROR)
+"""What stands in lines of other libraries that say why a network does not start, of RCCL, and of PyTorch."""
 OF_OTHERS = re.compile(
     rb"(?:libibverbs: (?:Warning|Fatal)|libfabric:\d|UCX  (?:ERROR|WARN|FATAL)|\] ERROR "
-    rb"|RCCL version :? ?(?P<version>\d[\w.+-]{0,60}))[^\n]*"
+    rb"|RCCL version :? ?(?P<version>\d[\w.+-]{0,60})|Last error:\s{0,80}\n(?P<last>))[^\n]*"
 )
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from probes.base.frozen import frozen
-from probes.base.text import join_limited, printable
+from probes.base.text import join_limited, printable, version_numbers
 from probes.messages.catalogue import catalogue, codes, explain
-from probes.messages.message import Context, Found, Weight, is_version, version_numbers
+from probes.messages.message import Context, Found, Weight, is_version
 from probes.nccl.log.facts import LogFacts, Mention, Place, Problem, Setting
 
 # Texts of a log and how many lines have each, in bounded memory.

@@ -11,6 +11,7 @@ from probes.nccl.log.facts import LogFacts, LogFile, Place
 from probes.nccl.log.grammar import (
     CUT_MARK,
     INTEREST,
+    LAST_ERROR,
     MAX_LINE_BYTES,
     OF_OTHERS,
     OTHERS,
@@ -49,6 +50,8 @@ class LogReader:
         self._size += len(chunk)
         data = self._carry + chunk if self._carry else chunk
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if data.endswith(LAST_ERROR, 0, max(0, end - 1)):  # wait for the line that it announces
+            end = data.rfind(b"\n", 0, end - 1) + 1
         # One byte more than is kept of a line shows that it was longer.
         self._carry = data[end : end + MAX_LINE_BYTES + 1]
         if end:
@@ -123,6 +126,10 @@ class LogReader:
             begin = lines.rfind(b"\n", 0, match.start()) + 1
             number += block.count(b"\n", counted, begin)
             counted = begin
+            if match["last"] is not None:
+                text = lines[match.start("last") : match.end()].decode("utf-8", "replace")
+                self._collector.last_error(text, Place(self._name, number + 1))
+                continue
             line = lines[begin : min(match.end(), begin + _MOST_MESSAGE_BYTES)]
             if b"NCCL " not in line:  # which INTEREST finds
                 version = match["version"]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.base.text import plural
-from probes.messages.message import version_numbers
+from probes.base.text import plural, version_numbers
 from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Problem, Rank, Reason, Setting, State
 
 _LAZY = (2, 22, 0)  # connects at the first collective

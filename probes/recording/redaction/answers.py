@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import recognize, started_driver
+from probes.facts.pci.nic_families import HARDWARE_OCTETS
+from probes.facts.rdma.port_health import PORT_COUNTERS
 from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, known_counts
@@ -25,6 +27,10 @@ _STRINGS = (
     *(b"libcuda.so\0", b"libcuda.so", b"cuMemGetHandleForAddressRange", b"use_cuda_bus_id\0", b"use_cuda\0"),
     *(b"use_cuda_dmabuf\0", b"ipv6-addr\0", b"ibv_reg_dmabuf_mr"),
 )
+_STATISTICS = {
+    *(counter.name for counter in PORT_COUNTERS),
+    *(name for octets in HARDWARE_OCTETS for names in octets for name in names),
+}
 _JOB_ID = re.compile(r"(?<=\bjob )[0-9]+")
 
 
@@ -171,6 +177,11 @@ def _address(tokens: Tokens, text: str) -> str:
 def counters(answer: dict[str, int]) -> dict[str, int]:
     """Keep the counters that gdrtop uses."""
     return {name: value for name, value in answer.items() if ETHTOOL_COUNTERS.fullmatch(name)}
+
+
+def statistics(answer: dict[str, int]) -> dict[str, int]:
+    """Keep the counters of RDMA ports that gdrtop uses."""
+    return {name: value for name, value in answer.items() if name in _STATISTICS}
 
 
 def collectives(tokens: Tokens, answer: tuple[CollectiveSpeed, ...]) -> tuple[CollectiveSpeed, ...]:

@@ -191,6 +191,7 @@ _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "packet_numbers": rules.packets,
     "tcp_sockets": rules.sockets,
     "namespace_sockets": rules.sockets,
+    "rdma_statistics": lambda tokens, answer: rules.statistics(answer),
     "thread_names": lambda tokens, names: tuple(sorted({thread_name(tokens, name) for name in names})),
     "collectives": rules.collectives,
     "component_history": rules.component_history,

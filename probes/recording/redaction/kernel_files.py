@@ -140,10 +140,7 @@ def ipv6_routes(tokens: Tokens, text: str) -> str:
 
 
 # Titles of processes of vLLM and SGLang, and what the kernel keeps of them.
-_ENGINE = re.compile(
-    r"(?:VLLM::(?:EngineCore?|Worker|A[Pp][Ii]Server)|sglang::(?:schedul(?:er)?|detoken(?:izer)?))"
-    r"(?:_(?:DP|PP|TP|EP|T|D|P|E)?[0-9]{0,4}){0,6}"
-)
+_ENGINE = re.compile(r"(?:VLLM|sglang)::[A-Za-z]{1,24}(?:_[A-Z]{0,4}[0-9]{0,4}){0,6}")
 
 
 def program(tokens: Tokens, text: str) -> str:

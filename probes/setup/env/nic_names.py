@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from probes.base.text import join_limited, plural
-from probes.base.unknown import Unknown, known
+from probes.base.unknown import Unknown
 from probes.checks.nccl.network import HCA, selected_ports
 from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.roce import netdevs_of
 from probes.nccl.settings import parse_hca_list
 from probes.nccl.variables.catalogue import Kind, variables
+from probes.queries.ports import SPARK_NAME, functions_of_ports
 from probes.setup.env.assignments import Assignment, Problem, problem_at
 from probes.setup.env.judge import has_gpus_and_nics
 from probes.setup.env.nics import active_ports
@@ -29,7 +30,6 @@ _RDMA_NAME = re.compile(
     r"(?:mlx[45]_\d|bnxt_re\d|irdma\d|efa_\d|rdmap\d|roce[pPo]|iwp\d|cxi\d|erdma_\d|mana_\d|ionic_\d).*"
 )
 _INTERFACE_NAME = re.compile(r"(?:eth\d|en[opsx]\w|enP\d|bond\d|ib\d{1,2}$|br-|docker\d|lo$).*")
-_SPARK_NAME = re.compile(r"roce(P2)?p1s0f([01])")
 
 
 def of_names(
@@ -136,7 +136,8 @@ def _of_list(at: _At, value: str, entries: list[str], examination: Examination) 
         yield from _of_spark_names(at, entries)
         return
     chosen = {device.name for device, _ in selected_ports(examination, listed)} & set(active)
-    shared = [group for group in _sharing(active) if 0 < len(chosen & set(group)) < len(group)]
+    groups = functions_of_ports(active.values())
+    shared = [group for group in groups if 0 < len(chosen & set(group)) < len(group)]
     for group in shared:
         used = next(name for name in group if name in chosen)
         others = join_limited(set(group) - chosen)
@@ -150,23 +151,9 @@ def _of_list(at: _At, value: str, entries: list[str], examination: Examination) 
         yield at("nics-left-out", count=len(compute & chosen), nics=nics, others=others)
 
 
-def _sharing(active: Mapping[str, RdmaDevice]) -> list[tuple[str, ...]]:
-    """Return the pairs of functions of one card that share a port: the same number, on other PCIe links."""
-    groups: dict[tuple[str, ...], dict[str, str]] = {}  # name by BDF; a subfunction has the BDF of another
-    for name, device in active.items():
-        match = _SPARK_NAME.fullmatch(name)
-        guid, bdf = known(device.system_image_guid, ""), known(device.bdf, "")
-        if match:
-            groups.setdefault(("spark", match[2]), {})[bdf] = name
-        elif guid and bdf and not device.is_virtual_function:
-            groups.setdefault((guid, bdf[-1]), {}).setdefault(bdf, name)
-    pairs = (tuple(sorted(group.values(), key=lambda name: (len(name), name))) for group in groups.values())
-    return [pair for pair in pairs if len(pair) == 2]
-
-
 def _of_spark_names(at: _At, entries: list[str]) -> Iterator[Problem]:
     """Find one function of a port of DGX Spark by the names alone, on any node."""
-    found = {entry: match for entry in entries if (match := _SPARK_NAME.fullmatch(entry))}
+    found = {entry: match for entry in entries if (match := SPARK_NAME.fullmatch(entry))}
     for entry, match in found.items():
         other = f"roce{'' if match[1] else 'P2'}p1s0f{match[2]}"
         if other not in found:

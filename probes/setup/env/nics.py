@@ -9,11 +9,13 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.facts.rdma.roce import netdevs_of
 from probes.nccl.topology_file import TopologyFileFacts, file_of_new_jobs
 from probes.nccl.variables.catalogue import Version
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import nearest, usable_paths
-from probes.queries.pcie_paths import is_guest
+from probes.queries.pcie_paths import is_gb10, is_guest
+from probes.queries.ports import functions_of_ports
 from probes.setup.env.advice import Note, Setting, note_of, setting_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import Role, roles_of
@@ -108,6 +110,27 @@ def nic_advice(examination: Examination) -> list[Setting | Note]:
         setting_of("wrong-nics-ucx", ports),
     )
     return [*settings, *_of_nvshmem(examination, compute, active), *notes]
+
+
+def spark_advice(examination: Examination) -> list[Setting | Note]:
+    """Return the NICs and interfaces of a DGX Spark with a cable, in place of all others; none elsewhere."""
+    active = {device.name: port for device, port in active_ports(examination)}
+    pairs = functions_of_ports(hardware_devices(examination.node).values()) if is_gb10(examination) else []
+    cabled = [pair for pair in pairs if not active.keys().isdisjoint(pair)]
+    if alone := [name for pair in cabled for name in pair if name in active and not active.keys() >= {*pair}]:
+        return [note_of("spark-half-port", names=join_limited(alone))]
+    names = [name for pair in cabled for name in pair]
+    netdevs = [name for port in names for name in netdevs_of(active[port])]
+    if not netdevs:
+        return []
+    return [
+        setting_of("spark-nics", f"={','.join(names)}"),
+        setting_of("spark-interface", f"={netdevs[0]}"),
+        setting_of("spark-interface-ucx", netdevs[0]),
+        setting_of("spark-interface-mpi", netdevs[0]),
+        note_of("spark-merged"),
+        note_of("spark-ring"),
+    ]
 
 
 def _chosen(used: list[str], others: list[str], opened: int) -> str:

@@ -69,7 +69,7 @@ def _rows(examination: Examination, container: OwnContainer) -> Iterator[Contain
     device = fixes["device"].replace("%s", device_name(is_efa))
     yield ContainerRow("RDMA devices", _by_reason(nics), device if is_closed else "")
     yield ContainerRow("Device plugin", _text(map_known(container.plugin_devices, _plugin)))
-    hidden = "; only the host's network namespace has the port counters, so rates are unknown here"
+    hidden = "; only the host's network namespace has the port counters, so some rates are unknown here"
     mode = _text(container.namespace_mode)
     yield ContainerRow("RDMA mode", mode + hidden * (container.has_counters is False))
     locked = _locked(examination, container)

@@ -14,7 +14,8 @@ from probes.facts.rdma.devices import Gid, RdmaPort
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
-from probes.queries.jobs import GIN_CLASS, NVSHMEM_CLASS, jobs_of
+from probes.queries.jobs import jobs_of
+from probes.queries.queue_pair_makers import GIN_CLASS, NVSHMEM_CLASS
 from probes.setup.env.advice import (
     ASSUMED,
     OF_JOBS,
@@ -28,7 +29,7 @@ from probes.setup.env.advice import (
 )
 from probes.setup.env.clouds import GIB_SCRIPT, Stack, cloud_settings, stack_notes, stack_of
 from probes.setup.env.judge import conf_values, has_gpus_and_nics, judge
-from probes.setup.env.nics import level_advice, nic_advice, roce_ports, topology_advice
+from probes.setup.env.nics import level_advice, nic_advice, roce_ports, spark_advice, topology_advice
 from probes.snapshot.examination import Examination
 
 # The interface that NCCL's bootstrap uses; GID, traffic class and queue pairs of RoCE.
@@ -174,12 +175,14 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         return Advice(version, version_from, (), of_stack, stack.value, script)
     vendor = "" if isinstance(cloud, Unknown) else cloud.provider.value
     of_cloud = () if isinstance(cloud, Unknown) else cloud_settings(examination, cloud)
-    nics = nic_advice(examination)
+    of_spark = spark_advice(examination)
+    nics = of_spark or nic_advice(examination)
     named = (part.value[1:].split(",") for part in nics if isinstance(part, Setting) and part.name == HCA)
     ports = roce_ports(examination, next(named, ()))
     parts = [*nics, level_advice(examination, version), *([_gid(ports, version)] if ports else ())]
     parts += _too_old(examination, version)
-    parts += topology_advice(examination), interface_advice(examination, version)
+    parts += [topology_advice(examination)]
+    parts += [] if of_spark else [interface_advice(examination, version)]
     parts += [_traffic_class(examination, ports)] if ports else []
     if bonds := [name for name, port in ports.items() if port.bond is not None]:
         parts.append(note_of("bonds", bonds=join_limited(bonds, 2)))

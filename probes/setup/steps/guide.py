@@ -39,6 +39,11 @@ class Guide:
     path_by: str = ""  # "chosen by root on 2026-11-22"; "": the recommended path
 
     @property
+    def listed(self) -> tuple[SetupStep, ...]:
+        """Return the steps to show: where GPUDirect RDMA cannot work, without those that only it needs."""
+        return tuple(step for step in self.steps if step.reason != _NO_PATH)
+
+    @property
     def skipped(self) -> tuple[str, ...]:
         """Return the ids of the steps that the admin skipped although they are not done."""
         return tuple(step.id for step in self.steps if step.is_left_out)
@@ -104,7 +109,9 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
     steps: dict[str, SetupStep] = {}
     for definition in STEPS:
         step = definition.build(facts)
-        if facts.choice.is_impossible and step.id != HARDWARE:
+        if facts.choice.is_staged and definition.staged:
+            step = replace(step, why=definition.staged)
+        elif facts.choice.is_impossible and step.id != HARDWARE:
             step = replace(step, state=StepState.SKIPPED, reason=_NO_PATH, plan=None)
         if is_in_container and step.state is StepState.TO_DO and not definition.is_possible_in_container:
             step = replace(step, state=StepState.BLOCKED, reason=_IN_CONTAINER, plan=None)

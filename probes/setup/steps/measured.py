@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from probes.bandwidth.model.command import Refused
+from probes.bandwidth.model.expected import spark_least, spark_rates
 from probes.bandwidth.model.request import MemoryPath, Mode, Request
 from probes.bandwidth.model.result import Ending, Result, is_as_requested, mismatch_evidence, planned_key
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM
+from probes.bandwidth.planning.node_settings import most_bytes
 from probes.bandwidth.planning.series import plan_series
 from probes.bandwidth.results.comparison import staging_figures
 from probes.base.evidence import Evidence
@@ -23,6 +25,7 @@ from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect import GdrPath
 from probes.facts.node import host_name
 from probes.facts.system.tool_names import NCCL_TESTS
+from probes.queries.pcie_paths import is_gb10
 from probes.setup.step import SetupFacts, SetupStep, StepDefinition, StepState
 from probes.snapshot.examination import Examination
 
@@ -97,7 +100,7 @@ def _fault(done: Sequence[Result], is_judged: bool = True) -> str:
 # They are optional: a node is set up without them. nccl-tests' README has the options of all_reduce_perf.
 
 _NEEDS_PEER = "optional; needs a second node like this one"
-_OPTIONS = "all_reduce_perf -b 8 -e 8G -f 2 -g 1"
+_LARGEST = 8 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,22 +117,31 @@ class CableStep(StepDefinition):
         series = plan_series(facts.examination, self.request, _ANY_PORT)
         if isinstance(series, Refused):
             return self._made(StepState.SKIPPED, series.reason)
+        is_staged = facts.choice.is_staged
         pairs = [(test.pair.gpu_label, test.pair.nic) for test in series.tests]
         newest = {
             (result.pair.gpu_label, result.pair.nic): result
-            for result in facts.results  # with GPU memory, and another node at the other end
-            if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value) and result.pair.gpu_label
+            for result in facts.results  # with GPU memory, unless jobs use none; a node at the other end
+            if result.setup in (Mode.CLIENT.value, Mode.BOTH_ENDS.value)
+            and (is_staged or result.pair.gpu_label)
         }
         done = [newest[pair] for pair in pairs if pair in newest]
         evidence = tuple(Evidence(result.title, result.judgment.words or result.failure) for result in done)
         state, reason = StepState.TO_DO, f"{plural(len(pairs), 'pair')}; {_NEEDS_PEER}"
+        if is_gb10(facts.examination):
+            reason = f"{reason}; {spark_least('rail').least:.0f} Gb/s or more for each function is right"
         if fault := _fault(done):
             reason = fault
         elif pairs and len(done) == len(pairs):
             state, reason = StepState.DONE, f"{plural(len(done), 'pair')} measured with {done[0].pair.peer}"
         elif done:
             reason = f"{len(done)} of {plural(len(pairs), 'pair')} measured with {done[0].pair.peer}"
-        return self._made(state, reason, (*evidence, *_expected(facts.results, pairs)))
+        made = self._made(state, reason, (*evidence, *_expected(facts.results, pairs)))
+        if not is_gb10(facts.examination):
+            return made
+        here = known(host_name(facts.examination.node), "NODE1")
+        both = f"then both functions at once: gdrtop fleet bench {here},NODE2 --memory host"
+        return replace(made, command=f"{made.command.partition(' (')[0]}; {both}")
 
     def _made(self, state: StepState, reason: str, evidence: tuple[Evidence, ...] = ()) -> SetupStep:
         test = replace(self.request, setup=Mode.BOTH_ENDS)
@@ -166,6 +178,14 @@ def two_node_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         if isinstance(facts.situation.slurm, Unknown)
         else f"NCCL_DEBUG=INFO srun -N 2 --ntasks-per-node {count} --gpus-per-node {count} --mpi pmix"
     )
-    command = f"{start} {_OPTIONS} > nccl.log; gdrtop nccl-log nccl.log"
-    made = definition.step(StepState.TO_DO, f"{_NEEDS_PEER}, and nccl-tests on both", command=command)
+    most = min(most_bytes(facts.examination) or _LARGEST, _LARGEST)
+    tool = f"all_reduce_perf -b 8 -e {f'{most >> 30}G' if most >> 30 else most} -f 2 -g 1"
+    command = f"{start} {tool} > nccl.log; gdrtop nccl-log nccl.log"
+    expected = ""
+    if is_gb10(facts.examination):
+        row, *signs = (row for row in spark_rates() if row.measure == "busbw")
+        less = (f"{row.least / 8:.0f} to {row.most / 8:.0f}: {row.means}" for row in signs)
+        expected = f"; busbw of {row.least / 8:.0f} GB/s or more is right ({'; '.join(less)})"
+    reason = f"{_NEEDS_PEER}, and nccl-tests on both{expected}"
+    made = definition.step(StepState.TO_DO, reason, command=command)
     return replace(made, is_optional=True)

@@ -100,7 +100,7 @@ def reboot_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
         reason = "not rebooted since the last step was completed"
     else:
         verdict = conclude(facts.examination.usability, tuple(facts.findings.values()))
-        if verdict.state.is_usable:
+        if verdict.state.is_usable or facts.choice.is_staged:
             return definition.step(StepState.DONE, "the path is usable after a reboot")
         reason = f"after the reboot: {verdict.state.value}, {verdict.reason}"
         if verdict.state is State.UNKNOWN:
@@ -161,7 +161,10 @@ def _with_impossibility(facts: SetupFacts, step: SetupStep) -> SetupStep:
     """Say why no other step can help where GPUDirect RDMA can never work."""
     if not facts.choice.is_impossible:
         return step
-    return replace(step, state=StepState.BLOCKED, reason=facts.choice.reason)
+    if not facts.choice.is_staged:
+        return replace(step, state=StepState.BLOCKED, reason=facts.choice.reason)
+    is_done = step.state is StepState.DONE
+    return replace(step, reason=f"by design: {facts.choice.reason}") if is_done else step
 
 
 def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:

@@ -324,6 +324,7 @@ def _measurement(client: End, server: End) -> Measurement:
         device = speeds.device_of(end.examination, end.port.device)
         rates = [port.rate_gbps for port in device.ports] if device else []
         gbps = speeds.beside_job(gbps, job, max((known(rate, 0.0) for rate in rates), default=0.0))
+        gbps = min(gbps, end.node.tree.most_gbps.get(end.port.device, gbps))
     latency = speeds.latency_us(client.place, server.place, is_read)
     if settings.is_bidirectional and not is_loopback:
         gbps *= 2 * 0.97

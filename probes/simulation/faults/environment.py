@@ -73,7 +73,8 @@ _IPC_LOCK = 1 << 14
 def _in_pod(tree: Tree) -> None:
     """Show the node to a pod with IPC_LOCK and the device plugin's NICs, in a network namespace of its own.
 
-    RDMA devices are shared, so sysfs shows all of them, but no counters (core/sysfs.c, setup_port).
+    RDMA devices are shared, so sysfs shows all of them, but no counters (core/sysfs.c, setup_port); RDMA
+    netlink has those of the driver.
     """
     tree.directory(SERVICE_ACCOUNT)
     tree.add("/proc/1/cgroup", "0::/\n")
@@ -88,7 +89,7 @@ def _in_pod(tree: Tree) -> None:
         put_in_container(tree, program.pid)
     for nic in tree.nics:
         tree.remove(f"{port_of(nic)}/counters")
-        tree.remove(f"{port_of(nic)}/hw_counters")
+        tree.statistics[f"{nic.name}/1"] = tree.remove(f"{port_of(nic)}/hw_counters")
         if nic not in tree.compute_nics:
             number = tree.nics.index(nic)
             tree.refused.add(f"/dev/infiniband/uverbs{number}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
@@ -232,6 +233,45 @@ def _without_dmabuf(id_: str, prefix: str, module: str) -> ChangeDescription:
     return change
 
 
+@as_change
+def _unaddress(tree: Tree, name: str) -> None:
+    """Take the IPv4 address from a NIC: its route and its GIDs."""
+    netdev = netdev_of(tree, tree.nic(name))
+    lines = tree.text("/proc/net/route").splitlines(True)
+    tree.add("/proc/net/route", "".join(line for line in lines if line.split()[0] != netdev))
+    _gids(name, lambda index: index < 2)(tree)
+
+
+# NVIDIA/dgx-spark-playbooks pull request 108 measured 13.23 Gb/s with a link at full rate.
+_DEGRADED_GBPS = 13.23
+
+
+def _a_share(usual_gbps: float, count: int, seconds: float) -> int:
+    """Return what such a NIC has counted where a job would have moved `count`."""
+    return round(count * _DEGRADED_GBPS / usual_gbps)
+
+
+@FAULTS.fault(
+    "spark-degraded-initialization",
+    "The NIC was not fully initialized: 13 Gb/s with links at full rate (gdrtop bench --sweep --ssh node2)",
+    finds=(),
+    on="dgx-spark",
+)
+def _degraded(tree: Tree) -> None:
+    """Let every function of the NIC carry little, whose links and counters look healthy."""
+    for nic in tree.nics:
+        tree.most_gbps[nic.name] = _DEGRADED_GBPS
+        for counter in PORT_DATA:
+            change_count(tree, nic, counter, partial(_a_share, nic.kind.gbps))
+
+
+def _in_one_subnet(description: NodeDescription) -> NodeDescription:
+    """Give the functions of each port addresses in one subnet."""
+    return change_fields(
+        nic={kind: replace(nic, address="192.168.100.1{number}/24") for kind, nic in description.nic.items()}
+    )(description)
+
+
 def _needs_own_slots(tree: Tree) -> None:
     """Refuse nodes whose NVSwitches are managed through a ConnectX: their NICs are those of the board."""
     if tree.bridges:
@@ -240,7 +280,8 @@ def _needs_own_slots(tree: Tree) -> None:
 
 # fmt: off
 FAULTS += described(
-    "nic", port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
+    "nic", _in_one_subnet, unaddressed=_unaddress,
+    port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
 )
 FAULTS += (
@@ -283,6 +324,7 @@ FAULTS += tuple(
         ("AMD Pensando", "1dd8:1002", "ionic_", "ionic_rdma"),
         ("Broadcom", "14e4:1750", "bnxt_re", "bnxt_re"),
         ("Intel", "8086:1592", "irdma", "irdma"),
+        ("Azure", "1414:00ba", "mana_", "mana_ib"),
     )
 )
 FAULTS += (

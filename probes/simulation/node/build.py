@@ -117,6 +117,19 @@ def _add_numa(tree: Tree) -> None:
         tree.add(f"{base}/node{number}/distance", " ".join(map(str, numa.distances)) + "\n")
         kib = numa.memory_gib * GIB // 1024
         tree.add(f"{base}/node{number}/meminfo", f"Node {number} MemTotal:       {kib} kB\n")
+    kib = sum(numa.memory_gib for numa in nodes) * GIB // 1024
+    tree.add("/proc/meminfo", meminfo(kib, kib * 4 // 5, 65536, 61440))
+
+
+def meminfo(total_kib: int, available_kib: int, cma_kib: int, free_cma_kib: int) -> str:
+    """Return the lines of /proc/meminfo that gdrtop reads."""
+    sizes = {
+        "MemTotal": total_kib,
+        "MemAvailable": available_kib,
+        "CmaTotal": cma_kib,
+        "CmaFree": free_cma_kib,
+    }
+    return "".join(f"{f'{name}:':<16}{kib:>8} kB\n" for name, kib in sizes.items())
 
 
 def _add_rdma(tree: Tree, nic: PlacedNic, number: int) -> None:

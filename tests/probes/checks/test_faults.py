@@ -178,7 +178,7 @@ def test_every_check_has_a_fault() -> None:
     # Only a forecast finds these, and tests/probes/setup/test_forecast.py has a node for each.
     before_a_boot = {"boot-settings-not-written", "boot-image-older-than-settings"}
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
-    by_results = {"bandwidth-below-limit"}
+    by_results = {"bandwidth-below-limit", "spark-degraded-initialization"}
     checked = {check.id for check in CHECKS}
     unfaulted = checked - before_a_boot - by_results - faulted
     without_fault = sorted(f"{id_} ({place_of_check(id_)})" for id_ in unfaulted)

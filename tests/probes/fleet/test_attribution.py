@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe
-from probes.fleet.attribution import PairMemory, PairResult, PairsReport, Place, attribute, suspects
+from probes.fleet.attribution import PairEnd, PairMemory, PairResult, PairsReport, Place, attribute, suspects
 from probes.fleet.pairs import all_rounds, quick_rounds, repeated_rounds
 from tests.support.pair_speeds import FAILED, Speed, measure, names
 
@@ -119,3 +119,39 @@ def test_any_results_are_attributed_without_an_error(data: st.DataObject, count:
 def test_one_slow_nic_in_a_full_matrix_of_128_nodes() -> None:
     results = measure(all_rounds(names(128)), slow_nic, 2, [PairMemory.HOST])
     assert [culprit.node for culprit in attribute(results).culprits] == ["gpu3"]
+
+
+def sparks(*rates: Maybe[float], nics: tuple[str, ...] = ("rocep1s0f0", "roceP2p1s0f0")) -> list[PairResult]:
+    ends = [(PairEnd("spark1", nic), PairEnd("spark2", nic)) for nic in nics]
+    return [
+        PairResult(server, client, rail, PairMemory.HOST, gbps, 115.0)
+        for rail, ((server, client), gbps) in enumerate(zip(ends, rates, strict=False))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rates", "sign"),
+    [
+        ((92.57, 97.28), None),  # NVIDIA's guide
+        ((55.0, 55.0), ""),
+        ((26.5, 27.0), ""),
+        ((13.23, 13.2), "not fully initialized"),
+    ],
+)
+def test_a_pair_of_dgx_spark_is_judged_by_all_functions_at_once(
+    rates: tuple[float, ...], sign: str | None
+) -> None:
+    found = attribute(sparks(*rates))
+    assert found.is_clean is (sign is None)
+    assert not found.below_limit
+    if sign is not None:
+        (pair,) = found.sparks
+        assert sign in pair.sign
+        assert pair.gbps == sum(rates)
+
+
+def test_one_function_or_one_rail_at_a_time_is_no_pair_of_dgx_spark() -> None:
+    assert not attribute(sparks(92.0)).sparks
+    assert not attribute(sparks(50.0, FAILED)).sparks
+    assert not attribute(sparks(50.0, 50.0), at_once=False).sparks
+    assert not attribute(sparks(50.0, 50.0, nics=("mlx5_0", "mlx5_1"))).sparks

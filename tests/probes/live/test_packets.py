@@ -13,6 +13,8 @@ from probes.live.hang.ranks import HangWatch
 from probes.live.silence import PairMotion, motions
 from tests.support.hung_job import diagnosed, rank
 from tests.support.live_samples import ABSENT, a_process, sample_of
+from widgets.base.lines import plain
+from widgets.nccl.hang import draw_hang
 
 MLX5 = frozenset(("mlx5_0",))
 STILL = {100 + number: PairMotion(8, 0) for number in range(8)}
@@ -67,9 +69,23 @@ def test_still_queue_pairs_prove_nothing_if_some_are_unknown_or_the_time_is_shor
 
 
 def test_still_queue_pairs_prove_nothing_if_a_gpu_may_post_to_others() -> None:
-    ranks = tuple(rank(number, gpu_may_post=number == 3) for number in range(8))
+    ranks = tuple(rank(number, unlisted="GIN" if number == 3 else "") for number in range(8))
     page = diagnosed(0.0, ranks=ranks, packets=STILL, seconds=12.0)
     assert page.facts.motion is Motion.MOVES
+    assert not any("counters prove nothing" in clue.text for clue in page.clues)
+
+
+def test_clean_counters_prove_nothing_of_gpu_posted_queues() -> None:
+    """NVIDIA/nccl issue 2383: kernels wait forever, and hw_counters stay clean."""
+    posting = tuple(rank(number, unlisted="not counted for GPU-posted queues (GIN)") for number in range(8))
+    page = diagnosed(30.0, ranks=posting, seconds=30.0)
+    (clue,) = [clue for clue in page.clues if clue.source == "queue pairs"]
+    assert "not counted for GPU-posted queues (GIN), so clean counters prove nothing" in clue.text
+    assert not page.suspects
+    assert "tx_prio0_bytes" in " ".join(page.next_steps)
+    assert " 8/8+ " in " ".join(map(plain, draw_hang(page, 120)))
+    assert "8/8+" not in " ".join(map(plain, draw_hang(diagnosed(30.0, seconds=30.0), 120)))
+    assert not [clue for clue in diagnosed(30.0, seconds=30.0).clues if clue.source == "queue pairs"]
 
 
 @pytest.mark.parametrize(
@@ -88,4 +104,4 @@ def test_a_rank_may_post_from_its_gpu(thread: str, library: str, may: bool) -> N
     sample = sample_of(process)
     watch = HangWatch(sample.jobs[0].id)
     watch.add(sample)
-    assert [state.gpu_may_post for state in watch.ranks()] == [may]
+    assert [(state.gpu_may_post, bool(state.unlisted)) for state in watch.ranks()] == [(may, may)]

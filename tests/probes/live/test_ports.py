@@ -108,6 +108,44 @@ def test_rates_and_counters_are_rises_a_second(host: Tree) -> None:
     assert sample.counters["out_of_sequence"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("file", "is_sampled"),
+    [
+        ("hw_counters/tx_rdma_cnp_pkts", True),  # ionic
+        ("hw_counters/tx_rdma_retx_pkts", True),
+        ("hw_counters/cnpHandled", True),  # irdma
+        ("hw_counters/tcpRetransSegs", True),
+        ("hw_counters/RNR received", True),
+        ("hw_counters/requester_timeout", True),  # mana
+        ("../../hw_counters/sent_cnps", True),
+        ("hw_counters/hw_rx_bps_limit_drop_cnt", True),  # erdma
+        ("hw_counters/ip4InPkts", False),
+        ("hw_counters/current_rate", False),
+        ("../../hw_counters/rate_inc_events", False),
+    ],
+)
+def test_counters_of_other_makers_are_rises_too(host: Tree, file: str, is_sampled: bool) -> None:
+    host.write(file, 100)
+    samples = Samples(host)
+    samples.at(100.0)
+    host.write(file, 180)
+    rises = samples.at(102.0).counters
+    name = file.rpartition("/")[2]
+    assert rises.get(name) == (40.0 if is_sampled else None)
+    assert rises["np_cnp_sent"] == 0.0
+
+
+def test_bytes_by_priority_show_the_class_of_the_packets(host: Tree) -> None:
+    """NVIDIA/nccl issue 2383: the only sign of GPU-posted packets that are in priority 0."""
+    samples = Samples(host)
+    host.ethtool = {"tx_prio0_bytes": 0, "tx_prio3_bytes": 100, "rx_prio3_pause": 0}
+    assert samples.at(100.0).sent_by_priority == {}
+    host.ethtool = {"tx_prio0_bytes": 25_000_000_000, "tx_prio3_bytes": 100, "rx_prio3_pause": 0}
+    assert samples.at(102.0).sent_by_priority == {0: 100.0, 3: 0.0}
+    host.ethtool = Unknown(Reason.TIMED_OUT, "ethtool -S")
+    assert samples.at(104.0).sent_by_priority == {}
+
+
 def test_slow_sources_are_read_every_two_seconds_and_ethtool_once_a_second(host: Tree) -> None:
     samples = Samples(host)
     rounds = []

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.codec import Codec
-from probes.messages.catalogue import FILES, catalogue, codes, explain
+from probes.base.text import version_numbers
+from probes.messages.catalogue import FILES, catalogue, codes, explain, shape_of
 from probes.messages.form import pattern_of, placeholders_of, words_of
 from probes.messages.message import (
     NODE_WORDS,
@@ -20,7 +21,6 @@ from probes.messages.message import (
     Proof,
     Weight,
     is_version,
-    version_numbers,
 )
 
 MESSAGES = catalogue().messages
@@ -179,3 +179,9 @@ def test_a_case_compares_versions(condition: str, version: str, holds: bool) -> 
 
 def test_an_unknown_version_is_within_no_bounds() -> None:
     assert not is_version("<2.21", Context().version)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.id)
+def test_a_sample_is_never_taken_for_a_line_that_says_nothing(message: Message) -> None:
+    for sample in message.samples:
+        assert catalogue().may_match(shape_of(sample))

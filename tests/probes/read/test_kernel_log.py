@@ -45,6 +45,15 @@ def test_lines_of_one_finding_are_not_explained_again() -> None:
     assert [statement.id for statement in statements] == ["xid-nvlink-error"]
 
 
+def test_a_symbol_of_another_version_is_missing_for_that_reason_alone() -> None:
+    missing = "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -22)\n"
+    version = "nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client\n"
+    assert found_in(missing)["symbol-missing"].weight is Weight.CRITICAL
+    both = found_in(version + missing)
+    assert both["symbol-version"].weight is Weight.CRITICAL
+    assert both["symbol-missing"].weight is Weight.FOLLOWS
+
+
 def test_a_driver_that_started_again_ends_a_refusal() -> None:
     refused = "NVRM: nvidia_p2p_get_pages: PCI topology not supported"
     assert "p2p-topology-refused" in found_in(f"{refused}\n")

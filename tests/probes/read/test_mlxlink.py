@@ -119,3 +119,31 @@ def test_json_and_several_ports_are_read() -> None:
 def test_any_lines_are_read_without_a_crash(text: str, title: str) -> None:
     for name in GOOD[title]:
         read(f"Operational Info\n{name} : {text}")
+
+
+def module(celsius: float, third: float, alarm: str = "Off") -> str:
+    """Return lines of ethtool -m, as in posts on mailing lists."""
+    power = "".join(
+        f"\tRcvr signal avg optical power(Channel {number})  : 0.4898 mW / {dbm:.2f} dBm\n"
+        for number, dbm in enumerate((-3.1, -3.2, third, -3.1), 1)
+    )
+    return (
+        "u@n1:~$ sudo ethtool -m ens1np0\n"
+        "\tIdentifier                                : 0x11 (QSFP28)\n"
+        "\tVendor name                               : NVIDIA\n"
+        f"\tModule temperature                        : {celsius:.2f} degrees C / 100.40 degrees F\n{power}"
+        f"\tLaser rx power low alarm (Channel 3)      : {alarm}\n"
+        "\tLaser rx power high alarm threshold       : 1.0000 mW / 0.00 dBm\n"
+        "\tLaser rx power low alarm threshold        : 0.0100 mW / -20.00 dBm\n"
+        "\tModule temperature high alarm threshold   : 70.00 degrees C / 158.00 degrees F\n"
+        "\tModule temperature low alarm threshold    : -5.00 degrees C / 23.00 degrees F\n"
+    )
+
+
+def test_a_module_in_ethtool_is_judged_as_in_mlxlink() -> None:
+    assert found_in(module(50, -3.1)) == {}
+    assert "Link state and bit errors are not in the text" in read(module(50, -3.1)).shown[0]
+    assert found_in(module(72, -3.1))["mlxlink-module-hot"].weight is Weight.WARNING
+    assert found_in(module(66, -3.1))["mlxlink-module-hot"].weight is Weight.NOTE
+    assert "ens1np0" in found_in(module(50, -9.1))["mlxlink-weak-light"].title
+    assert "low alarm (Channel 3)" in found_in(module(50, -3.1, "On"))["mlxlink-module-alarm"].cause

@@ -137,3 +137,69 @@ def test_any_lines_are_read_without_a_crash(text: str) -> None:
         read(start + text)
     read(QUEUE.format("ERR") + text)
     read(f"{HEAD} [ERROR] [tid 1] {text}\n")
+
+
+# From a post about IPoIB on a mailing list.
+QUERY_ERRORS = """\
+Errors for "dl380g7 mlx4_0"
+   GUID 0x7cfe900300179b31 port 1: [VL15Dropped == 14] [PortXmitWait == 4294967295]
+Errors for 0x2c903006e29b0 "MF0;ys23ib4:SX6036/U1"
+   GUID 0x2c903006e29b0 port ALL: [LinkDownedCounter == 48] [PortXmitDiscards == 15854]
+   GUID 0x2c903006e29b0 port 1: [LinkDownedCounter == 8] [PortXmitWait == 4294967295]
+
+## Summary: 5 nodes checked, 2 bad nodes found
+##          42 ports checked, 6 ports have errors beyond threshold
+"""
+
+
+def test_counters_of_a_fabric_are_notes_of_each_port() -> None:
+    notes = [row for row in read(QUERY_ERRORS).statements if row.id == "port-counters-not-zero"]
+    assert [note.title for note in notes] == ["1 counter of MF0;ys23ib4:SX6036/U1 port 1 is not 0"]
+    assert "link_downed 8" in notes[0].cause
+    assert "5 nodes checked, 2 bad nodes found" in read(QUERY_ERRORS).shown[0]
+    assert serious_in(QUERY_ERRORS) == set()
+    line = "   GUID 0x1070fd0300370ea2 port 7: [SymbolErrorCounter == 512] [PortXmitWait == 14681376621]\n"
+    assert "0x1070fd0300370ea2 port 7" in found_in(line)["port-counters-not-zero"].title
+
+
+def test_a_summary_of_ibdiagnet_names_the_stages_with_errors() -> None:
+    text = "-I- Stage            Warnings   Errors     Comment\n-I- Discovery        {}          0\n"
+    errors = "-I- Speed / Width checks      0          15\n"
+    assert found_in(text.format(3) + errors)["ibdiagnet-summary"].weight is Weight.WARNING
+    assert "Speed / Width checks 15" in found_in(errors.join((text.format(0), "")))["ibdiagnet-summary"].title
+    assert serious_in(text.format(3)) == set()
+    assert "no warning and no error in 1 stage" in read(text.format(0)).shown[0]
+
+
+FIRMWARE = """\
+Querying Mellanox devices firmware ...
+
+Device #1:
+----------
+
+  Device Type:      ConnectX7
+  PSID:             MT_0000000838
+  PCI Device Name:  0000:8e:00.0
+  Versions:         Current        Available
+     FW             28.47.1026     28.47.1026
+     FW (Running)   28.46.3048     N/A
+     PXE            3.8.0100       N/A
+
+  Status:           Up to date
+"""
+
+
+def test_firmware_that_does_not_run_yet_is_found() -> None:
+    assert found_in(FIRMWARE)["firmware-not-active"].cause == "28.47.1026 is flashed and 28.46.3048 runs."
+    assert serious_in(FIRMWARE) == set()
+    other = FIRMWARE.replace("8e:00", "8f:00").replace("     FW (Running)   28.46.3048     N/A\n", "")
+    assert "nic-firmware-mismatch" in found_in(FIRMWARE + other.partition("...")[2])
+
+
+def test_mst_status_names_the_rdma_devices() -> None:
+    text = (
+        "MST modules:\n------------\n    MST PCI module is not loaded\nPCI devices:\n------------\n"
+        "BlueField3(rev:1)       /dev/mst/mt41692_pciconf0.1   03:00.1   mlx5_1          net-p1    -1\n"
+    )
+    assert "mlx5_1 at 03:00.1" in read(text).shown[0]
+    assert serious_in(text) == set()

@@ -208,3 +208,24 @@ def test_real_outputs_are_recognized(path: Path) -> None:
 def test_any_text_is_read_without_a_crash(text: str) -> None:
     for start in ("GPU 00000000:19:00.0\n", "<nvidia_smi_log>\n", TABLE, "GPU 0: H100 (UUID: GPU-1)\n"):
         kinds_of(start + text)
+
+
+def test_what_grep_left_of_a_query_is_judged_as_far_as_its_sections_are_there() -> None:
+    fabric = "    Fabric\n        State                  : {}\n        Status                 : {}\n"
+    text = f"{fabric.format('Completed', 'Success')}--\n{fabric.format('In Progress', 'N/A')}"
+    assert "GPU1: the state of the registration" in found_in(text)["gpu-fabric-not-registered"].cause
+    assert read(text).shown[0].startswith("2 GPUs. A part of nvidia-smi -q")
+
+
+def test_a_line_whose_section_is_cut_off_counts_no_gpu() -> None:
+    gpu = (
+        "    Product Name                          : NVIDIA H100 80GB HBM3\n"
+        "    Persistence Mode                      : {}\n"
+        "        Total                             : 81559 MiB\n"
+        "        Total                             : 256 MiB\n"
+    )
+    text = gpu.format("Disabled") + gpu.format("Enabled")
+    assert read(text).shown[0].startswith("2 NVIDIA H100 80GB HBM3.")
+    assert found_in(text).keys() == {"persistence-off"}
+    assert found_in(text)["persistence-off"].cause.startswith("GPU0.")
+    assert "ffff:" not in str(read(text).statements)

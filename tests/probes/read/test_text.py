@@ -267,3 +267,31 @@ def test_a_long_line_of_blanks_is_tried_in_linear_time(end: str) -> None:
     for _ in range(3):
         Signs(KINDS).kind_of(" " * 60_000 + end)
     assert time.process_time() - begins < 5.0
+
+
+def test_one_pair_that_is_far_apart_proves_no_path() -> None:
+    reading = read("NCCL INFO GPU Direct RDMA Disabled for GPU ca000 / HCA 0 (distance 7 > 4)\n")
+    assert reading.proven.path == "unknown"
+    assert "gdr-distance" in {statement.id for statement in reading.statements}
+
+
+def test_lines_of_no_known_kind_are_counted_beside_a_log() -> None:
+    log = "n1:1:1 [0] NCCL INFO Using network IB\n" * 3
+    channels = "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/IB/0/GDRDMA\n" * 3
+    prose = "Hello, our job is slow.\nWhat is wrong?\n"
+    assert read(prose + log + channels).unread == 2
+    table = "Module                  Size  Used by\nnvidia_peermem         16384  0\n"
+    assert read(table + log + channels).unread == 0
+
+
+def test_a_problem_of_a_file_names_the_line_of_the_text() -> None:
+    text = "Our job:\n\n```\nexport NCCL_DEBUG=INFO\nexport NCCL_NET_GDR_LEVEL=9\n```\n"
+    fixes = [row.fix for row in read(text).statements if "NCCL_NET_GDR_LEVEL" in row.title]
+    assert any("line 5" in fix for fix in fixes)
+
+
+def test_what_a_check_finds_in_a_table_has_the_place_of_the_table() -> None:
+    port = "\tPort 1:\n\t\tState: Down\n\t\tPhysical state: Polling\n\t\tLink layer: InfiniBand\n"
+    text = f"CA 'mlx5_1'\n{port}"
+    (row,) = (row for row in read(f"My port:\n{text}").statements if row.weight is Weight.WARNING)
+    assert str(row.place) == "text:2"

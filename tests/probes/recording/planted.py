@@ -275,6 +275,7 @@ def questions() -> dict[Question, object]:
             f"pt_{secret}",
             secret[:15],
         )
+        answers[Question("rdma_statistics", (f"{secret}/1",))] = {secret: 1, f"tx_{secret}": 2, "tx_bytes": 3}
         answers[Question("ethtool_counters", (secret,))] = {
             secret: 1,
             f"rx_prio3_{secret}": 2,

@@ -27,6 +27,7 @@ _ASKS = "it only asks, and somebody has to read the answer"
 _NO_SUCH_PROGRAM = "it asks a program that the simulated node has not"
 # Fault -> why what can be run of its fix leaves the finding.
 STAYS = {
+    "spark-function-down": "the address of the function is for a person to choose",
     "peermem-reference-leak": _NO_SUCH_PROGRAM,
     "p2p-topology-refused-force-pcie": _NO_SUCH_PROGRAM,
     "port-down": _NO_SUCH_PROGRAM,

@@ -239,6 +239,19 @@ def test_a_job_over_tcp_has_no_queue_pairs(fault: str) -> None:
     assert not any(name.startswith("NCCL IbAsync") for name in names)
 
 
+@pytest.mark.parametrize("seen_from", ["", ",in-pod"])
+@pytest.mark.parametrize("maker", ["irdma", "ionic", "erdma", "bnxt", "mana"])
+def test_the_nics_of_every_maker_have_rates_also_in_a_pod(maker: str, seen_from: str) -> None:
+    node = SimulatedNode(f"pcie-l40s+nic-{maker}{seen_from}")
+    facts = probe_node(node.host)
+    node.seconds = 20.0
+    before = read(node.host, facts)
+    node.seconds = 30.0
+    rates = port_rates(before, read(node.host, facts)).values()
+    assert len(rates) == 2
+    assert all(known(rate.sent_gbps, 0.0) > 1 and known(rate.received_gbps, 0.0) > 1 for rate in rates)
+
+
 def test_congestion_pauses_ethernet_ports() -> None:
     node = SimulatedNode("pcie-l40s+congestion")
     node.seconds = 40.0

@@ -38,6 +38,19 @@ def test_a_counter_that_went_back_is_unknown_not_zero() -> None:
     assert not isinstance(rate.received_gbps, Unknown)
 
 
+def test_a_counter_of_48_bits_wraps() -> None:
+    """Those of Intel's NICs do, and the sum of two falls by as much when one does."""
+    before, after = (1 << 48) - 10**9, 24 * 10**9
+    rate = port_rates(reading(10, before, before + 5 * 10**9), reading(12, after, after + 5 * 10**9))[PORT]
+    assert (rate.sent_gbps, rate.received_gbps) == (100.0, 100.0)
+
+
+@pytest.mark.parametrize("before", [1 << 32, (1 << 47) + 1, (1 << 48) - 10**13, (1 << 50)])
+def test_a_reset_is_not_taken_for_a_wrap(before: int) -> None:
+    rate = port_rates(reading(10, before, 0), reading(11, 0, 0))[PORT]
+    assert isinstance(rate.sent_gbps, Unknown)
+
+
 def test_a_counter_that_was_not_read_is_unknown() -> None:
     rate = port_rates(reading(10, ABSENT, 1), reading(11, 5, ABSENT))[PORT]
     assert isinstance(rate.sent_gbps, Unknown)
@@ -80,13 +93,28 @@ def port_of(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("sent", "received"), HARDWARE_OCTETS)
-def test_a_nic_with_byte_counters_in_hw_counters_only(tmp_path: Path, sent: str, received: str) -> None:
+def test_a_nic_with_byte_counters_in_hw_counters_only(
+    tmp_path: Path, sent: tuple[str, ...], received: tuple[str, ...]
+) -> None:
     add_rdma_device(tmp_path, "mlx5_0")
     shutil.rmtree(port_of(tmp_path) / "counters")
-    write(port_of(tmp_path), f"hw_counters/{sent}", "700\n")
-    write(port_of(tmp_path), f"hw_counters/{received}", "900\n")
+    for name in sent:
+        write(port_of(tmp_path), f"hw_counters/{name}", "700\n")
+    for name in received:
+        write(port_of(tmp_path), f"hw_counters/{name}", "900\n")
     counters = counters_of(tmp_path)
-    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+    assert (counters.sent_bytes, counters.received_bytes) == (700 * len(sent), 900 * len(received))
+
+
+def test_a_sum_with_an_unread_part_is_unknown(tmp_path: Path) -> None:
+    add_rdma_device(tmp_path, "mlx5_0")
+    shutil.rmtree(port_of(tmp_path) / "counters")
+    for name in ("ip4OutOctets", "ip4InOctets", "ip6InOctets"):
+        write(port_of(tmp_path), f"hw_counters/{name}", "700\n")
+    write(port_of(tmp_path), "hw_counters/ip6OutOctets", "no number\n")
+    counters = counters_of(tmp_path)
+    assert isinstance(counters.sent_bytes, Unknown)
+    assert counters.received_bytes == 1400
 
 
 def test_byte_counters_below_the_device(tmp_path: Path) -> None:
@@ -96,6 +124,41 @@ def test_byte_counters_below_the_device(tmp_path: Path) -> None:
     write(port_of(tmp_path), "../../hw_counters/rx_bytes", "900\n")
     counters = counters_of(tmp_path)
     assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+class Pod(LocalHost):
+    """A network namespace whose ports have no counters, and what RDMA netlink answers there."""
+
+    statistics: Maybe[dict[str, int]] = Unknown(Reason.NOT_THERE)
+
+    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
+        return dict.fromkeys(names, self.statistics)
+
+
+def in_pod(root: Path, statistics: Maybe[dict[str, int]]) -> PortCounters:
+    add_rdma_device(root, "mlx5_0")
+    shutil.rmtree(port_of(root) / "counters")
+    host = Pod(str(root))
+    host.statistics = statistics
+    return read(host, probe_node(host)).ports[PORT]
+
+
+def test_bytes_of_a_pod_come_from_netlink(tmp_path: Path) -> None:
+    counters = in_pod(tmp_path, {"tx_bytes": 700, "rx_bytes": 900, "tx_pkts": 1})
+    assert (counters.sent_bytes, counters.received_bytes) == (700, 900)
+
+
+def test_a_nic_without_bytes_in_a_pod_is_unknown_by_its_namespace(tmp_path: Path) -> None:
+    sent = in_pod(tmp_path, {"out_of_sequence": 5}).sent_bytes
+    assert isinstance(sent, Unknown)
+    assert str(sent) == "file missing: counters are not visible from this network namespace"
+
+
+def test_a_port_without_counters_anywhere_is_in_no_other_namespace(tmp_path: Path) -> None:
+    for number, reason in enumerate((Reason.NOT_THERE, Reason.NOT_RECORDED, Reason.TIMED_OUT)):
+        sent = in_pod(tmp_path / str(number), Unknown(reason)).sent_bytes
+        assert isinstance(sent, Unknown)
+        assert (sent.reason, sent.detail) == (Reason.NOT_THERE, "")
 
 
 def test_a_device_that_counts_packets_only_has_no_rate(tmp_path: Path) -> None:

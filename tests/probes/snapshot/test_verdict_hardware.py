@@ -252,3 +252,26 @@ def test_amd_gpus_are_named(tmp_path: Path, class_code: str) -> None:
     usability = examine(LocalHost(str(tmp_path))).usability
     assert usability.state is State.NOT_APPLICABLE
     assert usability.reason.endswith("this node has 8 AMD GPUs, which gdrtop does not read")
+
+
+def gpus_of_others(root: Path, *functions: tuple[str, str, str]) -> str:
+    """Return the reason of a node with these functions: BDF, class code, ID."""
+    for bdf, class_code, id_ in functions:
+        device = root / f"sys/bus/pci/devices/{bdf}"
+        device.mkdir(parents=True)
+        (device / "uevent").write_text(f"PCI_CLASS={class_code}\nPCI_ID={id_}\n")
+    return examine(LocalHost(str(root))).usability.reason
+
+
+def test_intel_gpus_that_are_cards_are_named(tmp_path: Path) -> None:
+    cards = [(f"0000:{place}:00.0", "38000", "8086:0BD5") for place in (18, 29)]
+    assert "this node has 2 Intel GPUs, which gdrtop does not read" in gpus_of_others(tmp_path, *cards)
+
+
+@pytest.mark.parametrize(
+    ("bdf", "class_code"),
+    [("0000:00:02.0", "38000"), ("0000:00:02.0", "30000"), ("0000:6b:00.0", "b4000")],
+    ids=["of a CPU without display", "of a CPU", "QuickAssist"],
+)
+def test_other_functions_of_intel_are_no_gpus(tmp_path: Path, bdf: str, class_code: str) -> None:
+    assert "Intel" not in gpus_of_others(tmp_path, (bdf, class_code, "8086:4940"))

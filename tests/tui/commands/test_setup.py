@@ -180,11 +180,20 @@ def test_the_script_has_what_an_admin_runs_and_no_module_twice(capsys: pytest.Ca
 def test_where_it_can_never_work_setup_does_not_apply(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
 ) -> None:
-    status, out, err = run(capsys, "--demo", "dgx-spark", *arguments)
+    status, out, err = run(capsys, "--demo", "slingshot+confidential-computing-on", *arguments)
     assert status == 3
     if "--json" not in arguments:
         assert (out + err).count("GPUDirect RDMA cannot work on this node") <= 1
-        assert "does not support GPUDirect RDMA" in out + err
+        assert "confidential computing keeps NICs out of GPU memory" in out + err
+
+
+def test_a_dgx_spark_is_set_up_for_its_own_path(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--demo", "dgx-spark")
+    assert status == 1
+    assert "path through host memory, by design: GB10" in out
+    assert "cannot work on this node" not in out
+    assert "ACS" not in out
+    assert "next: Set the NCCL environment" in " ".join(out.split())
 
 
 def test_a_gpu_that_pci_ids_does_not_know_has_its_name(capsys: pytest.CaptureFixture[str]) -> None:

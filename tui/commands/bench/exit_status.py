@@ -64,7 +64,8 @@ def exit_status(
             expected = f"at least {worst.expected_gbps:.0f} Gb/s is expected for {worst.expected_machine}"
             figure = f"{worst.title}, {headline_text(worst)}; {expected}"
             return EXIT_BELOW, f"lower than expected: {figure}{f'; and {others} more' if others else ''}"
-        names = {result.expected_machine for result in done if result.memory in GPU_PATHS}
+        judged = (result for result in done if result.memory in GPU_PATHS or result.expected_machine)
+        names = {result.expected_machine for result in judged}
         is_expected = len(names) == 1 and names != {""}
         return 0, f"{measured}{f', as expected for {names.pop()}' if is_expected else ''}"
     low = below_threshold(done, min_gbps)

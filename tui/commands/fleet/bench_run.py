@@ -318,7 +318,7 @@ class FleetBench:
         return PairsReport(
             nodes=plan.nodes,
             results=results,
-            attribution=attribute(results),
+            attribution=attribute(results, not self._options.one_rail_at_a_time),
             left_out=session.left_out,
             rails_left_out=session.rails_left_out,
             leaves=check_rails(session.leaves),

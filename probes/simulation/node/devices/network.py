@@ -24,7 +24,8 @@ _PRIORITIES, _DSCPS = 8, 64
 
 def port_netdev(nic: PlacedNic) -> str:
     """Return the netdev that the RDMA port belongs to; "": that of its function."""
-    return nic.kind.netdev.format(number=nic.number)
+    place = nic.name.removeprefix("roce")
+    return nic.kind.netdev.format(number=nic.number, place=place, function=nic.bdf[-1])
 
 
 def address_of(nic: PlacedNic) -> IPv4Interface | None:

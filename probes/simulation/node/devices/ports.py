@@ -6,12 +6,24 @@ from collections.abc import Callable
 
 from probes.base.unknown import Maybe
 from probes.facts.kernel.modules import EFA_PEERMEM
+from probes.facts.pci.nic_families import FAMILIES, HARDWARE_OCTETS
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, OCTETS_A_UNIT, PORT_DATA, Place, sampled
 from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.tree import PlacedNic, Tree
 from probes.simulation.node.model.workload import SteppedTotal, Wave, angle_of, traffic_steps
 
+_DIRECTIONS = ("tx", "rx")
+BYTE_COUNTERS = {
+    **{f"counters/{name}": (way, OCTETS_A_UNIT) for name, way in zip(PORT_DATA, _DIRECTIONS, strict=True)},
+    **{
+        f"hw_counters/{name}": (way, 1)
+        for octets in HARDWARE_OCTETS
+        for names, way in zip(octets, _DIRECTIONS, strict=True)
+        for name in names
+    },
+}
+"""Files of a port with its bytes: "tx" or "rx", and the bytes in one of their units."""
 HW_COUNTERS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -44,6 +56,10 @@ def add_ports(tree: Tree) -> None:
             tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
             tree.add_values(f"{port}/counters", dict.fromkeys(ERROR_COUNTER_BITS, 0))
             tree.add_values(f"{port}/hw_counters", dict.fromkeys(HW_COUNTERS, 0))
+        for names, share in zip(_octets_of(nic), (1.0, 0.99), strict=False):
+            tree.remove(f"{port}/counters")
+            tree.add_values(f"{port}/hw_counters", dict.fromkeys(names, 0))
+            tree.add(f"{port}/hw_counters/{names[0]}", traffic_counter(tree, nic, names[0], share, 8))
         netdev = netdev_of(tree, nic)
         base = f"{nic.path}/net/{netdev}"
         tree.link(f"/sys/class/net/{netdev}", f"../../{base.removeprefix('/sys/')}")
@@ -57,6 +73,12 @@ def add_ports(tree: Tree) -> None:
             tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, lambda seconds: 0.0)
         if tree.description.modules.ofed and not infiniband:
             tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})
+
+
+def _octets_of(nic: PlacedNic) -> tuple[tuple[str, ...], ...]:
+    """Return the counters of bytes of a driver that has them in hw_counters, and nothing in counters."""
+    own = (family.octets for family in FAMILIES if nic.kind.driver in family.pci_drivers)
+    return next((octets[-1] for octets in own if octets), ())
 
 
 def traffic_counter(

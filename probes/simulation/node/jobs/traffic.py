@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from probes.facts.rdma.port_health import RECEIVED, SENT
-from probes.simulation.node.devices.ports import is_active, netdev_of, port_of
+from probes.simulation.node.devices.ports import BYTE_COUNTERS, is_active, netdev_of, port_of
 from probes.simulation.node.jobs.programs import (
     nearest_nics,
     needs_plugin,
@@ -21,8 +20,6 @@ from probes.simulation.node.jobs.programs import (
 from probes.simulation.node.model.tree import Content, PlacedNic, Program, Tree, Via
 from probes.simulation.node.model.workload import COMPUTE_TRAFFIC, SteppedTotal, Steps, changes, phase_at
 
-# Of a port, and of an EFA.
-_COUNTERS = (f"counters/{SENT}", f"counters/{RECEIVED}", "hw_counters/tx_bytes", "hw_counters/rx_bytes")
 ONE_STAGED_SHARE = 0.75  # of a rank's traffic, when it alone copies through host memory
 ALL_STAGED_SHARE = 0.55
 HELD_SHARE = 0.02  # of the traffic: all ranks wait for one
@@ -34,7 +31,7 @@ Total = Callable[[float], float]  # since the node started, at a moment in secon
 def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
     """Multiply a NIC's traffic by a factor that changes in steps."""
     tree.traffic.setdefault(nic.name, []).append(steps)
-    for name in _COUNTERS:
+    for name in BYTE_COUNTERS:
         path = f"{port_of(nic)}/{name}"
         content = tree.files.get(path)
         if callable(content):
@@ -43,11 +40,10 @@ def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
 
 def replace_traffic(tree: Tree, nic: PlacedNic, octets: tuple[Total, Total]) -> None:
     """Let the counters of a NIC show other traffic than the training job's, sent and received."""
-    for number, name in enumerate(_COUNTERS):
-        path, unit = f"{port_of(nic)}/{name}", 4 if number < 2 else 1
+    for name, (way, unit) in BYTE_COUNTERS.items():
+        path = f"{port_of(nic)}/{name}"
         if callable(tree.files.get(path)):
-            total = octets[number % 2]
-            tree.add(path, partial(_counted, total, unit))
+            tree.add(path, partial(_counted, octets[way == "rx"], unit))
 
 
 def _counted(total: Total, unit: int, seconds: float) -> str:
@@ -174,16 +170,16 @@ def carry_over_tcp(tree: Tree, nic: PlacedNic) -> None:
     """Let a NIC carry the job's traffic as TCP/IP; RDMA counters leave it out on Ethernet."""
     scale(tree, nic, changes(before=_TCP_SHARE))
     net = f"{nic.path}/net/{netdev_of(tree, nic)}" if f"{nic.path}/net" in tree.directories else ""
-    for counter, direction in ((SENT, "tx"), (RECEIVED, "rx")):
-        path = f"{port_of(nic)}/counters/{counter}"
+    for counter, (direction, unit) in BYTE_COUNTERS.items():
+        path = f"{port_of(nic)}/{counter}"
         content = tree.files.get(path)
         if not callable(content):
             continue
         if net:
-            tree.add(f"{net}/statistics/{direction}_bytes", partial(_octets, content))
+            tree.add(f"{net}/statistics/{direction}_bytes", partial(_octets, content, unit))
         if nic.kind.layer == "Ethernet":
             tree.add(path, "3200000000\n")
 
 
-def _octets(units: Callable[[float], str | bytes], seconds: float) -> str:
-    return f"{int(units(seconds)) * 4}\n"
+def _octets(units: Callable[[float], str | bytes], unit: int, seconds: float) -> str:
+    return f"{int(units(seconds)) * unit}\n"

@@ -75,8 +75,8 @@ class NicDescription:
     subsystem: str = ""  # "": the usual one of the vendor
     vpd: str = ""  # its text fields; "": no VPD is described
     manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/functions.py
-    # In these, {number} is the NIC's among those of its kind, from 0.
-    netdev: str = ""  # "rdma{number}"; "": a name by slot
+    # In these, {number} is the NIC's among those of its kind, from 0; {place} is that of a name by slot.
+    netdev: str = ""  # "rdma{number}", "en{place}np{function}"; "": "ens" and a number
     address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
     mtu: int = 0  # of the netdev; 0: the usual one
     qos: QosDescription | None = None

@@ -194,10 +194,13 @@ class Tree:
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
     engine_loads: list[EngineLoad] = field(default_factory=list)  # inference engines
+    statistics: dict[str, Removed] = field(default_factory=dict)
+    """Counters of ports in another network namespace, which RDMA netlink shows, by "mlx5_0/1"."""
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device
     planned: list[tuple[float, Callable[[Tree], None]]] = field(default_factory=list)
     """Changes to come, by the seconds since the node started."""
     slow_before: set[str] = field(default_factory=set)  # NICs that were the slow ones of earlier jobs
+    most_gbps: dict[str, float] = field(default_factory=dict)  # what a NIC with a fault carries, by device
     resolved: dict[str, str | Unknown] = field(default_factory=dict)  # a cache of real()
 
     @property

@@ -11,9 +11,8 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import EFA_PEERMEM, PEERMEM
 from probes.facts.kernel.symbol_versions import EXPORTED, NEEDED
 from probes.facts.pci.nic_families import PLUGIN_ONLY, VERBS_MODULES
-from probes.facts.rdma.port_health import PORT_DATA
 from probes.host.protocol import CommandOutput
-from probes.simulation.node.devices.ports import port_of
+from probes.simulation.node.devices.ports import BYTE_COUNTERS, port_of
 from probes.simulation.node.jobs.programs import peermem_regions
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import (
@@ -88,8 +87,8 @@ def end_rdma_traffic(tree: Tree) -> None:
     for program in tree.programs:
         program.via = Via.TCP
     for nic in tree.nics:
-        for name in PORT_DATA:
-            path = f"{port_of(nic)}/counters/{name}"
+        for name in BYTE_COUNTERS:
+            path = f"{port_of(nic)}/{name}"
             if path in tree.files:
                 tree.add(path, "3200000000\n")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from probes.bandwidth.model.command import Refused
-from probes.bandwidth.planning.node_settings import active_port, gid_index, perftest_defaults
+from probes.bandwidth.planning.node_settings import active_port, gid_index, gpu_memory, perftest_defaults
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.unknown import Reason, Unknown
 from probes.facts.gpu.gpus import GpuFacts
@@ -92,3 +92,10 @@ def test_what_is_not_there(examination: Examination) -> None:
         perftest_defaults(examination, nic="mlx5_99"),
     ):
         assert isinstance(answer, Refused)
+
+
+def test_gpu_memory_that_no_nic_can_reach_is_refused_by_design() -> None:
+    spark = examine(SimulatedHost("dgx-spark"))
+    refused = gpu_memory(spark, spark.node.known_gpus[0], "rocep1s0f0")
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith("by design: GB10 (DGX Spark) does not support GPUDirect RDMA")

@@ -135,3 +135,44 @@ def test_without_slow_results_the_check_is_ok_and_says_that_maybe_nothing_was_me
     (finding,) = (finding for finding in judge(examination_of(NODE)).findings if finding.id == BELOW_LIMIT)
     assert finding.status is Status.PASSED
     assert "nothing was measured" in finding.evidence[0].value
+
+
+SPARK_NODE = "dgx-spark"
+
+
+def of_spark(gbps: float, machine: str = "DGX Spark", **changed: object) -> Result:
+    """A result of a function of a DGX Spark to another node, from host memory."""
+    given = measured(gbps, on=SPARK_NODE, nic="rocep1s0f0")
+    pair = Pair(nic="rocep1s0f0", port=1, peer="spark2")
+    own = {"pair": pair, "memory": HOST_MEMORY, "setup": "client", "expected_machine": machine}
+    verdict = Rating.NEAR if gbps >= 85 else Rating.BELOW
+    return judged(replace(given, **{**own, "facts": (), **changed}), verdict)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("gbps", "check"),
+    [
+        (13.2, "spark-degraded-initialization"),
+        (25.9, "spark-degraded-initialization"),
+        (7.0, BELOW_LIMIT),
+        (48.0, BELOW_LIMIT),
+    ],
+)
+def test_a_slow_function_of_a_dgx_spark_is_a_problem_of_its_nic(gbps: float, check: str) -> None:
+    found = {finding.id: finding for finding in judgment_with(SPARK_NODE, of_spark(gbps)).found}
+    assert found[check].devices == ("rocep1s0f0",)
+    assert {BELOW_LIMIT, "spark-degraded-initialization"} & set(found) == {check}
+
+
+def test_two_lanes_explain_a_slow_function() -> None:
+    node = f"{SPARK_NODE}+spark-pcie-lanes"
+    result = of_spark(13.2, origin=f"simulated {node}", pair=Pair(nic="roceP2p1s0f0", port=1, peer="spark2"))
+    found = {finding.id: finding for finding in judgment_with(node, result).findings}
+    assert found["spark-degraded-initialization"].part_of == "spark-pcie-lanes"
+
+
+def test_host_memory_counts_only_on_dgx_spark_and_over_the_cable() -> None:
+    topology = examination_of(SPARK_NODE).topology
+    origin = Origin(Source.SIMULATED, SPARK_NODE)
+    assert not slow_results([of_spark(97.28)], topology, origin, BOOTED)
+    assert not slow_results([of_spark(13.2, machine="")], topology, origin, BOOTED)

@@ -11,7 +11,7 @@ from probes.facts.rdma.port_health import ErrorCounter
 from probes.queries.finding import Status
 from probes.snapshot.examination import Examination
 from tests.support.changed_facts import said, status, two_examinations, with_health
-from tests.support.doctor import examination_of
+from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
 
@@ -150,6 +150,21 @@ def test_a_counter_that_is_refused_is_unknown(name: str) -> None:
     assert status("port-counters-missing", denied) is Status.FOUND
 
 
+def test_in_a_pod_the_counters_of_the_driver_come_from_netlink() -> None:
+    found = findings_on("hgx-h100+in-pod")
+    assert found["local-ack-timeout"].status is Status.PASSED
+    lost = findings_on("hgx-h100+local-ack-timeout,in-pod")["local-ack-timeout"]
+    assert lost.status is Status.FOUND
+    assert lost.evidence[0].source.startswith("rdma statistic mlx5_")
+
+
+def test_a_driver_with_counters_of_its_own_is_not_missing_any() -> None:
+    node = examination_of("pcie-l40s+nic-irdma")
+    absent = Unknown(Reason.NOT_THERE, "counters")
+    bare = with_health(node, lambda port: replace(port, errors=absent), "irdma0")
+    assert status("port-counters-missing", bare) is Status.PASSED
+
+
 def test_a_virtual_function_without_counters_is_reported_once() -> None:
     absent = Unknown(Reason.NOT_THERE, "counters")
     virtual = with_health(HGX, lambda port: replace(port, errors=absent, hw_errors=absent), "mlx5_0")
@@ -161,7 +176,7 @@ def test_a_virtual_function_without_counters_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["symbol-errors-rising", "local-ack-timeout", "port-discards-rising", "port-counters-missing"]
+    "name", ["symbol-errors-rising", "link-flaps", "port-discards-rising", "port-counters-missing"]
 )
 def test_counters_that_only_the_host_has_are_unknown_in_a_pod(name: str) -> None:
     finding = said(name, examination_of("pcie-l40s+in-pod"))

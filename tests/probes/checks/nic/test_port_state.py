@@ -38,6 +38,8 @@ PHYSICAL_STATES = (
 )
 # They read the PCI bus or the kernel log, and so need no RDMA device.
 WITHOUT_RDMA = {
+    "spark-function-unaddressed",
+    "spark-functions-one-subnet",
     "nic-without-driver",
     "nic-without-driver-passed-through",
     "nic-health-errors",

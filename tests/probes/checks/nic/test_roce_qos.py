@@ -172,6 +172,45 @@ def test_ibgda_of_nvshmem_has_its_own_variable() -> None:
     assert gpu_posted(transport, port=0).status is Status.PASSED
 
 
+def class_of_gpu(library: str, **settings: str) -> Finding:
+    """Judge a job whose verbs have a lossless class, on a node whose priority 3 is lossless."""
+
+    def change(tree: Tree) -> None:
+        tree.remove(NCCL_CONF)  # GIN takes NCCL_IB_TC where its own variable is missing
+        add_rank(tree, 46000, 0, {"NCCL_IB_SL": "3", **settings}, (library,))
+        for nic in tree.nics:
+            tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
+
+    return finding(CLASS, "bare-roce", change)
+
+
+@pytest.mark.parametrize(
+    ("library", "settings", "variable"),
+    [
+        ("/opt/libnccl.so.2.30.7", {"NCCL_GIN_TYPE": "3"}, "NCCL_GIN_IB_TC"),
+        ("/opt/libnccl.so.2.30.7", {"NCCL_GIN_TYPE": "3", "NCCL_GIN_IB_TC": "104"}, ""),
+        ("/opt/libnccl.so.2.30.4", {"NCCL_GIN_TYPE": "3", "NCCL_GIN_IB_TC": "104"}, "NCCL_IB_TC"),
+        ("/opt/libnccl.so.2.30.7", {"NCCL_GIN_TYPE": "3", "NCCL_IB_TC": "104"}, ""),  # gin.cc:284
+        ("/opt/libnccl.so.2.30.7", {"NCCL_GIN_TYPE": "2"}, ""),  # the proxy uses verbs
+        ("/usr/lib64/nvshmem_transport_ibgda.so.3.0.0", {}, "NVSHMEM_IB_TRAFFIC_CLASS"),
+        ("/usr/lib64/nvshmem_transport_ibgda.so.3.0.0", {"NVSHMEM_IB_TRAFFIC_CLASS": "104"}, ""),
+        ("/usr/lib64/nvshmem_transport_ibrc.so.3.0.0", {}, ""),
+    ],
+)
+def test_the_class_of_gpu_posted_queue_pairs_has_to_be_lossless(
+    library: str, settings: dict[str, str], variable: str
+) -> None:
+    """NVIDIA/nccl gin.cc and gin_host_gdaki.cc of 2.30.4 and 2.30.7; issue 2383 has the sign."""
+    found = class_of_gpu(library, **settings)
+    assert found.status is (Status.FOUND if variable else Status.PASSED)
+    if variable:
+        assert found.fix is not None
+        steps = " | ".join(step.why for step in found.fix.steps)
+        assert f"Set {variable} in the job" in steps
+        assert ("/etc/nccl.conf" in steps) == variable.startswith("NCCL_")
+        assert ("tx_prio0_bytes" in steps) == (variable != "NCCL_IB_TC")
+
+
 def test_an_overridden_class_is_not_claimed_of_the_queue_pairs_of_gpus() -> None:
     def change(tree: Tree) -> None:
         add_rank(tree, 46000, 0, {"NCCL_GIN_TYPE": "3"}, ("/opt/libnccl.so.2.30.7",))

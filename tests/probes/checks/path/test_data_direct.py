@@ -12,6 +12,7 @@ from probes.checks.registry import findings
 from probes.facts.rdma.data_direct import DataDirectFacts
 from probes.queries.finding import Finding, Status
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.jobs.processes import add_rank
 from probes.snapshot.examination import Examination, examine
 from tests.support.doctor import examination_of, findings_on
 
@@ -67,6 +68,45 @@ def test_the_variable_and_an_old_library_of_a_job_are_found() -> None:
     assert any("NCCL_IB_DATA_DIRECT=0" in line.value for line in by_variable.evidence)
     by_library = findings_on("gb300+data-direct-old-rdma-core")[IN_JOB]
     assert any("libmlx5.so.1.24.50.0" in line.value for line in by_library.evidence)
+
+
+_SITE = "/opt/venv/lib/python3.12/site-packages"
+_NCCL = "/usr/lib/libnccl.so.2.28.9"
+_NEW, _OLD = "/usr/lib/libmlx5.so.1.25.54.0", "/usr/lib/libmlx5.so.1.24.50.0"
+_OF_NIXL = f"{_SITE}/nixl_cu13.libs/libmlx5-79ef1d27.so.1.24.48.0"
+
+
+@pytest.mark.parametrize(
+    ("libraries", "owners", "steps"),
+    [
+        ((_NCCL, _NEW), (), ()),
+        # NCCL loads libmlx5.so.1, and NIXL's UCX its own.
+        ((_NCCL, _NEW, _OF_NIXL), ("nixl_cu13",), ("Use a build of nixl_cu13 that contains rdma-core 54",)),
+        ((_OF_NIXL,), ("nixl_cu13",), ("Use a build of nixl_cu13 that contains rdma-core 54",)),
+        ((_NCCL, _OLD), ("NCCL",), ("Install rdma-core 54 or later in the job's image",)),
+        (
+            (_NCCL, _OLD, _OF_NIXL),
+            ("NCCL", "nixl_cu13"),
+            ("Install rdma-core 54 or later in the job's image", "Use a build of nixl_cu13"),
+        ),
+        ((_NCCL, f"{_SITE}/nixl_cu13.libs/libmlx5-79ef1d27.so.1.25.54.0"), (), ()),
+        # Without NCCL, nothing says that a program of its own wants Data Direct.
+        ((_OLD,), (), ()),
+    ],
+)
+def test_each_copy_of_libmlx5_is_judged_by_who_uses_it(
+    libraries: tuple[str, ...], owners: tuple[str, ...], steps: tuple[str, ...]
+) -> None:
+    host = SimulatedHost("gb300", clock=lambda: 1000.0)
+    add_rank(host.tree, 61000, 0, {}, libraries)
+    (finding,) = findings(examine(host), only={IN_JOB})
+    assert finding.status is (Status.FOUND if owners else Status.PASSED)
+    assert finding.severity is (Severity.NOTE if owners == ("nixl_cu13",) else Severity.WARNING)
+    for owner in ("NCCL", "nixl_cu13"):
+        assert (owner in finding.cause) == (owner in owners)
+    texts = [step.why for step in finding.fix.steps[:-1]] if finding.fix is not None else []
+    assert len(texts) == len(steps)
+    assert all(text.startswith(step) for text, step in zip(texts, steps, strict=True))
 
 
 def test_an_old_nccl_names_data_direct() -> None:

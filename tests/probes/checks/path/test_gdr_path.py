@@ -183,6 +183,8 @@ def test_connectx_3_has_no_dmabuf_and_needs_peermem() -> None:
         ("nic-bnxt", "bnxt_re0", "Broadcom's bnxt_re registers DMA-BUF memory only", "and libbnxt_re with"),
         # hw/irdma/verbs.c: `.reg_user_mr_dmabuf = irdma_reg_user_mr_dmabuf,`
         ("nic-irdma", "irdma0", "Intel's irdma registers DMA-BUF memory only", "Update irdma"),
+        # hw/mana/device.c: `.reg_user_mr_dmabuf = mana_ib_reg_user_mr_dmabuf,`
+        ("nic-mana", "mana_0", "Azure's MANA (mana_ib)", "Use a newer kernel"),
     ],
 )
 def test_a_driver_without_dmabuf_is_named_with_what_to_do(

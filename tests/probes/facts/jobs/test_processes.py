@@ -233,7 +233,31 @@ def test_no_bytes_stop_the_parsers(content: bytes) -> None:
         assert value.isprintable()
     for library in parse_maps(b"0-1 r-xp 0 0:0 1 /x/" + content + b"/libnccl.so.2.1"):
         assert library.path.isprintable()
+        assert len(library.bundled_by) <= 64
     parse_maps(content)
+
+
+_SITE = "/opt/venv/lib/python3.12/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("path", "package"),
+    [
+        (f"{_SITE}/nixl_cu12.libs/libmlx5-79ef1d27.so.1.24.48.0", "nixl_cu12"),
+        (f"{_SITE}/.nixl_cu13.mesonpy.libs/plugins/libplugin_UCX.so", "nixl_cu13"),
+        (f"{_SITE}/nixl_cu12.libs/ucx/libuct_ib.so.0.0.0", "nixl_cu12"),
+        (f"{_SITE}/torch/lib/libcudart-9335f6a2.so.12", "torch"),
+        # Others may load these.
+        (f"{_SITE}/nvidia/nccl/lib/libnccl.so.2", ""),
+        (f"{_SITE}/mooncake/engine.so", ""),
+        ("/usr/lib/x86_64-linux-gnu/libmlx5.so.1.24.48.0", ""),
+        ("/opt/libs/libmlx5.so.1.24.48.0", ""),
+        ("/opt/image/libcudart-9335f6a2.so.12", ""),
+    ],
+)
+def test_a_copy_that_a_python_package_brings_for_itself_names_it(path: str, package: str) -> None:
+    (library,) = parse_maps(f"7f00-7f01 r-xp 00000000 08:01 42   {path}\n".encode())
+    assert library.bundled_by == package
 
 
 @given(st.text())

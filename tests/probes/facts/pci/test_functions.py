@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.pci import functions as pci
 from probes.facts.pci.functions import PciFacts, PciKind
-from probes.facts.pci.names import search
+from probes.facts.pci.names import built_in_name, search
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import READ_LIMIT_BYTES
 from probes.live.live_sampler import LiveSampler
@@ -264,6 +264,26 @@ def test_a_device_too_new_for_pci_ids_is_named_all_the_same(tmp_path: Path) -> N
     write(tmp_path, "/usr/share/misc/pci.ids", "# list\n10de  NVIDIA Corporation\n\t2330  GH100\n")
     bdf = add_function(tmp_path, ("pci0000:00", "0000:00:01.0"), NVIDIA, 0x2335, 0x030200)
     assert "H200" in facts(tmp_path).names[bdf]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "device", "name"),
+    [
+        (0x14E4, 0x1760, "Broadcom BCM57608 400Gb"),
+        (0x14E4, 0x1614, "Broadcom BCM57454 NetXtreme-E 100Gb"),
+        (0x1DD8, 0x1002, "AMD Pensando DSC Ethernet Controller"),
+        (0x1414, 0x00BA, "Microsoft MANA virtual function"),
+        (0x1DED, 0x107F, "Alibaba Elastic RDMA Adapter"),
+        (0x1D0F, 0xEFA4, "Amazon Elastic Fabric Adapter [EFA]"),
+        (0x15B3, 0x2101, "Mellanox ConnectX-10 NVLink-C2C"),
+        (0x15B3, 0xA2DF, "Mellanox BlueField-4"),
+        # A device that is not in the file keeps its maker's name.
+        (0x14E4, 0x1762, "Broadcom device 1762"),
+        (0x1AE0, 0x0001, "1ae0 device 0001"),
+    ],
+)
+def test_nics_have_names_where_there_is_no_pci_ids(vendor: int, device: int, name: str) -> None:
+    assert built_in_name(vendor, device) == name
 
 
 @pytest.mark.slow

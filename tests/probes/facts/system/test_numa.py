@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system import numa
-from probes.facts.system.numa import CpusetFacts, NumaFacts, parse_status, probe_cpuset
+from probes.facts.system.numa import (
+    CpusetFacts,
+    MemoryFacts,
+    NumaFacts,
+    parse_memory,
+    parse_status,
+    probe_cpuset,
+    probe_memory,
+)
 from probes.host.machine.local import LocalHost
 from tests.support.trees import add_numa_node, write
 
@@ -123,3 +131,18 @@ def test_missing_or_malformed_lines_are_unknown() -> None:
 @given(st.text())
 def test_no_text_breaks_it(text: str) -> None:
     assert isinstance(parse_status(f"Cpus_allowed_list:\t{text}\n"), CpusetFacts)
+
+
+def test_memory_of_the_node(tmp_path: Path) -> None:
+    lines = ("MemTotal: 8 kB", "MemAvailable:    4 kB", "CmaTotal:       0 kB", "CmaFree:        940604 kB")
+    write(tmp_path, "/proc/meminfo", "\n".join(lines) + "\n")
+    assert probe_memory(LocalHost(str(tmp_path))) == MemoryFacts(4096, 0, 940604 * 1024)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "CmaFree: -1 kB\n", "CmaFree: 12 MB\n", "CmaFree: 1234567890123456 kB\n", "XCmaFree: 1 kB\n"]
+)
+def test_lines_of_memory_that_are_missing_or_odd_are_unknown(text: str) -> None:
+    facts = parse_memory(text)
+    for fact in (facts.available, facts.cma_total, facts.cma_free):
+        assert isinstance(fact, Unknown)

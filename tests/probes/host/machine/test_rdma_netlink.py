@@ -22,6 +22,7 @@ from probes.host.machine.rdma_netlink import (
     devices_of,
     request,
     shares_namespaces,
+    statistics_of,
 )
 from probes.host.machine.rdma_reader import (
     COMMAND_KINDS,
@@ -150,6 +151,32 @@ def test_packet_numbers_are_those_of_connected_queue_pairs_of_processes(kernel: 
     assert ResourceReader().read_packets() == (PacketNumbers("mlx5_0", 256, 6, 5, 4711),)
     kernel.replies[Command.RES_QP_GET] = lambda sequence: [m.refused(sequence, errno.EPERM)]
     refused = ResourceReader().read_packets()
+    assert isinstance(refused, Unknown)
+    assert refused.reason is Reason.NEEDS_ROOT
+
+
+def test_statistics_of_ports_are_those_of_their_hw_counters(kernel: FakeKernel) -> None:
+    kernel.devices = ("mlx5_0", "bnxt_re0")
+    counts = {"tx_bytes": 1 << 50, "rx_bytes": 7, "RNR sent": 0}
+    kernel.replies[Command.STAT_GET] = lambda sequence: [m.statistics(sequence, counts)]
+    found = ResourceReader().read_statistics(["bnxt_re0/1", "bnxt_re1/1", "bnxt_re0/x"])
+    assert found["bnxt_re0/1"] == counts
+    for name in ("bnxt_re1/1", "bnxt_re0/x"):  # none of this namespace
+        absent = found[name]
+        assert isinstance(absent, Unknown)
+        assert absent.reason is Reason.NOT_THERE
+    assert kernel.asked == [Command.GET, Command.STAT_GET]
+    assert kernel.closed
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP])
+def test_a_driver_or_a_kernel_without_statistics(kernel: FakeKernel, number: int) -> None:
+    kernel.replies[Command.STAT_GET] = lambda sequence: [m.refused(sequence, number)]
+    found = ResourceReader().read_statistics(["mlx5_0/1"])["mlx5_0/1"]
+    assert isinstance(found, Unknown)
+    assert (found.reason, found.detail) == (Reason.NOT_THERE, "the kernel has no statistics of this port")
+    kernel.replies[Command.STAT_GET] = lambda sequence: [m.refused(sequence, errno.EPERM)]
+    refused = ResourceReader().read_statistics(["mlx5_0/1"])["mlx5_0/1"]
     assert isinstance(refused, Unknown)
     assert refused.reason is Reason.NEEDS_ROOT
 
@@ -320,10 +347,13 @@ def test_more_objects_than_gdrtop_keeps_are_counted(monkeypatch: pytest.MonkeyPa
 
 def test_requests_are_those_of_the_rdma_command() -> None:
     assert request(Command.GET, 1).hex() == "10000000011401030100000000000000"
+    port = "0800010005000000" + "0800030001000000"
+    assert request(Command.STAT_GET, 2, 5, 1).hex() == "20000000111401000200000000000000" + port
     assert request(Command.RES_MR_GET, 2, 5).hex() == "180000000d1401030200000000000000" + "0800010005000000"
 
 
 GENUINE = b"".join(reply(1)[0] for reply in BUSY.values()) + m.device(1, 0, "mlx5_0")
+GENUINE += m.statistics(1, {"tx_bytes": 5})
 
 
 @st.composite
@@ -338,7 +368,9 @@ def damaged(draw: st.DrawFn) -> bytes:
 def test_any_bytes_give_an_answer(content: bytes) -> None:
     answer = Answer(1)
     answer.add(content)
-    commands = [command for command in Command if command not in (Command.GET, Command.SYS_GET)]
+    others = (Command.GET, Command.SYS_GET, Command.STAT_GET)
+    commands = [command for command in Command if command not in others]
+    assert all(name.isprintable() for name in statistics_of(answer))
     answers = {(command, "mlx5_0"): answer for command in commands}
     found = ResourceParser().parse(answers, shares_namespaces(answer), ())
     assert answer.errno < 4096

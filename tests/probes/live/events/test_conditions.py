@@ -26,6 +26,7 @@ from probes.snapshot.condition import (
     RAS_PROBLEM,
     SILENT,
     SLOW_NIC,
+    SPARK_DEGRADED,
     STAGED,
     STOPPED,
     TRAFFIC_FELL,
@@ -97,7 +98,8 @@ def test_no_condition_is_ok_while_its_figures_are_unknown() -> None:
     sample = a_sample(ports=(port,), gpus=(gpu,), processes=(process,))
     ids = {value for name, value in vars(condition).items() if name.isupper() and isinstance(value, str)}
     # Seen by the path of ranks, by processes that come and go, by RAS and by bandwidth tests.
-    without_figures = {STAGED, OVER_TCP, CONTRADICTED, RANK_ENDED, ODD_RANK, RAS_PROBLEM, BELOW_LIMIT}
+    by_results = {BELOW_LIMIT, SPARK_DEGRADED}
+    without_figures = {STAGED, OVER_TCP, CONTRADICTED, RANK_ENDED, ODD_RANK, RAS_PROBLEM, *by_results}
     missing = sorted(ids - without_figures - Conditions().update(sample).unread.keys())
     assert not missing, f"add the figures of {missing} to _unread() in probes/live/events/conditions.py"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from probes.nccl.log.facts import Problem, State
+from probes.nccl.log.reader import LogReader
 from probes.nccl.log.verdict import verdict_of
 from tests.support.nccl_logs import WARNING, channel, info, read, verdict
 from widgets.base.lines import plain
@@ -211,3 +212,24 @@ def test_a_setting_is_explained_by_its_own_value() -> None:
     on = shown(info("NCCL_IB_DISABLE set by environment to 1.", channel()))
     assert "TCP sockets" in on
     assert "TCP sockets" not in off
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+@pytest.mark.parametrize("size", [1 << 16, 1])
+def test_last_error_of_nccl_in_an_exception_of_pytorch_is_read_as_its_warning(prefix: str, size: int) -> None:
+    lines = (
+        "torch.distributed.DistBackendError: NCCL error in: ../c10d/NCCLUtils.hpp:268, unhandled system error"
+        " (run with NCCL_DEBUG=INFO for details), NCCL version 2.25.1",
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "Last error:",
+        "Error while creating shared memory segment /dev/shm/nccl-x (size 96), error: No space left on device",
+    )
+    reader = LogReader()
+    reader.begin("log")
+    data = "".join(f"{prefix}{line}\n" for line in lines).encode()
+    for start in range(0, len(data), size):
+        reader.feed(data[start : start + size])
+    reader.end()
+    (said,) = (problem for problem in reader.facts().problems if "/dev/shm" in problem.title)
+    assert said.seen.first.line == 4
+    assert said.ranks == (("rank 3",) if prefix else ())

@@ -301,10 +301,39 @@ def test_a_note_is_not_hidden_behind_a_step_that_is_done() -> None:
     assert reason.startswith("nothing to do; note: The kernel rejected a module signature")
 
 
-def test_a_node_that_cannot_do_it_by_design_is_told_first_and_nothing_is_offered() -> None:
+def test_a_node_that_cannot_do_it_by_design_sets_up_its_path_through_host_memory() -> None:
     guide = guide_of("pcie-l40s+geforce-no-gdr")
-    assert state_of(guide, "hardware") == (StepState.BLOCKED, "GeForce GPUs do not support GPUDirect RDMA")
-    assert guide.next_step is None
+    reason = "by design: GeForce GPUs do not support GPUDirect RDMA"
+    assert state_of(guide, "hardware") == (StepState.DONE, reason)
+    assert state_of(guide, "acs")[0] is StepState.SKIPPED
+    assert not {"acs", "dmabuf", "measure-pair"} & {step.id for step in guide.listed}
+    assert guide.next_step is not None
+    assert guide.next_step.id == "measure-host"
+
+
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        ("spark-function-unaddressed", "ports"),
+        ("spark-functions-one-subnet", "ports"),
+        ("spark-mtu-small", "ports"),
+        ("spark-pcie-lanes", "pcie"),
+        ("cma-blocks-registration", "memlock"),
+    ],
+)
+def test_what_slows_a_dgx_spark_is_a_step(fault: str, step: str) -> None:
+    assert state_of(guide_of("dgx-spark"), step)[0] is StepState.DONE
+    assert state_of(guide_of(f"dgx-spark+{fault}"), step)[0] is StepState.TO_DO
+
+
+def test_a_pair_of_dgx_spark_is_accepted_by_the_rate_of_each_function() -> None:
+    step = guide_of("dgx-spark").step("cable-rails")
+    assert step is not None
+    assert "85 Gb/s or more" in step.reason
+    assert "gdrtop fleet bench dgx-spark,NODE2 --memory host" in step.command
+    by_nccl = guide_of("dgx-spark").step("cable-nccl")
+    assert by_nccl is not None
+    assert "-e 4G" in by_nccl.command  # of 95 GiB that are free
 
 
 def test_acs_redirects_are_cleared_now_and_at_every_boot() -> None:
