@@ -11,6 +11,7 @@ from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, degrading
 from probes.checks.statements import Health, jobs_with_rdma, members_of, rank_health
 from probes.live.model.sample import GDR_WORDS, LiveSample, PathJudgment, PathWord, path_phrase, program_of
+from probes.live.model.transfer import TransferPath, TransferWord, transfer_phrase
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding
 from probes.snapshot.verdict import State, Verdict
@@ -95,8 +96,9 @@ def _in_use(sample: LiveSample | None, verdict: Verdict) -> Headline:
     if not uses:
         return Headline(f"{works}; no job uses RDMA now")
     first = uses[0]
-    if first.path.word in GDR_WORDS or first.health is Health.WARNING:
-        return Headline(_said_of([use for use in uses if use.health is first.health], has_all=True))
+    if first.is_told:
+        alike = [use for use in uses if (use.health, use.phrase()) == (first.health, first.phrase())]
+        return Headline(_said_of(alike, has_all=True))
     if first.path.word is PathWord.UNKNOWN:
         return Headline(f"{works}; the path of {first.program} is unknown", first.path.why or verdict.reason)
     return Headline(f"{works}; no job uses it now")
@@ -110,6 +112,25 @@ class _Use:
     path: PathJudgment
     health: Health
     where: str  # " on all 8 ranks"
+    transfer: TransferPath | None = None  # of an inference engine
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the path is what an admin asks for."""
+        if self.transfer is not None:
+            return self.transfer.lasting is not TransferWord.UNKNOWN
+        return self.path.word in GDR_WORDS or self.health is Health.WARNING
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether the evidence is no proof."""
+        return self.path.is_likely if self.transfer is None else not self.transfer.is_seen
+
+    def phrase(self, of_many: bool = False) -> str:
+        """Return what the job does, or several of them do."""
+        if self.transfer is not None:
+            return transfer_phrase(self.transfer.lasting, of_many)
+        return path_phrase(self.path.word, of_many).partition(" (")[0]
 
 
 def _uses(sample: LiveSample | None) -> list[_Use]:
@@ -122,7 +143,8 @@ def _uses(sample: LiveSample | None) -> list[_Use]:
         if shares:
             health, share = min(shares, key=lambda pair: _BY_INTEREST.index(pair[0]))
             where = share.where.partition(" (")[0]
-            uses.append(_Use(program_of(job.name), share.first.path, health, where))
+            first = share.first
+            uses.append(_Use(program_of(job.name), first.path, health, where, first.transfer))
     return sorted(uses, key=lambda use: _BY_INTEREST.index(use.health))
 
 
@@ -132,7 +154,7 @@ def _said_of(uses: Sequence[_Use], has_all: bool = False) -> str:
     `has_all`: also where it is true of all ranks, how many those are.
     """
     first, of_many = uses[0], len(uses) > 1
-    phrase = path_phrase(first.path.word, of_many).partition(" (")[0]
+    phrase = first.phrase(of_many)
     where = "" if of_many or (first.where.startswith(" on all ") and not has_all) else first.where
-    likely = ", likely" if has_all and any(use.path.is_likely for use in uses) else ""
+    likely = ", likely" if has_all and any(use.is_likely for use in uses) else ""
     return f"{f'{len(uses)} jobs' if of_many else first.program} {phrase}{where}{likely}"

@@ -26,6 +26,7 @@ from probes.live.model.sample import (
     PathWord,
     Role,
 )
+from probes.live.model.transfer import OVER_TCP, TransferPath, TransferWord
 from probes.queries.finding import Finding, Status, costs_bandwidth
 from probes.snapshot.path_verdict import PathUsability, State, Usability
 from probes.snapshot.verdict import Verdict
@@ -138,7 +139,10 @@ def jobs_with_rdma(sample: LiveSample) -> list[LiveJob]:
         job
         for job in sample.jobs
         if job.role is not Role.GPU
-        or any(process.path.word is not PathWord.NO_NIC for process in members_of(job, sample))
+        or any(
+            process.transfer is not None or process.path.word is not PathWord.NO_NIC
+            for process in members_of(job, sample)
+        )
     ]
 
 
@@ -157,8 +161,27 @@ def use_health(path: PathJudgment, verdict: Verdict | None = None) -> Health:
     return Health.WARNING if path.word in WITHOUT_GDR and not is_by_design else Health.PLAIN
 
 
+def transfer_health(transfer: TransferPath) -> Health:
+    """Return how good it is that KV caches take this path; TCP and copies that a setting asks for are."""
+    word = transfer.word
+    if word is TransferWord.UNKNOWN:
+        return Health.UNKNOWN
+    if word in (*OVER_TCP, TransferWord.STAGED):
+        return Health.PLAIN if transfer.by_configuration else Health.WARNING
+    return Health.PLAIN if word in (TransferWord.IDLE, TransferWord.LOCAL) else Health.GOOD
+
+
+def process_health(process: LiveProcess, verdict: Verdict | None = None) -> Health:
+    """Return the same of the path that is shown of a process: of an engine, that of its KV caches."""
+    if process.transfer is not None:
+        return transfer_health(process.transfer)
+    return use_health(process.path, verdict)
+
+
 def rank_health(process: LiveProcess, sample: LiveSample) -> Health:
     """Return the same of a process; without a NIC, a rank of a job on several nodes is at fault."""
+    if process.transfer is not None:
+        return transfer_health(process.transfer)
     if process.path.word is not PathWord.NO_NIC or process.role is not Role.NCCL:
         return use_health(process.path, sample.verdict)
     here = next((len(job.pids) for job in sample.jobs if job.id == process.job), 0)

@@ -22,6 +22,7 @@ from probes.fleet.rails import with_equal_numbers
 from probes.host.usage import cpu_list
 from probes.live.model.activity import rates_of
 from probes.live.model.sample import GpuSample, LiveJob, LiveSample, Role, Standstill, program_of
+from probes.live.model.transfer import moved_gbps
 from probes.live.odd_one_out import (
     LEAST,
     WINDOW_SECONDS,
@@ -138,6 +139,11 @@ def key_of(job: LiveJob) -> str:
     return f"{scheduler}:{rest.partition(':')[0]}" if scheduler in _SCHEDULERS else job.name
 
 
+def _is_engine(job: LiveJob, sample: LiveSample) -> bool:
+    """Return whether a job serves inference: prefill and decode are jobs of their own."""
+    return any(process.serving is not None for process in members_of(job, known(sample.processes, ())))
+
+
 def is_wanted(job: LiveJob, wanted: str) -> bool:
     """Return whether a user means this job by "4711", "slurm:4711", "train.py" or its whole name."""
     key = key_of(job)
@@ -198,18 +204,19 @@ class JobWatch:
             key=lambda rank: (known(rank.process.rank, 1 << 31), rank.key),
         )
         first = next((job for own in jobs.values() for job in own), None)
+        serves = any(rank.process.serving is not None for rank in ranks)
         sizes = [size for own in jobs.values() for job in own if isinstance(size := job.world_size, int)]
         missing, notes = _missing(ranks, max(sizes, default=0))
         on_nodes = (job for node in nodes.values() for job in node.sample.jobs if job.role is Role.NCCL)
         others = {job.name for job in on_nodes if not is_wanted(job, self._wanted)}
         silence = self._silence(telling, [job.standstill for own in jobs.values() for job in own if job.nics])
         return FleetJob(
-            id="" if first is None else key_of(first),
-            name=self._wanted if first is None else first.name,
+            id="" if first is None else program_of(first.name) if serves else key_of(first),
+            name=self._wanted if first is None else program_of(first.name) if serves else first.name,
             ranks=tuple(ranks),
             world_size=max(sizes) if sizes else Unknown(Reason.NOT_THERE, "", "no rank states it"),
             missing_ranks=missing,
-            gbps=self._rates.mean((name, nic) for name, nics in devices.items() for nic in nics),
+            gbps=self._rates.mean(_ports(devices)) if any(devices.values()) else _moved(ranks),
             differences=(
                 *different_ranks(ranks, silence is not None and silence.waits is True),
                 *(() if silence else self._slow_ports(nodes, devices, rails, ranks)),
@@ -269,20 +276,39 @@ class JobWatch:
                 process=process,
                 gpus=tuple(gpu.bdf if isinstance(gpu.index, Unknown) else f"GPU{gpu.index}" for gpu in own),
                 rails=tuple(sorted(rails[name, nic] for nic in process.ready_nics if (name, nic) in rails)),
-                gbps=self._rates.mean((name, nic) for nic in process.ready_nics),
+                gbps=self._rates.mean((name, nic) for nic in process.ready_nics)
+                if process.transfer is None
+                else process.transfer.gbps,
                 is_shared=any(users[nic] > 1 for nic in process.ready_nics),
                 gpu_percent=_least_load(own),
             )
 
 
 def _largest(samples: Iterable[LiveSample]) -> str:
-    """Return the key of the NCCL job with the most ranks on these nodes; "" if there is none."""
+    """Return the key of the NCCL job with the most ranks on these nodes, else of engines; "": none."""
     ranks: Counter[str] = Counter()
+    engines: Counter[str] = Counter()
     for sample in samples:
         for job in sample.jobs:
-            if job.role is Role.NCCL:
+            if _is_engine(job, sample):
+                engines[program_of(job.name)] += len(job.pids)
+            elif job.role is Role.NCCL:
                 ranks[key_of(job)] += len(job.pids)
-    return max(sorted(ranks), key=lambda key: ranks[key], default="")
+    found = ranks or engines
+    return max(sorted(found), key=lambda key: found[key], default="")
+
+
+def _ports(devices: Mapping[str, Sequence[str]]) -> Iterator[Port]:
+    return ((name, nic) for name, nics in devices.items() for nic in nics)
+
+
+def _moved(ranks: Sequence[FleetRank]) -> Maybe[float]:
+    """Return what all engines send, or receive, whichever is more: each byte has a sender and a receiver."""
+    moved = moved_gbps(rank.process.transfer for rank in ranks)
+    if moved is None:
+        return 0.0 if any(rank.process.transfer is not None for rank in ranks) else _NIC_RATES
+    unread = next((rate for rate in moved if isinstance(rate, Unknown)), None)
+    return max(known(rate, 0.0) for rate in moved) if unread is None else unread
 
 
 def _least_load(gpus: Iterable[GpuSample]) -> Maybe[int]:
@@ -295,7 +321,8 @@ def _missing(ranks: Sequence[FleetRank], world_size: int) -> tuple[str, tuple[st
     """Return the ranks that no node shows, and what is odd about the numbers of the others."""
     numbers = Counter(rank.process.rank for rank in ranks if isinstance(rank.process.rank, int))
     notes = []
-    if without := len(ranks) - numbers.total():
+    without = len(ranks) - numbers.total()
+    if without and not all(rank.process.serving for rank in ranks):
         notes.append(f"The rank of {plural(without, 'process', 'processes')} is unknown.")
     if twice := sorted(number for number, count in numbers.items() if count > 1):
         nodes = sorted({rank.node for rank in ranks if rank.process.rank == twice[0]})

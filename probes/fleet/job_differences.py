@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.job_model import ClockOffset, Difference, FleetRank, NodeSample, Silence
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import GDR_WORDS, NO_PATH, OddOne, PathWord, Standstill, path_phrase
+from probes.live.model.transfer import TransferWord, transfer_phrase
 from probes.live.odd_one_out import odd_members
 
 H = TypeVar("H", bound=Hashable)
@@ -29,6 +30,7 @@ def different_ranks(ranks: Sequence[FleetRank], waits: bool) -> list[Difference]
         *_different(ranks, "state", lambda rank: rank.process.is_stopped, _state_phrase),
         *_different(ranks, "path", _use, _use_phrase),
         *_different(ranks, "path", _gdr_path, path_phrase),
+        *_different(ranks, "path", _transfer, _transfer_phrase),
         *_different(ranks, "nics", _nics, _nics_phrase),
         *(_different(ranks, "gpu", _is_busy, _gpu_phrase) if waits else ()),
     ]
@@ -52,7 +54,7 @@ def _different(
     groups = grouped(((rank.node, value(rank)), rank) for rank in odd[0])
     for (node, here), group in sorted(groups.items(), key=lambda item: len(item[1])):
         assert here is not None
-        all_are_likely = aspect == "path" and all(rank.process.path.is_likely for rank in group)
+        all_are_likely = aspect == "path" and all(rank.process.is_path_likely for rank in group)
         likely = "likely " * all_are_likely
         keys = tuple(rank.key for rank in group)
         if len(group) == 1:
@@ -84,7 +86,9 @@ def _state_phrase(is_stopped: bool, of_many: bool) -> str:
 def _use(rank: FleetRank) -> str | None:
     """Return the path of a rank, the same for both kinds of GPUDirect RDMA."""
     word = rank.process.path.word
-    return None if word in NO_PATH else "" if word in GDR_WORDS else word.value
+    if word in NO_PATH or rank.process.transfer is not None:
+        return None
+    return "" if word in GDR_WORDS else word.value
 
 
 def _use_phrase(path: str, of_many: bool) -> str:
@@ -95,11 +99,21 @@ def _use_phrase(path: str, of_many: bool) -> str:
 
 def _gdr_path(rank: FleetRank) -> PathWord | None:
     word = rank.process.path.word
-    return word if word in GDR_WORDS else None
+    return word if word in GDR_WORDS and rank.process.transfer is None else None
+
+
+def _transfer(rank: FleetRank) -> TransferWord | None:
+    moved = rank.process.transfer
+    return moved.word if moved is not None and moved.is_moving else None
+
+
+def _transfer_phrase(word: TransferWord, of_many: bool) -> str:
+    return transfer_phrase(word, of_many)
 
 
 def _nics(rank: FleetRank) -> int | None:
-    return None if rank.process.path.word is PathWord.TCP else len(rank.process.ready_nics)
+    is_unlisted = rank.process.transfer is not None or rank.process.path.word is PathWord.TCP
+    return None if is_unlisted else len(rank.process.ready_nics)
 
 
 def _nics_phrase(count: int, of_many: bool) -> str:

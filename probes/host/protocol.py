@@ -17,6 +17,8 @@ from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import SOURCE as TCP_SOURCE
+from probes.host.tcp_sockets import TcpSocket
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 # What the NCCL logs of jobs showed while a node was recorded, without a line of the logs.
@@ -225,6 +227,21 @@ class Host(Protocol):
         """Return the packet numbers of all connected queue pairs; as expensive as `rdma_resources`."""
         return _answer(self, "packet_numbers")
 
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        """Return the TCP connections of this network namespace that have carried at least LEAST_BYTES.
+
+        NOT_THERE: the kernel would have to load a module to answer.
+        """
+        return _answer(self, "tcp_sockets")
+
+    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
+        """Return those of a process's network namespace; a process of its own lists them, in 30 ms."""
+        return _answer(self, "namespace_sockets", str(pid))
+
+    def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
+        """Return the inodes of each process's sockets, sorted; NEEDS_ROOT: another user's process."""
+        return {pid: _answer(self, "socket_inodes", str(pid)) for pid in pids}
+
     def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return the counters of ports such as "mlx5_0/1", by RDMA netlink, as in their hw_counters.
 
@@ -309,6 +326,7 @@ _SOURCES = {
     "cuda_gpus": "libcuda",
     "rdma_resources": "RDMA netlink",
     "packet_numbers": "RDMA netlink",
+    "tcp_sockets": TCP_SOURCE,
     "rdma_statistics": "RDMA netlink",
     "ethtool_counters": "ethtool -S",
     "kernel_messages": "/dev/kmsg",

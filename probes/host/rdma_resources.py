@@ -10,6 +10,8 @@ from __future__ import annotations
 from probes.base.frozen import frozen
 
 MAX_OBJECTS = 65536  # of each kind
+CONNECTED_KINDS = ("RC", "UC", "XRC_INI", "XRC_TGT")
+"""Queue pairs with one peer (ibv_create_qp(3)). UD pairs, and SRD ones of EFA, are in RTS without any."""
 
 
 @frozen
@@ -18,13 +20,18 @@ class QueuePair:
 
     device: str  # "mlx5_0"
     number: int
-    kind: str  # "RC", "UD", "GSI", "DRIVER", …
+    kind: str  # "RC", "UD", "GSI", "DRIVER" (SRD of EFA, DC of mlx5), …
     state: str  # "RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"
     port: int | None = None
     remote: int | None = None  # the peer's queue pair
     pd: int | None = None
     pid: int | None = None
     kernel_name: str = ""  # "ib_core"
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is connected to a peer."""
+        return self.state == "RTS" and self.kind in CONNECTED_KINDS
 
 
 @frozen

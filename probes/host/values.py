@@ -12,6 +12,7 @@ VERBS = "/sys/class/infiniband_verbs"
 RDMA_CLASS = "/sys/class/infiniband"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 HOSTNAME = "/proc/sys/kernel/hostname"
+PROC_MODULES = "/proc/modules"
 _DIGITS = 19  # of a number that both of these match
 _UNSIGNED = re.compile(r"[0-9]{1,20}|0x[0-9a-fA-F]{1,8}")
 _SIGNED = re.compile(r"-?[0-9]{1,19}")
@@ -32,6 +33,9 @@ class Files(Protocol):
 
     def names(self, path: str) -> Maybe[tuple[str, ...]]:
         """Return the names in a directory."""
+
+    def link(self, path: str) -> Maybe[str]:
+        """Return the target of a symbolic link."""
 
 
 def read_integer(host: Files, path: str, signed: bool = False) -> Maybe[int]:

@@ -15,6 +15,7 @@ from probes.facts.jobs.processes import Process, name_of
 from probes.facts.system.limits import RdmaLimit
 from probes.host.values import RDMA_CLASS
 from probes.live.model.sample import GDR_WORDS, LiveProcess, PathJudgment, PathWord
+from probes.live.model.transfer import Serving, TransferPath, TransferWord
 from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
@@ -39,9 +40,11 @@ from probes.topology.paths import Topology
 # what works here. What a program sets later, or chooses itself, does not show. Sources: NCCL src/init.cc
 # dmaBufSupported, src/transport/net_ib/gdr.cc; openucx/ucx src/uct/ib/base/ib_md.c, docs/source/faq.md;
 # NVIDIA/nvshmem src/modules/transport/common/env_defs.h; docs.nvidia.com/nixl (user guide, backends);
-# kvcache-ai/Mooncake docs/source/getting_started/build.md, mooncake-transfer-engine/src/common/environ.cpp.
+# kvcache-ai/Mooncake docs/source/getting_started/build.md, mooncake-transfer-engine/src/common/environ.cpp
+# and transfer_engine_impl.cpp.
 STAGED, TCP, NO_PATH, UNKNOWN = "copies through host memory", "TCP", "none", "unknown"
 _NO_NIC = "no NIC"
+_SEES_NONE = "no RDMA device is in its container"
 _TCP_LOGS = ("job-log-tcp", "job-log-plugin-missing")
 _DMABUF, _PEERMEM = GdrPath.DMABUF.value, GdrPath.PEERMEM.value
 _FIRST_UCX_WITH_DMABUF = (1, 14)
@@ -110,6 +113,8 @@ class _Paths:
             return STAGED, f"UCX_IB_GPU_DIRECT_RDMA={gdr}"
         if transports and excludes_rdma(transports):
             return TCP, f"UCX_TLS={transports} has no RDMA transport"
+        if self._mapped("libuct_") and not self._mapped("libuct_ib"):
+            return TCP, "this UCX has no module for InfiniBand and RoCE (libuct_ib)"
         if transports and excludes_cuda(transports):
             return STAGED, f"UCX_TLS={transports} has no transport for GPU memory"
         version = self._version("libucp")
@@ -148,6 +153,10 @@ class _Paths:
         value = self._get(PEERMEM_VARIABLE)
         if self._mapped("libfabric"):
             return self.libfabric()
+        if (forced := self._get("MC_FORCE_TCP")) is not None:
+            return TCP, f"MC_FORCE_TCP={forced}"
+        if self._sees_no_nic():
+            return TCP, _SEES_NONE
         uses_peermem = mooncake_uses_peermem(self._version("mooncake/engine"), value)
         name, usable = (_PEERMEM, self._peermem) if uses_peermem else (_DMABUF, self._dmabuf)
         why = "its default" if value is None else f"{PEERMEM_VARIABLE}={value}"
@@ -159,6 +168,8 @@ class _Paths:
         """Return the path that works here, DMA-BUF first."""
         if has_no_rdma_device(self._examination):
             return _NO_NIC, "this node has no RDMA device"
+        if self._sees_no_nic():
+            return TCP, _SEES_NONE
         direct = self._examination.node.gpudirect
         if uses_dmabuf and self._dmabuf is True:
             return _DMABUF, "its requirements are met here"
@@ -171,6 +182,14 @@ class _Paths:
         if self._peermem:
             return name, f"{without}; {name} works"
         return STAGED, f"{without}, and {name} does not work here either"
+
+    def _sees_no_nic(self) -> bool:
+        """Return whether no device file of a NIC with verbs was passed into its container."""
+        rdma = self._examination.node.rdma
+        has_verbs = not isinstance(rdma, Unknown) and any(
+            not isinstance(device.uverbs, Unknown) for device in hardware_of(rdma)
+        )
+        return has_verbs and known(_visible_nics(self._process, self._examination), ("?",)) == ()
 
     def _get(self, name: str) -> str | None:
         if isinstance(self._process.environment, Unknown):
@@ -236,8 +255,15 @@ class ProcessExplanation:
     given: Maybe[tuple[str, ...]]  # by the kubelet, a phrase each; NOT_THERE: it is in no pod
     limits: tuple[str, ...]  # a phrase each
     libraries: Maybe[tuple[LibraryPath, ...]]
+    serving: Serving | None  # the parts of an inference engine in it
+    transfer: TransferPath | None  # what moves its KV caches
     queues: tuple[str, ...]  # a sentence for those that it makes outside of verbs, which `nics` lacks
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
+
+    @property
+    def path_text(self) -> str:
+        """The path as Live shows it; of an inference engine, that of its KV caches."""
+        return self.path.text if self.transfer is None else self.transfer.text
 
     @property
     def is_gdr(self) -> bool:
@@ -248,7 +274,10 @@ class ProcessExplanation:
     def is_clear(self) -> bool:
         """Whether enough is known of the process to say that nothing has to change."""
         is_odd = bool(self.unexpected) and not self.is_gdr
-        return not (self.path.word is PathWord.UNKNOWN or isinstance(self.gpus, Unknown) or is_odd)
+        is_unknown = self.path.word is PathWord.UNKNOWN
+        if self.transfer is not None:
+            is_unknown = self.transfer.lasting is TransferWord.UNKNOWN
+        return not (is_unknown or isinstance(self.gpus, Unknown) or is_odd)
 
 
 def explain_process(
@@ -274,6 +303,8 @@ def explain_process(
         given=_given(process, given),
         limits=tuple(_limits(process, examination)),
         libraries=libraries,
+        serving=live.serving,
+        transfer=live.transfer,
         queues=tuple(queues.sentence for queues in live.own_queues),
         unexpected=_unexpected(live.path, libraries),
     )

@@ -20,12 +20,12 @@ from probes.host.rdma_resources import PacketNumbers
 from probes.live.model.activity import BUSY_PERCENT, SILENT_SECONDS, WAIT_SECONDS, moves_data
 from probes.live.model.paced_source import PacedSource, Question
 from probes.live.model.sample import (
+    COLLECTIVE_ROLES,
     STOPPED_STATES,
     LiveJob,
     LiveProcess,
     LiveSample,
     PortSample,
-    Role,
     Standstill,
 )
 from probes.live.processes.ownership import find_processes
@@ -82,7 +82,6 @@ def motions(
     return found
 
 
-_WAITING_ROLES = (Role.NCCL, Role.NVSHMEM)  # whose ranks wait for each other
 _SERVES_REQUESTS = "libnixl"  # it may compute for minutes before the next one comes
 _BLOCKED_STATES = ("D", *STOPPED_STATES)  # D: waiting in the kernel where no signal arrives
 _PAIRS = "packet numbers"  # of queue pairs
@@ -175,10 +174,10 @@ class Silence:
         is_own = job.shared_nics.union(clients).isdisjoint(nics)
         shown_by = plural(len(nics), "unshared NIC" if len(nics) < len(job.nics) else "NIC")
         moves = _any_moves(nics, sample.ports)
-        if is_own or moves is False or job.role not in _WAITING_ROLES:
+        if is_own or moves is False or job.role not in COLLECTIVE_ROLES:
             return moves, shown_by, "port_xmit_data"
         self._asks = True
-        connected = sum(nic.ready for process in members for nic in process.nics)
+        connected = sum(nic.active for process in members for nic in process.nics)
         shown_by, motions = plural(connected, "queue pair"), self._pairs.answer
         if isinstance(motions, Unknown):
             return motions, shown_by, _PAIRS
@@ -207,4 +206,4 @@ def _has_to_move(job: LiveJob, members: Sequence[LiveProcess]) -> bool:
     """Return whether ranks wait for others over the job's NICs; those of one node need none."""
     is_local = known(job.world_size, len(job.pids) + 1) <= len(job.pids)
     libraries = (library.name for each in members for library in known(each.process.libraries, ()))
-    return job.role in _WAITING_ROLES and not is_local and _SERVES_REQUESTS not in libraries
+    return job.role in COLLECTIVE_ROLES and not is_local and _SERVES_REQUESTS not in libraries

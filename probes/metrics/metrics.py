@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, product
 
 from probes.base.evidence import Severity
@@ -17,7 +17,8 @@ from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
-from probes.live.model.sample import LiveSample, PathWord, Standstill, ranks_wait
+from probes.live.model.sample import LiveProcess, LiveSample, PathWord, Standstill, ranks_wait
+from probes.live.model.transfer import TransferWord
 from probes.live.ports import counter_files, pcie_stall_percent, read_until_refused, rise
 from probes.metrics.metric_list import METRICS, PORT_EVENTS, Family, Labels, Sample, family
 from probes.queries.finding import Finding, Status
@@ -217,8 +218,9 @@ def _jobs(sample: LiveSample | None) -> Iterator[Family]:
     names = ("jobs", "job_processes")
     unread = Unknown(Reason.NOT_RECORDED, "processes")
     if sample is None or isinstance(sample.processes, Unknown):
-        yield from (_family(name, [({}, unread)]) for name in names)
+        yield from (_family(name, [({}, unread)]) for name in (*names, "engine_processes"))
         return
+    yield _engines(sample, sample.processes)
     counted = Counter(process.path.word for process in sample.processes)
     with_word = Counter(word for _, word in {(each.job, each.path.word) for each in sample.processes})
     for name, count in zip(names, (with_word, counted), strict=True):
@@ -227,6 +229,19 @@ def _jobs(sample: LiveSample | None) -> Iterator[Family]:
             for word in PathWord
         ]
         yield _family(name, values)
+
+
+def _engines(sample: LiveSample, processes: Sequence[LiveProcess]) -> Family:
+    """Return how many processes move KV caches over what; unknown until each engine was read twice."""
+    unread = Unknown(Reason.NOT_YET, "engines", "needs two readings")
+    is_pending = any(each.is_engine and each.transfer is None for each in processes)
+    counted = Counter(each.transfer.lasting for each in processes if each.transfer is not None)
+    is_hidden = is_pending or bool(sample.missing)
+    counts = (({"path": word.name.lower()}, counted[word]) for word in TransferWord)
+    return _family(
+        "engine_processes",
+        ((labels, unread if is_hidden and not count else count) for labels, count in counts),
+    )
 
 
 def _silent_seconds(sample: LiveSample | None) -> Maybe[float]:

@@ -310,6 +310,8 @@ def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]
     values.update({name: (value, process.user_conf_path) for name, value in _conf(process.user_conf).items()})
     if not isinstance(process.environment, Unknown):
         path = f"/proc/{process.pid}/environ"
+        if process.environment_pid not in (0, process.pid):
+            path += f" (overwritten by a title; of its ancestor {process.environment_pid})"
         values.update({name: (value, path) for name, value in process.environment.items()})
     return values
 
@@ -499,6 +501,18 @@ def excludes_rdma(value: str) -> bool:
     words = value.split(",")
     is_list = bool(value) and not value.startswith("^")
     return is_list and not any(word.startswith(_RDMA_TRANSPORTS) for word in words)
+
+
+# PYTORCH_ALLOC_CONF is the name since PyTorch 2.9; the older one still works.
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+EXPANDABLE_SEGMENTS = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*true\b", re.IGNORECASE)
+
+
+def expandable_variable(value_of: Callable[[str], str | None]) -> str:
+    """Return the variable that asks for expandable segments; "": none does."""
+    return next(
+        (name for name in ALLOCATOR_VARIABLES if EXPANDABLE_SEGMENTS.search(value_of(name) or "")), ""
+    )
 
 
 def mooncake_uses_peermem(version: tuple[int, ...] | None, value: str | None) -> bool:

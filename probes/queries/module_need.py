@@ -14,8 +14,9 @@ from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.log import UNSUPPORTED_GPU
 from probes.facts.kernel.module_files import DRIVER_PACKAGES, ModuleFile
 from probes.facts.kernel.module_files import MODULES as MODULE_FILES
-from probes.facts.kernel.modules import PEERMEM, PROC_MODULES, KernelModule
+from probes.facts.kernel.modules import PEERMEM, KernelModule
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, EFA, LADDER_FAMILIES, MELLANOX
+from probes.host.values import PROC_MODULES
 from probes.queries.finding import STAGED, CheckEnded, Outcome, end_with, found, need, passed, unknown
 from probes.queries.jobs import jobs_of
 from probes.queries.kernel_log import is_dmabuf_refused

@@ -12,18 +12,12 @@ from probes.facts.gpu.gpus import Gpu
 from probes.facts.gpudirect import hardware_of
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile
-from probes.facts.kernel.modules import (
-    PEERMEM,
-    PRESENT,
-    PROC_MODULES,
-    KernelModule,
-    ModuleFacts,
-    has_ofed_peer_memory,
-)
+from probes.facts.kernel.modules import PEERMEM, PRESENT, KernelModule, ModuleFacts, has_ofed_peer_memory
 from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, PciFunction, is_for_guests
 from probes.facts.pci.nic_families import MELLANOX, PLUGIN_DRIVERS, PLUGIN_ONLY, NicFamily, cards_of
 from probes.facts.system.services import ServiceFacts
+from probes.host.values import PROC_MODULES
 from probes.queries.finding import Outcome, passed
 from probes.snapshot.examination import Examination
 

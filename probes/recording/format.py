@@ -36,6 +36,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import MOST_COMPONENTS, MOST_NUMBER, ComponentHistory, JobPart
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage, LogFinding
+from probes.host.tcp_sockets import TcpSocket
 from probes.host.usage import InterfaceCounters, ProcessUsage
 
 FORMAT_VERSION = 1
@@ -76,6 +77,9 @@ _ANSWERS: dict[str, Any] = {
     "interface_counters": InterfaceCounters,
     "rdma_resources": rdma.RdmaResources,
     "packet_numbers": tuple[rdma.PacketNumbers, ...],
+    "tcp_sockets": tuple[TcpSocket, ...],
+    "namespace_sockets": tuple[TcpSocket, ...],
+    "socket_inodes": tuple[int, ...],
     "rdma_statistics": dict[str, int],
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
@@ -89,8 +93,8 @@ _ANSWERS: dict[str, Any] = {
     "is_root": bool,
 }
 _WITHOUT_OBJECT = (
-    *("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "packet_numbers", "kernel_messages"),
-    *("component_history", "log_findings", "is_root"),
+    *("nvml", "nvml_live", "cuda_gpus", "rdma_resources", "packet_numbers", "tcp_sockets"),
+    *("kernel_messages", "component_history", "log_findings", "is_root"),
 )
 _CODEC = Codec(sparse=(JobPart, LogFinding))
 _COMPACT = (",", ":")

@@ -25,6 +25,7 @@ from probes.host.protocol import (
 )
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import TcpSocket
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 
@@ -192,6 +193,15 @@ class RecordingHost:
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         return self._ask("packet_numbers", (), self._host.packet_numbers)
+
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        return self._ask("tcp_sockets", (), self._host.tcp_sockets)
+
+    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
+        return self._ask("namespace_sockets", (str(pid),), lambda: self._host.namespace_sockets(pid))
+
+    def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
+        return self._ask_each("socket_inodes", pids, self._host.socket_inodes)
 
     def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         return self._ask_each("rdma_statistics", names, self._host.rdma_statistics)

@@ -30,6 +30,7 @@ from probes.host.protocol import (
 )
 from probes.host.ras import ANSWER_SECONDS, REPORTS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import LEAST_BYTES, TcpSocket, read_socket_inodes
 from probes.host.usage import ProcessUsage, read_counters, read_thread_names, read_usage
 from probes.plans.common import REBOOT
 from probes.simulation.node.build import build_tree
@@ -309,12 +310,18 @@ class SimulatedHost(HostBase):
 
     interface_counters = read_counters
     thread_names = read_thread_names
+    socket_inodes = read_socket_inodes
 
     def rdma_resources(self) -> Maybe[RdmaResources]:
         return self._from_netlink(rdma_resources)
 
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         return self._from_netlink(packet_numbers)
+
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        seconds = self._seconds()
+        sockets = (found(seconds) for found in self.tree.sockets)
+        return tuple(found for found in sockets if found.bytes >= LEAST_BYTES)
 
     def _from_netlink(self, read: Callable[[Tree, float], T]) -> Maybe[T]:
         seconds = self._seconds()

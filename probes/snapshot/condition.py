@@ -22,6 +22,7 @@ SLOW_NIC, TRAFFIC_FELL, SILENT = "nic-slow-in-job", "job-traffic-fell", "job-sil
 CONGESTED = "network-congested"
 STEP_LONGER = "job-step-longer"
 FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
+KV_OVER_TCP, KV_STAGED = "kv-transfer-over-tcp", "kv-transfer-staged"
 THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"
 SPARK_DEGRADED = "spark-degraded-initialization"
 
@@ -44,6 +45,7 @@ class Condition:
     subjects: tuple[frozenset[str], ...] = ()
     effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
     is_begun: bool = False  # it began then, and not before gdrtop looked
+    causes: tuple[str, ...] = ()  # of KV caches over TCP: ids of steps in fall_backs.toml
     grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 

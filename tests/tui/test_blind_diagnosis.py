@@ -55,6 +55,10 @@ SUBJECTS: dict[str, tuple[float, Callable[[Tree], set[str]]]] = {
     "job-log-differs": (0, _rank(0)),
     "rank-behind": (live.BEHIND_AFTER, lambda tree: {"job moves far less data"}),
     "job-hung": (WAIT_SECONDS, lambda tree: {"moves no data"}),
+    "kv-over-tcp": (0, lambda tree: {"container has no RDMA"}),
+    "kv-over-loopback": (0, lambda tree: {"moves KV caches over TCP"}),
+    "ucx-without-verbs": (0, lambda tree: {"moves KV caches over TCP"}),
+    "nixl-ucx-without-cuda": (0, lambda tree: {"NIXL uses UCX"}),
     "congestion": (live.CONGESTED_AFTER, lambda tree: {"network", "congested"}),
 }
 # Once missed, because their nodes had a second problem, which stood first.

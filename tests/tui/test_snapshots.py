@@ -138,6 +138,22 @@ def test_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[in
     assert snap_compare(app, terminal_size=size, run_before=to_live)
 
 
+@pytest.mark.parametrize("size", [pytest.param((80, 24), id="80x24")])
+def test_live_of_engines(snap_compare: Any, size: tuple[int, int]) -> None:
+    clock = SteppedClock()
+    app = stepped_app(SimulatedHost("hgx-h100+kv-over-tcp", clock=clock))
+
+    async def to_live(pilot: Pilot[None]) -> None:
+        await opened(pilot, clock)
+        await pilot.press("escape")
+        await readings(pilot, clock, 8)
+        await pilot.press("t")
+        await until(pilot, lambda: "10.0.0.8" in seen(pilot, "ranks"))
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=size, run_before=to_live)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SMALL_OR_SLOW)
 def test_columns_of_live(snap_compare: Any, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.evidence import Severity
+from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Unknown, known
 from probes.checks.judgment import judge
@@ -17,6 +19,7 @@ from probes.facts.system import platform as cloud_facts
 from probes.host.protocol import Host
 from probes.live.explain import ProcessExplanation, concerning, explain_process
 from probes.live.job_examination import examine_and_sample
+from probes.live.live_sampler import LiveSampler
 from probes.live.model.sample import LiveProcess, LiveSample, PathJudgment
 from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, Setting
@@ -33,6 +36,7 @@ from widgets.doctor.findings import mark_of
 from widgets.live.explain import draw_changes, draw_container, draw_processes, draw_summary, needs_admin
 
 EXIT_FINDINGS, EXIT_UNKNOWN = 1, 3
+_BETWEEN_READINGS = 1.1  # seconds, a little more than the shortest time between two readings
 _UID = re.compile(r"[0-9a-f]{8}(?:-?[0-9a-f-]{1,28})?")
 _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 
@@ -100,9 +104,27 @@ def _pod(host: Host, wanted: str) -> str:
     return named[0]
 
 
-def write_explanation(host: Host, out: TextIO, pid: int | None, job: str, options: OutputOptions) -> int:
+def _read(host: Host, wait: Callable[[float], object]) -> tuple[Examination, LiveSample]:
+    """Examine the node with its jobs; what moves an engine's KV caches shows after a second."""
+    sampler = LiveSampler(settles=False)
+    examination, sample = examine_and_sample(host, sampler=sampler)
+    engines = any(process.is_engine and process.transfer is None for process in known(sample.processes, ()))
+    if not engines or host.origin.source not in (Source.LIVE, Source.REMOTE, Source.SIMULATED):
+        return examination, sample
+    wait(_BETWEEN_READINGS)
+    return examine_and_sample(host, before=examination, sampler=sampler)
+
+
+def write_explanation(
+    host: Host,
+    out: TextIO,
+    pid: int | None,
+    job: str,
+    options: OutputOptions,
+    wait: Callable[[float], object] = time.sleep,
+) -> int:
     """Explain a process, the processes of a job ("Slurm job 4711"), or list all."""
-    examination, sample = examine_and_sample(host)
+    examination, sample = _read(host, wait)
     chosen = [
         process
         for process in known(sample.processes, ())
@@ -160,13 +182,13 @@ def _job_of(process: LiveProcess) -> str:
 def _list(processes: Sequence[LiveProcess], felt_by: Mapping[int, Sequence[Finding]]) -> list[Line]:
     """Return the processes to choose from, each with the mark of its worst finding."""
     pids = max(len(str(process.pid)) for process in processes)
-    paths = max(len(process.path.text) for process in processes)
+    paths = max(len(process.path_text) for process in processes)
     lines: list[Line] = []
     order = list(Severity)
     for each in processes:
         worst = min(felt_by[each.pid], key=lambda row: order.index(row.severity), default=None)
         mark = Run(" ") if worst is None else mark_of(worst)
-        lines.append(line(mark, f" {each.pid:>{pids}}  {each.path.text:<{paths}}  {name_of(each.process)}"))
+        lines.append(line(mark, f" {each.pid:>{pids}}  {each.path_text:<{paths}}  {name_of(each.process)}"))
     return [*lines, (), line("gdrtop explain PID explains one of them, --job ID a whole job.")]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from probes.base.grouping import grouped
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Unknown, known
-from probes.checks.statements import use_health
+from probes.checks.statements import process_health
 from probes.fleet.job_differences import some_names
 from probes.fleet.job_model import FleetJob, FleetRank, Silence
 from probes.live.model.activity import waiting_text
@@ -16,6 +16,7 @@ from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import figure_run, gbps, local_time, minutes, percent, short
 from widgets.base.health import TONES
 from widgets.base.lines import LazyLines, Line, Run, Tone, behind, line, paragraphs, wrapped
+from widgets.live.engines import engine_peer, engine_role, engine_text
 from widgets.live.job_lines import path_summary
 from widgets.live.ranks import short_names, state_word
 
@@ -54,9 +55,11 @@ def _answer(job: FleetJob, width: int) -> list[Line]:
     count = len(job.ranks)
     world = job.world_size
     of_world = f" of {world}" if isinstance(world, int) and world != count else ""
-    ranks = (
-        f"{count}{of_world} rank{'s' * (count != 1 or bool(of_world))} on {plural(len(job.nodes), 'node')}"
-    )
+    if served := engine_text(processes):
+        ranks = f"{served}, {plural(count, 'process', 'processes')}"
+    else:
+        ranks = f"{count}{of_world} rank{'s' * (count != 1 or bool(of_world))}"
+    ranks += f" on {plural(len(job.nodes), 'node')}"
     paths = "".join(run.text for run in path_summary(processes))
     odd = len(job.differences) + (job.silence is not None and job.silence.waits is True)
     parts = [ranks, paths, gbps(job.gbps)]
@@ -146,12 +149,15 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
     def node(rank: FleetRank) -> Run:
         return Run(rank.node, Tone.WARNING if rank.key in marked else Tone.PLAIN)
 
-    path = max((len(rank.process.path.text) for rank in ranks), default=0)
+    has_engine = any(rank.process.serving is not None for rank in ranks)
+    path = max((len(rank.process.path_text) for rank in ranks), default=0)
     columns = [
         Column("node", cells(node), 1, least=4),
         Column("rank", cells(lambda rank: figure_run(rank.process.rank)), 1, to_right=True),
         Column("GPU", cells(lambda rank: Run(",".join(rank.gpus) or "–", Tone.GPU)), 4),
-        Column("path", cells(_path), 2, least=min(path, 20), grows=True),
+        *([Column("role", cells(lambda rank: engine_role(rank.process)), 2)] if has_engine else []),
+        Column("path", cells(_path), 2, least=min(path, 39 if has_engine else 20), grows=True),
+        *([Column("peer", cells(lambda rank: engine_peer(rank.process)), 4)] if has_engine else []),
         Column("NIC", cells(_nics), 3),
         Column("Gb/s", cells(_rate), 2, to_right=True, least=5),
         Column("rail", cells(lambda rank: Run(",".join(map(str, rank.rails)) or "–")), 6, to_right=True),
@@ -163,7 +169,7 @@ def _table(ranks: Sequence[FleetRank], marked: set[tuple[str, int]], width: int)
 
 
 def _path(rank: FleetRank) -> Run:
-    return Run(rank.process.path.text, TONES[use_health(rank.process.path)])
+    return Run(rank.process.path_text, TONES[process_health(rank.process)])
 
 
 def _nics(rank: FleetRank) -> Run:
@@ -172,7 +178,7 @@ def _nics(rank: FleetRank) -> Run:
 
 
 def _rate(rank: FleetRank) -> Run:
-    if not rank.process.ready_nics:
+    if not rank.process.ready_nics and rank.process.transfer is None:
         return Run("–", Tone.DIM)
     return Run(f"{'≤' * rank.is_shared}{short(rank.gbps)}")
 

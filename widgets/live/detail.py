@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from probes.base.evidence import Evidence
 from probes.base.text import binary_size, capitalized, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.checks.statements import rank_health
+from probes.checks.statements import Health, rank_health
 from probes.facts.jobs.processes import name_of
 from probes.facts.pci.functions import words
 from probes.host.collectives import CollectiveSpeed
@@ -18,6 +19,7 @@ from probes.live.model.sample import (
     LiveEvent,
     LiveProcess,
     LiveSample,
+    NicUse,
     OddOne,
     PathWord,
     PortSample,
@@ -28,7 +30,7 @@ from probes.queries.queue_pair_makers import uncounted, unlisted
 from widgets.base.figures import gibibytes, in_gbps, local_time, share, short
 from widgets.base.health import TONES
 from widgets.base.lines import LABEL_CELLS, Line, Run, Tone, labeled, wrapped
-from widgets.live import changes, gpus, nics, ranks
+from widgets.live import changes, engines, gpus, nics, ranks
 from widgets.live.figures import (
     COUNTER_GROUPS,
     CounterGroup,
@@ -63,7 +65,8 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     """Describe a process: its path with the evidence, its NICs, rate, memory and threads."""
     path = process.path
     lines = wrapped(_title(process), width, Tone.TITLE)
-    lines += _field("Path", path.text, width, TONES[rank_health(process, sample)])
+    lines += engines.draw(process.serving, process.transfer, width)
+    lines += _field("Path", path.text, width, TONES[_path_health(process, sample)])
     lines += _field("", _meaning(process), width, Tone.DIM)
     # The count of this moment stands in the row of nvidia_peermem.
     lines += _evidence([each for each in path.evidence if each.source != PEERMEM_REFCNT], width)
@@ -72,7 +75,7 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     rates = rank_rates(sample)
     lines += _field("Rate", _rate_text(process, sample, rates), width)
     uses = [
-        f"{nic.device}: {plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected), "
+        f"{nic.device}: {_pairs(nic)}, "
         f"{plural(nic.regions, 'memory region')}, {gibibytes(nic.registered_bytes)} registered"
         for nic in process.nics
         if nic.queue_pairs or nic.regions
@@ -109,6 +112,18 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     for label, text in _python_commands(process):
         lines += _field(label, text, width, Tone.DIM)
     return lines
+
+
+def _path_health(process: LiveProcess, sample: LiveSample) -> Health:
+    """Return how good the path between memory and NICs is, apart from that of KV caches."""
+    return rank_health(replace(process, transfer=None), sample)
+
+
+def _pairs(nic: NicUse) -> str:
+    """Return "8 queue pairs (8 connected)"; those without a peer (UD, SRD) are named."""
+    is_open = nic.open_ud + nic.open_driver
+    states = f"{nic.ready} connected" + (f", {is_open} open without a peer" if is_open else "")
+    return f"{plural(nic.queue_pairs, 'queue pair')} ({states})"
 
 
 def stack_command(process: LiveProcess) -> str:
@@ -181,11 +196,14 @@ def _past(device: str, sample: LiveSample, width: int) -> list[Line]:
 def _rate_text(process: LiveProcess, sample: LiveSample, rates: dict[int, RankRate]) -> str:
     rate = rates.get(process.pid)
     if rate is None:
+        if process.transfer is not None:
+            return "nothing moves"
         outside = unlisted(process.own_queues)
         return f"unknown: queue pairs are not listed ({outside})" if outside else "no connected queue pair"
     middle = medians(sample, rates)
     part = ranks.share_of_median(process, rate, middle)
-    text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s through its NICs"
+    text = f"↑{_shown(rate.sent_gbps, short)} ↓{_shown(rate.received_gbps, short)} Gb/s"
+    text += " through its NICs" if process.ready_nics else f" over {process.path_text}"
     if rate.shared_with:
         text += f"; at most, because it shares {', '.join(rate.shared_with)}"
     elif part is not None:
@@ -262,8 +280,7 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     for process in ranks.in_order(sample):
         for nic in process.nics:
             if nic.device == port.device and nic.queue_pairs:
-                queue_pairs = f"{plural(nic.queue_pairs, 'queue pair')} ({nic.ready} connected)"
-                lines += _field("Used by", f"{name_of(process.process)}: {queue_pairs}", width)
+                lines += _field("Used by", f"{name_of(process.process)}: {_pairs(nic)}", width)
     for client in sample.kernel_clients.get(port.device, ()):
         lines += _field("Used by", f"{client}, in the kernel", width)
     lines += [(), (Run("Counters, events a second", Tone.TITLE),)]

@@ -16,6 +16,7 @@ from probes.queries.finding import Finding
 from probes.setup.env.own_container import ContainerRow
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, behind, labeled, line, paragraphs, section, wrapped
+from widgets.live import engines
 
 _MOST_STEPS = 3
 _CONTAINER_CELLS = 15
@@ -29,7 +30,7 @@ _MARKS = {
 
 def draw_summary(explained: Sequence[ProcessExplanation], width: int) -> list[Line]:
     """Return on which path how many processes are."""
-    paths = Counter(each.path.text for each in explained).most_common()
+    paths = Counter(each.path_text for each in explained).most_common()
     counted = ", ".join(f"{text} on {count}" for text, count in paths)
     return [(), *wrapped(f"{plural(len(explained), 'process', 'processes')}: {counted}", width)]
 
@@ -50,6 +51,7 @@ def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
     """Return what processes have in common that differ only in which GPUs and NICs they have."""
     return (
         explained.path.text,
+        explained.path_text,
         explained.unexpected,
         explained.limits,
         explained.queues,
@@ -71,6 +73,7 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     """Return a process."""
     path = explained.path
     lines: list[Line] = [line(Run(explained.name, Tone.TITLE))]
+    lines += engines.draw(explained.serving, explained.transfer, width)
     lines += labeled("Path now", (path.text,), width, TONES[use_health(path)])
     if explained.unexpected:
         mark, tone = ("• ", Tone.DIM) if explained.is_gdr else ("▲ ", Tone.WARNING)

@@ -130,6 +130,10 @@ def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
     ports = grouped((port.device, port) for port in sample.ports)
     rates: dict[int, RankRate] = {}
     for process in processes:
+        moved = process.transfer
+        if moved is not None and moved.is_moving and not process.ready_nics:  # over TCP or NVLink
+            rates[process.pid] = RankRate(moved.sent_gbps, moved.received_gbps)
+            continue
         own = [port for nic in process.ready_nics for port in ports.get(nic, ())]
         if process.ready_nics:
             shared = (

@@ -13,12 +13,13 @@ from probes.checks.statements import (
     job_health,
     jobs_with_rdma,
     members_of,
+    process_health,
     rank_health,
-    use_health,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
 from probes.live.model.activity import seconds_text, step_text
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, SlowestNic, program_of
+from probes.live.model.transfer import moved_gbps
 from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, names_of
@@ -26,6 +27,7 @@ from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, cut, fit, flowed, joined, plain, sentence, width_of, wrapped
+from widgets.live.engines import engine_text
 from widgets.live.figures import gpu_labels
 
 _MARKS = {Health.CRITICAL: "✗ ", Health.WARNING: "▲ ", Health.UNKNOWN: "? "}
@@ -46,8 +48,8 @@ def _share_lines(
     """Yield each path of a job, and on which ranks."""
     for share in path_shares(processes):
         first = share.first
-        is_cut = is_brief and first.path.word is not PathWord.UNKNOWN
-        health = use_health(first.path) if sample is None else rank_health(first, sample)
+        is_cut = is_brief and (first.transfer is not None or first.path.word is not PathWord.UNKNOWN)
+        health = process_health(first) if sample is None else rank_health(first, sample)
         shown = Run(share.text.partition(" (")[0] if is_cut else share.text, TONES[health])
         yield (shown, Run(share.where)) if share.where else (shown,)
 
@@ -63,19 +65,22 @@ def rates_text(job: LiveJob, sample: LiveSample, with_reason: bool = False) -> s
     "≤" before them: clients in the kernel, such as Lustre, use its NICs too. Or "no traffic for 42 s".
     `with_reason`: if both rates are unknown, why, and the command that finds who is missing.
     """
-    if not job.nics:
-        return ""
+    if not job.nics:  # engines over TCP or NVLink
+        moved = moved_gbps(each.transfer for each in members_of(job, sample))
+        return "" if moved is None else _gbps_text(*moved)
     if silence := _silence_text(job):
         return f"{silence} ({_HINT})" if with_reason else silence
     sent, received = job.sent_gbps, job.received_gbps
     if with_reason and isinstance(sent, Unknown) and isinstance(received, Unknown):
         return f"rates unknown ({sent.detail or sent.reason.value})"
-    if isinstance(sent, Unknown) or isinstance(received, Unknown):
-        return f"↑{short(sent)} ↓{short(received)} Gb/s"
-    limit = limit_mark(job, sample)
-    if max(sent, received) >= 1000:
-        return f"{limit}↑{sent / 1000:.2f} ↓{received / 1000:.2f} Tb/s"
-    return f"{limit}↑{short(sent)} ↓{short(received)} Gb/s"
+    return f"{limit_mark(job, sample)}{_gbps_text(sent, received)}"
+
+
+def _gbps_text(sent: Maybe[float], received: Maybe[float]) -> str:
+    are_known = not (isinstance(sent, Unknown) or isinstance(received, Unknown))
+    if are_known and max(known(sent, 0.0), known(received, 0.0)) >= 1000:
+        return f"↑{known(sent, 0.0) / 1000:.2f} ↓{known(received, 0.0) / 1000:.2f} Tb/s"
+    return f"↑{short(sent)} ↓{short(received)} Gb/s"
 
 
 def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
@@ -208,6 +213,8 @@ def _alarm(mark: Run) -> Tone:
 def _count(job: LiveJob, processes: Sequence[LiveProcess]) -> str:
     """Return "8 ranks", "8 of 64 ranks", "1 process"."""
     count = len(processes)
+    if served := engine_text(processes):
+        return f"{served}, {plural(count, 'process', 'processes')}"
     if job.role is not Role.NCCL:
         kind = f"{job.role.value}, " if job.role is not Role.OTHER else ""
         return f"{kind}{plural(count, 'process', 'processes')}"

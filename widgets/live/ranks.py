@@ -16,12 +16,14 @@ from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, figure_run, gibibytes, local_time, short
 from widgets.base.health import TONES
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
+from widgets.live import engines
 from widgets.live.columns import sorted_title
 from widgets.live.figures import RankRate, gpu_labels, medians, rank_rates
 from widgets.live.order import Badness, SortKeys, badness_of_process, falling, sorted_by_column
 
 _HALF = 0.5  # of the median: marked
 _PATH_CELLS = 22  # at least: "likely GDR (DMA-BUF)"
+_ENGINE_CELLS = 39  # "likely RDMA, staged through host memory"
 _NAME_CELLS = 16  # of the NICs of a rank
 _STATES = {
     "R": "running",
@@ -62,13 +64,15 @@ def draw(
     middle = medians(sample, rates)
     newest = _last_events(events)
     several = len({process.job for process in processes}) > 1
+    has_engine = any(process.serving is not None for process in processes)
+    has_rank = not has_engine or any(not isinstance(process.rank, Unknown) for process in processes)
     has_bus = any(not isinstance(process.bus_gbps, Unknown) for process in processes)
 
     def cells(cell: Callable[[LiveProcess], Run]) -> LazyLines:
         return cells_of(processes, cell)
 
     def path(process: LiveProcess) -> Run:
-        return Run(process.path.text, TONES[rank_health(process, sample)])
+        return Run(process.path_text, TONES[rank_health(process, sample)])
 
     def cpu(process: LiveProcess) -> Run:
         return figure_run(process.cpu_percent, "{:.0f}%".format)
@@ -89,13 +93,16 @@ def draw(
         number = figure_run(process.rank)
         return number._replace(tone=Tone.WARNING) if is_odd else number
 
-    most = max(map(cell_len, {process.path.text for process in processes}))
+    wanted = _ENGINE_CELLS if has_engine else _PATH_CELLS
+    most = max(map(cell_len, {process.path_text for process in processes}))
     columns = [
         Column("GPU", cells(lambda process: _gpus(process, labels)), 1, least=4),
-        Column("rank", cells(rank), 4, to_right=True),
+        *([Column("rank", cells(rank), 4, to_right=True)] if has_rank else []),
         Column("pid", cells(lambda process: Run(str(process.pid))), 3, to_right=True),
         Column("program", cells(_program), 7 if several else 13, least=8),
-        Column("path", cells(path), 2, least=min(_PATH_CELLS, most), grows=True),
+        *([Column("role", cells(engines.engine_role), 2, least=8)] if has_engine else []),
+        Column("path", cells(path), 2, least=min(wanted, most), grows=True),
+        *([Column("peer", cells(engines.engine_peer), 4, least=9)] if has_engine else []),
         Column("NICs", cells(_nics), 5, least=6),
         Column("Gb/s", cells(lambda process: _rate(rates.get(process.pid))), 3, True, least=5),
         Column("share", cells(share), 6, True, least=5),
@@ -147,7 +154,9 @@ def sorted_rows(sample: LiveSample, sort: str, events: Sequence[LiveEvent] = ())
         "rank": lambda process: process.rank,
         "pid": lambda process: float(process.pid),
         "program": lambda process: _program(process).text,
-        "path": lambda process: process.path.text,
+        "role": lambda process: engines.role_text(process.serving) or absent,
+        "peer": lambda process: engines.peers_text(process.transfer) or absent,
+        "path": lambda process: process.path_text,
         "NICs": lambda process: min((places.get(nic, 1e9) for nic in process.ready_nics), default=absent),
         "Gb/s": lambda process: falling(rates[process.pid].gbps) if process.pid in rates else absent,
         "share": share,

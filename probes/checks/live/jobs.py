@@ -10,6 +10,7 @@ from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.live.ports import conditions_of, report_conditions
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.live.processes.fall_backs import causes
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
@@ -18,6 +19,8 @@ from probes.queries.kernel_log import P2P_REFUSALS, coverage
 from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import (
     CONTRADICTED,
+    KV_OVER_TCP,
+    KV_STAGED,
     ODD_RANK,
     OVER_TCP,
     RANK_ENDED,
@@ -99,6 +102,55 @@ def job_over_tcp(examination: Examination) -> Outcome:
     """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
     _end_by_design(examination)
     return report_conditions(examination, OVER_TCP, _OVER_TCP_FIX, needs_paths=True)
+
+
+_KV_SOURCES = (
+    "https://github.com/vllm-project/vllm/issues/52607 (0.5 instead of 49 GB/s); "
+    "https://github.com/openucx/ucx, src/ucp/core/ucp_context.c"
+)
+_KV_CAUSES = ("nixl-ucx-without-cuda", "no-gdr-path")
+
+
+def _kv_plan(examination: Examination) -> Plan:
+    """Remove the causes whose signs are there; of none, show where the engine says what it uses."""
+    ids = {name for condition in conditions_of(examination, KV_OVER_TCP) for name in condition.causes}
+    return job_plan("Let the engine use RDMA", *(row.cure for name, row in causes().items() if name in ids))
+
+
+@AREA.warning(
+    KV_OVER_TCP,
+    "An inference engine moves KV caches over TCP",
+    _KV_SOURCES,
+    ok="No inference engine moves KV caches over TCP",
+    impact="Transfers take many times as long as over RDMA or NVLink, and the first token comes late.",
+    data_path=True,
+    part_of=(*_KV_CAUSES, "dev-infiniband-missing", "dev-infiniband-not-in-container"),
+)
+def kv_transfer_over_tcp(examination: Examination) -> Outcome:
+    """Find engines whose bytes are on TCP connections, though no setting asks for it."""
+    return report_conditions(examination, KV_OVER_TCP, _kv_plan)
+
+
+_KV_STAGED_FIX = job_plan(
+    "Let the engine register GPU memory",
+    "Run ucx_info -d in the engine's container: it must list cuda_copy and cuda_ipc",
+    "Set UCX_MODULE_DIR to the directory with libuct_cuda.so, or install a UCX that was built with CUDA",
+)
+
+
+@AREA.warning(
+    KV_STAGED,
+    "An inference engine copies KV caches through host memory",
+    "https://github.com/ai-dynamo/nixl/issues/1628",
+    ok="No inference engine copies KV caches through host memory",
+    impact="Each transfer crosses PCIe twice more, and the host's memory limits it.",
+    data_path=True,
+    part_of=_KV_CAUSES,
+)
+def kv_transfer_staged(examination: Examination) -> Outcome:
+    """Find engines that use RDMA and have registered host memory only, though no setting asks for it."""
+    _end_by_design(examination)
+    return report_conditions(examination, KV_STAGED, _KV_STAGED_FIX)
 
 
 _CONTRADICTED_FIX = make_plan(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
@@ -100,11 +100,18 @@ def _past(examination: Examination, conditions: list[Condition]) -> list[Evidenc
     return [Evidence(f"{SOURCE}, since {day_text(history.since)}", text) for text in texts[:_MOST_PAST]]
 
 
+def _also(other: Condition, first: Condition) -> Sequence[str]:
+    """Return what else has the problem: another job, or else devices."""
+    if other.job_name not in ("", first.job_name):
+        return (other.job_name,)
+    return other.devices[:2] or (other.subject,)
+
+
 def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outcome:
     first, *others = conditions
     cause = capitalized(first.text)
     if others:
-        names = dict.fromkeys(end for other in others for end in other.devices[:2] or (other.subject,))
+        names = dict.fromkeys(end for other in others for end in _also(other, first))
         cause += f". The same is true of {join_limited(names)}"
     return found(
         cause.rstrip(".") + ".",

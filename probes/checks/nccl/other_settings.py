@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan
 from probes.base.text import SHOWN
@@ -27,6 +25,8 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.queries.jobs import (
+    ALLOCATOR_VARIABLES,
+    EXPANDABLE_SEGMENTS,
     GDR_PATHS,
     NCCL_VARIABLES,
     JobSettings,
@@ -270,17 +270,9 @@ def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
 
 # GPU memory of a job that nvidia_peermem cannot register.
 
-# PYTORCH_ALLOC_CONF is the name since PyTorch 2.9; the older one still works.
-_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-_EXPANDABLE = re.compile(r"(?:^|,)\s*expandable_segments\s*:\s*true\b", re.IGNORECASE)
 _TENSORS_ONLY = "None for NCCL, which registers its own buffers. Registering tensors fails."
 # Libraries that register the tensors of the program itself.
 _REGISTER_TENSORS = ("libucp", "libfabric", "mooncake/engine")
-
-
-def uses_expandable_segments(settings: JobSettings) -> str:
-    """Return the variable that asks for expandable segments; "": none does."""
-    return next((name for name in _VARIABLES if _EXPANDABLE.search(settings.get(name) or "")), "")
 
 
 @SEGMENTS.warning(
@@ -299,9 +291,9 @@ def vmm_memory_with_peermem(examination: Examination) -> Outcome:
     jobs = jobs_of(examination)
 
     def wrong(_: JobSettings, value: str) -> str | None:
-        return "memory in segments that grow" if _EXPANDABLE.search(value) else None
+        return "memory in segments that grow" if EXPANDABLE_SEGMENTS.search(value) else None
 
-    evidence = [line for name in _VARIABLES for line in values_of(examination, name, wrong)]
+    evidence = [line for name in ALLOCATOR_VARIABLES for line in values_of(examination, name, wrong)]
     if not evidence:
         return conclude(jobs, (), "")
     dmabuf, peermem = usable_paths(examination)

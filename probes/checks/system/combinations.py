@@ -18,7 +18,6 @@ from probes.base.site import COMPONENTS, SiteCombination, VersionRange, componen
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
-from probes.checks.nccl.other_settings import uses_expandable_segments
 from probes.facts.gpu.generations import is_model
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.jobs.process_files import MappedLibrary
@@ -27,7 +26,7 @@ from probes.facts.pci.nic_families import EFA
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import JobSettings, gin_type, jobs_of, world_size
+from probes.queries.jobs import JobSettings, expandable_variable, gin_type, jobs_of, world_size
 from probes.queries.modules import nics_of
 from probes.queries.pcie_paths import functions_of, gpus_here, is_gb10
 from probes.queries.ports import ports_of
@@ -179,7 +178,7 @@ def nixl_on_b200(examination: Examination) -> Iterator[Evidence]:
 def mooncake_segments(examination: Examination) -> Iterator[Evidence]:
     """Yield processes with Mooncake 0.3.11.post1 to 0.3.12.post1 and expandable segments."""
     for settings, _, _, version, shown in _mapped(examination, "mooncake/engine", "Mooncake"):
-        if (0, 3, 11, 1) <= version <= (0, 3, 12, 1) and (variable := uses_expandable_segments(settings)):
+        if (0, 3, 11, 1) <= version <= (0, 3, 12, 1) and (variable := expandable_variable(settings.get)):
             yield shown
             yield settings.evidence(variable)
 

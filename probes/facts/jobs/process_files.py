@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from probes.base.frozen import frozen
-from probes.base.text import printable
+from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 
 _MAX_VARIABLES = 128
@@ -61,19 +61,22 @@ WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD
 SINGLES = (
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "SLURM_JOB_ID", "LOCAL_RANK"),
     *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "RDMAV_FORK_SAFE", "WITH_NVIDIA_PEERMEM"),
+    *("MC_FORCE_TCP", "NIXL_PLUGIN_DIR", "UCCL_P2P_TRANSPORT", "VLLM_NIXL_SIDE_CHANNEL_PORT"),
     *RANKS,
     *WORLD_SIZES,
 )
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libcudart|libucp|libfabric"
     r"|libnvshmem_host|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine"
-    r"|hybrid_ep_cpp|libplugin_UCX|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
+    r"|hybrid_ep_cpp|libplugin_(?:UCX|LIBFABRIC|UCCL|GPUNETIO|Mooncake)|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
     # auditwheel adds a hash to the name, setuptools the Python.
     r"(?:-[0-9a-f]{8}|\.cpython-[\w-]{1,60}|\.abi3)?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )
 _NO_LINE = Unknown(Reason.MALFORMED, "/proc/PID/status", "the line is missing")
 _NO_PINNED = Unknown(Reason.NOT_THERE, "/proc/PID/status", "no VmPin: the thread is exiting")
 _CAP_IPC_LOCK = 14  # include/uapi/linux/capability.h
+# vllm/utils/system_utils.py and v1/executor/multiproc_executor.py; sglang/srt/managers/scheduler.py.
+_PLACE = re.compile(r"(::[A-Za-z]{1,24})(?:_(?:DP|PP|TP|EP|PCP|DCP)[0-9]{1,4})+")
 _INTERPRETER = re.compile(r"(?:python|pypy|perl|ruby|julia|node|bash|dash|zsh|ksh|sh)[0-9.]*")
 # Slurm: …/slurm/uid_1000/job_4711/step_0 (v1), …/slurmstepd.scope/job_4711/step_0 (v2).
 _SLURM_JOB = re.compile(r"slurm[^\n]{0,256}/job_(?P<id>[0-9]{1,10})(?:/|$)", re.M)
@@ -89,11 +92,13 @@ _CONTAINER = re.compile(
 def parse_program(cmdline: bytes) -> Maybe[str]:
     """Return the name of the program, or of an interpreter's script or module, without arguments.
 
-    A process may overwrite its command line with a title; then this is the first word of the title.
+    A process may overwrite its command line with a title; then this is the first word of the title, without
+    the place among the workers of an inference engine: "VLLM::Worker_TP0" is VLLM::Worker.
     """
     words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")]
     program = _base_name(words[0])
     name = (_script(words[1:], program) if _INTERPRETER.fullmatch(program) else "") or program
+    name = _PLACE.sub(r"\1", name)
     if not name:
         return Unknown(Reason.NOT_THERE, "/proc/PID/cmdline", "no command line")
     return printable(name, _NAME_LIMIT)
@@ -125,6 +130,49 @@ def _script(arguments: Sequence[str], interpreter: str) -> str:
             if letter == "c":
                 return ""
     return ""
+
+
+# Options of inference servers that say what a process does with KV caches, and the values that are kept.
+# vLLM, docs/features/disagg_prefill.md; SGLang, python/sglang/srt/server_args.py; Dynamo, docs/backends.
+_KV_CONFIG = "kv-transfer-config"
+_SERVING_OPTIONS = {
+    "disaggregation-mode": re.compile(r"prefill|decode"),
+    "kv_connector": re.compile(r"Nixl(?:Push)?Connector|LMCache(?:MP)?Connector(?:V1)?|MooncakeConnector"),
+    "kv_buffer_device": re.compile(r"cuda|cpu"),
+    "port": re.compile(r"[0-9]{1,5}"),
+}
+_MOST_WORDS = 4096
+_MOST_JSON = 16384  # characters
+
+
+def parse_serving_options(cmdline: bytes) -> dict[str, str]:
+    """Return what a command line says about KV caches, by the option's name; no other words are kept."""
+    words = [word.decode("utf-8", "replace") for word in cmdline.split(b"\0")[:_MOST_WORDS]]
+    found: dict[str, str] = {}
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if not word.startswith("--"):
+            continue
+        name, equals, value = word[2:].partition("=")
+        value = value if equals else following
+        if name == _KV_CONFIG:
+            config = parse_json(value[:_MOST_JSON])
+            found |= _kept_options(config) if isinstance(config, dict) else {}
+        else:
+            found |= _kept_options({name.removeprefix(f"{_KV_CONFIG}."): value})
+    return {} if found.keys() <= {"port"} else found
+
+
+def _kept_options(options: dict[str, object]) -> dict[str, str]:
+    return {
+        name: value
+        for name, form in _SERVING_OPTIONS.items()
+        if isinstance(value := options.get(name), str) and form.fullmatch(value)
+    }
+
+
+def serving_words(options: Mapping[str, str]) -> bytes:
+    """Return the end of a command line with these options, from which `parse_serving_options` gets them."""
+    return b"".join(f"--{name}={value}\0".encode() for name, value in options.items())
 
 
 def parse_job(cgroup: str, slurm_job_id: str = "") -> str:
@@ -190,6 +238,11 @@ def parse_pinned(text: str) -> Maybe[int]:
     """Parse VmPin of a status, in bytes; NOT_THERE as in Status."""
     pinned = _status_field("VmPin").search(text)
     return int(pinned[1]) * 1024 if pinned else _NO_PINNED
+
+
+def is_overwritten(content: bytes) -> bool:
+    """Return whether a program has cleared its environment area, as setproctitle does for a title."""
+    return bool(content) and not content.strip(b"\0")
 
 
 def parse_environment(content: bytes) -> dict[str, str]:

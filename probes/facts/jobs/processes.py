@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 from functools import lru_cache
 
 from probes.base.frozen import frozen
@@ -42,6 +43,8 @@ _ALL_MEMORY_SECONDS = 2.0  # for all processes with such a lock that hangs
 _LEAST_SECONDS = 0.05
 _USAGE_SECONDS = 3.0  # a directory service that is down must not hold up the rest
 _NOT_READ = Unknown(Reason.NOT_RECORDED)
+_MOST_TITLED = 4  # ancestors: a launcher, and the core of an engine
+_OVERWRITTEN = "the program has written its title over it"
 _NO_JOB = Unknown(Reason.NOT_RECORDED, "", "not read, because other jobs do not count")
 
 
@@ -68,6 +71,9 @@ class Process:
     user: Maybe[str] = _NOT_READ
     usage: Maybe[ProcessUsage] = _NOT_READ  # CPU, memory, CPU affinity
     stack: Maybe[float] = _NOT_READ  # the soft limit of the stack in bytes; math.inf: unlimited
+    environment_pid: int = 0  # of an ancestor, if a title stands where its own environment was
+    # What its command line, or an ancestor's where it has a title, says about KV caches: see process_files.
+    serving_options: Mapping[str, str] = field(default_factory=dict)
     job: str = ""  # "Slurm job 4711", "pod 1b2c3d4e", "container 3f4e5d6c7b8a"; "": none known
 
 
@@ -97,6 +103,8 @@ class ProcessFacts:
 
 _GPU_FILE = re.compile(r"/dev/nvidia(?:\d{1,4}|ctl|-uvm)")
 _UVERBS_FILE = re.compile(r"/dev/infiniband/uverbs\d{1,4}")
+_TITLE = re.compile(rb"[A-Za-z]{1,32}::")  # setproctitle(3) of vLLM and SGLang: "VLLM::Worker_TP0"
+_MOST_STARTERS = 3  # a worker, its engine and the server
 _MAX_ANCESTORS = 16  # a benchmark process is below its supervisor, which gdrtop has started
 _PC_VERSION = re.compile(r"^Version: ?([0-9][0-9.]{0,30})", re.M)
 _PC_LIMIT_BYTES = 4096
@@ -318,6 +326,22 @@ def _memory(host: Host, pid: int) -> tuple[Maybe[bytes], Maybe[bytes], Maybe[byt
     return environ, maps, host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
 
 
+def _inherited(host: Host, pid: int, parent: Maybe[int], patience: _Patience) -> tuple[Maybe[bytes], int]:
+    """Return the environment of the nearest ancestor that has not overwritten its own, and its pid."""
+    overwritten = Unknown(Reason.NOT_RECORDED, f"/proc/{pid}/environ", _OVERWRITTEN)
+    for _ in range(_MOST_TITLED):
+        if isinstance(parent, Unknown) or parent <= 1:
+            break
+        environ = patience.read(host, parent)[0]
+        if isinstance(environ, Unknown):
+            break
+        if not process_files.is_overwritten(environ):
+            return environ, parent
+        status = map_known(host.read(f"/proc/{parent}/status"), process_files.parse_status)
+        parent = map_known(status, lambda found: found.parent)
+    return overwritten, pid
+
+
 def read_environ(host: Host, pid: int) -> Maybe[bytes]:
     """Return the environment that a process was started with; TIMED_OUT: the lock of its memory hangs."""
     return _Patience().read(host, pid)[0]
@@ -336,6 +360,10 @@ def _process(
     memory: tuple[Maybe[bytes], Maybe[bytes], Maybe[bytes]] = (_NO_JOB, _NO_JOB, _NO_JOB)
     environ, maps, cmdline = memory if patience is None else patience.read(host, pid)
     fields = map_known(host.read(f"{base}/status"), process_files.parse_status)
+    environment_pid = pid
+    if patience is not None and process_files.is_overwritten(known(environ, b"")):
+        parent = map_known(fields, lambda found: found.parent)
+        environ, environment_pid = _inherited(host, pid, parent, patience)
     limits = host.read(f"{base}/limits")
     stack = map_known(limits, lambda text: parse_limits(text, "Max stack size"))
     environment = map_known(environ, process_files.parse_environment)
@@ -355,6 +383,7 @@ def _process(
         memlock=map_known(limits, parse_limits),
         ipc_lock=map_known(fields, lambda found: found.ipc_lock),
         environment=environment,
+        environment_pid=environment_pid,
         libraries=map_known(mapped, lambda found: tuple(_with_version(host, pid, each) for each in found)),
         rdma_nodes=map_known(
             nodes, lambda names: tuple(sys.intern(printable(name, 64)) for name in names[:256])
@@ -367,8 +396,24 @@ def _process(
         user=map_known(usage, lambda found: found.user),
         usage=usage,
         stack=map_known(stack, lambda limit: limit.soft_bytes),
+        serving_options=_serving_options(host, known(cmdline, b""), known(fields, None)),
         job=process_files.parse_job(cgroup, known(environment, {}).get("SLURM_JOB_ID", "")),
     )
+
+
+def _serving_options(host: Host, cmdline: bytes, status: process_files.Status | None) -> dict[str, str]:
+    """Return the options of a process; the workers of vLLM and SGLang have a title instead of their words."""
+    options = process_files.parse_serving_options(cmdline)
+    is_title = _TITLE.match(cmdline) is not None
+    for _ in range(_MOST_STARTERS if is_title and not options else 0):
+        if status is None or isinstance(status.parent, Unknown) or status.parent <= 1:
+            break
+        base = f"/proc/{status.parent}"
+        words = host.read_bytes(f"{base}/cmdline", _COMMAND_LIMIT_BYTES)
+        if options := process_files.parse_serving_options(known(words, b"")):
+            break
+        status = known(map_known(host.read(f"{base}/status"), process_files.parse_status), None)
+    return options
 
 
 def _is_below(host: Host, parent: Maybe[int], own: str) -> bool:

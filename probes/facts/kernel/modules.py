@@ -17,11 +17,10 @@ from probes.facts.pci import nic_families
 from probes.facts.pci.functions import PciFacts
 from probes.facts.pci.nic_families import CONNECTX
 from probes.host.protocol import Host
-from probes.host.values import read_integer
+from probes.host.values import PROC_MODULES, read_integer
 
 PEERMEM = "nvidia_peermem"
 EFA_PEERMEM = "efa_nv_peermem"
-PROC_MODULES = "/proc/modules"
 PROC_MODULES_LIMIT_BYTES = 1024 * 1024
 MAX_PARAMETERS = 96  # nvidia_uvm has about sixty
 _NO_MODULES = "this kernel has no modules, or /proc is hidden"

@@ -26,6 +26,7 @@ from probes.host.probe_thread import note, start_probe
 from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage, read_collectives
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import SOURCE, TcpSocket, read_socket_inodes
 from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, read_thread_names, read_usage
 from probes.host.values import RDMA_CLASS
 
@@ -170,7 +171,26 @@ class LocalHost(LocalFiles):
 
         return ResourceReader(namespaces=RdmaNamespaces(can_enter()))
 
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        if self._root:
+            return super().tcp_sockets()
+        from probes.host.machine import tcp_socket_reader
+
+        note(SOURCE, tcp_socket_reader.SECONDS)
+        why = tcp_socket_reader.why_not_asked(self)
+        return self._even_for_root(tcp_socket_reader.read_sockets() if why is None else why)
+
+    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
+        if self._root:
+            return super().namespace_sockets(pid)
+        from probes.host.machine import tcp_socket_reader
+
+        note(SOURCE, tcp_socket_reader.SECONDS)
+        why = tcp_socket_reader.why_not_asked(self)
+        return tcp_socket_reader.read_namespace(f"/proc/{pid}/ns/net") if why is None else why
+
     thread_names = read_thread_names
+    socket_inodes = read_socket_inodes
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         """Return some of the counters of `ethtool -S`; TIMED_OUT while a driver is being reconfigured."""

@@ -1,8 +1,8 @@
-"""Opens RDMA netlink sockets in other network namespaces, and passes them on.
+"""Opens netlink sockets in other network namespaces, and passes them on.
 
 rdma_namespaces.py runs it, so that gdrtop itself enters no other namespace: a socket stays in the one in
-which it was opened. Arguments are paths like /proc/PID/ns/net; standard output is a socket that gets a
-message for each, with the errno, and with the netlink socket if that is 0.
+which it was opened. Arguments are the protocol and paths like /proc/PID/ns/net; standard output is a socket
+that gets a message for each path, with the errno, and with the netlink socket if that is 0.
 """
 
 import array
@@ -15,7 +15,7 @@ CLONE_NEWNET = 0x40000000  # include/uapi/linux/sched.h
 NETLINK_RDMA = 20
 
 
-def main(paths: list[str]) -> None:
+def main(protocol: int, paths: list[str]) -> None:
     """Pass the sockets in the order of the paths."""
     setns = ctypes.CDLL(None, use_errno=True).setns  # Python 3.12 has os.setns
     with socket.socket(fileno=os.dup(1)) as output:
@@ -27,7 +27,7 @@ def main(paths: list[str]) -> None:
                     if setns(namespace, CLONE_NEWNET):
                         number = ctypes.get_errno()
                     else:
-                        sockets = [socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_RDMA)]
+                        sockets = [socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)]
                 finally:
                     os.close(namespace)
             except OSError as error:
@@ -40,4 +40,4 @@ def main(paths: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 
 from probes.base.text import printable
 from probes.host.machine import namespace_child
+from probes.host.machine.namespace_child import NETLINK_RDMA
 from probes.host.values import VERBS
 
 NAMED = "/run/netns"  # ip-netns(8) and container runtimes mount namespaces there
@@ -28,7 +29,9 @@ OpenSockets = Callable[[Sequence[str], float], Generator[socket.socket | None, N
 Opened = Generator[tuple[str, socket.socket], None, None]
 
 
-def open_sockets(paths: Sequence[str], seconds: float) -> Generator[socket.socket | None, None, None]:
+def open_sockets(
+    paths: Sequence[str], seconds: float, protocol: int = NETLINK_RDMA
+) -> Generator[socket.socket | None, None, None]:
     """Yield a netlink socket in each network namespace; None: it could not be entered.
 
     The caller closes each at once: it keeps the namespace of an ended container alive, with its devices.
@@ -37,7 +40,7 @@ def open_sockets(paths: Sequence[str], seconds: float) -> Generator[socket.socke
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours:
         with theirs:
-            program = [sys.executable, "-I", "-S", namespace_child.__file__, *paths]
+            program = [sys.executable, "-I", "-S", namespace_child.__file__, str(protocol), *paths]
             null = subprocess.DEVNULL
             child = subprocess.Popen(program, stdin=null, stdout=theirs.fileno(), stderr=null, cwd="/")
         try:

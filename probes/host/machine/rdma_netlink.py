@@ -63,6 +63,7 @@ _RDMA_NL_NLDEV = 5
 _NLM_F_REQUEST = 0x1
 _NLM_F_DUMP_INTR = 0x10
 _NLM_F_DUMP = 0x300
+_SOCKETS = 20  # SOCK_DIAG_BY_FAMILY, of NETLINK_SOCK_DIAG
 _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
 
 
@@ -110,7 +111,7 @@ class Answer:
                 self.is_done = True
                 if len(payload) >= _ERRNO.size:
                     self.errno = min(abs(_ERRNO.unpack_from(payload)[0]), _MAX_ERRNO)
-            elif kind >> 10 == _RDMA_NL_NLDEV:
+            elif kind >> 10 == _RDMA_NL_NLDEV or kind == _SOCKETS:
                 self.payloads.append(payload)
                 self.is_done = self.is_done or kind & 0x3FF in _OF_ONE_MESSAGE
 
@@ -279,7 +280,7 @@ def packet_numbers(device: str, answer: Answer) -> Iterator[rdma.PacketNumbers]:
     for attributes in _entries(Command.RES_QP_GET, answer.payloads):
         pair = _queue_pair(device, attributes)
         sent, received = _optional(attributes, _SQ_PSN), _optional(attributes, _RQ_PSN)
-        is_connected = (pair.kind, pair.state) == ("RC", "RTS") and not pair.kernel_name
+        is_connected = pair.kind == "RC" and pair.is_connected and not pair.kernel_name
         if is_connected and sent is not None and received is not None:
             yield rdma.PacketNumbers(device, pair.number, sent, received, pair.pid)
 

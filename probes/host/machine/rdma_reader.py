@@ -62,30 +62,38 @@ class Connection(Kernel, Protocol):
         """End the round."""
 
 
-class _Connection:
+class NetlinkSocket:
     """A netlink socket for one round of questions."""
 
-    def __init__(self, seconds: float, opened: socket.socket | None = None) -> None:
+    def __init__(
+        self, seconds: float, opened: socket.socket | None = None, protocol: int = _NETLINK_RDMA
+    ) -> None:
         """`opened`: a socket in another network namespace."""
         self._deadline = time.monotonic() + seconds
         self._sequence = 0
         if opened is None:
             kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-            opened = socket.socket(socket.AF_NETLINK, kind, _NETLINK_RDMA)
+            opened = socket.socket(socket.AF_NETLINK, kind, protocol)
         self._socket = opened
 
     def close(self) -> None:
+        """End the round."""
         self._socket.close()
 
     def ask(self, command: Command, device: int | None = None, port: int | None = None) -> Answer:
         """Return the answer; once more if objects changed while the kernel listed them."""
-        answer = self._ask_once(command, device, port)
-        return self._ask_once(command, device, port) if answer.is_interrupted else answer
 
-    def _ask_once(self, command: Command, device: int | None, port: int | None) -> Answer:
+        def request(sequence: int) -> bytes:
+            return rdma_netlink.request(command, sequence, device, port)
+
+        answer = self.exchange(request)
+        return self.exchange(request) if answer.is_interrupted else answer
+
+    def exchange(self, request: Callable[[int], bytes]) -> Answer:
+        """Return the answer to the request with this sequence number, or raise OSError."""
         self._sequence += 1
         answer = Answer(self._sequence)
-        self._socket.sendto(rdma_netlink.request(command, self._sequence, device, port), (0, 0))
+        self._socket.sendto(request(self._sequence), (0, 0))
         for _ in range(_MAX_DATAGRAMS):
             left = self._deadline - time.monotonic()
             if left <= 0:
@@ -108,7 +116,7 @@ class ResourceReader:
     """
 
     def __init__(
-        self, connect: Callable[[float], Connection] = _Connection, namespaces: RdmaNamespaces | None = None
+        self, connect: Callable[[float], Connection] = NetlinkSocket, namespaces: RdmaNamespaces | None = None
     ) -> None:
         self._connect = connect
         self._namespaces = namespaces
@@ -189,7 +197,7 @@ class ResourceReader:
             return
         with closing(self._namespaces.sockets(_NAMESPACES_SECONDS)) as sockets:
             for namespace, opened in sockets:
-                kernel = _Connection(SECONDS, opened)
+                kernel = NetlinkSocket(SECONDS, opened)
                 listed = rdma_netlink.devices_of(kernel.ask(Command.GET))
                 devices = [row for row in listed if row[1] in hidden]
                 if devices:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.host.machine import tcp_socket_reader
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
@@ -36,6 +37,8 @@ from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.remote import nvidia_smi
 from probes.host.remote.collector import KERNEL_LOG, UNFINISHED
 from probes.host.remote.transport import plain_source
+from probes.host.tcp_sockets import SOCK_DIAG, TcpSocket, read_socket_inodes
+from probes.host.tcp_sockets import request as sockets_request
 from probes.host.usage import read_counters, read_thread_names, read_usage
 
 T = TypeVar("T")
@@ -226,6 +229,7 @@ class CollectedHost(HostBase):
 
     process_usage = read_usage
     thread_names = read_thread_names
+    socket_inodes = read_socket_inodes
     interface_counters = read_counters
     collectives = read_collectives
 
@@ -249,9 +253,18 @@ class CollectedHost(HostBase):
         answers = self._resources.read_statistics(names, kernel=kernel)
         return dict.fromkeys(names, NOT_ASKED_YET) if kernel.is_unasked else answers
 
-    def datagrams(self, seconds: float, content: str) -> list[tuple[bytes, bool]]:
-        """Return what the kernel answers to an RDMA netlink request, and whether each was cut; or OSError."""
-        answer = self._typed(list, "netlink", seconds, content, source="RDMA netlink")
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        if (why := tcp_socket_reader.why_not_asked(self)) is not None:
+            return why
+        kernel = _Kernel(self)
+        answer = tcp_socket_reader.read_sockets(
+            lambda family: kernel.exchange(tcp_socket_reader.SECONDS, sockets_request(family, 1), SOCK_DIAG)
+        )
+        return NOT_ASKED_YET if kernel.is_unasked else answer
+
+    def datagrams(self, seconds: float, content: str, *protocol: int) -> list[tuple[bytes, bool]]:
+        """Return what the kernel answers to a netlink request, and whether each was cut; or OSError."""
+        answer = self._typed(list, "netlink", seconds, content, *protocol, source="RDMA netlink")
         if isinstance(answer, Unknown):
             raise OSError(_ERRNOS.get(answer.reason, errno.EIO), answer.detail)
         found: list[tuple[bytes, bool]] = []
@@ -299,17 +312,20 @@ class CollectedHost(HostBase):
 
 
 class _Kernel:
-    """RDMA netlink on the node: each request goes there by itself, or ahead with the others."""
+    """Netlink on the node: each request goes there by itself, or ahead with the others."""
 
     def __init__(self, host: CollectedHost) -> None:
         self._host = host
         self.is_unasked = False  # a question has no answer yet
 
     def ask(self, command: Command, device: int | None = None, port: int | None = None) -> Answer:
-        content = request(command, 1, device, port).decode("latin-1")
+        return self.exchange(SECONDS, request(command, 1, device, port))
+
+    def exchange(self, seconds: float, content: bytes, *protocol: int) -> Answer:
+        """Return the answer to a request of sequence number 1, or raise OSError; of no protocol: RDMA's."""
         answer = Answer(1)
         try:
-            datagrams = self._host.datagrams(SECONDS, content)
+            datagrams = self._host.datagrams(seconds, content.decode("latin-1"), *protocol)
         except BlockingIOError:  # an empty answer lets the reader ask all of its questions in one round
             self.is_unasked = True
             return answer

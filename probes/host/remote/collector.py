@@ -278,12 +278,12 @@ def _kill(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def netlink(seconds: float, request: str) -> list[Any]:
-    """Return the datagrams of the kernel's answer to an RDMA netlink request, and whether each was cut."""
-    if not os.path.exists("/sys/class/infiniband"):  # the socket would load ib_core
+def netlink(seconds: float, request: str, protocol: int = NETLINK_RDMA) -> list[Any]:
+    """Return the datagrams of the kernel's answer to a netlink request, and whether each was cut."""
+    if protocol == NETLINK_RDMA and not os.path.exists("/sys/class/infiniband"):  # it would load ib_core
         raise OSError(errno.ENOENT, "ib_core is not loaded")
     deadline = time.monotonic() + seconds
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_RDMA) as kernel:
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol) as kernel:
         kernel.sendto(request.encode("latin-1"), (0, 0))
         datagrams: list[Any] = []
         while len(datagrams) < MOST_DATAGRAMS:

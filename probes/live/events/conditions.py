@@ -9,8 +9,8 @@ from statistics import median
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.grouping import grouped
-from probes.base.text import capitalized, plural, printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.text import capitalized, join_limited, plural, printable
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
     STEP_ROLES,
@@ -24,6 +24,9 @@ from probes.live.model.sample import (
     program_of,
     ranks_wait,
 )
+from probes.live.model.transfer import OVER_TCP as TCP_WORDS
+from probes.live.model.transfer import Certainty, TransferPath, TransferWord
+from probes.live.processes.fall_backs import causes, steps
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import pid_name
 from probes.snapshot.condition import (
@@ -31,6 +34,8 @@ from probes.snapshot.condition import (
     CONTRADICTED,
     ERRORS_RISING,
     FLAPPING,
+    KV_OVER_TCP,
+    KV_STAGED,
     ODD_RANK,
     OVER_TCP,
     PAUSED,
@@ -126,7 +131,7 @@ def _unknown_path(sample: LiveSample) -> str:
     for process in () if isinstance(sample.processes, Unknown) else sample.processes:
         if process.role in (Role.OTHER, Role.GPU) and isinstance(process.threads, Unknown):
             return str(process.threads)  # it may be a rank: NCCL's threads would tell
-        if process.role is Role.NCCL and process.path.word is PathWord.UNKNOWN:
+        if process.role is Role.NCCL and process.path.word is PathWord.UNKNOWN and process.transfer is None:
             return process.path.why or "unknown"
     return ""
 
@@ -148,6 +153,11 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
     for checks, what, values in figures:
         if (why := _all_unknown(values)) is not None:
             found |= dict.fromkeys(checks, Unread(what, why))
+    for process in processes:
+        path = process.transfer
+        if path is not None and path.tcp_unread is not None and path.lasting not in TCP_WORDS:
+            unread = Unread("the TCP connections of engines", path.tcp_unread)
+            found |= dict.fromkeys((KV_OVER_TCP, KV_STAGED), unread)
     for job in reversed(sample.jobs):  # the first one counts
         step, waits = job.step, ranks_wait(job.standstill)
         if job.role in STEP_ROLES and isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE:
@@ -179,6 +189,7 @@ def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> I
         odd = [process for process in members.get(job.id, ()) if process.path.contradiction]
         if odd:
             yield _contradicted(job, odd, sample)
+        yield from _transfers(job, members.get(job.id, ()), sample)
         stopped = [process for process in members.get(job.id, ()) if is_stopped(process)]
         if stopped and job.role is not Role.GPU:
             yield _stopped(job, stopped, sample)
@@ -212,6 +223,46 @@ def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample)
         is_many = 1 < len(affected) < len(ranks)
         does = path_phrase(word, is_many).removesuffix(" (staged)") + _INSTEAD.get(word, "")
         yield replace(condition, effect=f"{who} {likely}{does}")
+
+
+_FALL_BACKS = {KV_OVER_TCP: TCP_WORDS, KV_STAGED: (TransferWord.STAGED,)}
+_MOVES = {KV_OVER_TCP: "over TCP", KV_STAGED: "through host memory"}
+_LEAST_READINGS = 2  # one alone may be weights that are loaded over TCP
+
+
+def _transfers(job: LiveJob, members: Sequence[LiveProcess], sample: LiveSample) -> Iterator[Condition]:
+    """Yield that engines move KV caches over TCP or host memory, and no setting asks for it."""
+    for check, words in _FALL_BACKS.items():
+        found = [
+            (process, path)
+            for process in members
+            if (path := process.transfer) is not None and path.lasting in words
+            if path.readings >= _LEAST_READINGS and not path.by_configuration
+        ]
+        if not found:
+            continue
+        affected, paths = [process for process, _ in found], [path for _, path in found]
+        is_ucx = any("UCX" in known(each.serving.engine, "") for each in affected if each.serving)
+        ids = steps({name for path in paths for name, _ in path.causes}, is_ucx)
+        likely = "likely " * any(path.certainty is Certainty.LIKELY for path in paths)
+        many = "s" * (len(affected) == 1)
+        does = f"{likely}move{many} KV caches {_MOVES[check]}"
+        cause = causes()[ids[0]].cause
+        why = f". {cause}" if cause else ""
+        text = f"{_names(affected, ())} of {job.name} {does}{_to_peers(paths)}{why.rstrip('.')}"
+        evidence = [
+            Evidence(shown.source, f"{process.rank_name}: {shown.value}")
+            for process, path in found[:_MOST_EVIDENCE]
+            for shown in (*(sign for _, sign in path.causes), *path.evidence)
+        ]
+        condition = _of_ranks(check, job, text, sample.taken_at, evidence[:_MOST_EVIDENCE], affected)
+        effect = f"{printable(program_of(job.name), _MOST_NAME)} {likely}moves KV caches {_MOVES[check]}"
+        yield replace(condition, effect=effect, causes=ids)
+
+
+def _to_peers(paths: Sequence[TransferPath]) -> str:
+    names = dict.fromkeys(peer.text for path in paths for peer in path.peers)
+    return f" ({join_limited(names)})" if names else ""
 
 
 def _contradicted(job: LiveJob, odd: Sequence[LiveProcess], sample: LiveSample) -> Condition:
@@ -306,4 +357,5 @@ def _names(affected: Sequence[LiveProcess], ranks: Sequence[LiveProcess]) -> str
     if len(affected) <= 3:
         names = ", ".join(process.rank_name.rpartition(" ")[2] for process in affected)
         return f"{affected[0].rank_name.partition(' ')[0]}s {names}"
-    return plural(len(affected), "rank")
+    are_engines = any(process.serving is not None for process in affected)
+    return plural(len(affected), *(("process", "processes") if are_engines else ("rank",)))

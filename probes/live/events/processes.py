@@ -140,7 +140,10 @@ class ProcessEvents:
 
     def _seen(self, known: dict[int, _Known], process: LiveProcess, is_first: bool) -> list[_Change]:
         events: list[_Change] = []
-        has_queue_pairs = process.has_queue_pairs
+        # An engine's open queue pairs count as used once bytes move, which is no start.
+        has_queue_pairs = process.has_queue_pairs and (
+            not process.is_engine or any(nic.ready for nic in process.nics)
+        )
         before = known.get(process.pid)
         if before is None:
             before = known[process.pid] = _Known(process, has_queue_pairs, is_new=not is_first)
@@ -224,7 +227,7 @@ def _ranks(processes: Sequence[LiveProcess]) -> str:
 
 
 def _started(process: LiveProcess) -> _Change:
-    nics = [nic.device for nic in process.nics if nic.queue_pairs]
+    nics = [nic.device for nic in process.nics if nic.queue_pairs > nic.merely_open]
     where = nics[0] if len(nics) == 1 else f"{len(nics)} NICs"
     return _Change(process, EventKind.PROCESS_STARTED, Severity.NOTE, f"uses RDMA on {where}", "use RDMA")
 

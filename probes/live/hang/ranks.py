@@ -115,8 +115,8 @@ class HangWatch:
             power_watts=_median(series.power, "power"),
             gbps=max(series.gbps) if series.gbps else _missing("rates"),
             silent_seconds=never if moved_at is None else self._at - moved_at,
-            queue_pairs=sum(nic.queue_pairs for nic in process.nics),
-            ready=sum(nic.ready for nic in process.nics),
+            queue_pairs=sum(nic.queue_pairs - nic.merely_open for nic in process.nics),
+            ready=sum(nic.active for nic in process.nics),
             gpu_may_post=any(queues.maker.by_gpu for queues in process.own_queues),
             unlisted=unlisted(process.own_queues),
         )

@@ -16,6 +16,7 @@ from probes.facts.jobs.processes import Process
 from probes.facts.rdma.devices import port_name
 from probes.host.collectives import CollectiveSpeed
 from probes.host.nvml import NvmlLive
+from probes.live.model.transfer import Serving, TransferPath
 from probes.queries.finding import Finding, pid_name
 from probes.queries.queue_pair_makers import OwnQueues, own_queues
 from probes.snapshot.condition import Watched
@@ -130,6 +131,8 @@ class Role(Enum):
     GPU = "GPU program"  # without RDMA and NCCL
 
 
+COLLECTIVE_ROLES = (Role.NCCL, Role.NVSHMEM)
+"""Of jobs whose ranks wait for each other."""
 STEP_ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
 """Of jobs that may be training, so their steps are watched."""
 
@@ -140,9 +143,22 @@ class NicUse:
 
     device: str
     queue_pairs: int
-    ready: int  # queue pairs in RTS: connected
+    ready: int  # connected to a peer: RC, UC or XRC, in RTS
     regions: int
     registered_bytes: int
+    open_ud: int = 0  # of no connection, in RTS since they were made, which shows no use
+    open_driver: int = 0  # the same of the driver's own kind: SRD of EFA
+    is_used: bool = False  # another sign than connected queue pairs shows that it uses the device
+
+    @property
+    def active(self) -> int:
+        """Queue pairs over which it sends: connected ones, and open ones that are in use."""
+        return self.ready + (self.open_ud + self.open_driver if self.is_used else 0)
+
+    @property
+    def merely_open(self) -> int:
+        """Queue pairs that are in RTS without a peer, and that nothing shows to be in use."""
+        return 0 if self.is_used else self.open_ud + self.open_driver
 
 
 _NO_INSPECTOR = Unknown(Reason.NOT_RECORDED, "NCCL inspector", "the job does not load NCCL's inspector")
@@ -169,11 +185,28 @@ class LiveProcess:
     is_listed: bool = True  # False: its queue pairs and regions could not be read, so none are known
     bus_gbps: Maybe[float] = _NO_INSPECTOR  # GB/s; of the communicator with the most nodes and ranks
     collectives: tuple[CollectiveSpeed, ...] = ()  # the newest one of each communicator
+    serving: Serving | None = None  # None: no part of an inference stack
+    transfer: TransferPath | None = None  # None: no engine that moves KV caches, or it was read once only
+
+    @property
+    def is_engine(self) -> bool:
+        """Whether it has an engine that moves KV caches, or may have one."""
+        return self.serving is not None and self.serving.may_move
+
+    @property
+    def path_text(self) -> str:
+        """Its path as shown; of an inference engine, that of its KV caches."""
+        return self.path.text if self.transfer is None else self.transfer.text
+
+    @property
+    def is_path_likely(self) -> bool:
+        """Whether the evidence does not prove the path that is shown."""
+        return self.path.is_likely if self.transfer is None else not self.transfer.is_seen
 
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:
-        """The devices on which it has connected queue pairs."""
-        return tuple(nic.device for nic in self.nics if nic.ready)
+        """The devices on which it has connected queue pairs, or that other signs show in use."""
+        return tuple(nic.device for nic in self.nics if nic.ready or nic.is_used)
 
     @property
     def rank_name(self) -> str:
@@ -201,8 +234,8 @@ class LiveProcess:
 
     @cached_property
     def has_queue_pairs(self) -> bool:
-        """Whether it has a queue pair, connected or not."""
-        return any(nic.queue_pairs for nic in self.nics)
+        """Whether it has a queue pair, connected or not, besides those that are merely open."""
+        return any(nic.queue_pairs > nic.merely_open for nic in self.nics)
 
 
 _NO_LINK = Unknown(Reason.NOT_RECORDED, "current_link_speed", "not read yet")

@@ -21,6 +21,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
 from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.pci.nic_families import NO_DMABUF_LENGTH
+from probes.facts.rdma.roce import MLX5
 from probes.live.model.sample import PathJudgment, PathWord, Role
 from probes.live.processes.ownership import LARGE, PAGE, RdmaUse
 from probes.queries.modules import PEERMEM_REFCNT
@@ -116,8 +117,12 @@ def judge(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
     use = process.use
     if not use.queue_pairs:
         return _without_queue_pairs(process, use, node)
-    if not use.ready:
-        return _unknown(process, "no queue pair is connected (RTS)")
+    if not use.active:
+        if not any(nic.merely_open for nic in use.nics):
+            return _unknown(process, "no queue pair is connected (RTS)")
+        if process.has_sockets and not _has_thread(process, VERBS_THREAD):
+            return _judged(PathWord.TCP, process)
+        return _without_connection(process, node)
     if process.has_sockets:
         if _has_thread(process, VERBS_THREAD):
             return _unknown(process, "NCCL has both socket and InfiniBand threads")
@@ -147,9 +152,7 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
     if isinstance(process.threads, Unknown):
         return _unknown(process, f"cannot read its threads ({process.threads})")
     if use.own.total or use.inherited.total:
-        return _unknown(
-            process, "it has memory regions but no listed queue pair (DEVX queues are not listed)"
-        )
+        return _without_connection(process, node)
     if has_rdma and process.gpu_may_post:
         return _unknown(process, "GPUs may post to DEVX queues, which the kernel does not list")
     if process.role is Role.NCCL and _has_plugin(process):
@@ -157,6 +160,43 @@ def _without_queue_pairs(process: ProcessEvidence, use: RdmaUse, node: NodeEvide
     # Old NCCL versions do not name their threads.
     unnamed = process.role is Role.NCCL and not any(name.startswith("NCCL") for name in process.threads)
     return _judged(PathWord.NO_NIC, process, doubt=_UNNAMED if unnamed else "")
+
+
+_REGISTERED = {
+    PathWord.NO_NIC: "it has no memory region",
+    PathWord.DMABUF: "it registers GPU memory (DMA-BUF)",
+    PathWord.PEERMEM: "it registers GPU memory (peermem)",
+    PathWord.HOST_MEMORY: "it registers host memory only",
+}
+_NOT_LISTED = "RC queue pairs are not listed (DEVX)"
+
+
+def _without_connection(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
+    """Name the memory that it has registered: what carries its data is not visible in queue pairs.
+
+    UCX makes RC queue pairs by DEVX on mlx5, which the kernel does not list, and UD ones on every port,
+    whatever transport it then uses (openucx/ucx, ib_md.c and ucp_context.c).
+    """
+    memory = judge_memory(process, node)
+    registered = _REGISTERED.get(memory.word, "it has memory regions")
+    has_devx = any(node.drivers.get(nic.device) == MLX5 for nic in known(process.use, RdmaUse()).nics)
+    signs = memory.evidence[len(process.shown) :]
+    if has_devx:
+        signs = (*signs, Evidence("rdma resource show qp", _NOT_LISTED))
+    return _unknown(process, f"{registered}, but no listed queue pair has a peer", *signs)
+
+
+def judge_memory(process: ProcessEvidence, node: NodeEvidence) -> PathJudgment:
+    """Return which memory a process has registered, as a path: DMA-BUF, nvidia-peermem, host memory."""
+    use = process.use
+    if isinstance(use, Unknown):
+        return _unknown(process, _unread(use, "the kernel does not list RDMA resources", "RDMA resources"))
+    if not process.is_settled:
+        return _unknown(process, "its memory regions changed while they were read")
+    if not (use.own.total or use.inherited.total):
+        return _judged(PathWord.NO_NIC, process)
+    # Whether NCCL has these queue pairs does not matter here: the engine may be of a NCCL rank.
+    return _with_regions(replace(process, role=Role.OTHER), use, node)
 
 
 def _with_regions(process: ProcessEvidence, use: RdmaUse, node: NodeEvidence) -> PathJudgment:
@@ -337,6 +377,11 @@ def gpu_may_post(libraries: Maybe[tuple[MappedLibrary, ...]], threads: Maybe[tup
     return has_thread or has_initialized_nvshmem(libraries)
 
 
+def has_verbs_thread(process: ProcessEvidence) -> bool:
+    """Return whether NCCL uses InfiniBand or RoCE in a process."""
+    return _has_thread(process, VERBS_THREAD)
+
+
 def _has_thread(process: ProcessEvidence, prefix: str) -> bool:
     return any(name.startswith(prefix) for name in known(process.threads, ()))
 
@@ -360,8 +405,11 @@ def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
     if isinstance(use, Unknown):
         lines.append(Evidence("rdma resource show", f"{use}"))
     else:
-        ready = ", ".join(nic.device for nic in use.nics if nic.ready)
-        pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.ready} in RTS{f': {ready}' if ready else ''}"
+        active = ", ".join(nic.device for nic in use.nics if nic.ready or nic.is_used)
+        opened = 0 if use.ready == use.queue_pairs else sum(nic.merely_open for nic in use.nics)
+        pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.active} in RTS"
+        pairs += f": {active}" if active else ""
+        pairs += f"; {opened} open without a peer (UD, SRD)" if opened else ""
         lines.append(Evidence("rdma resource show qp", pairs))
         lines.extend(_region_lines(process, use))
     if names := [name for name in known(process.threads, ()) if name.startswith("NCCL")]:

@@ -86,15 +86,17 @@ def path_shares(members: Sequence[LiveProcess]) -> tuple[PathShare, ...]:
     groups: dict[str, list[LiveProcess]] = {}
     for process in sorted(members, key=_by_rank):
         # The reasons for unknown paths may differ in figures only.
-        text = process.path.word.value if process.path.word is PathWord.UNKNOWN else process.path.text
+        is_unknown = process.transfer is None and process.path.word is PathWord.UNKNOWN
+        text = process.path.word.value if is_unknown else process.path_text
         groups.setdefault(text, []).append(process)
-    noun = "ranks" if all(process.role is Role.NCCL for process in members) else "processes"
+    are_ranks = all(process.role is Role.NCCL and process.serving is None for process in members)
+    noun = "ranks" if are_ranks else "processes"
     shares: list[PathShare] = []
     for text, group in sorted(groups.items(), key=lambda item: -len(item[1])):
-        reasons = {process.path.why for process in group}
-        why = f" ({group[0].path.why})" if reasons != {""} and len(reasons) == 1 else ""
+        reasons = {process.path.why for process in group if process.transfer is None}
+        why = f" ({group[0].path.why})" if len(reasons) == 1 and reasons != {""} else ""
         if len(members) == 1:
-            where, text, why = "", group[0].path.text, ""
+            where, text, why = "", group[0].path_text, ""
         elif len(group) == len(members):
             where = f" on all {len(group)} {noun}"
         elif not shares:

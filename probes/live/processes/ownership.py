@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.facts.jobs.process_files import parse_pinned, parse_thread_group
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.facts.jobs.process_files import MappedLibrary, parse_pinned, parse_thread_group
 from probes.host.protocol import Host
 from probes.host.rdma_resources import (
     CompletionQueue,
@@ -28,11 +28,10 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.live.model.sample import NicUse
+from probes.live.model.sample import COLLECTIVE_ROLES, NicUse, Role
 
 PAGE = 4096  # bytes; the smallest page of all architectures, so that sums are never too large
 LARGE = 1 << 20  # bytes: NCCL's buffers are 4 MiB, what it registers for control is smaller
-CONNECTED = "RTS"
 _IMPLICIT_ODP = (1 << 64) - 1  # length: the whole address space (mlx5/odp.c)
 _BY_DOMAIN = attrgetter("device", "pid", "pd", "kernel_name")
 _BY_CONTEXT = attrgetter("device", "pid", "context", "kernel_name")
@@ -41,6 +40,7 @@ _BY_LENGTH = attrgetter("device", "length_bytes", "is_odp")
 _THREAD = attrgetter("pid")
 _Object = QueuePair | CompletionQueue | MemoryRegion | ProtectionDomain | RdmaContext
 _InDomain = TypeVar("_InDomain", QueuePair, MemoryRegion)
+_NIXL = "libplugin_"
 _MAX_TASKS = 64  # asked for VmPin if the first thread has ended
 
 
@@ -83,6 +83,12 @@ class RdmaUse:
     def ready(self) -> int:
         """Connected queue pairs on all devices."""
         return sum(nic.ready for nic in self.nics)
+
+    @cached_property
+    def active(self) -> int:
+        """Queue pairs on all devices over which it can send."""
+        is_plain = self.ready == self.queue_pairs  # as mostly
+        return self.ready if is_plain else sum(nic.active for nic in self.nics)
 
 
 @frozen
@@ -356,12 +362,41 @@ def _use(found: _Found, opened: tuple[str, ...]) -> RdmaUse:
     for device in {**found.queue_pairs, **own, **inherited}:
         pairs = found.queue_pairs.get(device, ())
         made, left = own.get(device, _NOTHING), inherited.get(device, _NOTHING)
-        ready = [pair.state for pair in pairs].count(CONNECTED)
-        nics[device] = NicUse(device, len(pairs), ready, made.total + left.total, made.bytes + left.bytes)
+        ready = sum(pair.is_connected for pair in pairs)
+        open_pairs = (0, 0) if ready == len(pairs) else _open_pairs(pairs)
+        sums = made.total + left.total, made.bytes + left.bytes
+        nics[device] = NicUse(device, len(pairs), ready, *sums, *open_pairs)
     if len(nics) > len(opened):
         nics = dict(sorted(nics.items()))
-    sums = _together(list(own.values())), _together(list(inherited.values()))
-    return RdmaUse(tuple(nics.values()), *sums, found.completion_queues, opened)
+    together = _together(list(own.values())), _together(list(inherited.values()))
+    return RdmaUse(tuple(nics.values()), *together, found.completion_queues, opened)
+
+
+def _open_pairs(pairs: Iterable[QueuePair]) -> tuple[int, int]:
+    """Return the connectionless queue pairs in RTS, of UD and of the driver's kind."""
+    kinds = [pair.kind for pair in pairs if pair.state == "RTS"]
+    return kinds.count("UD"), kinds.count("DRIVER")
+
+
+def with_used_pairs(use: RdmaUse, role: Role, libraries: Maybe[tuple[MappedLibrary, ...]]) -> RdmaUse:
+    """Mark the NICs whose connectionless queue pairs are in use, as other signs show.
+
+    EFA has no other ones, and the plugin of NCCL, NVSHMEM or MPI registers its buffers with each NIC that it
+    uses. UCX and NIXL register memory with every NIC and open each transport, whichever they use: of these,
+    only traffic shows the use. perftest sends over every queue pair that it has.
+    """
+    if use.ready == use.queue_pairs:  # as mostly
+        return use
+    names = {library.name for library in known(libraries, ())}
+    is_fabric = role in COLLECTIVE_ROLES or isinstance(libraries, Unknown) or "libfabric" in names
+    is_fabric = is_fabric and role is not Role.UCX and not any(name.startswith(_NIXL) for name in names)
+
+    def is_used(nic: NicUse) -> bool:
+        if role is Role.PERFTEST:
+            return bool(nic.open_ud or nic.open_driver)
+        return is_fabric and bool(nic.open_driver and nic.regions)
+
+    return replace(use, nics=tuple(replace(nic, is_used=True) if is_used(nic) else nic for nic in use.nics))
 
 
 @lru_cache(maxsize=1024)

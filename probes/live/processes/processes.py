@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from probes.live.model.paced_source import PacedSource, Question, read_together
 from probes.live.model.sample import LiveProcess
 from probes.live.processes.gdr_path import NodeEvidence
 from probes.live.processes.jobs import JobIds, JobNames
+from probes.live.processes.moved_bytes import TransferReader, users_of_nics
 from probes.live.processes.node_evidence import (
     GpuUsers,
     current_evidence,
@@ -35,7 +36,14 @@ from probes.live.processes.node_evidence import (
     unread_devices,
 )
 from probes.live.processes.ownership import Ownership, RdmaUse, ResourceRound, read_round
-from probes.live.processes.tracked_process import NO_USE, Answers, Membership, ProcessCache, TrackedProcess
+from probes.live.processes.tracked_process import (
+    NO_USE,
+    Answers,
+    Membership,
+    ProcessCache,
+    TrackedProcess,
+    WatchedEngine,
+)
 from probes.queries.jobs import is_watcher
 from probes.snapshot.rates import Reading
 
@@ -69,7 +77,7 @@ def kernel_clients(resources: RdmaResources) -> Mapping[str, tuple[str, ...]]:
     """Return the kernel's clients with connected queue pairs, by device: {"mlx5_0": ("Lustre",)}."""
     owners: dict[str, set[str]] = {}
     for pair in resources.queue_pairs:
-        if pair.kernel_name and (pair.kind, pair.state) == ("RC", "RTS"):
+        if pair.kernel_name and pair.is_connected:
             owners.setdefault(pair.device, set()).add(pair.kernel_name)
     if not owners:
         return {}
@@ -99,6 +107,7 @@ _STATES_SECONDS = 1.0
 _CHANGING_SECONDS = 5.0  # from opening a device to connected queue pairs, or from a signal to the end
 _NO_RDMA = Unknown(Reason.NOT_RECORDED, "/proc/PID/status", "read only if the process has RDMA resources")
 _NOT_YET = "not read yet"
+_NO_GPU = Unknown(Reason.NOT_THERE, "NVML", "it uses no GPU")
 _NO_REGIONS = Unknown(Reason.NOT_RECORDED, BUFINFO, "read only if processes have memory regions and a GPU")
 
 
@@ -157,6 +166,9 @@ class _HostReader:
         self._usage: PacedSource[Mapping[int, Maybe[ProcessUsage]]] = PacedSource(
             "process usage", _USAGE_SECONDS, clock=clock
         )
+        self._transfers = TransferReader(clock)
+        self._nic_users: Latest[Mapping[str, frozenset[int]]] = Latest()
+        self._of_node: Latest[tuple[dict[str, Maybe[int]], frozenset[str]]] = Latest()
         self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
         self._usable_gpus: Latest[frozenset[str]] = Latest()  # BDFs
         self._users = GpuUsers({}, False)  # at the newest reading
@@ -279,12 +291,40 @@ class _HostReader:
         self._names.update(self.host, (answers.process.job for _, answers in seen))
         evidence = self._current_evidence(node, reading, rdma, seen, jobs)
         ranks = Counter((jobs[tracked.pid], tracked.rank) for tracked, _ in seen)
+        engines = self._watched(node, reading, rdma, seen)
         processes = []
         for tracked, answers in seen:
             job = jobs[tracked.pid]
             membership = Membership(job, self._names.name(answers.process.job), ranks[job, tracked.rank] > 1)
-            processes.append(tracked.live(answers, membership, evidence, reading.at))
+            watched = engines.get(tracked.pid)
+            processes.append(tracked.live(answers, membership, evidence, reading.at, watched))
         return tuple(processes)
+
+    def _watched(
+        self,
+        node: Node,
+        reading: Reading,
+        rdma: ResourceRound,
+        seen: Iterable[tuple[TrackedProcess, Answers]],
+    ) -> dict[int, WatchedEngine]:
+        """Return what each inference engine has moved; nothing is read without one."""
+        found = (tracked.engine(answers) for tracked, answers in seen)
+        engines = [engine for engine in found if engine is not None]
+        if not engines:
+            self._transfers.forget()
+            return {}
+        devices = rdma.users.devices
+        users = self._nic_users.get(lambda: users_of_nics(devices), objects=(devices,))
+        moved = self._transfers.read(self.host, reading, engines, users)
+        links, infiniband = self._of_node.get(lambda: _links(node), objects=(node,))
+        return {
+            engine.pid: WatchedEngine(
+                moved=moved.get(engine.pid),
+                nvlinks=_fewest([links[gpu] for gpu in engine.gpus if gpu in links]),
+                is_infiniband=not infiniband.isdisjoint(engine.nics),
+            )
+            for engine in engines
+        }
 
     def _seen(
         self, users: GpuUsers, rdma: ResourceRound, unlisted: Unknown | None
@@ -371,6 +411,18 @@ class _HostReader:
         if isinstance(source.answer, Unknown) or _time(source.asked_at, now) >= newest:
             return source.answer
         return Unknown(Reason.NOT_RECORDED, BUFINFO, "read before the process started")
+
+
+def _links(node: Node) -> tuple[dict[str, Maybe[int]], frozenset[str]]:
+    """Return the active NVLinks of each GPU, and the RDMA devices with a port of InfiniBand."""
+    links = {gpu.bdf: gpu.nvlinks for gpu in node.known_gpus}
+    ports = ((device.name, port) for device in node.rdma_devices for port in device.ports)
+    return links, frozenset(name for name, port in ports if port.link_layer == "InfiniBand")
+
+
+def _fewest(links: Sequence[Maybe[int]]) -> Maybe[int]:
+    unread = next((each for each in links if isinstance(each, Unknown)), None)
+    return min((known(each, 0) for each in links), default=_NO_GPU) if unread is None else unread
 
 
 def _time(at: float | None, otherwise: float) -> float:

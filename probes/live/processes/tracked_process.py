@@ -10,16 +10,34 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from probes.base.latest import Latest
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.process_files import RANKS, WORLD_SIZES, has_initialized_nvshmem
 from probes.facts.jobs.processes import Process, program_of, read_process
 from probes.host.probe_thread import start_probe
 from probes.host.protocol import Host
 from probes.host.usage import ProcessUsage, Stat
-from probes.live.model.sample import LiveProcess, PathJudgment, Role
-from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, gpu_may_post, judge
+from probes.live.model.sample import LiveProcess, NicUse, PathJudgment, Role
+from probes.live.model.transfer import Serving, ServingRole, TransferPath, TransferWord
+from probes.live.processes.fall_backs import Situation
+from probes.live.processes.gdr_path import (
+    NodeEvidence,
+    ProcessEvidence,
+    gpu_may_post,
+    has_verbs_thread,
+    judge,
+    judge_memory,
+)
+from probes.live.processes.moved_bytes import ENGINE_PORTS, Engine, Moved
 from probes.live.processes.node_evidence import is_far
-from probes.live.processes.ownership import RdmaUse
+from probes.live.processes.ownership import RdmaUse, with_used_pairs
+from probes.live.processes.serving import SIDE_CHANNEL, api_port, engine_of, serving_of
+from probes.live.processes.transfer_path import (
+    Setting,
+    judge_transfer,
+    path_with,
+    role_by_traffic,
+    with_traffic,
+)
 
 Key = tuple[int, int]  # pid and start time: the kernel uses pids again
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
@@ -48,6 +66,14 @@ class Membership(NamedTuple):
     shares_rank: bool  # another process of the job has the same rank, which is then that of their parent
 
 
+class WatchedEngine(NamedTuple):
+    """What is known of an engine's transfers besides the process itself."""
+
+    moved: Moved | None  # None: read once only
+    nvlinks: Maybe[int]  # active NVLinks of its GPUs: those of the GPU with the fewest
+    is_infiniband: bool  # ports of its NICs are InfiniBand, which count IPoIB, too
+
+
 class TrackedProcess:
     """Its newest state and path.
 
@@ -71,6 +97,17 @@ class TrackedProcess:
         self._path: PathJudgment | None = None  # judged when the regions were settled
         self._settled_at = 0.0
         self._named: Latest[Process] = Latest()  # with the name of its job
+        self._serving: Latest[tuple[Serving | None]] = Latest()
+        self._memory: Latest[PathJudgment] = Latest()
+        self._decided: Latest[PathJudgment] = Latest()
+        self._transfer: Latest[TransferPath] = Latest(keeps_equal=True)
+        self._last_transfer: TransferPath | None = None  # when bytes last moved
+        self._nics: Latest[tuple[NicUse, ...]] = Latest()
+        self._serving_shown: Latest[Serving] = Latest()
+        self._shown_role: ServingRole | None = None  # by the direction of its traffic
+        self._judged_moved: Moved | None = None
+        self._readings = 0  # that showed the word of that transfer
+        self._carried: PathJudgment | None = None  # the path of that transfer
         self._live: Latest[LiveProcess] = Latest(keeps_equal=True)
 
     @property
@@ -108,17 +145,51 @@ class TrackedProcess:
         self._process = replace(facts, usage=usage, user=user)
         return self._process
 
-    def live(self, answers: Answers, membership: Membership, node: NodeEvidence, now: float) -> LiveProcess:
-        """Return the process as the sample shows it, the same object as before if nothing changed."""
+    def engine(self, answers: Answers) -> Engine | None:
+        """Return the process as an engine whose transfers are watched; None: it moves no KV caches."""
+        process, has_rdma = answers.process, bool(known(answers.use, NO_USE).nics)
+        (serving,) = self._serving.get(
+            lambda: (serving_of(process, role_of(process, answers.threads, has_rdma)),),
+            objects=(process, answers.threads),
+            values=has_rdma,
+        )
+        if serving is None:
+            return None
+        if isinstance(serving.engine, Unknown) and serving.engine.reason is Reason.NOT_THERE:
+            return None
+        use = known(answers.use, NO_USE)
+        port = known(process.environment, {}).get(SIDE_CHANNEL, "")
+        ports = ENGINE_PORTS | ({int(port)} if re.fullmatch(r"[0-9]{1,5}", port) else set())
+        group = self.parent if self.parent > 1 else self.pid
+        return Engine(self.pid, process.uid, use.contexts, answers.gpus, group, api_port(process), ports)
+
+    def live(
+        self,
+        answers: Answers,
+        membership: Membership,
+        node: NodeEvidence,
+        now: float,
+        watched: WatchedEngine | None = None,
+    ) -> LiveProcess:
+        """Return the process as the sample shows it, the same object as before if nothing changed.
+
+        `engine` was asked before.
+        """
         evidence = self._evidence.get(
             lambda: _evidence(self.pid, answers, node), values=(answers, node.numa_nodes)
         )
         path = self._path_now(evidence, node, now)
+        serving, transfer = (self._serving.value or (None,))[0], None
+        if watched is not None and watched.moved is not None:
+            transfer = self._transfer_now(watched, answers.process, evidence, node)
+            if serving is not None:
+                serving = self._serving_role(serving, transfer, watched.moved)
+            path = self._path_with(path, transfer, evidence.role)
         state = self.stat.state if self.stat else answers.process.state
         # The evidence is another object whenever the answers differ: they need no second comparison.
         return self._live.get(
-            lambda: self._make(answers, membership, evidence.role, path, state),
-            objects=(evidence, path),
+            lambda: self._make(answers, membership, evidence, path, state, serving, transfer),
+            objects=(evidence, path, serving, transfer),
             values=(membership, state, self._cpu_percent),
         )
 
@@ -132,27 +203,95 @@ class TrackedProcess:
             self._path, self._settled_at = path, now
         return path
 
+    def _transfer_now(
+        self, watched: WatchedEngine, process: Process, evidence: ProcessEvidence, node: NodeEvidence
+    ) -> TransferPath:
+        """Return what moves its bytes, by the newest two readings."""
+        moved = watched.moved
+        assert moved is not None
+        memory = self._memory.get(lambda: judge_memory(evidence, node), objects=(evidence, node))
+        has_nccl = evidence.role is Role.NCCL
+        engine = engine_of(process, evidence.role)
+        situation = Situation(
+            process=process,
+            is_ucx=engine is not None and engine.is_ucx,
+            has_nics=bool(node.drivers),
+            nvlinks=watched.nvlinks,
+            has_neighbor=moved.has_neighbor,
+            has_other_pids=moved.has_other_pids,
+        )
+        setting = Setting(
+            memory=memory,
+            has_nccl=has_nccl,
+            spans_nodes=has_nccl and has_verbs_thread(evidence),
+            situation=situation,
+            last=self._last_transfer,
+            is_infiniband=watched.is_infiniband,
+        )
+        found = self._transfer.get(lambda: judge_transfer(moved, setting), objects=(moved, memory, process))
+        if not found.is_moving:
+            return found
+        before, self._last_transfer = self._last_transfer, found
+        if moved is not self._judged_moved:
+            is_same = before is not None and before.word is found.word
+            self._readings = self._readings + 1 if is_same else 1
+            self._judged_moved = moved
+        if found.readings != self._readings:
+            self._last_transfer = replace(found, readings=self._readings)
+        return self._last_transfer
+
+    def _nics_now(self, nics: tuple[NicUse, ...], transfer: TransferPath) -> tuple[NicUse, ...]:
+        about = transfer.lasting, transfer.nics
+        return self._nics.get(lambda: with_traffic(nics, transfer), objects=(nics,), values=about)
+
+    def _serving_role(self, serving: Serving, transfer: TransferPath, moved: Moved) -> Serving:
+        """Return the serving with the role that traffic shows, or last showed."""
+        role = role_by_traffic(transfer, moved)
+        self._shown_role = self._shown_role if role is None else role
+        shown = self._shown_role
+        if shown is None or not isinstance(serving.role, Unknown):
+            return serving
+        return self._serving_shown.get(
+            lambda: replace(serving, role=shown, is_role_likely=True), objects=(serving,), values=shown
+        )
+
+    def _path_with(self, path: PathJudgment, transfer: TransferPath, role: Role) -> PathJudgment:
+        """Return the path that its transfers show; between two of them it stays."""
+        if transfer.word is TransferWord.IDLE and self._carried is not None:
+            return self._carried
+        found = self._decided.get(lambda: path_with(path, transfer, role), objects=(path, transfer))
+        if found is not path:
+            self._carried = found
+        return found
+
     def _make(
-        self, answers: Answers, membership: Membership, role: Role, path: PathJudgment, state: Maybe[str]
+        self,
+        answers: Answers,
+        membership: Membership,
+        evidence: ProcessEvidence,
+        path: PathJudgment,
+        state: Maybe[str],
+        serving: Serving | None,
+        transfer: TransferPath | None,
     ) -> LiveProcess:
         process, name = answers.process, membership.name
         if name != process.job:
             process = self._named.get(
                 lambda: replace(answers.process, job=name), objects=(process,), values=name
             )
-        use = known(answers.use, NO_USE)
+        use = known(evidence.use, NO_USE)
         rank, world_size = self.rank, self._world_size
         if membership.shares_rank and not isinstance(rank, Unknown):
             rank = world_size = _SHARED_RANK
         return LiveProcess(
             pid=self.pid,
             process=process,
-            role=role,
+            role=evidence.role,
             job=membership.job,
             rank=rank,
             world_size=world_size,
             gpus=answers.gpus,
-            nics=use.nics,
+            nics=use.nics if transfer is None else self._nics_now(use.nics, transfer),
             registered_bytes=use.own.bytes + use.inherited.bytes,
             pinned_bytes=answers.pinned,
             threads=answers.threads,
@@ -160,13 +299,17 @@ class TrackedProcess:
             cpu_percent=self._cpu_percent,
             path=path,
             is_listed=not isinstance(answers.use, Unknown),
+            serving=serving,
+            transfer=transfer,
         )
 
 
 def _evidence(pid: int, answers: Answers, node: NodeEvidence) -> ProcessEvidence:
-    use = known(answers.use, NO_USE)
-    role = role_of(answers.process, answers.threads, bool(use.nics))
-    own = (answers.use, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
+    process = answers.process
+    role = role_of(process, answers.threads, bool(known(answers.use, NO_USE).nics))
+    found = map_known(answers.use, lambda use: with_used_pairs(use, role, process.libraries))
+    use = known(found, NO_USE)
+    own = (found, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
     libraries = frozenset(library.name for library in known(answers.process.libraries, ()))
     far = is_far(node.numa_nodes, answers.gpus, use)
     may_post = gpu_may_post(answers.process.libraries, answers.threads)

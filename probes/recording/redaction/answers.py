@@ -19,6 +19,7 @@ from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, known_counts
 from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import TcpSocket
 from probes.recording.redaction.config_files import symbol_lines
 from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, RAS_WORDS, SERIAL, Tokens
 
@@ -153,6 +154,26 @@ def packets(tokens: Tokens, answer: tuple[PacketNumbers, ...]) -> tuple[PacketNu
     return tuple(dataclasses.replace(pair, device=text(pair.device)) for pair in answer)
 
 
+def sockets(tokens: Tokens, answer: tuple[TcpSocket, ...]) -> tuple[TcpSocket, ...]:
+    """Replace addresses and users; ports, which show what a connection is for, and bytes stay."""
+    return tuple(
+        dataclasses.replace(
+            each,
+            uid=int(tokens.user_id(str(each.uid))),
+            local=_address(tokens, each.local),
+            remote=_address(tokens, each.remote),
+        )
+        for each in answer
+    )
+
+
+def _address(tokens: Tokens, text: str) -> str:
+    try:
+        return tokens.address(ipaddress.ip_address(text))
+    except ValueError:
+        return tokens.text(text)
+
+
 def counters(answer: dict[str, int]) -> dict[str, int]:
     """Keep the counters that gdrtop uses."""
     return {name: value for name, value in answer.items() if ETHTOOL_COUNTERS.fullmatch(name)}
@@ -227,7 +248,4 @@ def _ras_word(tokens: Tokens, word: str) -> str:
     bare = word.strip("()[]#:,.=").lower()
     if not bare or all(part in RAS_WORDS for part in bare.split(",")):
         return word
-    try:  # as a word of its own, part of an address may look like a PCI address
-        return tokens.address(ipaddress.ip_address(word))
-    except ValueError:
-        return tokens.text(word)
+    return _address(tokens, word)  # as a word of its own: part of one may look like a PCI address

@@ -17,7 +17,12 @@ from gzip import compress
 from typing import Any, NamedTuple, TypeVar
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.jobs.process_files import parse_program
+from probes.facts.jobs.process_files import (
+    is_overwritten,
+    parse_program,
+    parse_serving_options,
+    serving_words,
+)
 from probes.facts.kernel.release import unpack
 from probes.facts.pci.functions import MARK
 from probes.facts.system.limits import CGROUPS
@@ -184,6 +189,8 @@ NO_COMMAND_LINE = b"(not recorded)\0"
 _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "rdma_resources": rules.resources,
     "packet_numbers": rules.packets,
+    "tcp_sockets": rules.sockets,
+    "namespace_sockets": rules.sockets,
     "rdma_statistics": lambda tokens, answer: rules.statistics(answer),
     "thread_names": lambda tokens, names: tuple(sorted({thread_name(tokens, name) for name in names})),
     "collectives": rules.collectives,
@@ -265,11 +272,13 @@ class Identifiers(Tokens):
             match = _PROCESS_FILE.fullmatch(question.subject[0])
             if _ENVIRONMENT.fullmatch(question.subject[0]):
                 variables = filter(is_variable, answer.split(b"\0"))
-                kept[question] = b"".join(variable + b"\0" for variable in variables)
+                reduced = b"".join(variable + b"\0" for variable in variables)
+                kept[question] = b"\0" if is_overwritten(answer) else reduced
             elif match and match[2] == "cmdline" and match[1] not in self._jobs and answer:
-                kept[question] = NO_COMMAND_LINE
+                kept[question] = NO_COMMAND_LINE + serving_words(parse_serving_options(answer))
             elif match and match[2] == "cmdline" and answer and not self.redact:
-                kept[question] = known(parse_program(answer), "").encode() + b"\0"
+                options = serving_words(parse_serving_options(answer))
+                kept[question] = known(parse_program(answer), "").encode() + b"\0" + options
             elif _CHOSEN.fullmatch(question.subject[0]):
                 kept[question] = read_by_nccl(question.subject[0], answer)
         return kept
@@ -301,7 +310,7 @@ class Identifiers(Tokens):
             row = row_of(path)
             if row is None or row.rule is None:
                 return Unknown(Reason.NOT_RECORDED, self.text(path), "redacted")
-            if answer == NO_COMMAND_LINE:
+            if answer.startswith(NO_COMMAND_LINE):
                 return answer
             return row.rule(self, answer)
         if isinstance(answer, CommandOutput):

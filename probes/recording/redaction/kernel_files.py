@@ -5,7 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from probes.facts.jobs.process_files import FAMILIES, SINGLES, parse_maps
+from probes.facts.jobs.process_files import (
+    FAMILIES,
+    SINGLES,
+    is_overwritten,
+    parse_maps,
+    parse_serving_options,
+    serving_words,
+)
 from probes.facts.pci import config_space
 from probes.recording.redaction.basic_rules import decoded, figures
 from probes.recording.redaction.tokens import (
@@ -132,10 +139,15 @@ def ipv6_routes(tokens: Tokens, text: str) -> str:
 # Rules for files of processes in /proc.
 
 
+# Titles of processes of vLLM and SGLang, and what the kernel keeps of them.
+_ENGINE = re.compile(r"(?:VLLM|sglang)::[A-Za-z]{1,24}(?:_[A-Z]{0,4}[0-9]{0,4}){0,6}")
+
+
 def program(tokens: Tokens, text: str) -> str:
     """Keep the name of a known program; replace others by a token."""
     name = text.strip().rpartition("/")[2]
-    return name if name.lower() in PROGRAMS or not name else tokens.name(PROGRAM, name)
+    is_known = name.lower() in PROGRAMS or not name or _ENGINE.fullmatch(name)
+    return name if is_known else tokens.name(PROGRAM, name)
 
 
 # Names that NCCL, PyTorch and CUDA give their threads, of which the kernel keeps 15 characters.
@@ -153,6 +165,7 @@ def thread_name(tokens: Tokens, name: str) -> str:
 
 def command_line(tokens: Tokens, content: bytes) -> bytes:
     """Keep the program, an interpreter's script and variables; one token replaces all other arguments."""
+    options = serving_words(parse_serving_options(content))
     first, *arguments = content.rstrip(b"\0").split(b"\0")
     start, *title = first.split() or [b""]
     variables = [argument for argument in arguments if is_variable(argument)]
@@ -163,7 +176,7 @@ def command_line(tokens: Tokens, content: bytes) -> bytes:
     kept += [variable(tokens, decoded(item)) for item in variables]
     if others:
         kept.append(tokens.token(ARGUMENT, decoded(others)))
-    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept if item)
+    return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept if item) + options
 
 
 _NAMED = re.compile(rb"(?:(?:%s)\w*|%s)=" % ("|".join(FAMILIES).encode(), "|".join(SINGLES).encode()))
@@ -191,6 +204,8 @@ def variable(tokens: Tokens, text: str) -> str:
 
 def environment(tokens: Tokens, content: bytes) -> bytes:
     """Keep the variables that probes read; replace unknown words in their values."""
+    if is_overwritten(content):
+        return content[:1]
     kept = (variable(tokens, decoded(item)) for item in content.split(b"\0") if is_variable(item))
     return b"".join(item.encode("utf-8", "replace") + b"\0" for item in kept)
 

@@ -17,13 +17,15 @@ from probes.facts.gpu.generations import TURING, is_before
 from probes.facts.gpu.gpus import UNFINISHED
 from probes.facts.gpudirect import parse_driver_version
 from probes.facts.gpudirect_probe import FIRST_DMABUF_DRIVER
-from probes.facts.kernel.modules import EFA_PEERMEM, PROC_MODULES
+from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.pci.nic_families import MELLANOX
 from probes.facts.system import tools
 from probes.facts.system.tools import CUDA, NVML
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import CommandOutput, CudaGpu
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import TcpSocket
+from probes.host.values import PROC_MODULES
 from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.host import TwinHost, unknown_path
 from probes.setup.twin.tree import TwinTree
@@ -286,3 +288,7 @@ class BootedTwin(TwinHost):
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         """Return that no queue pair is connected."""
         return map_known(super().packet_numbers(), lambda _: ())
+
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        """Return that no program is connected."""
+        return ()

@@ -15,11 +15,12 @@ from probes.facts.kernel.installed_modules import DAMAGED
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modprobe_config import read_rules
 from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL, ModuleFile, parse_modinfo
-from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES, PROC_MODULES_LIMIT_BYTES
+from probes.facts.kernel.modules import LADDER, PEERMEM, PROC_MODULES_LIMIT_BYTES
 from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.pci.nic_families import LADDER_FAMILIES
 from probes.facts.system.services import ServiceFacts
 from probes.host.protocol import Host
+from probes.host.values import PROC_MODULES
 from probes.queries.modules import (
     gpu_functions,
     is_about_version,

@@ -10,12 +10,14 @@ from dataclasses import replace
 
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.kernel.modules import PROC_MODULES, PROC_MODULES_LIMIT_BYTES
+from probes.facts.kernel.modules import PROC_MODULES_LIMIT_BYTES
 from probes.facts.pci.nic_families import EFA, RDMA_MODULE_OF, SLINGSHOT, VERBS_MODULES
 from probes.facts.system.services import SERVICES
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, HostBase, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
+from probes.host.tcp_sockets import TcpSocket
+from probes.host.values import PROC_MODULES
 from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.tree import TwinTree
 from probes.simulation.commands.catalogue import perform
@@ -385,6 +387,9 @@ class TwinHost(HostBase):
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         changed = self._changed("rdma", "ib_core")
         return self._base.packet_numbers() if changed is None else changed
+
+    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
+        return self._base.tcp_sockets()
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return no message: those of the node belong to its own view."""

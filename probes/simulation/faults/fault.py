@@ -36,6 +36,7 @@ class Fault:
     excludes: frozenset[str]  # faults that hide this one
     is_live: bool = False  # it shows over time, in the live view; a check finds it only by the job's log
     shows: frozenset[str] = frozenset()  # ids of checks that find it once gdrtop has watched it for a while
+    is_everywhere: bool = False  # it has a part on each node of a fleet
 
 
 def as_change(function: Callable[Concatenate[Tree, Given], object]) -> Callable[Given, ChangeTree]:
@@ -209,7 +210,7 @@ def described(
         summary, fields = row.pop("summary"), row.pop("description", {})
         devices, words = row.pop("devices", {}), row.pop("cmdline", "")
         first = named[row.pop("node", "")]
-        options = {key: row.pop(key) for key in ("on", "finds", "excludes") if key in row}
+        options = {key: row.pop(key) for key in ("on", "finds", "shows", "excludes") if key in row}
         changes = ((_CHANGES | own)[key](value) for key, value in row.items())
         description = partial(_changed, first, fields, devices, words)
         yield fault(name, summary, *changes, change_description=description, **options)

@@ -106,14 +106,21 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
     gpu, bdf = tree.description.gpu, tree.gpus[number].bdf
     load_wave, tx, rx, nvlink_tx, nvlink_rx = _waves(tree.seed, bdf)
     load = 0.76 * load_wave.at(seconds) * GPU_LOAD[phase_at(tree.seed, seconds)]
+    serving = next((engine for engine in tree.engine_loads if number in engine.gpus), None)
+    if serving is not None:
+        load = serving.load(seconds)
     percent = min(100, round(load * 100))
-    if (held := held_rank(tree, number, seconds)) is not None:
+    if serving is None and (held := held_rank(tree, number, seconds)) is not None:
         # A kernel that waits for a peer spins, at a fraction of the power (nccl#968).
         percent, load = (0, 0.0) if held.behind_at is not None else (100, _SPINNING_LOAD)
     # Over the last second, as the counters of NICs: a frame in which a phase begins has one figure for both.
     share = sum(traffic_of_gpu(tree, number, seconds - part / 4) for part in range(4)) / 4
     traffic = gbps * nics_of_gpu(tree, number) / 8 * 1e9 * share
     nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
+    rates = [traffic * tx.at(seconds), traffic * 0.98 * rx.at(seconds)]
+    rates += [nvlink * nvlink_tx.at(seconds), nvlink * nvlink_rx.at(seconds)]
+    if serving is not None:
+        rates = [rate(seconds) for rate in (*serving.pcie, *serving.nvlink)]
     no_nvlink = None if gpu.nvlinks else Unknown(Reason.NOT_THERE, bdf, "no NVLink")
     idle, busy = gpu.watts
     return NvmlLive(
@@ -122,14 +129,14 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
         memory_used_bytes=_reported(bdf, round(gpu.memory_gib * GIB * 0.87), number * (37 << 20)),
         temperature_celsius=round(34 + 30 * load),
         power_watts=round(idle + (busy - idle) * min(1.0, load), 1),
-        pcie_tx_bytes_per_second=traffic * tx.at(seconds),
-        pcie_rx_bytes_per_second=traffic * 0.98 * rx.at(seconds),
+        pcie_tx_bytes_per_second=rates[0],
+        pcie_rx_bytes_per_second=rates[1],
         link_generation=generation(parse_speed(_link_file(tree, bdf, "speed", seconds)) or 0.0)
         or gpu.link[0],
         link_width=int(_link_file(tree, bdf, "width", seconds) or gpu.link[1]),
         processes=pids,
-        nvlink_tx_bytes_per_second=nvlink * nvlink_tx.at(seconds) if no_nvlink is None else no_nvlink,
-        nvlink_rx_bytes_per_second=nvlink * nvlink_rx.at(seconds) if no_nvlink is None else no_nvlink,
+        nvlink_tx_bytes_per_second=rates[2] if no_nvlink is None else no_nvlink,
+        nvlink_rx_bytes_per_second=rates[3] if no_nvlink is None else no_nvlink,
         bar1_used_bytes=_reported(bdf, gpu.bar1_gib and _BAR1_MIB << 20, number * 3 << 20),
         sm_clock_mhz=_SM_CLOCK_MHZ,
         throttle_reasons=("HW thermal",) if number in tree.throttled else (),

@@ -20,6 +20,7 @@ ARGUMENTS = {
     "argv": ["true"],
     "devices": ["mlx5_0"],
     "pids": [1],
+    "pid": 1,
     "names": ["eth0"],
     "address": "127.0.0.1:28028",
     "command": "STATUS",

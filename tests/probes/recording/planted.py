@@ -20,6 +20,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
+from probes.host.tcp_sockets import TcpSocket
 from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 from probes.recording.recording_host import Moment
@@ -318,6 +319,10 @@ def questions() -> dict[Question, object]:
     lines = [line.partition("] ")[2] for line in _LOG.split("\n")]
     answers[Question("kernel_messages")] = tuple(
         KernelMessage(number, 1.0, 4, text) for number, text in enumerate((*lines, *MARKERS))
+    )
+    answers[Question("tcp_sockets")] = tuple(
+        TcpSocket(number, 7000 + number, secret, 1, secret, 2, 1 << 30, 0)
+        for number, secret in enumerate(MARKERS)
     )
     answers[Question("is_root")] = True
     return answers

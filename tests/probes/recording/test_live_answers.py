@@ -19,6 +19,7 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
+from probes.host.tcp_sockets import TcpSocket
 from probes.recording.format import MAX_JSON_BLOB_BYTES, Question, RecordingError, decode, encode
 from probes.recording.recording_host import Moment, RecordingHost
 from probes.recording.redaction.identifiers import Identifiers
@@ -208,9 +209,51 @@ def test_reasons_for_throttling_stay_readable() -> None:
     assert Identifiers(redact=True).apply(moment).answers[Question("nvml_live")] == answer
 
 
+SOCKETS = (
+    TcpSocket(4242, 1000, "10.20.30.40", 5600, "10.20.30.41", 40001, 1 << 30, 1 << 20),
+    TcpSocket(4243, 0, "127.0.0.1", 8000, "127.0.0.1", 40002, 1 << 30, 1 << 20),
+    TcpSocket(4244, 1000, "2001:db9::7", 5600, "10.20.30.40", 40003, 1 << 30, 1 << 20),
+)
+
+
+def recorded_sockets(redact: bool) -> tuple[TcpSocket, ...]:
+    answers: dict[Question, object] = {
+        Question("tcp_sockets"): SOCKETS,
+        Question("socket_inodes", ("4711",)): (4242,),
+    }
+    moment = Identifiers(redact).apply(Moment(0, 1.0, True, (), answers))
+    host = ReplayHost(read(archive_of([moment])))
+    assert host.socket_inodes([4711]) == {4711: (4242,)}
+    found = host.tcp_sockets()
+    assert not isinstance(found, Unknown)
+    return found
+
+
+def test_a_recording_has_the_connections() -> None:
+    assert recorded_sockets(redact=False) == SOCKETS
+
+
+def test_a_redacted_recording_hides_addresses_and_users_and_shows_which_are_the_same() -> None:
+    found = recorded_sockets(redact=True)
+    text = str(found)
+    assert not [secret for secret in ("10.20.30", "2001:db9", "1000,") if secret in text]
+    assert found[0].local == found[2].remote  # ends of one node stay ends of one node
+    assert found[0].remote != found[0].local
+    assert found[1] == SOCKETS[1]  # loopback, and root
+    figures = [(each.inode, each.local_port, each.remote_port, each.bytes) for each in SOCKETS]
+    assert [(each.inode, each.local_port, each.remote_port, each.bytes) for each in found] == figures
+
+
 # Hostile recordings
 
-KINDS = ["rdma_resources", "thread_names", "ethtool_counters", "kernel_messages"]
+KINDS = [
+    "tcp_sockets",
+    "socket_inodes",
+    "rdma_resources",
+    "thread_names",
+    "ethtool_counters",
+    "kernel_messages",
+]
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: (

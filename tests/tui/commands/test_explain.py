@@ -16,8 +16,12 @@ from tui.commands.explain import write_explanation
 
 
 def explained(name: str, pid: int | None = None, job: str = "") -> tuple[int, str]:
-    out = io.StringIO()
-    status = write_explanation(SimulatedHost(name, clock=SteppedClock()), out, pid, job, OutputOptions())
+    out, clock = io.StringIO(), SteppedClock()
+
+    def wait(seconds: float) -> None:
+        clock.now += seconds
+
+    status = write_explanation(SimulatedHost(name, clock=clock), out, pid, job, OutputOptions(), wait)
     return status, out.getvalue()
 
 
@@ -43,9 +47,20 @@ def test_what_the_user_can_change_is_apart_from_what_needs_an_admin() -> None:
 
 
 def test_ucx_and_nixl_agree_on_a_missing_cuda_module() -> None:
-    _, text = explained("hgx-h100+nixl-ucx-without-cuda", 43038)
+    _, text = explained("hgx-h100+nixl-ucx-without-cuda", 47002)
     assert "NIXL: copies through host memory" in text
     assert "UCX: copies through host memory" in text
+
+
+def test_an_engine_without_devices_or_module_uses_tcp() -> None:
+    _, text = explained("hgx-h100+kv-over-tcp", 47002)
+    assert "Mooncake 0.3.13.post1: TCP (no RDMA device is in its container)" in text
+    assert "NCCL 2.27.7: TCP (no RDMA device is in its container)" in text
+    _, text = explained("hgx-h100+ucx-without-verbs", 47002)
+    assert "UCX: TCP (this UCX has no module for InfiniBand and RoCE (libuct_ib))" in text
+    assert "NCCL 2.27.7: DMA-BUF" in text
+    _, text = explained("slingshot", 41000)  # whose NICs have no device files of verbs
+    assert "no RDMA device is in its container" not in text
 
 
 def test_a_setting_of_the_user_that_helps_comes_before_the_admins_module() -> None:

@@ -9,6 +9,14 @@ import pytest
 from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.live.model.sample import LiveSample
+from probes.live.model.transfer import (
+    Certainty,
+    Serving,
+    ServingRole,
+    TransferPath,
+    TransferPeer,
+    TransferWord,
+)
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, STAGED, Condition, Watched
 from tests.support.live_samples import ABSENT, a_gpu, a_port, a_process, a_sample, gpu_bdf
 from widgets.base.columns import HEAD
@@ -112,6 +120,13 @@ def test_no_column_is_forgotten(table: str) -> None:
             registered_bytes=number,
             bus_gbps=float(number),
             state="RS"[number],
+            serving=Serving("Mooncake", role=(ServingRole.PREFILL, ServingRole.DECODE)[number]),
+            transfer=TransferPath(
+                (TransferWord.TCP, TransferWord.NVLINK)[number],
+                Certainty.LIKELY,
+                sent_gbps=float(number),
+                peers=(TransferPeer(f"10.0.0.{number}", False, 1.0, 0.0),),
+            ),
         )
         for number in range(2)
     )

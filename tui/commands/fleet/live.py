@@ -178,7 +178,7 @@ def _state(job: FleetJob) -> object:
     """Return the job without its figures."""
     return (
         job.id,
-        [(rank.key, rank.process.path.text, rank.process.ready_nics) for rank in job.ranks],
+        [(rank.key, rank.process.path_text, rank.process.ready_nics) for rank in job.ranks],
         [(odd.aspect, odd.subject) for odd in job.differences],
         job.silence is None or job.silence.waits,
         job.missing_ranks,
@@ -224,16 +224,21 @@ def _rank_json(rank: FleetRank) -> dict[str, Any]:
     process = rank.process
     path = process.path
     return object_from(
-        rank, _RANK, process, path, nics=process.ready_nics, path=path.word, path_text=path.text
+        rank, _RANK, process, path, nics=process.ready_nics, path=path.word, path_text=process.path_text
     )
 
 
 def demo_hosts(demo: str, count: int, seed: int = 0) -> dict[str, Host]:
     """Return simulated nodes with one job over them, by host name; faults after a "+" are on the second node.
 
+    Inference engines are on all nodes, prefill and decode in turn.
+
     `demo`: as for `--demo`, already checked: "hgx-h100", "hgx-h100+nic-slow".
     """
+    from probes.simulation.faults.catalogue import faults_of
     from probes.simulation.host import job_nodes
 
     name, _, faults = demo.partition("+")
-    return dict(job_nodes(name, count, {min(1, count - 1): faults} if faults else {}, seed))
+    is_everywhere = any(fault.is_everywhere for fault in faults_of(faults))
+    faulty = range(count) if is_everywhere else (min(1, count - 1),)
+    return dict(job_nodes(name, count, dict.fromkeys(faulty, faults) if faults else {}, seed))

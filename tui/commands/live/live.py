@@ -36,6 +36,7 @@ from probes.live.model.sample import (
     Role,
     UsualStep,
 )
+from probes.live.model.transfer import TransferWord
 from probes.live.processes.jobs import path_summary
 from probes.queries.finding import Finding
 from tui.bandwidth.slow_results import note_slow_results
@@ -64,6 +65,7 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.figures import short
 from widgets.base.lines import Line, line, plain, wrapped
+from widgets.live.engines import engine_text
 from widgets.live.job_lines import rates_text
 from widgets.node import verdict as verdict_drawing
 
@@ -261,10 +263,14 @@ def _state(sample: LiveSample) -> object:
         verdict and (verdict.word, verdict.path, verdict.gpus_served, verdict.nics),
         [(finding.id, finding.severity, finding.devices, finding.ranks) for finding in sample.findings],
         [
-            (job.id, job.pids, job.nics, [process.path.word for process in members(sample, job)])
+            (job.id, job.pids, job.nics, [_word(process) for process in members(sample, job)])
             for job in sample.jobs
         ],
     )
+
+
+def _word(process: LiveProcess) -> PathWord | TransferWord:
+    return process.path.word if process.transfer is None else process.transfer.lasting
 
 
 def _samples(
@@ -330,7 +336,7 @@ def _process_json(process: LiveProcess) -> dict[str, Any]:
         _PROCESS,
         process.process,
         collectives=[object_from(each, _COLLECTIVE, time=time_json(each.at)) for each in process.collectives],
-        path_text=process.path.text,
+        path_text=process.path_text,
     )
 
 
@@ -441,11 +447,14 @@ class JobText:
         printed, paths = self._printed, self._paths
         self._printed, self._paths = {}, {}
         for job in sample.jobs:
-            last, path = printed.get(job.id), path_summary(members(sample, job))
-            if last is None or path != paths[job.id] or _differ(last, job):
+            of_job = members(sample, job)
+            last, path = printed.get(job.id), path_summary(of_job)
+            is_engine = any(process.transfer is not None for process in of_job)
+            lasting = " ".join(_word(process).name for process in of_job) if is_engine else path
+            if last is None or lasting != paths[job.id] or (not is_engine and _differ(last, job)):
                 shown.extend(wrapped_below(f"{clock}  {_job_text(job, path, sample)}", width))
                 last = job
-            self._printed[job.id], self._paths[job.id] = last, path
+            self._printed[job.id], self._paths[job.id] = last, lasting
         if not sample.jobs and self._had_jobs:
             is_unknown = isinstance(sample.processes, Unknown)
             what = f"jobs unknown ({sample.processes})" if is_unknown else self._without
@@ -477,12 +486,16 @@ def _has_changed(before: Maybe[float], now: Maybe[float]) -> bool:
 def _job_text(job: LiveJob, path: str, sample: LiveSample) -> str:
     """Return a job: its name, ranks, path, rates and number of NICs."""
     count = len(job.pids)
-    ranks = plural(count, "rank") if job.role is Role.NCCL else plural(count, "process", "processes")
+    served = engine_text(members(sample, job))
+    is_nccl = job.role is Role.NCCL and not served
+    ranks = plural(count, "rank") if is_nccl else plural(count, "process", "processes")
     if isinstance(job.world_size, int) and job.world_size != count:
         ranks += f" of {job.world_size}"
-    parts = [ranks, path]
+    parts = [*filter(None, (served,)), ranks, path]
+    if rates := rates_text(job, sample, with_reason=True):
+        parts.append(rates)
     if job.nics:
-        parts += [rates_text(job, sample, with_reason=True), plural(len(job.nics), "NIC")]
+        parts.append(plural(len(job.nics), "NIC"))
     if job.slowest is not None:
         parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
     if not isinstance(job.step, Unknown):

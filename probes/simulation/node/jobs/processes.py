@@ -14,11 +14,13 @@ from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
 from probes.simulation.node.jobs.rdma_resources import pinned_bytes, service_thread
-from probes.simulation.node.model.tree import Content, Program, Tree, Via, uuid_of
+from probes.simulation.node.model.tree import Content, Pool, Program, Tree, Via, uuid_of
 
 FIRST_RANK = 41000
 _OWN = 40000
+_FIRST_TASK = 2_000_000  # of an inference engine
 _RESIDENT_KB = 18 << 20
+_STORAGE_POOL = Pool(8 << 30, (("RC", 16),))  # a storage client's cache
 _OVER_IB, _OVER_TCP = "NCCL IbAsync  0", "NCCL SockS 0 0"
 _THREADS = (
     *("NCCL Service  0", "NCCL Progress 0", _OVER_IB, "NCCL RAS", "pt_nccl_watchdg", "pt_nccl_heartbt"),
@@ -67,11 +69,46 @@ def add_processes(tree: Tree) -> None:
         add_job(tree, FIRST_RANK, range(len(tree.gpus)), JOB)
 
 
-def put_in_container(tree: Tree, pid: int) -> None:
-    """Move a process into a Kubernetes pod."""
-    pod = f"kubepods-burstable-pod{POD_UID.replace('-', '_')}.slice"
+def put_in_container(tree: Tree, pid: int, number: int = 0) -> None:
+    """Move a process into a Kubernetes pod, by the pod's number."""
+    uid = POD_UID.replace("3d4e", f"3d4{number + 14:x}").replace("-", "_")
+    pod = f"kubepods-burstable-pod{uid}.slice"
     path = f"/kubepods.slice/kubepods-burstable.slice/{pod}/cri-containerd-{'3f' * 32}.scope"
     tree.add(f"/proc/{pid}/cgroup", f"0::{path}\n")
+
+
+def add_engine_process(
+    tree: Tree,
+    program: Program,
+    command: str,
+    pod: int,
+    namespace: int,
+    verbs_files: int,
+    libraries: Sequence[str],
+    threads: Sequence[str],
+) -> None:
+    """Add a process of an inference engine, in the pod and the PID namespace with these numbers.
+
+    `command`: its command line, or the title that setproctitle has written over it and over the environment,
+    which is empty from then on (setproctitle 1.3.8). Its container has so many `verbs_files`.
+    """
+    base, pid, is_titled = f"/proc/{program.pid}", program.pid, "::" in command
+    comm = command[:15] if is_titled else command.partition(" ")[0].rpartition("/")[2][:15]  # TASK_COMM_LEN
+    files = [] if program.gpu is None else [f"/dev/nvidia{program.gpu}", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    files += [f"/dev/infiniband/uverbs{number}" for number in range(len(program.opened))]
+    tree.directory(f"{base}/root/dev")
+    for number in range(verbs_files):
+        tree.add(f"{base}/root/dev/infiniband/uverbs{number}", "")
+    cpus = "" if program.gpu is None else _cpus_near(tree, program.gpu)
+    words = command.replace(" ", "\0") + "\0" * 64 * is_titled
+    _add_process(tree, program, comm, words, "", files, libraries, {"HOME": "/root"}, 0, cpus)
+    if is_titled:
+        tree.add(f"{base}/environ", bytes(1024))
+    put_in_container(tree, pid, pod)
+    tree.link(f"{base}/ns/pid", f"pid:[{namespace}]")
+    for number, name in enumerate((comm, *threads)):
+        task = pid if not number else _FIRST_TASK + pid * 8 + number
+        tree.add(f"{base}/task/{task}/comm", f"{name}\n")
 
 
 def add_given_devices(tree: Tree) -> None:
@@ -210,7 +247,7 @@ def end_program(tree: Tree, pid: int) -> None:
 
 def add_storage_client(tree: Tree, pid: int, nics: Sequence[str]) -> None:
     """Add IBM Storage Scale's daemon, which uses RDMA from user space with a cache in host memory."""
-    program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False)
+    program = Program(pid, None, tuple(nics), tuple(nics), Via.HOST, 0, is_nccl=False, pool=_STORAGE_POOL)
     numbers = [number for number, nic in enumerate(tree.nics) if nic.name in nics]
     devices = [f"/dev/infiniband/uverbs{number}" for number in numbers]
     verbs = f"{library_directory(tree)}/{verbs_libraries(tree)['libibverbs.so.1']}"
@@ -263,7 +300,8 @@ def _status(tree: Tree, program: Program, thread: int, uid: int, cpus: str, name
         pinned = pinned_bytes(tree, program, seconds) // 1024
         return (
             f"Name:\t{name}\nState:\t{state}\nTgid:\t{program.pid}\nPid:\t{thread}\n"
-            f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nVmPin:\t{pinned} kB\nVmRSS:\t{_RESIDENT_KB} kB\n"
+            f"PPid:\t{program.parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+            f"VmPin:\t{pinned} kB\nVmRSS:\t{_RESIDENT_KB} kB\n"
             f"CapEff:\t0000000000000000\nCpus_allowed_list:\t{cpus}\n"
         )
 
@@ -283,7 +321,7 @@ def _times(program: Program, seconds: float) -> str:
     until = seconds if program.stopped_at is None else min(seconds, program.stopped_at)
     busy = max(0.0, until - program.since)
     start = round(program.since * 100)
-    return f"{state} 1 {'0 ' * 9}{round(busy * 170)} {round(busy * 30)} 0 0 20 0 64 0 {start}"
+    return f"{state} {program.parent} {'0 ' * 9}{round(busy * 170)} {round(busy * 30)} 0 0 20 0 64 0 {start}"
 
 
 def library_directory(tree: Tree) -> str:

@@ -154,7 +154,7 @@ def peermem_regions(tree: Tree, seconds: float, programs: Sequence[Program] | No
     total = round(usual * (1 + 0.25 * math.sin(math.tau * seconds / 41.0 + angle)))
     each, more = divmod(max(1, total), len(tree.gpus)) if tree.gpus and usual else (0, 0)
     return {
-        program.pid: each + (program.gpu < more)
+        program.pid: each + (program.gpu < more) if program.pool is None else len(program.nics)
         for program in (tree.programs if programs is None else programs)
         if program.via is Via.PEERMEM and program.gpu is not None
     }

@@ -26,7 +26,7 @@ from probes.host.rdma_resources import (
 )
 from probes.simulation.node.devices.ports import is_listed, port_of
 from probes.simulation.node.jobs.programs import is_alive, path_of, peermem_regions
-from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Program, Tree, Via
+from probes.simulation.node.model.tree import PEERMEM_REGION_BYTES, Pool, Program, Tree, Via
 
 _CHANNELS = 4
 _LL, _LL128, _SIMPLE = 512 << 10, 640 * 120 * 8 * 8, 4 << 20
@@ -34,8 +34,6 @@ _FIFO = 16 << 10  # of each connection, in host memory
 _FLUSH = 4  # bytes; a read into it makes GPU memory current
 _PAGE = 4096
 _RING_BYTES = 96 << 10  # of a queue pair and its completion queue, which mlx5 also charges to VmPin
-_STORAGE_POOL = 8 << 30  # a storage client's cache
-_STORAGE_QUEUE_PAIRS = 16
 _OWN_NUMBERS = 256  # object numbers of one program
 _FIRST_THREAD = 1_000_000
 _THREADS = 8  # of one program
@@ -45,8 +43,8 @@ _PSNS = 1 << 24
 _MOST_REGIONS = 64  # of most programs
 _REMEMBERED = 128  # more than the programs of a node; what is registered changes while they run
 
-# What a program's regions depend on: its NICs, whether it is NCCL, its path, regions of nvidia-peermem.
-_Kind = tuple[tuple[str, ...], bool, Via, int]
+# What a program's regions depend on: its NICs, its pool (None: NCCL's), its path, regions of nvidia-peermem.
+_Kind = tuple[tuple[str, ...], Pool | None, Via, int]
 
 
 class _Owner(NamedTuple):
@@ -55,7 +53,7 @@ class _Owner(NamedTuple):
     kind: _Kind
     opened: tuple[str, ...]  # of these devices, those that are there
     used: tuple[str, ...]  # with queue pairs
-    connections: int  # on each of them
+    pairs: tuple[tuple[str, int], ...]  # on each of them: kind and number
     first: int  # object number
     pid: int | None
     thread: int | None
@@ -78,12 +76,13 @@ def rdma_resources(tree: Tree, seconds: float) -> RdmaResources:
     devices = dict.fromkeys(present)
     alive = [is_alive(tree, program) for program in tree.programs]
     through_peermem = peermem_regions(tree, seconds)
+    efa = {nic.name for nic in tree.nics if nic.kind.driver == "efa"}  # its queue pairs are SRD
     owners = tuple(
         _Owner(
             kind=_kind_of(program, via, through_peermem),
             opened=tuple(filter(devices.__contains__, program.opened)),
             used=() if via is Via.NONE else tuple(filter(devices.__contains__, program.nics)),
-            connections=connections(program),
+            pairs=_pairs(program, "DRIVER" if program.nics and efa.issuperset(program.nics) else "RC"),
             first=program.pid * _OWN_NUMBERS,
             pid=program.pid if is_here else None,  # one of another PID namespace has no pid here
             thread=service_thread(program) if is_here else None,
@@ -153,17 +152,20 @@ def _of_kernel(devices: tuple[str, ...], clients: tuple[tuple[str, str], ...]) -
 def _objects_of(
     opened: tuple[str, ...],
     used: tuple[str, ...],
-    connections: int,
+    pairs: tuple[tuple[str, int], ...],
     first: int,
     pid: int | None,
     thread: int | None,
 ) -> RdmaResources:
     """Return the objects of a program but for its regions, the only ones that change while it runs."""
-    numbers = [(device, number) for device in used for number in range(first, first + connections)]
+    kinds = [kind for kind, count in pairs for _ in range(count)]
+    numbers = [(device, number) for device in used for number in range(first, first + len(kinds))]
     return RdmaResources(
         tuple(
-            QueuePair(device, number, "RC", "RTS", 1, number ^ 0x5000, first, thread)
-            for device, number in numbers
+            QueuePair(
+                device, number, kind, "RTS", 1, number ^ 0x5000 if kind == "RC" else None, first, thread
+            )
+            for (device, number), kind in zip(numbers, kinds * len(used), strict=True)
         ),
         domains=tuple(ProtectionDomain(device, first, first, thread) for device in opened),
         contexts=tuple(RdmaContext(device, first, pid) for device in opened),
@@ -171,14 +173,19 @@ def _objects_of(
     )
 
 
+def _pairs(program: Program, kind: str = "RC") -> tuple[tuple[str, int], ...]:
+    """Return the queue pairs on each NIC that a program uses; `kind`: of those of NCCL."""
+    return ((kind, 2 * _CHANNELS),) if program.pool is None else program.pool.queue_pairs
+
+
 def connections(program: Program) -> int:
-    """Return the queue pairs on each NIC that a program uses."""
-    return 2 * _CHANNELS if program.is_nccl else _STORAGE_QUEUE_PAIRS
+    """Return the number of queue pairs on each NIC that a program uses."""
+    return sum(count for _, count in _pairs(program))
 
 
 def _kind_of(program: Program, via: Via, through_peermem: Mapping[int, int]) -> _Kind:
     count = through_peermem.get(program.pid, 0) if via is Via.PEERMEM else 0
-    return program.nics, program.is_nccl, via, count
+    return program.nics, program.pool, via, count
 
 
 @lru_cache(_REMEMBERED)
@@ -186,12 +193,12 @@ def _regions(kind: _Kind) -> tuple[_Region, ...]:
     return tuple(_each_region(*kind))
 
 
-def _each_region(nics: tuple[str, ...], is_nccl: bool, via: Via, peermem: int) -> Iterator[_Region]:
+def _each_region(nics: tuple[str, ...], pool: Pool | None, via: Via, peermem: int) -> Iterator[_Region]:
     if via in (Via.TCP, Via.NONE):
         return
     for number, device in enumerate(nics):
-        if not is_nccl:
-            yield _Region(device, _STORAGE_POOL, True)
+        if pool is not None:
+            yield _Region(device, pool.length_bytes, via is not Via.DMABUF)
             continue
         for _ in range(2 * _CHANNELS):
             yield _Region(device, _LL, True)

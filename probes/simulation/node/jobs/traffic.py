@@ -25,6 +25,8 @@ ALL_STAGED_SHARE = 0.55
 HELD_SHARE = 0.02  # of the traffic: all ranks wait for one
 _TCP_SHARE = 0.08  # of the traffic with RDMA
 
+Total = Callable[[float], float]  # since the node started, at a moment in seconds
+
 
 def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
     """Multiply a NIC's traffic by a factor that changes in steps."""
@@ -34,6 +36,18 @@ def scale(tree: Tree, nic: PlacedNic, steps: Steps) -> None:
         content = tree.files.get(path)
         if callable(content):
             tree.add(path, _scaled(content, steps))
+
+
+def replace_traffic(tree: Tree, nic: PlacedNic, octets: tuple[Total, Total]) -> None:
+    """Let the counters of a NIC show other traffic than the training job's, sent and received."""
+    for name, (way, unit) in BYTE_COUNTERS.items():
+        path = f"{port_of(nic)}/{name}"
+        if callable(tree.files.get(path)):
+            tree.add(path, partial(_counted, octets[way == "rx"], unit))
+
+
+def _counted(total: Total, unit: int, seconds: float) -> str:
+    return f"{round(total(seconds) / unit)}\n"
 
 
 def common_steps(tree: Tree) -> list[Steps]:

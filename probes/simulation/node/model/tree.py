@@ -11,6 +11,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.kernel.modules import USUAL_NEEDS
 from probes.facts.pci.nic_families import PLUGIN_ONLY, VERBS_MODULES
 from probes.host.protocol import CommandOutput
+from probes.host.tcp_sockets import TcpSocket
 from probes.simulation.node.model.description import NicDescription, NodeDescription
 from probes.simulation.node.model.workload import Steps
 
@@ -61,6 +62,14 @@ class Via(Enum):
         return self in (Via.PEERMEM, Via.DMABUF)
 
 
+@frozen
+class Pool:
+    """Memory that a program registers with each of its NICs, and its queue pairs there, all in RTS."""
+
+    length_bytes: int
+    queue_pairs: tuple[tuple[str, int], ...]  # kind and number: ("UD", 2)
+
+
 @dataclass
 class Program:
     """A process that uses RDMA, such as a rank of a job; times in seconds since the node started."""
@@ -72,6 +81,8 @@ class Program:
     via: Via
     slot: int  # its rank on this node
     is_nccl: bool = True
+    pool: Pool | None = None  # of a storage client, and of an inference engine
+    parent: int = 1
     since: float = 0.0
     stopped_at: float | None = None  # SIGSTOP
     is_blocked: bool = False  # in a driver, where no signal arrives
@@ -93,6 +104,16 @@ class Program:
     def state(self, seconds: float) -> str:
         """Return its state in /proc at a moment."""
         return "T" if self.is_stopped(seconds) else "D" if self.is_blocked else "R"
+
+
+@frozen
+class EngineLoad:
+    """The load of an inference engine: its GPUs by number, and what each moves in bytes a second."""
+
+    gpus: tuple[int, ...]
+    load: Callable[[float], float]  # 0 to 1
+    pcie: tuple[Callable[[float], float], Callable[[float], float]]  # sent and received
+    nvlink: tuple[Callable[[float], float], Callable[[float], float]]
 
 
 @frozen
@@ -166,10 +187,13 @@ class Tree:
     persistent: set[int] = field(default_factory=set)  # GPUs in persistence mode
     programs: list[Program] = field(default_factory=list)  # with GPUs or RDMA
     kernel_clients: dict[str, str] = field(default_factory=dict)  # a module with queue pairs, by device
+    sockets: list[Callable[[float], TcpSocket]] = field(default_factory=list)
+    """TCP connections, as a function of the seconds."""
     lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
+    engine_loads: list[EngineLoad] = field(default_factory=list)  # inference engines
     statistics: dict[str, Removed] = field(default_factory=dict)
     """Counters of ports in another network namespace, which RDMA netlink shows, by "mlx5_0/1"."""
     traffic: dict[str, list[Steps]] = field(default_factory=dict)  # what faults do to a NIC's, by device

@@ -175,7 +175,12 @@ def test_an_unset_variable_is_not_found() -> None:
     assert not {finding.id for finding in findings(node) if finding.status is Status.FOUND}
 
 
-NAMED = [name for name in FAULTS if name.startswith(("nccl-", "ucx-", "nvshmem-")) and "conf" not in name]
+OF_JOBS = ("nccl-", "ucx-", "nvshmem-")
+NAMED = [
+    name
+    for name, fault in FAULTS.items()
+    if name.startswith(OF_JOBS) and name in fault.finds and "conf" not in name
+]
 USUAL_NAMED = {NAMED[0], "nccl-ib-hca-prefix", *(name for name in NAMED if name.startswith("nvshmem-"))}
 
 

@@ -306,6 +306,21 @@ def test_descendants_of_gdrtop_are_marked_as_its_own(tmp_path: Path) -> None:
     assert ours == {300: True, 400: False, 500: False}
 
 
+def test_an_environment_under_a_title_is_that_of_the_launcher(tmp_path: Path) -> None:
+    """setproctitle clears it: as if nothing were set, but that is not known."""
+    add_process(tmp_path, 100, environ="UCX_TLS=tcp\0TOKEN=s3cret\0")
+    for pid, parent in ((200, 100), (300, 200), (400, 1), (500, 400)):
+        add_process(tmp_path, pid, files=("/dev/nvidia0",) * (pid in (300, 500)), environ="\0" * 64)
+        write(tmp_path, f"/proc/{pid}/status", STATUS.format("0") + f"PPid:\t{parent}\n")
+    worker, orphan = found(probe(LocalHost(str(tmp_path)))).processes
+    assert (worker.pid, worker.environment, worker.environment_pid) == (300, {"UCX_TLS": "tcp"}, 100)
+    assert isinstance(orphan.environment, Unknown)
+    assert orphan.environment.reason is Reason.NOT_RECORDED
+    write(tmp_path, "/proc/300/environ", "UCX_TLS=rc\0")
+    own, _ = found(probe(LocalHost(str(tmp_path)))).processes
+    assert (own.environment, own.environment_pid) == ({"UCX_TLS": "rc"}, 300)
+
+
 @pytest.mark.parametrize(
     ("words", "program"),
     [
@@ -319,6 +334,11 @@ def test_descendants_of_gdrtop_are_marked_as_its_own(tmp_path: Path) -> None:
         (["./all_reduce_perf", "-b", "8"], "all_reduce_perf"),
         (["postgres: alice s3cret idle"], "postgres:"),
         (["VLLM::EngineCore"], "VLLM::EngineCore"),
+        (["VLLM::Worker_TP0"], "VLLM::Worker"),
+        (["VLLM::Worker_DP1_PP0_TP12_EP3"], "VLLM::Worker"),
+        (["sglang::scheduler_TP7"], "sglang::scheduler"),
+        (["sglang::detokenizer_2"], "sglang::detokenizer_2"),
+        (["worker_TP0"], "worker_TP0"),
     ],
 )
 def test_a_process_is_named_by_its_program_and_never_by_its_arguments(words: list[str], program: str) -> None:

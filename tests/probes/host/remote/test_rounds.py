@@ -5,11 +5,14 @@ from typing import Any
 
 import pytest
 
+from probes.base.unknown import Unknown
 from probes.host.machine.rdma_netlink import Command
 from probes.host.rdma_resources import RdmaResources
+from probes.host.remote import collector
 from probes.host.remote.remote_host import Answers, BatchHost, pack_questions
 from probes.host.remote.transport import pack
 from tests.support import rdma_messages as m
+from tests.support.connections import connected
 
 DEVICES = 16
 
@@ -43,16 +46,54 @@ def old_kernel(question: list[Any]) -> object:
 def test_the_lists_of_all_devices_are_asked_together(
     answer: Callable[[list[Any]], object], rounds: int, pairs: int
 ) -> None:
+    found = asked_in(rounds, answer, BatchHost.rdma_resources)
+    assert isinstance(found, RdmaResources)
+    assert len(found.queue_pairs) == pairs
+
+
+def asked_in(
+    rounds: int, answer: Callable[[list[Any]], object], question: Callable[[BatchHost], object]
+) -> object:
+    """Return what a host answers in at most so many rounds."""
     answers = Answers("node")
     while True:
         host = BatchHost(answers)
-        found = host.rdma_resources()
+        found = question(host)
         if not host.missing:
-            break
+            return found
         asked = [list(question) for question in host.missing]
         answers.asked.append(pack_questions(asked))
         replies = [answer(question) for question in asked]
         answers.lines.append(pack({"answers": replies, "monotonic": 5.0, "wall": 5.0}).strip())
         assert len(answers.asked) <= rounds
-    assert isinstance(found, RdmaResources)
-    assert len(found.queue_pairs) == pairs
+
+
+def sockets_of_this_machine(question: list[Any]) -> object:
+    """Answer as the collector does, where tcp_diag is loaded."""
+    if question[0] == "names":
+        return {"value": ["refcnt"]}
+    return collector.answer(question)
+
+
+def test_the_connections_of_a_node_that_is_elsewhere() -> None:
+    """The collector asks the kernel of this machine."""
+    ours, theirs = connected(3 << 20)
+    with ours, theirs:
+        found = asked_in(3, sockets_of_this_machine, BatchHost.tcp_sockets)
+        if isinstance(found, Unknown):
+            pytest.skip(str(found))
+        assert isinstance(found, tuple)
+        port = theirs.getsockname()[1]
+        assert [each.bytes_acked >> 20 for each in found if each.remote_port == port] == [3]
+
+
+def test_no_module_is_loaded_on_a_node_that_is_elsewhere() -> None:
+    def without(question: list[Any]) -> object:
+        assert question[0] != "netlink"
+        return (
+            {"value": 10} if question == ["size", "/proc/modules"] else {"errno": 2, "detail": "no such file"}
+        )
+
+    found = asked_in(3, without, BatchHost.tcp_sockets)
+    assert isinstance(found, Unknown)
+    assert found.detail == "tcp_diag is not loaded"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from probes.base.evidence import Evidence
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
-from probes.live.model.sample import GpuSample, JobStep, StepPart, UsualStep
+from probes.live.model.sample import GpuSample, JobStep, LiveProcess, StepPart, UsualStep
+from probes.live.model.transfer import Certainty, Serving, TransferPath, TransferPeer, TransferWord
 from probes.live.step_clock.clock import NEEDS_MINUTES, NO_PERIOD, NO_TRAFFIC
 from probes.queries.finding import Status
 from probes.snapshot import condition
@@ -83,11 +85,16 @@ def test_one_moment_is_not_watching() -> None:
     assert unknown(node) == NEED_WATCHING
 
 
+NOT_VISIBLE = TransferPath(
+    TransferWord.DMABUF, Certainty.LIKELY, tcp_unread=Unknown(Reason.NEEDS_ROOT, "sock_diag")
+)
+
+
 def test_no_condition_is_ok_while_its_figures_are_unknown() -> None:
     """Its check is unknown then, and says why."""
     unread = Unknown(Reason.TIMED_OUT, "somewhere")
     port = a_port(0, unread, state=unread, pause_percent=unread, counters={"symbol_error": unread})
-    gpu, process = GpuSample("0000:13:00.0", 0, unread), a_process(0, state=unread)
+    gpu, process = GpuSample("0000:13:00.0", 0, unread), a_process(0, state=unread, transfer=NOT_VISIBLE)
     sample = a_sample(ports=(port,), gpus=(gpu,), processes=(process,))
     ids = {value for name, value in vars(condition).items() if name.isupper() and isinstance(value, str)}
     # Seen by the path of ranks, by processes that come and go, by RAS and by bandwidth tests.
@@ -174,3 +181,69 @@ def test_a_step_that_was_not_watched_is_not_ok(step: Unknown, why: str) -> None:
     ((_, outcome),) = run_checks(examination, checks)
     assert outcome.status is (Status.UNKNOWN if why else Status.PASSED)
     assert outcome.cause == (f"needs the length of a step {why}" if why else "")
+
+
+# Inference engines that fall back
+
+
+def over_tcp(pid: int = 0, **parts: Any) -> LiveProcess:
+    """An engine whose KV caches are on TCP, for no visible reason."""
+    peers = (TransferPeer("192.0.2.8", False, 9.0, 0.0),)
+    shown = (Evidence("sock_diag", "TCP to other nodes: sent 9.00 Gb/s, received 0.00 Gb/s"),)
+    path = TransferPath(TransferWord.TCP, Certainty.SEEN, evidence=shown, peers=peers, readings=2)
+    return a_process(pid, transfer=replace(path, **parts), serving=Serving("NIXL over UCX", "vLLM"))
+
+
+NO_FILES = ("no-device-files", Evidence("/proc/42/root/dev/infiniband", "not there"))
+
+
+def test_kv_caches_over_tcp_are_a_problem_with_its_cause_and_cure() -> None:
+    node = Following()
+    node.see(a_sample(processes=(over_tcp(0, causes=(NO_FILES,)), over_tcp(1, causes=(NO_FILES,)))))
+    (found,) = node.sample.watched.conditions
+    assert found.check == condition.KV_OVER_TCP
+    moves, _, cause = found.text.partition(". ")
+    assert moves == "ranks 0, 1 of train.py (alice) move KV caches over TCP (192.0.2.8)"
+    assert cause == "The container has no /dev/infiniband"
+    assert found.effect == "train.py moves KV caches over TCP"
+    assert NO_FILES[1].value in found.evidence[0].value
+    steps = steps_of(condition.KV_OVER_TCP, found)
+    assert steps[0] == "Pass /dev/infiniband into the container"
+    assert "UCX_PROTO_EMULATION_ENABLE=n" in steps[1]
+    node.see(a_sample(processes=(over_tcp(word=TransferWord.IDLE, last=TransferWord.TCP),)))
+    assert lasting(node, condition.KV_OVER_TCP)  # between two transfers
+    node.see(a_sample(processes=(over_tcp(word=TransferWord.DMABUF),)))
+    assert not lasting(node, condition.KV_OVER_TCP)
+
+
+def test_without_a_sign_the_engine_itself_has_to_say_what_it_uses() -> None:
+    node = Following()
+    node.see(a_sample(processes=(over_tcp(certainty=Certainty.LIKELY),)))
+    (found,) = node.sample.watched.conditions
+    assert "likely moves KV caches over TCP" in found.text
+    assert "ucx_info -d" in steps_of(condition.KV_OVER_TCP, found)[0]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"by_configuration": "UCX_TLS=tcp"},
+        {"readings": 1},  # weights may be loaded over TCP
+        {"word": TransferWord.NVLINK},
+        {"word": TransferWord.UNKNOWN},
+    ],
+)
+def test_what_is_no_fall_back(parts: dict[str, Any]) -> None:
+    node = Following()
+    node.see(a_sample(processes=(over_tcp(**parts),)))
+    assert not node.sample.watched.conditions
+
+
+def test_kv_caches_through_host_memory_are_a_problem_unless_they_are_asked_for() -> None:
+    node = Following()
+    node.see(a_sample(processes=(over_tcp(word=TransferWord.STAGED),)))
+    assert lasting(node, condition.KV_STAGED)
+    node.see(
+        a_sample(processes=(over_tcp(word=TransferWord.STAGED, by_configuration="kv_buffer_device=cpu"),))
+    )
+    assert not lasting(node, condition.KV_STAGED)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.rdma_resources import MemoryRegion
+from probes.host.rdma_resources import MemoryRegion, QueuePair, RdmaResources
 from probes.live.model.sample import NicUse, PathWord, Role
-from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, judge, size_text
-from probes.live.processes.ownership import RdmaUse, summed
+from probes.live.processes.gdr_path import NodeEvidence, ProcessEvidence, judge, judge_memory, size_text
+from probes.live.processes.ownership import RdmaUse, attribute, summed
 
 KIB, MIB = 1 << 10, 1 << 20
 VERBS = ("NCCL IbAsync  0", "NCCL Progress 0", "NCCL Service  0", "python3")
@@ -176,7 +176,7 @@ TRAPS = {
     ),
     "2-no-queue-pair-listed": Case(
         rank(use_of(regions(64 * MIB), pairs=0), 0),
-        "unknown: it has memory regions but no listed queue pair (DEVX queues are not listed)",
+        "unknown: it registers GPU memory (DMA-BUF), but no listed queue pair has a peer",
     ),
     "2-changing": Case(
         replace(DMABUF_RANK, is_settled=False), "unknown: its memory regions changed while they were read"
@@ -332,6 +332,35 @@ TRAPS = {
         replace(NODE, has_small_pages=False),
     ),
 }
+
+
+UD_PAIRS = RdmaResources(
+    queue_pairs=tuple(QueuePair("mlx5_0", n, "UD", "RTS", 1, None, 1, 42) for n in (101, 102)),
+    regions=(MemoryRegion("mlx5_0", 1, 40 << 30, 1, 42),),
+)
+
+
+def test_open_queue_pairs_of_ucx_do_not_show_that_it_uses_rdma() -> None:
+    """UCX opens UD on every port, in RTS at once, while its RC pairs are made by DEVX (ucp_context.c)."""
+    use = attribute(UD_PAIRS, {42: 42}, {42: ("mlx5_0",)}).uses[42]
+    engine = ProcessEvidence(42, Role.UCX, use, 64 * MIB, ("async",), True)
+    judged = judge(engine, replace(NODE, drivers={"mlx5_0": "mlx5_core"}))
+    assert judged.text == "unknown: it registers GPU memory (DMA-BUF), but no listed queue pair has a peer"
+    assert ("rdma resource show qp", "RC queue pairs are not listed (DEVX)") in {
+        (each.source, each.value) for each in judged.evidence
+    }
+    assert "2 open without a peer" in judged.evidence[0].value
+    assert judge_memory(engine, NODE).word is PathWord.DMABUF
+    assert judge(replace(engine, role=Role.NCCL, threads=SOCKETS), NODE).text == "TCP"
+
+
+def test_the_memory_is_judged_without_queue_pairs() -> None:
+    none = attribute(replace(UD_PAIRS, queue_pairs=()), {42: 42}, {42: ("mlx5_0",)}).uses[42]
+    host = ProcessEvidence(42, Role.UCX, none, 40 << 30, ("async",), True)
+    node = replace(NODE, peermem_candidates=frozenset())
+    assert judge(host, node).why == "it registers host memory only, but no listed queue pair has a peer"
+    assert judge_memory(replace(host, is_settled=False), node).word is PathWord.UNKNOWN
+    assert judge_memory(replace(host, use=RdmaUse()), node).word is PathWord.NO_NIC
 
 
 @pytest.mark.parametrize("row", RESULTS)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.facts.jobs.process_files import MappedLibrary
 from probes.host.rdma_resources import (
     CompletionQueue,
     MemoryRegion,
@@ -18,7 +19,17 @@ from probes.host.rdma_resources import (
     RdmaContext,
     RdmaResources,
 )
-from probes.live.processes.ownership import PAGE, ResourceRound, attribute, read_pinned, read_round, summed
+from probes.live.model.sample import Role
+from probes.live.processes.ownership import (
+    PAGE,
+    RdmaUse,
+    ResourceRound,
+    attribute,
+    read_pinned,
+    read_round,
+    summed,
+    with_used_pairs,
+)
 from tests.support.live_node import MIB, LiveNode, resources_of
 
 
@@ -272,3 +283,62 @@ def test_a_round_after_another_one_finds_the_same_as_a_first_one(
     assert isinstance(found, ResourceRound)
     assert (found.ownership, found.pinned) == (expected.ownership, expected.pinned)
     assert found.unsettled == expected.unsettled
+
+
+# Kinds of queue pairs
+
+
+@pytest.mark.parametrize("kind", ["RC", "UC", "XRC_INI", "XRC_TGT"])
+def test_a_queue_pair_with_a_peer_is_connected_in_rts(kind: str) -> None:
+    states = ("RTS", "RTR", "ERR")
+    pairs = tuple(QueuePair("mlx5_0", n, kind, state, pid=42) for n, state in enumerate(states))
+    (nic,) = attribute(RdmaResources(queue_pairs=pairs), {42: 42}, {}).uses[42].nics
+    assert (nic.queue_pairs, nic.ready, nic.merely_open) == (3, 1, 0)
+
+
+def opened(kind: str, has_region: bool = True) -> RdmaUse:
+    """A process with a queue pair in RTS that has no peer."""
+    pairs = (QueuePair("rdmap0s0", 1, kind, "RTS", pid=42), QueuePair("rdmap0s0", 2, kind, "INIT", pid=42))
+    regions = (MemoryRegion("rdmap0s0", 1, 4 * MIB, 1, 42),) if has_region else ()
+    return attribute(RdmaResources(queue_pairs=pairs, regions=regions), {42: 42}, {}).uses[42]
+
+
+def libraries(*names: str) -> tuple[MappedLibrary, ...]:
+    return tuple(MappedLibrary(name, f"/usr/lib/{name}.so", "1.0") for name in names)
+
+
+NO_ROOT = Unknown(Reason.NEEDS_ROOT, "/proc/42/maps")
+
+
+@pytest.mark.parametrize("kind", ["UD", "DRIVER"])
+def test_a_queue_pair_without_a_peer_is_merely_open(kind: str) -> None:
+    use = opened(kind)
+    assert (use.queue_pairs, use.ready, use.active, use.nics[0].merely_open) == (2, 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("use", "role", "mapped", "is_used"),
+    [
+        pytest.param(opened("DRIVER"), Role.NCCL, libraries("libnccl", "libnccl-net"), True, id="nccl"),
+        pytest.param(opened("DRIVER"), Role.NCCL, NO_ROOT, True, id="another-users-nccl"),
+        pytest.param(opened("DRIVER"), Role.OTHER, libraries("libfabric"), True, id="mpi-on-efa"),
+        pytest.param(opened("DRIVER", False), Role.NCCL, libraries("libnccl"), False, id="no-regions"),
+        pytest.param(opened("DRIVER"), Role.UCX, libraries("libucp"), False, id="ucx-on-efa"),
+        pytest.param(
+            opened("DRIVER"),
+            Role.NCCL,
+            libraries("libfabric", "libplugin_LIBFABRIC"),
+            False,
+            id="nixl-on-efa",
+        ),
+        pytest.param(opened("UD"), Role.UCX, libraries("libucp"), False, id="ucx"),
+        pytest.param(opened("UD"), Role.NCCL, libraries("libnccl", "libucp"), False, id="ucx-beside-nccl"),
+        pytest.param(opened("UD"), Role.PERFTEST, libraries("libibverbs"), True, id="ib_send_bw -c UD"),
+        pytest.param(opened("DRIVER"), Role.PERFTEST, (), True, id="ib_send_bw -c SRD"),
+    ],
+)
+def test_what_shows_that_open_queue_pairs_are_in_use(
+    use: RdmaUse, role: Role, mapped: Maybe[tuple[MappedLibrary, ...]], is_used: bool
+) -> None:
+    found = with_used_pairs(use, role, mapped)
+    assert (found.active, found.ready) == (is_used, 0)
