@@ -97,14 +97,14 @@ class OwnQueues:
     @property
     def text(self) -> str:
         """What gdrtop cannot say of them, without a name of the process."""
-        queues = "GPU-posted queues" if self.maker.by_gpu else "queues made with DevX"
+        queues = "GPU-posted queues" if self.maker.by_gpu else "queues made with DEVX"
         return f"{'' if self.is_sure else 'possibly '}not counted for {queues} ({self.maker.name})"
 
     @property
     def sentence(self) -> str:
         """What of them gdrtop does not see, beside the queue pairs that the kernel lists."""
         perhaps = "" if self.is_sure else "possibly "
-        by = "to which GPUs post" if self.maker.by_gpu else "made with DevX"
+        by = "to which GPUs post" if self.maker.by_gpu else "made with DEVX"
         losses = "" if self.maker.is_counted else ", and their losses are not counted"
         return f"{perhaps}others of {self.maker.name}, {by}: the kernel does not list them{losses}"
 
@@ -118,6 +118,11 @@ def own_queues(
     signs = _Signs(libraries, own, known(threads, ()))
     uses = ((maker, maker.is_used(signs)) for maker in MAKERS)
     return tuple(OwnQueues(maker, used is True) for maker, used in uses if used is not False)
+
+
+def may_post_by_gpu(queues: Iterable[OwnQueues]) -> bool:
+    """Return whether a GPU may post to queue pairs that the kernel does not list."""
+    return any(each.maker.by_gpu for each in queues)
 
 
 def unlisted(queues: Iterable[OwnQueues]) -> str:

@@ -486,7 +486,7 @@ class _GpuPosted:
 
 
 def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
-    """Yield the processes with GDAKI or IBGDA, whose queue pairs DevX makes, without OFED's class.
+    """Yield the processes with GDAKI or IBGDA, whose queue pairs DEVX makes, without OFED's class.
 
     NVIDIA/nccl src/transport/net_ib/gin.cc of 2.28.7 to 2.31.2; NVIDIA/nvshmem ibgda.cpp of 3.4.5.
     """

@@ -11,7 +11,7 @@ from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.live.model.activity import BUSY_PERCENT, IDLE_PERCENT, SILENT_SECONDS, moves_data
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample
-from probes.queries.queue_pair_makers import unlisted
+from probes.queries.queue_pair_makers import may_post_by_gpu, unlisted
 
 _IDLE_CPU, _BUSY_CPU = 10.0, 60.0  # percent of one CPU: a waiting rank keeps a proxy thread busy
 _LEAST_RANKS = 3  # to say that one differs
@@ -117,7 +117,7 @@ class HangWatch:
             silent_seconds=never if moved_at is None else self._at - moved_at,
             queue_pairs=sum(nic.queue_pairs - nic.merely_open for nic in process.nics),
             ready=sum(nic.active for nic in process.nics),
-            gpu_may_post=any(queues.maker.by_gpu for queues in process.own_queues),
+            gpu_may_post=may_post_by_gpu(process.own_queues),
             unlisted=unlisted(process.own_queues),
         )
 

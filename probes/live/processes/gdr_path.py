@@ -19,7 +19,6 @@ from probes.base.frozen import frozen
 from probes.base.text import capitalized, plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.gpudirect_probe import BUFINFO
-from probes.facts.jobs.process_files import MappedLibrary, has_initialized_nvshmem
 from probes.facts.pci.nic_families import NO_DMABUF_LENGTH
 from probes.facts.rdma.roce import MLX5
 from probes.live.model.sample import PathJudgment, PathWord, Role
@@ -42,7 +41,6 @@ _ROOT = "Root on the host can settle it, unless they are of a process that has e
 _WHOSE_PAIRS = "NCCL sends through sockets; the kernel does not list which library has the queue pairs."
 _UNNAMED = "NCCL before 2.14 does not name its threads, which would show how it sends."
 _INHERITED = "Threads that have exited made some of its regions, so these may be another process's."
-_DEVICE_THREAD = "NCCL GIN"  # the GPU itself may post to DEVX queue pairs
 _TRUSTS_USE = "gdrtop trusts the use, and doubts what it has read of the requirement."
 _TRUSTS_NODE = (
     "gdrtop trusts the requirement: on-demand paging and other devices' memory leave such regions, too."
@@ -369,12 +367,6 @@ def _obstacle(node: NodeEvidence) -> str:
     if node.kernel < TRACKS_DMABUF and not is_unusable and not node.dmabuf_candidates:
         return f"kernel {node.kernel[0]}.{node.kernel[1]} does not list DMA-BUF regions"
     return ""
-
-
-def gpu_may_post(libraries: Maybe[tuple[MappedLibrary, ...]], threads: Maybe[tuple[str, ...]]) -> bool:
-    """Return whether a GPU may post to DEVX queues, unlisted by the kernel: NCCL GIN, NVSHMEM IBGDA."""
-    has_thread = any(name.startswith(_DEVICE_THREAD) for name in known(threads, ()))
-    return has_thread or has_initialized_nvshmem(libraries)
 
 
 def has_verbs_thread(process: ProcessEvidence) -> bool:

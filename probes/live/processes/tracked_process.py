@@ -22,7 +22,6 @@ from probes.live.processes.fall_backs import Situation
 from probes.live.processes.gdr_path import (
     NodeEvidence,
     ProcessEvidence,
-    gpu_may_post,
     has_verbs_thread,
     judge,
     judge_memory,
@@ -38,6 +37,7 @@ from probes.live.processes.transfer_path import (
     role_by_traffic,
     with_traffic,
 )
+from probes.queries.queue_pair_makers import may_post_by_gpu, own_queues
 
 Key = tuple[int, int]  # pid and start time: the kernel uses pids again
 KEPT_SECONDS = 10.0  # a path stays, at most this long, while the regions change in every reading
@@ -312,7 +312,7 @@ def _evidence(pid: int, answers: Answers, node: NodeEvidence) -> ProcessEvidence
     own = (found, answers.pinned, answers.threads, answers.has_gpu, answers.is_settled)
     libraries = frozenset(library.name for library in known(answers.process.libraries, ()))
     far = is_far(node.numa_nodes, answers.gpus, use)
-    may_post = gpu_may_post(answers.process.libraries, answers.threads)
+    may_post = may_post_by_gpu(own_queues(process, answers.threads))
     return ProcessEvidence(pid, role, *own, libraries, far, may_post)
 
 

@@ -18,7 +18,7 @@ from probes.snapshot.examination import examine
 from tests.support.live_samples import a_process
 
 _LIB = "/usr/lib64"
-_GPU, _DEVX = "not counted for GPU-posted queues", "not counted for queues made with DevX"
+_GPU, _DEVX = "not counted for GPU-posted queues", "not counted for queues made with DEVX"
 _CHECKS = ("local-ack-timeout", "out-of-sequence-rising", "receiver-not-ready-rising")
 _BOOTSTRAP = f"{_LIB}/nvshmem_bootstrap_uid.so.3.0.0"
 _IBGDA, _IBRC = f"{_LIB}/nvshmem_transport_ibgda.so.3.0.0", f"{_LIB}/nvshmem_transport_ibrc.so.3.0.0"
