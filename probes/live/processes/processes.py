@@ -167,6 +167,8 @@ class _HostReader:
             "process usage", _USAGE_SECONDS, clock=clock
         )
         self._transfers = TransferReader(clock)
+        self._nic_users: Latest[Mapping[str, frozenset[int]]] = Latest()
+        self._of_node: Latest[tuple[dict[str, Maybe[int]], frozenset[str]]] = Latest()
         self._attached: PacedSource[AttachedDevices] = PacedSource("DMA-BUFs", _DMABUF_SECONDS, clock=clock)
         self._usable_gpus: Latest[frozenset[str]] = Latest()  # BDFs
         self._users = GpuUsers({}, False)  # at the newest reading
@@ -311,11 +313,10 @@ class _HostReader:
         if not engines:
             self._transfers.forget()
             return {}
-        users = users_of_nics({pid: use.contexts for pid, use in rdma.ownership.uses.items()})
+        devices = rdma.users.devices
+        users = self._nic_users.get(lambda: users_of_nics(devices), objects=(devices,))
         moved = self._transfers.read(self.host, reading, engines, users)
-        links = {gpu.bdf: gpu.nvlinks for gpu in node.known_gpus}
-        ports = ((device.name, port) for device in node.rdma_devices for port in device.ports)
-        infiniband = {name for name, port in ports if port.link_layer == "InfiniBand"}
+        links, infiniband = self._of_node.get(lambda: _links(node), objects=(node,))
         return {
             engine.pid: WatchedEngine(
                 moved=moved.get(engine.pid),
@@ -410,6 +411,13 @@ class _HostReader:
         if isinstance(source.answer, Unknown) or _time(source.asked_at, now) >= newest:
             return source.answer
         return Unknown(Reason.NOT_RECORDED, BUFINFO, "read before the process started")
+
+
+def _links(node: Node) -> tuple[dict[str, Maybe[int]], frozenset[str]]:
+    """Return the active NVLinks of each GPU, and the RDMA devices with a port of InfiniBand."""
+    links = {gpu.bdf: gpu.nvlinks for gpu in node.known_gpus}
+    ports = ((device.name, port) for device in node.rdma_devices for port in device.ports)
+    return links, frozenset(name for name, port in ports if port.link_layer == "InfiniBand")
 
 
 def _fewest(links: Sequence[Maybe[int]]) -> Maybe[int]:
