@@ -1328,7 +1328,7 @@ OPTION = Recipe(
         Change(
             "tui/commands/check.py",
             '            "--sample": "print a sample",\n',
-            before="            # until 0.4: gdrtop forecast\n",
+            before='            "[ID ...]": "show only these checks',
         ),
         Change(
             "tui/commands/check.py",
