@@ -11,7 +11,8 @@ BDF = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")  # of a PCI fu
 # Modules, commands and libraries with names of letters only, with which titles begin.
 _NAMES = frozenset({"nvidia", "modprobe", "perftest", "gdrdrv", "libibverbs", "efa"})
 _BLANKS = string.whitespace + "\0"
-_VERSION = re.compile(r"v?([0-9]{1,6}(?:\.[0-9]{1,6}){0,4})")
+_NUMBER = re.compile(r"[0-9]{1,6}")
+_LEADING_VERSION = re.compile(r"v?[0-9]{1,6}(?:\.[0-9]{1,6}){0,4}")
 SHOWN = 8
 """How many names or lines of evidence a limited list has."""
 
@@ -100,9 +101,14 @@ def capitalized(text: str) -> str:
 
 
 def version_numbers(text: str) -> tuple[int, ...]:
-    """Return "2.26.2+cuda12.2" as numbers, which compare as versions do; () for no version."""
-    match = _VERSION.match(text)
-    return () if match is None else tuple(map(int, match[1].split(".")))
+    """Return all numbers of a version: (6, 8, 0, 51) of "6.8.0-51-generic"; () without numbers."""
+    return tuple(int(part) for part in _NUMBER.findall(text))
+
+
+def leading_version(text: str) -> tuple[int, ...]:
+    """Return the version with which a text begins: (2, 26, 2) of "2.26.2+cuda12.2"; () for none."""
+    match = _LEADING_VERSION.match(text)
+    return () if match is None else version_numbers(match[0])
 
 
 def did_you_mean(

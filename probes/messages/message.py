@@ -9,7 +9,7 @@ from dataclasses import field
 from enum import Enum
 
 from probes.base.frozen import frozen
-from probes.base.text import printable, version_numbers
+from probes.base.text import leading_version, printable
 
 
 class Weight(Enum):
@@ -183,7 +183,7 @@ def is_version(condition: str, version: tuple[int, ...] | None) -> bool:
     if version is None:
         return False
     for sign, text in _CONDITION.findall(condition):
-        bound = version_numbers(text)
+        bound = leading_version(text)
         here = version[: len(bound)] if sign in ("==", "<=") else version
         if not _COMPARISONS[sign](here, bound):
             return False

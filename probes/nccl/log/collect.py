@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from probes.base.text import printable, version_numbers
+from probes.base.text import leading_version, printable
 from probes.messages.catalogue import catalogue
 from probes.messages.message import Context, Found, Weight
 from probes.nccl.log.channels import ChannelLine, ChannelTable, Line
@@ -220,7 +220,7 @@ class Collector:
         self._tables["distance"].add(key, line.match[0], line.place, key)
 
     def _distances(self, versions: tuple[Mention, ...]) -> tuple[Distance, ...]:
-        numbers = {version_numbers(version.text) for version in versions}
+        numbers = {leading_version(version.text) for version in versions}
         version = numbers.pop() if len(numbers) == 1 and () not in numbers else None
         found = []
         for row in self._tables["distance"].rows.values():
@@ -296,7 +296,7 @@ class Collector:
         self._tables[table].add(_DIGITS.sub("#", line.match[1]), line.match[1], line.place)
 
     def _version(self, line: Line) -> None:
-        if line.is_whole or version_numbers(line.match[1]):
+        if line.is_whole or leading_version(line.match[1]):
             self._tables["version"].add(line.match[1], line.match[1], line.place)
 
     def _queue_pair(self, line: Line) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from probes.base.frozen import frozen
-from probes.base.text import join_limited, printable, version_numbers
+from probes.base.text import join_limited, leading_version, printable
 from probes.messages.catalogue import catalogue, codes, explain
 from probes.messages.message import Context, Found, Weight, is_version
 from probes.nccl.log.facts import LogFacts, Mention, Place, Problem, Setting
@@ -103,7 +103,7 @@ def context_of(
     beside: frozenset[str]
 ) -> Context:  # fmt: skip
     """Return what the log says besides a line; of several versions, the oldest counts."""
-    numbers = [found for version in versions if (found := version_numbers(version.text))]
+    numbers = [found for version in versions if (found := leading_version(version.text))]
     kinds = (("/RoCE", "roce"), ("/IB", "infiniband"))
     node = frozenset(word for suffix, word in kinds if any(nic.text.endswith(suffix) for nic in nics))
     values = {setting.name: setting.value for setting in settings}
@@ -328,7 +328,7 @@ _MEASURED_NETWORKS = re.compile(r"(?:IB|IBext|SPCX|NCCL RDMA Plugin)(?:[_ ]|$)")
 
 def is_recommended(facts: LogFacts) -> bool:
     """Return whether diagnostics help the next run: errors between nodes that this NCCL can measure."""
-    versions = [version_numbers(version.text) for version in facts.versions]
+    versions = [leading_version(version.text) for version in facts.versions]
     if not versions or min(versions) < SINCE_NETWORK:
         return False
     kinds = [problem.kind for problem in facts.problems]

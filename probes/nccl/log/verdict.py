@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.base.text import plural, version_numbers
+from probes.base.text import leading_version, plural
 from probes.nccl.log.facts import Channels, LogFacts, LogVerdict, Place, Problem, Rank, Reason, Setting, State
 
 _LAZY = (2, 22, 0)  # connects at the first collective
@@ -78,7 +78,7 @@ def _unread(facts: LogFacts) -> list[Reason]:
 
 def _without_channels(facts: LogFacts) -> LogVerdict:
     comms, reasons = facts.communicators, []
-    versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
+    versions = [numbers for version in facts.versions if (numbers := leading_version(version.text))]
     sockets = [network for network in facts.networks if network.text in TCP_NETWORKS]
     if sockets and len(facts.networks) == 1:
         reasons.append(Reason("NCCL chose TCP sockets, which cannot use GPUDirect RDMA", (sockets[0].first,)))
@@ -200,7 +200,7 @@ def _incapable(facts: LogFacts) -> list[Reason]:
             places,
         )
     ]
-    versions = [numbers for version in facts.versions if (numbers := version_numbers(version.text))]
+    versions = [numbers for version in facts.versions if (numbers := leading_version(version.text))]
     # These lines are written to the same subsystem.
     initialized = facts.networks and (facts.communicators.started or facts.communicators.completed)
     if facts.dmabuf is None and initialized and versions and min(versions) >= FIRST_WITH_DMABUF:

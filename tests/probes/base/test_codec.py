@@ -156,11 +156,3 @@ def test_a_sparse_dataclass_is_written_without_its_defaults() -> None:
     assert Codec(sparse=(Leaf,)).encode(LEAF) == {"name": "oak", "color": "red"}
 
 
-def test_a_field_is_read_by_its_name_in_an_earlier_version() -> None:
-    renaming = Codec(renamed={"colour": "color"})
-    leaf = Leaf("a", Color.RED)
-    assert renaming.decode(Leaf, {"name": "a", "colour": "red"}) == leaf
-    assert renaming.decode(Leaf, {"name": "a", "color": "red"}) == leaf
-    assert renaming.encode(leaf)["color"] == "red"
-    with pytest.raises(CodecError, match="color: is missing"):
-        STRICT.decode(Leaf, {"name": "a", "colour": "red"})

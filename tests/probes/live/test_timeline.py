@@ -89,13 +89,13 @@ def test_a_clock_that_is_set_back_loses_no_sample() -> None:
 
 @pytest.mark.slow
 def test_big_samples_are_kept_further_apart_so_that_an_hour_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.live.timeline.MAX_BYTES", 100_000)
+    monkeypatch.setattr("probes.live.timeline.MAX_BYTES", 120_000)
     timeline, random = Timeline(), Random(1)
     for number in range(5000):
         ports = tuple(a_port(name, random.uniform(0, 400)) for name in range(4))
         events = (event(float(number)),) if number % 60 == 0 else ()
         timeline.add(a_sample(float(number), ports=ports, events=events))
-    assert timeline.size_bytes <= 100_000
+    assert timeline.size_bytes <= 120_000
     times = timeline.times
     assert 0.9 * KEPT_SECONDS <= times[-1] - times[0] <= KEPT_SECONDS + 200
     assert {event.at for event in timeline.events[1:]} <= set(times)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.codec import Codec
-from probes.base.text import version_numbers
+from probes.base.text import leading_version
 from probes.messages.catalogue import FILES, catalogue, codes, explain, shape_of
 from probes.messages.form import pattern_of, placeholders_of, words_of
 from probes.messages.message import (
@@ -174,7 +174,7 @@ def test_parts_of_words_that_differ_find_no_message() -> None:
     ],
 )
 def test_a_case_compares_versions(condition: str, version: str, holds: bool) -> None:
-    assert is_version(condition, version_numbers(version)) is holds
+    assert is_version(condition, leading_version(version)) is holds
 
 
 def test_an_unknown_version_is_within_no_bounds() -> None:

@@ -101,7 +101,7 @@ def test_without_the_routes_the_addresses_are_unknown() -> None:
 
 def test_two_lanes_are_the_firmware_and_no_loose_card() -> None:
     found = findings_on("dgx-spark+spark-pcie-lanes")
-    assert set(found["spark-pcie-lanes"].devices) == {"roceP2p1s0f0", "roceP2p1s0f1"}
+    assert set(found["spark-pcie-lanes"].devices) == {"0002:01:00.0", "0002:01:00.1"}
     assert found["pcie-link-degraded-width"].part_of == "spark-pcie-lanes"
     assert findings_on("dgx-spark")["spark-pcie-lanes"].status is Status.PASSED
 
