@@ -68,8 +68,10 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     lines += engines.draw(process.serving, process.transfer, width)
     lines += _field("Path", path.text, width, TONES[_path_health(process, sample)])
     lines += _field("", _meaning(process), width, Tone.DIM)
+    shown = () if process.transfer is None else process.transfer.evidence
     # The count of this moment stands in the row of nvidia_peermem.
-    lines += _evidence([each for each in path.evidence if each.source != PEERMEM_REFCNT], width)
+    rest = (each for each in path.evidence if each not in shown and each.source != PEERMEM_REFCNT)
+    lines += _evidence(rest, width)
     found = [odd for job in sample.jobs for odd in job.odd if odd.pid == process.pid]
     lines += _odd(found, width, path.evidence)
     rates = rank_rates(sample)

@@ -136,11 +136,11 @@ def _rank_rates(sample: LiveSample) -> dict[int, RankRate]:
             continue
         own = [port for nic in process.ready_nics for port in ports.get(nic, ())]
         if process.ready_nics:
-            shared = (
-                f"{nic} with {' and '.join(others)}"
+            others = grouped(
+                (" and ".join(_others(users[nic], process.pid, sample.kernel_clients.get(nic, ()))), nic)
                 for nic in process.ready_nics
-                if (others := _others(users[nic], process.pid, sample.kernel_clients.get(nic, ())))
             )
+            shared = (f"{', '.join(nics)} with {who}" for who, nics in others.items() if who)
             sent = added(port.sent_gbps for port in own)
             rates[process.pid] = RankRate(sent, added(port.received_gbps for port in own), tuple(shared))
     return rates

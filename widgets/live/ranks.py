@@ -237,13 +237,14 @@ def _program(process: LiveProcess) -> Run:
 
 def _nics(process: LiveProcess) -> Run:
     """Return "mlx5_0-3 32 QPs": the NICs and the number of connected queue pairs; "32+": of those listed."""
-    ready = [nic for nic in process.nics if nic.ready]
     is_partial = bool(unlisted(process.own_queues))
-    if not ready:
+    if not process.ready_nics:
         return Run("unlisted" if is_partial and process.nics else "–", Tone.DIM)
-    count = sum(nic.ready for nic in ready)
-    names = short_names([nic.device for nic in ready])
+    names = short_names(process.ready_nics)
     cut = names if len(names) <= _NAME_CELLS else f"{names[: _NAME_CELLS - 1]}…"
+    count = sum(nic.ready + (nic.open_driver if nic.is_used else 0) for nic in process.nics)
+    if not count:  # UCX's connected ones are not listed, and its open ones carry nothing
+        return Run(cut, Tone.NIC)
     return Run(f"{cut} {count}{'+' * is_partial} QP{'s' * (count != 1 or is_partial)}", Tone.NIC)
 
 

@@ -151,6 +151,11 @@ class NicUse:
     is_used: bool = False  # another sign than connected queue pairs shows that it uses the device
 
     @property
+    def is_active(self) -> bool:
+        """Whether it has connected queue pairs there, or another sign shows that it uses the device."""
+        return bool(self.ready) or self.is_used
+
+    @property
     def active(self) -> int:
         """Queue pairs over which it sends: connected ones, and open ones that are in use."""
         return self.ready + (self.open_ud + self.open_driver if self.is_used else 0)
@@ -206,7 +211,7 @@ class LiveProcess:
     @cached_property
     def ready_nics(self) -> tuple[str, ...]:
         """The devices on which it has connected queue pairs, or that other signs show in use."""
-        return tuple(nic.device for nic in self.nics if nic.ready or nic.is_used)
+        return tuple(nic.device for nic in self.nics if nic.is_active)
 
     @property
     def rank_name(self) -> str:

@@ -397,7 +397,7 @@ def _evidence(process: ProcessEvidence) -> tuple[Evidence, ...]:
     if isinstance(use, Unknown):
         lines.append(Evidence("rdma resource show", f"{use}"))
     else:
-        active = ", ".join(nic.device for nic in use.nics if nic.ready or nic.is_used)
+        active = ", ".join(nic.device for nic in use.nics if nic.is_active)
         opened = 0 if use.ready == use.queue_pairs else sum(nic.merely_open for nic in use.nics)
         pairs = f"{plural(use.queue_pairs, 'queue pair')}, {use.active} in RTS"
         pairs += f": {active}" if active else ""

@@ -72,7 +72,7 @@ def numa_nodes(node: Node) -> dict[str, int]:
 def is_far(nodes: Mapping[str, int], gpus: Iterable[str], use: RdmaUse) -> bool:
     """Return whether all NICs with connected queue pairs are on other NUMA nodes than the GPUs."""
     near = {nodes[gpu] for gpu in gpus if gpu in nodes}
-    nics = {nodes[nic.device] for nic in use.nics if (nic.ready or nic.is_used) and nic.device in nodes}
+    nics = {nodes[nic.device] for nic in use.nics if nic.is_active and nic.device in nodes}
     return bool(near and nics and not near & nics)
 
 

@@ -116,6 +116,8 @@ def _live(tree: Tree, number: int, gbps: float, seconds: float, pids: tuple[int,
     # Over the last second, as the counters of NICs: a frame in which a phase begins has one figure for both.
     share = sum(traffic_of_gpu(tree, number, seconds - part / 4) for part in range(4)) / 4
     traffic = gbps * nics_of_gpu(tree, number) / 8 * 1e9 * share
+    if not gpu.memory_gib:  # it uses the CPU's, which NICs reach without the GPU's link
+        traffic = 0.0
     nvlink = gpu.nvlinks * _NVLINK_BYTES_PER_SECOND * share
     rates = [traffic * tx.at(seconds), traffic * 0.98 * rx.at(seconds)]
     rates += [nvlink * nvlink_tx.at(seconds), nvlink * nvlink_rx.at(seconds)]

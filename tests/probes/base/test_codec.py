@@ -154,5 +154,3 @@ def test_unknown_fields_may_be_named_beside_their_object() -> None:
 
 def test_a_sparse_dataclass_is_written_without_its_defaults() -> None:
     assert Codec(sparse=(Leaf,)).encode(LEAF) == {"name": "oak", "color": "red"}
-
-
