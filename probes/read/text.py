@@ -38,6 +38,7 @@ _OFTEN, _MOST_SHAPES = 20, 1 << 14
 _MOST_MORE = 8  # titles with the same cause
 _NEAR = 30  # lines between one that only follows and the one that it follows from
 _WORD = re.compile(r"\w+")
+_GB10 = "GB10"
 _FAILS = re.compile(
     r"\b(?:fail\w*|errors?|cannot|can't|unable|could not|refused|denied|timed out)\b", re.IGNORECASE
 )
@@ -71,7 +72,8 @@ class TextReader:
         self._block = Block("")
         self._catalogue = catalogue()
         self._interesting = self._catalogue.words.union(LOGS)
-        self._vocabulary = self._catalogue.vocabulary.union(LOGS)
+        self._vocabulary = self._catalogue.vocabulary.union(LOGS, (_GB10,))
+        self._names_gb10 = False  # people say what their node is
         self._signs = Signs(KINDS)
         self._kernel_log = KernelLogLines()
         self._documents = Documents()
@@ -170,6 +172,7 @@ class TextReader:
                 self._take_plain(line, plain)
             return
         words = self._vocabulary.intersection(_WORD.findall(line[:MOST_CHARACTERS]))
+        self._names_gb10 |= _GB10 in words
         if self._interesting.isdisjoint(words):
             words = frozenset()
         kind = self._signs.kind_of(line)
@@ -386,6 +389,8 @@ class TextReader:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
         said = context_of(facts.versions, facts.settings, facts.nics, beside)
         node = frozenset() if self._node is None else words_about(self._node)
+        if self._names_gb10:
+            node |= {"gb10"}
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
         statements = []

@@ -101,6 +101,14 @@ def test_a_line_that_only_follows_names_no_line_that_may_be_about_something_else
     assert "says why" not in follows.cause
 
 
+@pytest.mark.parametrize(
+    ("said", "cure"), [("2x DGX Spark GB10, 7.0.0-1019\n", "kho=off"), ("two nodes\n", "BAR1")]
+)
+def test_advice_is_for_the_node_that_the_text_names(said: str, cure: str) -> None:
+    (row,) = read(f"{said}Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n").statements
+    assert cure in row.fix
+
+
 def test_ports_are_judged_by_the_checks_of_a_node() -> None:
     reading = read(IBSTAT)
     assert [kind.name for kind in reading.kinds] == ["ibstat"]
