@@ -341,6 +341,8 @@ def _unseen(examination: Examination, facts: ProcessFacts) -> str:
     for process in facts.processes:
         if isinstance(process.gpu_files, Unknown):
             return needs(OTHERS, process.gpu_files)
+    if facts.unread is not None and facts.unread.reason is Reason.NOT_RECORDED:
+        return needs("the processes", facts.unread)
     if facts.left_out:
         return f"{facts.left_out} more processes use GPUs or RDMA; gdrtop reads only {MAX_PROCESSES}"
     if not driver_loaded(examination):

@@ -493,9 +493,8 @@ def test_a_wrong_name_is_said_before_the_terminal_is_asked_for(arguments: tuple[
 
 
 @pytest.mark.slow
-def test_json_is_one_of_the_formats_of_topo(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (("topo", "--json"), ("topo", "--format", "json")):
-        assert json.loads(printed(capsys, *arguments, "--demo", "cloud-vm"))["graph"]["nodes"]
+def test_topo_prints_the_graph_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(printed(capsys, "topo", "--json", "--demo", "cloud-vm"))["graph"]["nodes"]
     assert "graph gdrtop {" in printed(capsys, "topo", "--format", "dot", "--demo", "cloud-vm")
     text = printed(capsys, "topo", "--help")
     assert all(word in text for word in ("networkx", "Graphviz"))

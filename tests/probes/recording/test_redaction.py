@@ -102,11 +102,14 @@ def test_no_marker_is_anywhere_in_the_file_in_any_notation(every: int) -> None:
     )
     markers = [*planted.MARKERS, planted.USER_ID, planted.JOB_ID]
     assert len(set(markers)) >= 60
-    left = []
+    left, recorded = [], 0
     for marker in markers:
-        assert marker.encode() in plain, f"{marker} was never recorded: the test proves nothing"
+        is_there = marker.encode() in plain
+        assert is_there or every > 1, f"{marker} was never recorded: the test proves nothing"
+        recorded += is_there
         left += [(marker, notation) for notation in planted.notations(marker) if notation in parts]
     assert not left
+    assert recorded >= 0.9 * len(markers)
 
 
 def _parts(archive: bytes) -> bytes:
