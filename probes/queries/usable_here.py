@@ -12,6 +12,7 @@ from dataclasses import field
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu, GpuFacts
+from probes.facts.jobs.own_container import RUNTIME_SHM_BYTES
 from probes.facts.pci.functions import is_for_guests
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.device_nodes import DeviceNode
@@ -71,6 +72,12 @@ def usable_here(examination: Examination) -> UsableHere:
         else:
             devices[end.id] = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
     return UsableHere(devices, _numa_nodes(examination), in_container(node.platform))
+
+
+def has_little_shm(examination: Examination, shm_bytes: float) -> bool:
+    """Return whether /dev/shm is no larger than runtimes make it, while ranks of several GPUs need it."""
+    gpus = {gpu.id for gpu in examination.topology.gpus} - usable_here(examination).not_usable.keys()
+    return shm_bytes <= RUNTIME_SHM_BYTES and len(gpus) > 1
 
 
 def nearer_nic(topology: Topology, gpu: str, here: Collection[str], among: Collection[str]) -> str:

@@ -9,7 +9,7 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.facts.jobs.own_container import RUNTIME_SHM_BYTES, SHM
+from probes.facts.jobs.own_container import SHM
 from probes.facts.jobs.processes import MAX_PROCESSES, Process, ProcessFacts, names_of
 from probes.facts.system.limits import (
     CGROUPS,
@@ -37,7 +37,7 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
-from probes.queries.usable_here import usable_here
+from probes.queries.usable_here import has_little_shm
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -339,8 +339,7 @@ def container_shm_small(examination: Examination) -> Outcome:
     container = need(examination.own_container, "the container", absent=absent)
     size_bytes = need(container.shm_bytes, SHM, absent=absent)
     evidence = Evidence("/proc/mounts", f"{SHM}: {_amount(size_bytes)}")
-    gpus = {gpu.id for gpu in examination.topology.gpus} - usable_here(examination).not_usable.keys()
-    if size_bytes > RUNTIME_SHM_BYTES or len(gpus) < 2:
+    if not has_little_shm(examination, size_bytes):
         return passed(evidence)
     return found(
         "The container runtime gives 64 MiB unless the container asks for more.",

@@ -13,11 +13,11 @@ from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown, known, map_known
-from probes.facts.jobs.own_container import RUNTIME_SHM_BYTES, SHM, OwnContainer
+from probes.facts.jobs.own_container import SHM, OwnContainer
 from probes.facts.node import host_name
 from probes.facts.pci.nic_families import EFA
 from probes.facts.system.platform import Environment
-from probes.queries.usable_here import ELSEWHERE, nearer_nic, usable_here
+from probes.queries.usable_here import ELSEWHERE, has_little_shm, nearer_nic, usable_here
 from probes.setup.env.container import Syntax, device_name
 from probes.setup.env.container_needs import fixes_of
 from probes.snapshot.examination import Examination
@@ -88,7 +88,7 @@ def _rows(examination: Examination, container: OwnContainer) -> Iterator[Contain
     gdrdrv = map_known(files, lambda found: any(file.path == "/dev/gdrdrv" for file in found))
     yield ContainerRow("GDRCopy", _text(map_known(gdrdrv, lambda has: "/dev/gdrdrv" if has else "no device")))
     size = container.shm_bytes
-    is_small = not isinstance(size, Unknown) and size <= RUNTIME_SHM_BYTES and len(own) > 1
+    is_small = not isinstance(size, Unknown) and has_little_shm(examination, size)
     yield ContainerRow(SHM, _text(map_known(size, _mib)), fixes["shm"] if is_small else "")
 
 
