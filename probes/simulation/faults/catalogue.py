@@ -19,8 +19,12 @@ _ALL: tuple[Fault, ...] = tuple(fault for area in AREAS for fault in area.FAULTS
 # Nothing else can be wrong with what is not there.
 HIDES |= {new.name: tuple(fault.name for fault in _ALL if fault is not new) for new in modules.NEW_NODES}
 # Engines run instead of the training job.
-_OF_JOB = (*HIDES["two-jobs-two-users"], *(fault.name for fault in (*live.FAULTS, *inference.FAULTS)))
-HIDES |= {engine.name: tuple({*_OF_JOB} - {engine.name}) for engine in inference.FAULTS}
+_OF_JOB = {
+    *HIDES["two-jobs-two-users"],
+    *HIDES["kv-over-rdma"],
+    *(fault.name for fault in (*live.FAULTS, *inference.FAULTS)),
+}
+HIDES |= {engine.name: tuple(_OF_JOB - {engine.name}) for engine in inference.FAULTS}
 FAULTS: dict[str, Fault] = {
     fault.name: replace(
         fault, excludes=fault.excludes | {hider for hider, hidden in HIDES.items() if fault.name in hidden}
