@@ -79,7 +79,8 @@ def asks_for_host(process: Process) -> str:
 
 def _forced(about: Situation) -> Evidence | None:
     # Mooncake only asks whether the variable is set (transfer_engine_impl.cpp).
-    is_set = maps(about.process, "mooncake/engine") and _value(about.process, "MC_FORCE_TCP")
+    is_set = "MC_FORCE_TCP" in known(about.process.environment, {})
+    is_set = is_set and maps(about.process, "mooncake/engine")
     return _set(about.process, "MC_FORCE_TCP") if is_set else None
 
 

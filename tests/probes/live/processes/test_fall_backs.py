@@ -100,6 +100,10 @@ def test_what_is_no_sign(about: Situation) -> None:
     assert found(about) == []
 
 
+def test_mooncake_asks_only_whether_the_variable_is_set() -> None:
+    assert found(situation("MC_FORCE_TCP=", MOONCAKE)) == ["mooncake-forced-to-tcp"]
+
+
 @pytest.mark.parametrize(
     ("about", "setting"),
     [
