@@ -8,11 +8,12 @@ from probes.base.site import ClusterPlaces, Site, set_site
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system.device_nodes import DeviceNode, DeviceNodeFacts
 from probes.host.protocol import refused
+from probes.queries.finding import Status
 from probes.setup.env.container import is_rdma
 from probes.setup.env.own_container import container_rows
 from probes.setup.env.own_container import request_of as request_of_rows
 from probes.snapshot.examination import Examination
-from tests.support.doctor import examination_of
+from tests.support.doctor import examination_of, findings_on
 
 
 def shown(examination: Examination) -> dict[str, str]:
@@ -100,3 +101,10 @@ def test_the_site_names_its_own_resources() -> None:
         assert "example.com/fast: 1" in "\n".join(request)
     finally:
         set_site(Site())
+
+
+def test_shared_memory_is_asked_for_where_the_check_finds_too_little() -> None:
+    for name in ("hgx-h100+container-shm-small", "hgx-h100+in-pod", "hgx-h100+dev-infiniband-refused"):
+        asked = {row.name for row in container_rows(examination_of(name)) if row.ask}
+        is_found = findings_on(name)["container-shm-small"].status is Status.FOUND
+        assert ("/dev/shm" in asked) == is_found, name
