@@ -162,7 +162,8 @@ class TerminalApp(App[R]):
 
     @property
     def _is_ending(self) -> bool:
-        return self._has_signal or self._exit
+        # Textual also ends an app without `exit`: where a test leaves it, or something above it fails.
+        return self._has_signal or self._exit or (self._is_mounted and not self.is_running)
 
     def hang_up(self, why: str) -> None:
         """Quit without a question; `why`: the signal, or that the terminal has gone."""
