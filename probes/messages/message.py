@@ -91,6 +91,7 @@ class Code:
     fix: str = ""
     weight: str | None = None
     also: tuple[str, ...] = ()  # what programs print instead of its name
+    is_certain: bool = False  # its cause holds whatever a message suspects
 
 
 @frozen
@@ -150,8 +151,10 @@ def meaning_of(found: Found, codes: Mapping[str, Mapping[str, Code]], context: C
             values[name] = known.number
     case = next((case for case in message.cases if _holds(case, values, context)), Case())
 
+    givers = (case, message, code) if code is None or not code.is_certain else (case, code, message)
+
     def words(name: str) -> str:
-        for giver in (case, message, code):
+        for giver in givers:
             text: str | None = getattr(giver, name, None)
             if text is not None and (text or giver is case):
                 return _filled(text, values)
