@@ -211,7 +211,7 @@ class Collector:
         for row in self._tables["capability"].rows.values():
             network, state, number, name = row.detail
             shown = printable(network, 64), printable(name, 200)
-            found.append(Capability(shown[0], number, shown[1], state == "Enabled", row.mention()))
+            found.append(Capability(shown[0], number, shown[1], state != "Disabled", row.mention()))
         return tuple(found)
 
     def _distance(self, line: Line) -> None:

@@ -87,7 +87,8 @@ TORN_INIT = re.compile(
 REPEATED = re.compile(r" \[repeated (\d{1,9})x across cluster\]")
 """What Ray adds to a line that stands for several, which are equal but for words with digits."""
 _CAPABILITY = re.compile(
-    rf"NET/([^/]{{1,64}}?) : GPU Direct RDMA (Enabled|Disabled) for HCA {_NUMBER} '([^']{{1,200}})'"
+    r"NET/([^/]{1,64}?) : GPU Direct RDMA (?:\((?:nvidia-peermem|DMABUF)\) )?"  # nccl-rdma-sharp-plugins
+    rf"(Enabled|enabled|Disabled) for HCA {_NUMBER} '([^']{{1,200}})"  # the plugin does not close the quote
 )
 _DISTANCE = re.compile(
     r"(?:NET/\w{1,16} : )?GPU Direct RDMA (Enabled|Disabled) for "  # NET/IB up to 2.4

@@ -24,6 +24,13 @@ NO_REASON = (
     " host, has neither nvidia_peermem nor DMA-BUF, or the NIC is too far from the GPU"
 )
 
+_SPARK_NICS = ("rocep1s0f", "roceP2p1s0f")
+"""How the two halves of a DGX Spark's NIC are called, https://build.nvidia.com/spark/nccl."""
+_SPARK = (
+    "The NICs have the names of a DGX Spark's (GB10), where no NIC can reach GPU memory by design: NCCL copies"
+    " through host memory, and 92 to 97 Gb/s for each half of a port are normal"
+)
+
 
 def verdict_of(facts: LogFacts) -> LogVerdict:
     """Return the answer."""
@@ -138,13 +145,20 @@ def _reasons(facts: LogFacts) -> list[Reason]:
         places = _places(rank.first_staged for rank in staged)
         reasons.append(Reason("Channels use TCP sockets, which cannot use GPUDirect RDMA", places))
         reasons.extend(_why_sockets(facts))
-    if not networks or networks - TCP_NETWORKS:
+    if _are_of_spark(facts):
+        reasons.append(Reason(_SPARK, _places(rank.first_staged for rank in staged)))
+    elif not networks or networks - TCP_NETWORKS:
         reasons.extend([*_incapable(facts), *_disabled_by_plugin(facts), *_too_far(facts)])
         reasons.extend([*_one_direction(facts), *_settings(facts)])
     if not reasons:
         places = _places(rank.first_staged for rank in staged)
         reasons.append(Reason(NO_REASON, places))
     return reasons
+
+
+def _are_of_spark(facts: LogFacts) -> bool:
+    said = [nic.text for nic in facts.nics] + [capability.name for capability in facts.capabilities]
+    return all(any(name in text for text in said) for name in _SPARK_NICS)
 
 
 def _places(places: Iterable[Place | None]) -> tuple[Place, ...]:

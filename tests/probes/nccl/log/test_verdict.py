@@ -27,6 +27,14 @@ def test_one_channel_of_two() -> None:
     assert str(answer.reasons[0].places[0]) == "log:2"
 
 
+def test_the_nics_of_a_dgx_spark_cannot_reach_its_gpu() -> None:
+    """The lines of NVIDIA's plugin, which does not close the quote."""
+    enabled = "NET/IB : GPU Direct RDMA (DMABUF) enabled for HCA 0 "
+    names = (f"{enabled}'rocep1s0f1", f"{enabled}'roceP2p1s0f1")
+    assert "by design" in reasons(*names, channel(gdr=False))
+    assert reasons(names[0], channel(gdr=False)) == NO_REASON
+
+
 @pytest.mark.parametrize(
     "message",
     [
