@@ -27,8 +27,8 @@ NO_REASON = (
 _SPARK_NICS = ("rocep1s0f", "roceP2p1s0f")
 """How the two halves of a DGX Spark's NIC are called, https://build.nvidia.com/spark/nccl."""
 _SPARK = (
-    "The NICs have the names of a DGX Spark's (GB10), where no NIC can reach GPU memory by design: NCCL copies"
-    " through host memory, and 92 to 97 Gb/s for each half of a port are normal"
+    "The NICs have the names of a DGX Spark's (GB10), where no NIC can reach GPU memory by design: NCCL"
+    " copies through host memory, and 92 to 97 Gb/s for each half of a port are normal"
 )
 
 
