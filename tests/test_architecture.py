@@ -137,7 +137,7 @@ IMPORT_ORDER = (
     ("probes/bandwidth",),
     ("probes/live",),
     ("probes/checks", "probes/simulation"),
-    ("probes/setup", "probes/metrics", "probes/slurm"),
+    ("probes/setup", "probes/metrics", "probes/slurm", "probes/acceptance"),
     ("probes/fleet", "probes/read"),
     ("widgets/base",),
     ("widgets/node",),

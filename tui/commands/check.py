@@ -90,6 +90,7 @@ class CheckOptions(OutputOptions):
     severity_map: Mapping[str, Action] | None = None  # None: it is not given
     wait: int = 0  # seconds: check again while a finding is critical
     save: str = ""  # directory of the saved verdict
+    profile: str = ""  # answer the criteria of this audit, by its name or file
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -103,6 +104,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--for": "print what another program expects, and exit as it expects (gdrtop help consumers)",
             "--severity-map [NAME=ACTION,…]": "print what automation should do: isolate, reset, watch or "
             "none; NAME is a check, critical, warning, note, unknown or not-applicable",
+            "--profile PROFILE": "answer the criteria of an audit or of a file (gdrtop help consumers)",
             "-q --quiet": "print nothing; only exit",
             "--only ID,…": "run only these checks",
             "--skip ID,…": "do not run these checks",
@@ -115,6 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         save={"default": ""},
         for_={"dest": "consumer", "choices": tuple(CONSUMERS), "default": ""},
         severity_map={"type": severity_map, "const": {}},
+        profile={"default": ""},
         only={"type": _ids, "default": ()},
         skip={"type": _ids, "default": ()},
         seconds={"type": duration(1, _MOST_SECONDS), "default": 0},
@@ -172,6 +175,7 @@ def _refuse_conflicts(options: argparse.Namespace) -> None:
         "--one-line": options.one_line,
         "--json": options.json,
         "--severity-map": options.severity_map is not None and options.consumer not in _DRAINING,
+        "--profile": bool(options.profile) and not options.json,
     }
     chosen = [form for form, is_chosen in forms.items() if is_chosen]
     if len(chosen) > 1:
@@ -181,6 +185,8 @@ def _refuse_conflicts(options: argparse.Namespace) -> None:
         raise UsageError(f"{' and '.join(chosen)} exclude each other{hint}")
     if chosen and chosen != ["--json"] and (options.all or options.ids):
         raise UsageError(f"{chosen[0]} takes no ID and no --all")
+    if options.profile and (options.only or options.skip):
+        raise UsageError("--profile takes no --only and no --skip: what was left out is not shown")
 
 
 def write_check(
@@ -193,6 +199,11 @@ def write_check(
         is_for_node = options.consumer in _WITHOUT_JOBS or options.severity_map is not None
         return without_jobs(found) if is_for_node else found
 
+    profile = None
+    if options.profile:
+        from tui.commands.consumers.profile import read_profile, write_profile
+
+        profile = read_profile(options.profile)
     began = host.monotonic()
     examination = examined()
     judgment = judge(examination, only=options.only, skip=options.skip)
@@ -209,6 +220,8 @@ def write_check(
             print(f"gdrtop: {failure}", file=sys.stderr)
             if not options.consumer:  # whose exit status is about the node
                 return EXIT_WRONG_USAGE
+    if profile is not None:
+        return write_profile(profile, examination, judgment, at, out, options.json, options.ascii)
     if options.consumer:
         from tui.commands.consumers.contracts import write_for
 

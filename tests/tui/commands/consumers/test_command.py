@@ -71,3 +71,16 @@ def test_options_that_exclude_each_other(
         assert captured.out.startswith("GDRTOP UNKNOWN - ")
     else:
         assert captured.out == ""
+
+
+def test_a_profile_answers_each_criterion(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = run(capsys, "hgx-h100+acs-on", "--profile", "clustermax")
+    assert status == 2
+    assert "✗ pcie-acs" in text
+    assert "? arm-smmu-cmdqv" in text
+    assert "SIMULATED" in text
+
+
+def test_a_profile_that_is_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--demo", "hgx-h100", "check", "--profile", "clustermx"]) == 3
+    assert "gdrtop brings clustermax and nvidia-gpuop" in capsys.readouterr().err
