@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cache
-from typing import Annotated, Any, Literal, TextIO, TypedDict, get_args, get_origin
+from typing import Annotated, Any, Literal, TextIO, TypedDict, cast, get_args, get_origin
 
 from probes.base.codec import Codec
 from probes.base.origin import Origin, Source
@@ -34,6 +34,7 @@ ExitStatus = Literal[0, 1, 2, 3]
 Time = Annotated[str, "date-time"]
 _LINE = 240  # a hop of a path
 _CODEC = Codec(unknown_beside=True)
+_ENCODER = json.JSONEncoder()
 
 
 class Changed:
@@ -103,8 +104,13 @@ FindingObject = Annotated[
 
 
 def write_json(content: object, out: TextIO) -> None:
-    """Write it as JSON, in ASCII: a container that fits is one line, which halves a topology's size."""
-    out.write(f"{_json_text(content, '')}\n")
+    """Write it as JSON, in ASCII: a container that fits is one line, which halves a topology's size.
+
+    An iterator is an array, of which each item is written before the next one is made.
+    """
+    for piece in _json_pieces(content, ""):
+        out.write(piece)
+    out.write("\n")
 
 
 def write_json_line(content: object, out: TextIO) -> None:
@@ -113,17 +119,44 @@ def write_json_line(content: object, out: TextIO) -> None:
     out.flush()
 
 
-def _json_text(value: object, indent: str) -> str:
-    text = json.dumps(value, ensure_ascii=True)
-    if len(text) <= _LINE or not isinstance(value, (dict, list, tuple)):
-        return text
+def _json_pieces(value: object, indent: str) -> Iterator[str]:
+    is_stream = isinstance(value, Iterator)
+    whole = None if is_stream else _one_line(value)
+    if whole is not None:
+        yield whole
+        return
     inner = f"{indent} "
-    if isinstance(value, dict):
-        lines = [f"{json.dumps(str(key))}: {_json_text(item, inner)}" for key, item in value.items()]
-    else:
-        lines = [_json_text(item, inner) for item in value]
     begin, end = "{}" if isinstance(value, dict) else "[]"
-    return f"{begin}\n{inner}" + f",\n{inner}".join(lines) + f"\n{indent}{end}"
+    separator = f"{begin}\n{inner}"
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{separator}{json.dumps(str(key))}: "
+            yield from _json_pieces(item, inner)
+            separator = f",\n{inner}"
+    else:
+        for item in cast("Iterable[object]", value):
+            yield separator
+            yield from _json_pieces(item, inner)
+            separator = f",\n{inner}"
+    yield f"\n{indent}{end}" if separator.startswith(",") else f"{begin}{end}"
+
+
+def _one_line(value: object) -> str | None:
+    """Return a value as a line; None for a container that does not fit, or that has an iterator."""
+    if not isinstance(value, (dict, list, tuple)):
+        return json.dumps(value)
+    pieces, length = [], 0
+    try:
+        for piece in _ENCODER.iterencode(value):
+            pieces.append(piece)
+            length += len(piece)
+            if length > _LINE:
+                return None
+    except TypeError:
+        if any(isinstance(item, Iterator) for item in (value.values() if isinstance(value, dict) else value)):
+            return None
+        raise
+    return "".join(pieces)
 
 
 def document(

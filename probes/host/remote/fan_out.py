@@ -103,6 +103,17 @@ class FanOut(Generic[T]):
             self._changed.notify_all()
         self._connections.close()
 
+    @property
+    def waited_for(self) -> list[str]:
+        """The nodes that have neither answered nor failed."""
+        with self._changed:
+            done = {*self._found, *self._failures}
+        return [target.host for target in self._targets if target.host not in done]
+
+    def stopped(self) -> tuple[dict[str, T], dict[str, str]]:
+        """Return what `run` had concluded when it was interrupted; the nodes that had not answered failed."""
+        return self._found, {**dict.fromkeys(self.waited_for, _STOPPED), **self._failures}
+
     def run(self) -> tuple[dict[str, T], dict[str, str]]:
         """Return what was concluded by node, and why the others failed."""
         threads = ThreadPoolExecutor(allow_nodes(self._fan_out, _FILES_A_NODE), "fleet")

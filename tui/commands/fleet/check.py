@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, TextIO
 
 from probes.base.frozen import frozen
@@ -23,7 +20,6 @@ from probes.fleet.node_set import MOST_NODES
 from probes.fleet.summary import NodeSummary, with_shared_traits
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
-from probes.host.remote.connection import interrupts_deferred
 from tui.command_line.arguments import (
     EXIT_WRONG_USAGE,
     UsageError,
@@ -34,9 +30,8 @@ from tui.command_line.arguments import (
 )
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
-from tui.commands.fleet.saved_nodes import judge_saved, summary_of_host
+from tui.commands.fleet.saved_nodes import judge_saved, judging_processes, summary_of_host
 from tui.files.new_file import make_directory
-from tui.runtime.memory import end_with_parent
 from tui.runtime.open_host import open_simulated
 from tui.runtime.printing import ProgressLine
 
@@ -45,6 +40,7 @@ if TYPE_CHECKING:
     from probes.host.remote.remote_host import Answers, Missing
 
 _MOST_NOT_SAVED = 5  # that are named
+_MOST_WAITED_FOR = 3  # that are named
 
 
 @frozen
@@ -91,15 +87,19 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--redact needs --save DIR; the answer itself names nodes")
     progress = ProgressLine(sys.stderr)
 
+    running: list[FanOut[Judged]] = []
+    is_interrupted = False
+
     def show(done: int, total: int) -> None:
-        progress.show(f"{done} of {plural(total, 'node')}")
+        progress.show(f"{done} of {plural(total, 'node')}{_waiting(running, total - done)}")
 
     if options.saved:
         if options.save or options.demo is not None or names_nodes(options):
             raise UsageError(
                 "--from judges saved nodes; it cannot be used with --save, --demo or names of nodes"
             )
-        saved, unanswered = judge_saved(options.saved, options, show)
+        with judging_processes() as executor:
+            saved, unanswered = judge_saved(options.saved, options, executor, show)
         judged = tuple(map(Judged, saved))
         origin = Origin(Source.RECORDED, printable(options.saved, 200))
     elif options.demo is not None:
@@ -110,11 +110,17 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         names = named_nodes(options)
         files = _files(options, names)
         with judging_processes() as executor:
-            judged, unanswered = read_fleet(
-                options, names, show, executor, files=files, redact=options.redact
-            )
+            try:
+                judged, unanswered = read_fleet(
+                    options, names, show, executor, running.append, files=files, redact=options.redact
+                )
+            except KeyboardInterrupt:
+                judged, unanswered = _by_name(names, *running[0].stopped()) if running else ((), ())
+                is_interrupted = True
         origin = Origin(Source.REMOTE, plural(len(names), "node"))
     progress.show("")
+    if is_interrupted and not judged:
+        raise KeyboardInterrupt
     found = compare([each.summary for each in judged], unanswered)
     not_saved = [each.not_saved for each in judged if each.not_saved]
     status = EXIT_WRONG_USAGE if not_saved else fleet_status(found, options.tolerate)
@@ -123,7 +129,16 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         print(f"gdrtop: not saved: {why}", file=sys.stderr)
     if (more := len(not_saved) - _MOST_NOT_SAVED) > 0:
         print(f"gdrtop: not saved: {plural(more, 'more node')}", file=sys.stderr)
+    if is_interrupted:
+        raise KeyboardInterrupt  # whose exit status is that of a command that was interrupted
     return status
+
+
+def _waiting(running: Sequence[FanOut[Judged]], count: int) -> str:
+    """Return which nodes keep the answer waiting, if they are few."""
+    if not running or not 0 < count <= _MOST_WAITED_FOR:
+        return ""
+    return f", waiting for {', '.join(running[0].waited_for)} (Ctrl-C prints the others)"
 
 
 def read_fleet(
@@ -152,7 +167,12 @@ def read_fleet(
         partial(_with_shared_traits, seen={}, found=found),
     )
     begun(fan_out)
-    judged, failures = fan_out.run()
+    return _by_name(names, *fan_out.run())
+
+
+def _by_name(
+    names: Sequence[str], judged: Mapping[str, Judged], failures: Mapping[str, str]
+) -> tuple[tuple[Judged, ...], tuple[Unanswered, ...]]:
     return (
         tuple(judged[name] for name in names if name in judged),
         tuple(Unanswered(name, printable(failures[name], 255)) for name in names if name in failures),
@@ -231,29 +251,6 @@ def _files(options: argparse.Namespace, names: Iterable[str]) -> dict[str, str]:
     return {
         name: os.path.join(options.save, f"{file}.tar.gz") for name, file in zip(names, called, strict=True)
     }
-
-
-@contextmanager
-def judging_processes() -> Iterator[Executor]:
-    """Give as many processes as there are cores; they are forked before any thread runs.
-
-    At the end they finish the node that they judge: Python ends a pool that still runs with a traceback.
-    """
-    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
-    try:
-        with interrupts_deferred():
-            executor.submit(os.getpid).result()
-        yield executor
-    finally:
-        executor.shutdown(cancel_futures=True)
-
-
-def _end_with_gdrtop() -> None:
-    """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
-    gc.freeze()  # what gdrtop has loaded before is no garbage
-    gc.disable()
 
 
 def _simulated(

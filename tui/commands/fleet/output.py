@@ -79,7 +79,7 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
             for each in fleet.uncompared
         ],
         "unanswered": plain_value(fleet.unanswered),
-        "nodes": [to_json(summary) for summary in fleet.summaries],
+        "nodes": map(to_json, fleet.summaries),  # each is written before the next one is made
     }
     return document("fleet", NO_NODE, origin, time.time(), content)
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
@@ -15,17 +21,21 @@ from probes.base.text import printable
 from probes.checks.judgment import judge
 from probes.fleet.compare import Unanswered
 from probes.fleet.node_set import MOST_NODES
-from probes.fleet.summary import NodeSummary, from_json, summarize
+from probes.fleet.summary import NodeSummary, from_json, summarize, with_shared_traits
+from probes.fleet.traits import Trait
 from probes.host.protocol import Host
+from probes.host.remote.connection import interrupts_deferred
 from tui.bandwidth.slow_results import saved_results
 from tui.commands.check import examine_host
 from tui.files.new_file import shown_path, why
 from tui.files.read_file import read_small
+from tui.runtime.memory import end_with_parent
 from tui.runtime.open_host import NoSuchHost, open_host
 
 _MOST_BYTES = 256 << 20
 _SUFFIXES = (".tar.gz", ".tgz", ".json")
 _WHAT = "a document of gdrtop"
+_RECORDINGS_AT_ONCE = 4  # that a process is given
 
 
 @frozen
@@ -102,19 +112,23 @@ def _unanswered(content: object) -> Unanswered | None:
 
 
 def judge_saved(
-    directory: str, options: argparse.Namespace, progress: Callable[[int, int], object] = lambda *_: None
+    directory: str,
+    options: argparse.Namespace,
+    executor: Executor,
+    progress: Callable[[int, int], object] = lambda *_: None,
 ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
     """Judge the recordings and JSON documents in a directory, as `read_directory` does."""
-    sides, unanswered = read_directory(directory, options, progress)
+    sides, unanswered = read_directory(directory, options, progress, executor)
     return with_own_names(sides), unanswered
 
 
 def read_directory(
-    directory: str, options: argparse.Namespace, progress: Callable[[int, int], object]
+    directory: str, options: argparse.Namespace, progress: Callable[[int, int], object], executor: Executor
 ) -> tuple[list[Named], tuple[Unanswered, ...]]:
     """Read the recordings and JSON documents in a directory; a file that cannot be read is unanswered.
 
-    `progress` is called with the number of files that were read and of all files.
+    `progress` is called with the number of files that were read and of all files; `executor`: its processes
+    judge recordings.
     NoSuchHost: the directory cannot be read, or has no such file, or too many.
     """
     try:
@@ -127,15 +141,65 @@ def read_directory(
         raise NoSuchHost(f"{shown_path(directory)} has {amount}")
     sides: list[Named] = []
     unanswered: list[Unanswered] = []
-    for number, name in enumerate(names):
+    seen: dict[Trait, Trait] = {}
+    paths = [os.path.join(directory, name) for name in names]
+    for number, read in enumerate(_read_all(paths, options, executor)):
         progress(number, len(names))
-        try:
-            sides.append(read_saved(os.path.join(directory, name), options))
-        except NoSuchHost as error:
-            unanswered.append(Unanswered(label_of(name), str(error)))
+        if isinstance(read, Unanswered):
+            unanswered.append(read)
+        else:
+            shared = tuple(with_shared_traits(summary, seen) for summary in read.summaries)
+            sides.append(replace(read, summaries=shared))
     progress(len(names), len(names))
     unanswered.extend(node for side in sides for node in side.unanswered)
     return sides, tuple(unanswered)
+
+
+def _read_all(
+    paths: Sequence[str], options: argparse.Namespace, executor: Executor
+) -> Iterator[Named | Unanswered]:
+    """Read the files in their order; recordings, which have to be judged, in the processes."""
+    recordings = [path for path in paths if not path.lower().endswith(".json")]
+    judged = executor.map(partial(_read_apart, options=options), recordings, chunksize=_RECORDINGS_AT_ONCE)
+    for path in paths:
+        yield _read_or_not(path, options) if path.lower().endswith(".json") else next(judged)
+
+
+def _read_apart(path: str, options: argparse.Namespace) -> Named | Unanswered:
+    """Read a recording in a process, after what is left of the last one is freed."""
+    gc.collect()
+    gc.freeze()
+    return _read_or_not(path, options)
+
+
+def _read_or_not(path: str, options: argparse.Namespace) -> Named | Unanswered:
+    try:
+        return read_saved(path, options)
+    except NoSuchHost as error:
+        return Unanswered(label_of(path), str(error))
+
+
+@contextmanager
+def judging_processes() -> Iterator[Executor]:
+    """Give as many processes as there are cores; they are forked before any thread runs.
+
+    At the end they finish the node that they judge: Python ends a pool that still runs with a traceback.
+    """
+    executor = ProcessPoolExecutor(len(os.sched_getaffinity(0)), get_context("fork"), _end_with_gdrtop)
+    try:
+        with interrupts_deferred():
+            executor.submit(os.getpid).result()
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _end_with_gdrtop() -> None:
+    """Leave Ctrl-C to gdrtop, and end when it is killed; in a process of the pool."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
+    gc.freeze()  # what gdrtop has loaded before is no garbage
+    gc.disable()
 
 
 def with_own_names(sides: Sequence[Named]) -> tuple[NodeSummary, ...]:

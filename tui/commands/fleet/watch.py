@@ -16,15 +16,9 @@ from probes.fleet.summary import NodeSummary
 from probes.host.protocol import Host
 from tui import dashboard
 from tui.command_line.arguments import UsageError
-from tui.commands.fleet.check import (
-    Judged,
-    add_reading_options,
-    judge_simulated,
-    judging_processes,
-    read_fleet,
-)
+from tui.commands.fleet.check import Judged, add_reading_options, judge_simulated, read_fleet
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
-from tui.commands.fleet.saved_nodes import read_directory, with_own_names
+from tui.commands.fleet.saved_nodes import judging_processes, read_directory, with_own_names
 from tui.runtime.open_host import NoSuchHost, connect, open_recording, open_simulated
 
 if TYPE_CHECKING:
@@ -67,7 +61,7 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
     if options.saved:
         if options.demo is not None or names_nodes(options):
             raise UsageError("--from shows saved nodes; it cannot be used with --demo or names of nodes")
-        saved = _SavedFleet(options)
+        saved = _SavedFleet(options, executor)
         origin = Origin(Source.RECORDED, printable(options.saved, 200))
         return WatchedFleet(origin, saved.read, saved.open_node, is_live=False)
     if options.demo is not None:
@@ -119,8 +113,8 @@ def watched_fleet(options: argparse.Namespace, executor: Executor) -> WatchedFle
 class _SavedFleet:
     """The files of a directory, as they were read last."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
+    def __init__(self, options: argparse.Namespace, executor: Executor) -> None:
+        self._options, self._executor = options, executor
         self._recordings: dict[str, str] = {}  # by node
 
     def read(
@@ -128,7 +122,7 @@ class _SavedFleet:
     ) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
         """Judge all files; which nodes they are about is known at the end."""
         del found
-        sides, unanswered = read_directory(self._options.saved, self._options, progress)
+        sides, unanswered = read_directory(self._options.saved, self._options, progress, self._executor)
         summaries = with_own_names(sides)
         paths = [side.recording for side in sides for _ in side.summaries]
         self._recordings = {node.name: path for node, path in zip(summaries, paths, strict=True)}

@@ -1,18 +1,28 @@
 import argparse
 import json
+from collections.abc import Iterator
+from concurrent.futures import Executor
 from pathlib import Path
 
 import pytest
 
 from probes.fleet.summary import to_json
 from tests.support.fleet_nodes import node
-from tui.commands.fleet.saved_nodes import judge_saved
+from tui.commands.fleet.saved_nodes import judge_saved, judging_processes
 from tui.runtime.open_host import NoSuchHost
 
 OPTIONS = argparse.Namespace(seed=0, host="")
 
 
-def test_all_nodes_of_a_directory_are_judged_and_damaged_files_are_named(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with judging_processes() as processes:
+        yield processes
+
+
+def test_all_nodes_of_a_directory_are_judged_and_damaged_files_are_named(
+    tmp_path: Path, executor: Executor
+) -> None:
     for name in ("gpu001", "gpu002"):
         (tmp_path / f"{name}.json").write_text(json.dumps(to_json(node(name))))
     (tmp_path / "gpu003.tar.gz").write_bytes(b"\x1f\x8bdamaged")
@@ -21,21 +31,21 @@ def test_all_nodes_of_a_directory_are_judged_and_damaged_files_are_named(tmp_pat
     )
     (tmp_path / "notes.txt").write_text("not a node")
     steps: list[tuple[int, int]] = []
-    summaries, unanswered = judge_saved(str(tmp_path), OPTIONS, lambda *step: steps.append(step))
+    summaries, unanswered = judge_saved(str(tmp_path), OPTIONS, executor, lambda *step: steps.append(step))
     assert [summary.name for summary in summaries] == ["gpu001", "gpu002"]
     assert {row.node for row in unanswered} == {"gpu003", "gpu004"}
     assert steps[-1] == (4, 4)
 
 
-def test_nodes_with_the_same_host_name_are_called_by_their_files(tmp_path: Path) -> None:
+def test_nodes_with_the_same_host_name_are_called_by_their_files(tmp_path: Path, executor: Executor) -> None:
     for name in ("gpu001", "gpu002"):
         (tmp_path / f"{name}.json").write_text(json.dumps(to_json(node("localhost"))))
-    summaries, _ = judge_saved(str(tmp_path), OPTIONS)
+    summaries, _ = judge_saved(str(tmp_path), OPTIONS, executor)
     assert [summary.name for summary in summaries] == ["gpu001", "gpu002"]
 
 
-def test_a_directory_without_nodes_is_refused(tmp_path: Path) -> None:
+def test_a_directory_without_nodes_is_refused(tmp_path: Path, executor: Executor) -> None:
     with pytest.raises(NoSuchHost, match="has no recording"):
-        judge_saved(str(tmp_path), OPTIONS)
+        judge_saved(str(tmp_path), OPTIONS, executor)
     with pytest.raises(NoSuchHost, match="cannot be read: No such file"):
-        judge_saved(str(tmp_path / "absent"), OPTIONS)
+        judge_saved(str(tmp_path / "absent"), OPTIONS, executor)
