@@ -30,7 +30,7 @@ from tui.command_line.arguments import (
 )
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
 from tui.commands.fleet.output import print_fleet
-from tui.commands.fleet.saved_nodes import judge_saved, judging_processes, summary_of_host
+from tui.commands.fleet.saved_nodes import judge_saved, judging_processes, read_lines, summary_of_host
 from tui.files.new_file import make_directory
 from tui.runtime.open_host import open_simulated
 from tui.runtime.printing import ProgressLine
@@ -71,7 +71,8 @@ def add_reading_options(parser: argparse.ArgumentParser) -> None:
     add_arguments(
         parser,
         {
-            "--from DIR": "judge the recordings and documents in DIR",
+            "--from DIR": "judge the recordings and documents in DIR; with check, - reads what gdrtop check "
+            "--for fleet printed on each node",
             "--fan-out N": "ask N nodes at once (default: 64)",
             "--timeout TIME": "give up on a node after this time (default: 60)",
         },
@@ -98,10 +99,14 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
             raise UsageError(
                 "--from judges saved nodes; it cannot be used with --save, --demo or names of nodes"
             )
-        with judging_processes() as executor:
-            saved, unanswered = judge_saved(options.saved, options, executor, show)
-        judged = tuple(map(Judged, saved))
-        origin = Origin(Source.RECORDED, printable(options.saved, 200))
+        if options.saved == "-":
+            saved = read_lines(sys.stdin.buffer, lambda done, _: show(done, done))
+        else:
+            with judging_processes() as executor:
+                saved = judge_saved(options.saved, options, executor, show)
+        judged, unanswered = tuple(map(Judged, saved.summaries)), saved.unanswered
+        label = "standard input" if options.saved == "-" else printable(options.saved, 200)
+        origin = Origin(Source.SIMULATED if saved.is_simulated else Source.RECORDED, label)
     elif options.demo is not None:
         fleet = demo_fleet(options.demo)
         judged, unanswered = _simulated(fleet, options, show), ()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
+from typing import BinaryIO
 
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
@@ -25,6 +26,7 @@ from probes.fleet.summary import NodeSummary, from_json, summarize, with_shared_
 from probes.fleet.traits import Trait
 from probes.host.protocol import Host
 from probes.host.remote.connection import interrupts_deferred
+from probes.host.remote.transport import NODE_NAME
 from tui.bandwidth.slow_results import saved_results
 from tui.commands.check import examine_host
 from tui.files.new_file import shown_path, why
@@ -34,6 +36,7 @@ from tui.runtime.open_host import NoSuchHost, open_host
 
 _MOST_BYTES = 256 << 20
 _SUFFIXES = (".tar.gz", ".tgz", ".json")
+_MOST_LINE_BYTES = 4 << 20  # of a node
 _WHAT = "a document of gdrtop"
 _RECORDINGS_AT_ONCE = 4  # that a process is given
 
@@ -47,6 +50,15 @@ class Named:
     summaries: tuple[NodeSummary, ...]
     unanswered: tuple[Unanswered, ...] = ()
     recording: str = ""  # the path of a recording
+
+
+@frozen
+class SavedNodes:
+    """All nodes of a directory or of the input."""
+
+    summaries: tuple[NodeSummary, ...]
+    unanswered: tuple[Unanswered, ...]
+    is_simulated: bool = False  # one of them at least
 
 
 def read_host(host: Host, label: str) -> Named:
@@ -87,19 +99,67 @@ def _read_document(path: str, label: str) -> Named:
         raise NoSuchHost(f"{shown_path(path)} cannot be read: {why(error)}") from None
     except (ValueError, RecursionError):
         raise NoSuchHost(f"{shown_path(path)} is not valid JSON; write it with --json") from None
+    found = _nodes_of(content, label)
+    if not found.summaries:
+        hint = "gdrtop check --for fleet, gdrtop diff --json or gdrtop record"
+        raise NoSuchHost(f"{shown_path(path)} has no node; save one with {hint}")
+    return found
+
+
+def _nodes_of(content: object, label: str) -> Named:
+    """Return the nodes of a document, or the one node that it is."""
     fields = content if isinstance(content, dict) else {}
     listed, left_out = fields.get("nodes"), fields.get("unanswered")
     found = [from_json(node) for node in (listed[:MOST_NODES] if isinstance(listed, list) else [fields])]
-    summaries = tuple(summary for summary in found if summary is not None)
     unanswered = [_unanswered(node) for node in (left_out[:MOST_NODES] if isinstance(left_out, list) else [])]
-    if not summaries:
-        raise NoSuchHost(f"{shown_path(path)} has no node; save one with gdrtop diff --json or gdrtop record")
+    source = Source.SIMULATED if fields.get("source") == Source.SIMULATED.value else Source.RECORDED
     return Named(
         label,
-        Origin(Source.RECORDED, label),
-        summaries,
+        Origin(source, label),
+        tuple(summary for summary in found if summary is not None),
         tuple(node for node in unanswered if node is not None),
     )
+
+
+def read_lines(stream: BinaryIO, progress: Callable[[int, int], object] = lambda *_: None) -> SavedNodes:
+    """Judge the nodes in lines of `gdrtop check --for fleet`, before which clush and pdsh write "NODE: ".
+
+    What else a node printed is why it has not answered. NoSuchHost: there is no node, or too many.
+    """
+    sides: list[Named] = []
+    said: dict[str, str] = {}  # by node, without a document
+    seen: dict[Trait, Trait] = {}
+    while line := stream.readline(_MOST_LINE_BYTES):
+        before, brace, _ = line.partition(b"{")
+        name = printable(before.decode("utf-8", "replace").strip().rstrip(":").strip(), 255)
+        found = _line_of(line[len(before) :], name) if brace and NODE_NAME.fullmatch(name or "-") else None
+        if found is None:
+            node, colon, text = line.decode("utf-8", "replace").partition(":")
+            if colon and NODE_NAME.fullmatch(node.strip()):
+                said[node.strip()] = printable(text.strip(), 255)
+            continue
+        shared = tuple(with_shared_traits(summary, seen) for summary in found.summaries)
+        sides.append(replace(found, summaries=shared))
+        if len(sides) > MOST_NODES:
+            raise NoSuchHost(f"the input has more than {MOST_NODES} nodes")
+        progress(len(sides), len(sides))
+    if not sides:
+        raise NoSuchHost("the input has no node; pipe what gdrtop check --for fleet prints on each node")
+    summaries = with_own_names(sides)
+    answered = {summary.name for summary in summaries}
+    silent = (Unanswered(name, text) for name, text in said.items() if name not in answered)
+    listed = (node for side in sides for node in side.unanswered)
+    return SavedNodes(summaries, (*silent, *listed), _is_simulated(sides))
+
+
+def _line_of(text: bytes, name: str) -> Named | None:
+    try:
+        found = _nodes_of(json.loads(text), name)
+    except (ValueError, RecursionError):
+        return None
+    if name and len(found.summaries) == 1:  # as it was asked
+        found = replace(found, summaries=(replace(found.summaries[0], name=name),))
+    return found if found.summaries else None
 
 
 def _unanswered(content: object) -> Unanswered | None:
@@ -116,10 +176,14 @@ def judge_saved(
     options: argparse.Namespace,
     executor: Executor,
     progress: Callable[[int, int], object] = lambda *_: None,
-) -> tuple[tuple[NodeSummary, ...], tuple[Unanswered, ...]]:
+) -> SavedNodes:
     """Judge the recordings and JSON documents in a directory, as `read_directory` does."""
     sides, unanswered = read_directory(directory, options, progress, executor)
-    return with_own_names(sides), unanswered
+    return SavedNodes(with_own_names(sides), unanswered, _is_simulated(sides))
+
+
+def _is_simulated(sides: Iterable[Named]) -> bool:
+    return any(side.origin.source is Source.SIMULATED for side in sides)
 
 
 def read_directory(

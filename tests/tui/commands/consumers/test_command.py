@@ -1,5 +1,7 @@
 """`gdrtop check` with --for, --severity-map and --quiet, as a user types them."""
 
+import json
+
 import pytest
 
 from tui.cli import main
@@ -84,3 +86,12 @@ def test_a_profile_answers_each_criterion(capsys: pytest.CaptureFixture[str]) ->
 def test_a_profile_that_is_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--demo", "hgx-h100", "check", "--profile", "clustermx"]) == 3
     assert "gdrtop brings clustermax and nvidia-gpuop" in capsys.readouterr().err
+
+
+def test_a_fleet_gets_the_node_in_one_line_whatever_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    status, text = run(capsys, "hgx-h100+acs-on", "--for", "fleet")
+    assert status == 0
+    assert text.count("\n") == 1
+    document = json.loads(text)
+    assert (document["schema"], document["source"]) == ("gdrtop/fleet/1", "simulated")
+    assert [node["verdict"]["state"] for node in document["nodes"]] == ["DEGRADED"]
