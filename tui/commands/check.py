@@ -24,7 +24,7 @@ from probes.queries.finding import Finding, Status
 from probes.queries.jobs import without_jobs
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import Verdict
-from tui.bandwidth.slow_results import saved_results, with_slow_results
+from tui.bandwidth.slow_results import with_slow_results
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_arguments, duration
 from tui.command_line.options import OutputOptions, parsed
 from tui.commands.consumers.checked_node import (
@@ -49,7 +49,6 @@ from tui.runtime.json_values import (
     silence_json,
     time_json,
     write_json,
-    write_json_line,
 )
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
@@ -225,7 +224,9 @@ def write_check(
     if profile is not None:
         return write_profile(profile, examination, judgment, at, out, options.json, options.ascii)
     if options.consumer == FLEET:
-        write_json_line(_summary_json(examination, judgment), out)
+        from tui.commands.consumers.fleet_node import write_fleet_node
+
+        write_fleet_node(examination, judgment, out)
         return 0  # the line says what the node is like
     if options.consumer:
         from tui.commands.consumers.contracts import write_for
@@ -244,18 +245,6 @@ def write_check(
         lines = _text(examination, judgment, text_width(out), options, since)
         print_lines(lines, out, options.ascii)
     return exit_status(verdict)
-
-
-def _summary_json(examination: Examination, judgment: Judgment) -> dict[str, Any]:
-    """Return the document of a fleet that is this node alone."""
-    from probes.fleet.compare import compare, fleet_status
-    from probes.fleet.summary import summarize
-    from tui.commands.fleet.output import fleet_document
-
-    origin = examination.node.origin
-    fleet = compare([summarize(examination, judgment, results=saved_results(origin))], ())
-    content = fleet_document(fleet, fleet_status(fleet), origin)
-    return {**content, "nodes": list(content["nodes"])}
 
 
 def examine_host(host: Host, seconds: int = 0, before: Examination | None = None) -> Examination:

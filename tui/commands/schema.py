@@ -38,7 +38,7 @@ _DOCUMENTS = (
     *("bench.lists.Bench", "prove.Prove", "report.Report", "config.Config"),
     *("reliability.Reliability", "bench.bisect.BenchBisect", "fleet.output.Fleet"),
     *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.epilog.JobCounters"),
-    "consumers.profile.Profile",
+    *("consumers.profile.Profile", "consumers.fleet_node.FleetNode"),
 )
 
 

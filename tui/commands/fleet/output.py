@@ -12,9 +12,9 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Uncompared
 from probes.fleet.node_set import fold_nodes
-from probes.fleet.summary import NodeSummary, to_json
-from probes.fleet.traits import Trait
-from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_json
+from probes.fleet.summary import to_json
+from tui.commands.consumers.fleet_node import SUMMARY
+from tui.runtime.json_values import Changed, document, object_from, plain_value, write_json
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line
 from widgets.fleet.answer import draw_answer, draw_node_rows
@@ -27,10 +27,6 @@ _KIND = Annotated[Kind, Changed(node_set=str)]
 _DIFFERENCE = Annotated[
     Difference,
     Changed(without=("role",), fact=str, label=str, machine=str, rest=_KIND | None, others=tuple[_KIND, ...]),
-]
-_SUMMARY = Annotated[
-    NodeSummary,
-    Changed(without=("taken_at",), time=Time, traits=tuple[Annotated[Trait, Changed("fact", "value")], ...]),
 ]
 _UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 
@@ -45,7 +41,7 @@ class FleetDocument(TypedDict):
     differences: tuple[_DIFFERENCE, ...]  # what decides the path first
     uncompared: tuple[_UNCOMPARED, ...]
     unanswered: tuple[Unanswered, ...]
-    nodes: tuple[_SUMMARY, ...]
+    nodes: tuple[SUMMARY, ...]
 
 
 def print_fleet(fleet: Fleet, out: TextIO, status: int, options: argparse.Namespace, origin: Origin) -> int:

@@ -93,5 +93,5 @@ def test_a_fleet_gets_the_node_in_one_line_whatever_is_wrong(capsys: pytest.Capt
     assert status == 0
     assert text.count("\n") == 1
     document = json.loads(text)
-    assert (document["schema"], document["source"]) == ("gdrtop/fleet/1", "simulated")
+    assert (document["schema"], document["source"]) == ("gdrtop/fleet-node/1", "simulated")
     assert [node["verdict"]["state"] for node in document["nodes"]] == ["DEGRADED"]
