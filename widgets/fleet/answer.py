@@ -36,6 +36,7 @@ from widgets.fleet.differences import draw_differences, draw_uncompared, label_o
 from widgets.node import verdict as verdict_drawing
 
 _MOST_DEVICES = 3
+_MOST_GROUPS = 60  # in full; a fleet can have as many as it has nodes
 
 
 def draw_answer(fleet: Fleet, width: int) -> list[Line]:
@@ -43,8 +44,9 @@ def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     head = headline(fleet)
     lines = [head] if width_of(head) <= width else wrapped(plain(head), width, Tone.TITLE, "", "  ")
     lines.append(())
-    for group in fleet.groups:
+    for group in fleet.groups[:_MOST_GROUPS]:
         lines.extend(_group(group, width))
+    lines.extend(_more_groups(fleet.groups[_MOST_GROUPS:], width))
     if len(fleet.summaries) > 1:
         lines.extend([(), *draw_differences(fleet, width)])
         if fleet.uncompared:
@@ -80,6 +82,19 @@ def _group(group: Group, width: int) -> list[Line]:
         lines.extend(draw_problem(problem, width))
     if not group.findings and not group.verdict.is_green:
         lines.extend(wrapped(group.verdict.reason, width, Tone.PLAIN, "    "))
+    return lines
+
+
+def _more_groups(groups: Sequence[Group], width: int) -> list[Line]:
+    """Draw the groups that are left, which are not the worst, by their verdict only."""
+    if not groups:
+        return []
+    by_state = grouped((group.verdict.state, node) for group in groups for node in group.nodes)
+    lines: list[Line] = [(), line(f"{plural(len(groups), 'more kind')} of nodes; --json and --rows list all")]
+    for state, nodes in by_state.items():
+        text = f"{fold_nodes(nodes)} ({len(nodes)})"
+        head = (Run("  "), Run(state.value, verdict_drawing.MARKS[state][1]), Run("  "))
+        lines.extend(behind(head, wrapped(text, width - width_of(head))))
     return lines
 
 

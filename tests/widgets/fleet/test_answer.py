@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from probes.base.unknown import Reason, Unknown
@@ -78,3 +80,15 @@ def test_one_node_and_no_node_are_drawn_too() -> None:
 def test_names_from_a_file_cannot_act_on_the_terminal() -> None:
     fleet = compare([node("a\x1b[31m"), *nodes(3)], [Unanswered("b\x1b]0;x", "no\x1b[2J")])
     assert "\x1b" not in text(fleet)
+
+
+def test_a_fleet_of_many_kinds_ends_with_the_nodes_that_are_not_shown() -> None:
+    faulty = node("x", "hgx-h100+acs-on")
+    members = [
+        replace(faulty, name=f"gpu{number:03}", findings=(replace(faulty.findings[0], title=f"No {number}"),))
+        for number in range(1, 91)
+    ]
+    shown = text(compare(members))
+    assert "No 60" in shown
+    assert "30 more kinds of nodes; --json and --rows list all" in shown
+    assert "  DEGRADED  gpu[" in shown
