@@ -24,6 +24,7 @@ _MANY, _RATIO = 64, 3.0
 _SAVED, _DISTINCT, _SAVED_SECONDS = 1000, 20, 2.0
 _LIVE_BYTES, _ROUNDS = 20_000, 2.0  # a second of the live view
 _LIVE_SECONDS = 30
+_LINES, _LINES_SECONDS, _LINES_BYTES = 10_000, 30.0, 400e6  # of nodes that judged themselves
 
 
 def bench_fleet() -> None:
@@ -69,6 +70,20 @@ def bench_fleet() -> None:
             f"{seconds:.1f} s, {normal:.1f} at full speed",
             f"{_SAVED_SECONDS:.0f} s",
             normal <= _SAVED_SECONDS,
+        )
+        lines = Path(directory) / "lines"
+        with lines.open("w", encoding="ascii") as out:
+            for number in range(_LINES):
+                node = document["nodes"][number % _DISTINCT]
+                out.write(f"gpu{number:05}: {json.dumps({'nodes': [node]})}\n")
+        piped = ["sh", "-c", 'exec "$@" <"$0"', str(lines), *fleet[:4], "--rows", "--from", "-"]
+        of_lines = measure(Command(piped, (1,), f"gpu{_LINES - 1:05} "), with_memory=True)
+        normal = of_lines.seconds / slowness()
+        row(
+            f"gdrtop fleet --from -, {_LINES:,} nodes that judged themselves",
+            f"{of_lines.seconds:.1f} s, {normal:.1f} at full speed, {of_lines.most_bytes / 1e6:.0f} MB",
+            f"{_LINES_SECONDS:.0f} s, {_LINES_BYTES / 1e6:.0f} MB",
+            normal <= _LINES_SECONDS and of_lines.most_bytes <= _LINES_BYTES,
         )
 
 
