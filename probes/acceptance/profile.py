@@ -8,7 +8,7 @@ A profile is a TOML file with the title, source and date of the audit and a row 
     checks = ["acs-…"]       none of these checks may find anything but a note
     path = "any"             or "dmabuf", "peermem": new jobs can use it
     loaded = ["gdrdrv"]      modules that are loaded
-    measured = "gpu"         or "host": the newest test of each pair of GPU and NIC reached its limit
+    measured = "gpu"         or "host": the newest test of each near pair of GPU and NIC reached its limit
     instead = "…"            what shows it, where gdrtop cannot
 
 A criterion passes if all that it names holds. What is unknown, was not measured or is not for gdrtop to judge
@@ -17,17 +17,17 @@ is not shown, and never passed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.result import Result, is_measured
 from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY
 from probes.bandwidth.results.against_earlier import below_limit, headline_text, local_time
 from probes.base.data_files import parse_toml, read_toml
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
-from probes.base.text import did_you_mean, plural, printable
+from probes.base.text import did_you_mean, join_limited, plural, printable
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment
 from probes.checks.registry import CHECKS
@@ -35,8 +35,9 @@ from probes.facts.gpudirect import GdrPath
 from probes.facts.kernel.modules import LADDER, PRESENT
 from probes.queries.finding import Finding, Status
 from probes.snapshot.examination import Examination
+from probes.topology.paths import Topology
 
-SHIPPED = ("clustermax", "nvidia-gpuop")
+SHIPPED = ("gdrtop", "clustermax", "nvidia-gpuop")
 """The profiles that gdrtop brings."""
 MOST_BYTES = 1 << 18  # of a profile
 _MOST_CRITERIA = 500
@@ -56,6 +57,14 @@ class Answer(Enum):
     PASS = "pass"
     FAIL = "fail"
     NOT_SHOWN = "not shown"
+
+
+class Outcome(Enum):
+    """What an audit says of a node: what was not shown is not accepted."""
+
+    PASSED = "PASSED"
+    FAILED = "FAILED"
+    INCOMPLETE = "INCOMPLETE"
 
 
 @frozen
@@ -196,7 +205,7 @@ def _parts(
     for check in criterion.checks:
         yield _of_check(check, findings.get(check))
     if criterion.measured:
-        yield from _measured(criterion.measured, results)
+        yield from _measured(criterion.measured, results, examination.topology)
 
 
 def _path(path: str, judgment: Judgment) -> _Part:
@@ -232,21 +241,44 @@ def _of_check(name: str, finding: Finding | None) -> _Part:
     return Answer.FAIL, f"{name}{silenced}: {finding.title}"
 
 
-def _measured(memory: str, results: Iterable[Result]) -> Iterator[_Part]:
+def _measured(memory: str, results: Iterable[Result], topology: Topology) -> Iterator[_Part]:
     newest = {
         (result.pair.gpu, result.pair.nic): result
         for result in results
-        if result.gbps is not None and result.memory in _MEMORIES[memory]
+        if is_measured(result) and result.gbps is not None and result.memory in _MEMORIES[memory]
     }
-    if not newest:
+    if missing := _not_measured(memory, newest, topology):
         what = "GPU" if memory == "gpu" else "host"
-        yield Answer.NOT_SHOWN, f"no test with {what} memory is kept; gdrtop bench measures it"
-        return
+        named = join_limited(missing, _MOST_NAMED)
+        yield Answer.NOT_SHOWN, f"no test with {what} memory is kept of {named}; gdrtop bench measures it"
     slow = {id(result) for result in below_limit(newest.values())}
     for (gpu, nic), result in newest.items():
         pair = " – ".join(filter(None, (gpu, nic))) or result.title
         text = f"{pair}: {headline_text(result)} at {local_time(result.taken_at)}"
         yield (Answer.FAIL, f"{text}, below the limit") if id(result) in slow else (Answer.PASS, text)
+
+
+def _not_measured(memory: str, pairs: Collection[tuple[str, str]], topology: Topology) -> list[str]:
+    """Return the GPUs and NICs near each other of which no measured pair is kept."""
+    near, labels = topology.near_nics, {gpu.id: gpu.label for gpu in topology.gpus}
+    if memory == "host":
+        reached = {nic for _, nic in pairs}
+        return [nic for nic in topology.nics_near_gpus if nic not in reached] or (
+            [] if reached else ["any NIC"]
+        )
+    found = [pair for pair in pairs if pair[1] in near.get(pair[0], ())]
+    gpus, nics = {gpu for gpu, _ in found}, {nic for _, nic in found}
+    missing = [labels[gpu] for gpu in near if near[gpu] and gpu not in gpus]
+    missing += [nic for nic in topology.nics_near_gpus if nic not in nics]
+    return missing or ([] if pairs else ["any pair of GPU and NIC"])
+
+
+def outcome_of(answers: Iterable[Answered]) -> Outcome:
+    """Return the worst of some answers: a gap is never a pass."""
+    given = {each.answer for each in answers}
+    if Answer.FAIL in given:
+        return Outcome.FAILED
+    return Outcome.INCOMPLETE if Answer.NOT_SHOWN in given else Outcome.PASSED
 
 
 def counted(answers: Iterable[Answered]) -> str:

@@ -6,6 +6,7 @@ examination and the live sample of the same moment.
 
 from __future__ import annotations
 
+from probes.acceptance.certificate import Certificate
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import changes
 from probes.bandwidth.results.comparison import conclusions
@@ -69,6 +70,7 @@ class Report:
     changes: tuple[Change, ...]
     unread: tuple[str, ...]
     is_redacted: bool
+    certificate: Certificate | None = None  # if one was asked for
 
     @property
     def node_name(self) -> str:

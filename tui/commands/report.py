@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
+import os
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any, TextIO, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
+from probes.acceptance.certificate import (
+    Certificate,
+    CertificateError,
+    EarlierCertificate,
+    HardwareFact,
+    earlier_certificate,
+)
+from probes.acceptance.profile import SHIPPED, Answered, Outcome, counted
 from probes.base.origin import Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.setup.report import Change, Report
 from tui.command_line.arguments import UsageError, add_arguments
 from tui.commands.bench.lists import BenchDocument, result_json
 from tui.commands.check import CheckDocument, check_json
+from tui.commands.consumers.profile import read_profile
 from tui.commands.live.live import LiveDocument, live_json
 from tui.commands.topo import TopoDocument, topology_json
 from tui.controllers.report_reader import read_report
 from tui.files import NotWritten
 from tui.files.new_file import check_new, write_new
+from tui.files.read_file import read_small
 from tui.files.setup_log import REPORTED, SetupLog, open_setup_log
 from tui.files.since_ok import SinceOk, since_ok
 from tui.files.version import version
@@ -36,6 +48,9 @@ from tui.runtime.open_host import open_host
 from tui.runtime.printing import ascii_text, is_plain
 from widgets.doctor.findings import highlights_of
 
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
 STDOUT = "-"
 _FORMATS = {"md": "Markdown", "html": "one HTML file, without scripts", "json": "JSON (gdrtop schema report)"}
 _PRIVACY = {
@@ -43,10 +58,22 @@ _PRIVACY = {
     False: "It contains names, addresses and serial numbers. Use gdrtop report --redact to replace them.",
 }
 _SUFFIXES = {".md": "md", ".markdown": "md", ".html": "html", ".htm": "html", ".json": "json"}
+_MOST_BYTES = 1 << 26  # of an earlier report, which has live figures, too
 _NO_PROCESSES = "a tree of files has no processes"
 
 
 _CHANGE = Annotated[Change, Changed(without=("at",), time=Time)]
+
+
+class _CertificateObject(TypedDict):
+    outcome: Outcome
+    profile: str
+    title: str
+    date: str  # of the profile
+    criteria: tuple[Answered, ...]  # in the order of the profile
+    fingerprint: tuple[HardwareFact, ...]  # what the certificate holds for
+    fingerprint_sha256: str
+    changes: tuple[str, ...] | None  # against the certificate of --since, in sentences
 
 
 class ReportDocument(TypedDict):
@@ -61,6 +88,7 @@ class ReportDocument(TypedDict):
     meaning: tuple[str, ...]  # what the results mean together, in sentences
     changes: tuple[_CHANGE, ...]  # what gdrtop has run on this node, newest first
     unread: tuple[str, ...]  # saved results or logs that could not be read, and why
+    certificate: NotRequired[_CertificateObject]  # with --certificate
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -71,21 +99,46 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         **{name: {"dest": "form", "action": "store_const", "const": name} for name in _FORMATS},
     )
     add_arguments(
-        parser, {"--redact": "replace names, addresses, GUIDs, serial numbers and arguments with tokens"}
+        parser,
+        {
+            "--redact": "replace names, addresses, GUIDs, serial numbers and arguments with tokens",
+            "--certificate": "add a certificate: the answers of a profile, bound to the hardware and "
+            "software; its checksum comes beside it, in FILE.sha256",
+            "--profile NAME": "of the certificate: as gdrtop check --profile has them (default: gdrtop)",
+            "--since OLD.json": "what differs from an earlier certificate",
+        },
+        profile={"default": ""},
+        since={"default": ""},
     )
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Write the report of the node that the options name; 3: it could not be written."""
     form = options.form or _form_of(options.file)
+    if options.since and options.redact:
+        raise UsageError("--since compares identifiers, which --redact replaces; use one of them")
+    of_certificate = None
+    if options.certificate:
+        of_certificate = read_profile(options.profile or SHIPPED[0]), _earlier(options.since)
+    elif options.profile or options.since:
+        raise UsageError("--profile and --since are of a certificate: add --certificate")
     if options.file == STDOUT:
-        report = read_report(open_host(options), options.redact)
+        report = read_report(open_host(options), options.redact, of_certificate=of_certificate)
         write_to(out, report, form, options.ascii)
         return 0
-    check_new(options.file)
+    checksum = f"{options.file}.sha256"
+    for path in (options.file, checksum) if options.certificate else (options.file,):
+        check_new(path)
     host = open_host(options)
-    path = write_new(options.file, text_of(read_report(host, options.redact), form))
+    report = read_report(host, options.redact, of_certificate=of_certificate)
+    text = text_of(report, form)
+    path = write_new(options.file, text)
     print(f"Written to {path}. {_PRIVACY[options.redact]}", file=sys.stderr)
+    if report.certificate is not None:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        beside = write_new(checksum, f"{digest}  {os.path.basename(path)}\n")
+        said = f"{report.certificate.outcome.value}: {counted(report.certificate.criteria)}"
+        print(f"{said}. The checksum is in {beside}.", file=sys.stderr)
     if host.origin.source is Source.LIVE:
         _note_in_setup(open_setup_log(is_live=True), path)
     elif host.origin.source is Source.SIMULATED:
@@ -150,9 +203,37 @@ def report_json(report: Report) -> dict[str, Any]:
         "changes": [object_from(change, _CHANGE, time=time_json(change.at)) for change in report.changes],
         "unread": plain_value(report.unread),
     }
+    if report.certificate is not None:
+        content["certificate"] = _certificate_json(report.certificate)
     if report.sample is None:
         content["unknown"] = {"live": _NO_PROCESSES}
     return node_document("report", node, at, content)
+
+
+def _certificate_json(certificate: Certificate) -> dict[str, Any]:
+    profile = certificate.profile
+    return object_of(
+        {
+            "outcome": certificate.outcome,
+            "profile": profile.name,
+            "title": profile.title,
+            "date": profile.date,
+            "criteria": certificate.criteria,
+            "fingerprint": certificate.fingerprint,
+            "fingerprint_sha256": certificate.fingerprint_sha256,
+            "changes": certificate.changes,
+        }
+    )
+
+
+def _earlier(path: str) -> EarlierCertificate | None:
+    try:
+        content = read_small(path, _MOST_BYTES, "a certificate") if path else b""
+        return earlier_certificate(content.decode("utf-8", "replace")) if path else None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except CertificateError as error:
+        raise UsageError(f"{path}: {error}") from None
 
 
 def _since_ok(report: Report) -> SinceOk:

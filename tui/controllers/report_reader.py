@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from probes.acceptance.certificate import EarlierCertificate, certificate_of, serials_of
+from probes.acceptance.profile import Profile
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.base.origin import origin_word
@@ -35,25 +37,41 @@ def read_report(
     wait: Callable[[float], object] = time.sleep,
     store: ResultsStore | None = None,
     dispatcher: Dispatcher | None = None,
+    of_certificate: tuple[Profile, EarlierCertificate | None] | None = None,
 ) -> Report:
-    """Read the node for about a second, and what gdrtop has saved about it."""
+    """Read the node for about a second, and what gdrtop has saved about it.
+
+    `of_certificate`: if it shall have one, the profile and the certificate to compare with.
+    """
     if not redact:
         snapshot = take_snapshot(host, wait)
         saved = saved_about(host, snapshot.examination, store, dispatcher)
-        return _report_of(host, snapshot, saved)
+        return _report_of(host, snapshot, saved, of_certificate=of_certificate)
     identifiers = Identifiers(redact=True)
     plain, snapshot = take_redacted_snapshot(host, identifiers, wait)
     # Saved results and runs are found by the node's own name.
     saved = _redacted(saved_about(host, plain.examination, store, dispatcher), identifiers)
-    return _report_of(host, snapshot, saved, is_redacted=True)
+    return _report_of(host, snapshot, saved, is_redacted=True, of_certificate=of_certificate)
 
 
-def _report_of(host: Host, snapshot: Snapshot, saved: Saved, is_redacted: bool = False) -> Report:
+def _report_of(
+    host: Host,
+    snapshot: Snapshot,
+    saved: Saved,
+    is_redacted: bool = False,
+    of_certificate: tuple[Profile, EarlierCertificate | None] | None = None,
+) -> Report:
     """Return the report, whose judgment counts the slow results."""
     examination = with_slow_results(host, snapshot.examination, saved.results)
     is_same = examination is snapshot.examination
     judgment = snapshot.judgment if is_same else judge(examination)
-    return report_of(examination, judgment, snapshot.sample, snapshot.at, saved, is_redacted)
+    report = report_of(examination, judgment, snapshot.sample, snapshot.at, saved, is_redacted)
+    if of_certificate is None:
+        return report
+    profile, earlier = of_certificate
+    serials = () if is_redacted else serials_of(host)
+    certificate = certificate_of(profile, examination, judgment, saved.results, serials, earlier)
+    return replace(report, certificate=certificate)
 
 
 def saved_about(

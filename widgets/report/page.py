@@ -9,6 +9,9 @@ from typing import Any, cast
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from probes.acceptance.certificate import Certificate
+from probes.acceptance.profile import Outcome
+from probes.acceptance.profile import counted as counted_criteria
 from probes.bandwidth.model.rating import Rating
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source
@@ -91,6 +94,18 @@ class MatrixText:
 
 
 @frozen
+class CertificateText:
+    """A certificate: what it says, why, and what it holds for."""
+
+    headline: str
+    tone: Tone
+    criteria: tuple[tuple[str, str, str, str], ...]  # id, answer, text, evidence
+    fingerprint: tuple[tuple[str, str], ...]
+    sha256: str
+    changes: tuple[str, ...] | None  # against an earlier one
+
+
+@frozen
 class Page:
     """Everything on the page but the drawings."""
 
@@ -113,6 +128,7 @@ class Page:
     changes: tuple[tuple[str, Change], ...]  # with the time
     unread: tuple[str, ...]
     versions: tuple[tuple[str, str, bool], ...]  # name, value, is known
+    certificate: CertificateText | None
 
 
 def page_of(report: Report, version: str) -> Page:
@@ -145,8 +161,27 @@ def page_of(report: Report, version: str) -> Page:
             (name, _version_text(value), not isinstance(value, Unknown))
             for name, value in report.versions.items()
         ),
+        certificate=None if report.certificate is None else _certificate(report.certificate),
     )
     return cast("Page", _printable(page))
+
+
+_OUTCOME_TONES = {Outcome.PASSED: Tone.GOOD, Outcome.FAILED: Tone.BAD, Outcome.INCOMPLETE: Tone.WARNING}
+
+
+def _certificate(certificate: Certificate) -> CertificateText:
+    profile = certificate.profile
+    by = f"{profile.title}, {profile.date}" if profile.date else profile.title
+    return CertificateText(
+        headline=f"{certificate.outcome.value} · {by} · {counted_criteria(certificate.criteria)}",
+        tone=_OUTCOME_TONES[certificate.outcome],
+        criteria=tuple(
+            (each.id, each.answer.value, each.text, "; ".join(each.evidence)) for each in certificate.criteria
+        ),
+        fingerprint=tuple((fact.name, _version_text(fact.value)) for fact in certificate.fingerprint),
+        sha256=certificate.fingerprint_sha256,
+        changes=certificate.changes,
+    )
 
 
 def _printable(value: object) -> object:

@@ -190,6 +190,7 @@ class Gpu:
     nvlink_peers: Maybe[tuple[tuple[str, int], ...]]  # (BDF of GPU or NVSwitch, links)
     fabric: GpuFabric
     nvml: Maybe[NvmlGpu]  # also Unknown if the GPU has fallen off the bus
+    vbios: Maybe[str] = _NOT_ASKED  # "96.00.89.00.01"
 
 
 @frozen
@@ -306,6 +307,7 @@ def _gpu(host: Host, function: PciFunction, index: int, name: str, nvml: Maybe[N
         nvlink_peers=map_known(nvml, lambda answer: answer.nvlink_peers),
         fabric=fabric_of(nvml),
         nvml=nvml,
+        vbios=field("Video BIOS"),
     )
 
 

@@ -60,10 +60,8 @@ def test_what_is_unknown_is_not_shown() -> None:
 
 def test_a_measurement_that_was_not_made_is_not_shown() -> None:
     answer = answers("hgx-h100", f'{ROW}path = "any"\nmeasured = "gpu"\n')["a"]
-    assert (answer.answer, answer.evidence) == (
-        Answer.NOT_SHOWN,
-        ("no test with GPU memory is kept; gdrtop bench measures it",),
-    )
+    words = "no test with GPU memory is kept of GPU0, GPU1, GPU2, GPU3 and 12 more; gdrtop bench measures it"
+    assert (answer.answer, answer.evidence) == (Answer.NOT_SHOWN, (words,))
 
 
 def test_a_module_that_is_not_loaded_fails() -> None:

@@ -1,5 +1,6 @@
 """The report as an admin gets it: three formats of every node, files, tokens, hostile words."""
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -276,7 +277,7 @@ def test_an_unknown_fact_shows_its_reason_and_not_a_blank() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.commands.report.read_report", lambda *_: report_on("cloud-vm"))
+    monkeypatch.setattr("tui.commands.report.read_report", lambda *_, **__: report_on("cloud-vm"))
 
 
 @pytest.mark.usefixtures("_quick")
@@ -316,3 +317,44 @@ def test_what_exists_is_never_overwritten_nor_followed(
     assert main(["report", "--demo", "cloud-vm", str(tmp_path / "x.txt")]) == 3
     assert "choose a format with --md, --html or --json" in capsys.readouterr().err
     assert main(["report", "--demo", "no-such-node", "-"]) == 3
+
+
+def test_a_certificate_has_its_checksum_and_is_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old.json", tmp_path / "new.json"
+    assert main(["report", "--demo", "hgx-h100", "--certificate", str(old)]) == 0
+    assert "INCOMPLETE: 8 criteria passed, 0 failed, 2 not shown" in capsys.readouterr().err
+    digest = hashlib.sha256(old.read_bytes()).hexdigest()
+    assert (tmp_path / "old.json.sha256").read_text() == f"{digest}  old.json\n"
+    arguments = ["report", "--demo", "hgx-h100+acs-on", "--certificate", "--since", str(old)]
+    assert main([*arguments, str(new)]) == 0
+    valid("report", new.read_text())
+    certificate = json.loads(new.read_text())["certificate"]
+    assert certificate["changes"] == ["criterion detours: fail, was pass"]
+    for form in ("md", "html"):
+        assert main([*arguments, f"--{form}", "-"]) == 0
+        text = capsys.readouterr().out
+        assert certificate["fingerprint_sha256"] in text
+        assert "criterion detours: fail, was pass" in text
+    assert main([*arguments, str(old)]) == 3
+    (tmp_path / "taken.md.sha256").touch()
+    assert main(["report", "--demo", "hgx-h100", "--certificate", str(tmp_path / "taken.md")]) == 3
+    assert not (tmp_path / "taken.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--since", "x"), "add --certificate"),
+        (("--certificate", "--since", "no-such"), "No such file"),
+        (("--certificate", "--since", "/dev/null"), "not a regular file"),
+        (("--certificate", "--profile", "other"), "gdrtop brings"),
+        (("--certificate", "--since", "x", "--redact"), "--since compares identifiers"),
+    ],
+)
+def test_what_a_certificate_cannot_use_is_named(
+    arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", "--demo", "cloud-vm", *arguments, "-"]) == 3
+    assert words in capsys.readouterr().err

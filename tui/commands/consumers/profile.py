@@ -10,10 +10,12 @@ from probes.acceptance.profile import (
     SHIPPED,
     Answer,
     Answered,
+    Outcome,
     Profile,
     ProfileError,
     answered,
     counted,
+    outcome_of,
     parse_profile,
     shipped,
 )
@@ -28,7 +30,7 @@ from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 
 _MARKS = {Answer.PASS: ("✓", Tone.GOOD), Answer.FAIL: ("✗", Tone.BAD), Answer.NOT_SHOWN: ("?", Tone.DIM)}
-_STATUSES: dict[Answer, ExitStatus] = {Answer.PASS: 0, Answer.FAIL: 2, Answer.NOT_SHOWN: 3}
+_STATUSES: dict[Outcome, ExitStatus] = {Outcome.PASSED: 0, Outcome.FAILED: 2, Outcome.INCOMPLETE: 3}
 
 
 class ProfileDocument(TypedDict):
@@ -50,7 +52,7 @@ def read_profile(name: str) -> Profile:
         text = read_small(name, MOST_BYTES, "a profile").decode("utf-8", "replace")
         return parse_profile(name, text)
     except OSError as error:
-        hint = f"; gdrtop brings {' and '.join(SHIPPED)}" if "/" not in name else ""
+        hint = f"; gdrtop brings {', '.join(SHIPPED)}" if "/" not in name else ""
         raise UsageError(f"profile {name}: {error.strerror or error}{hint}") from None
     except ProfileError as error:
         raise UsageError(f"profile {name}: {error}") from None
@@ -63,19 +65,12 @@ def write_profile(
     """Answer the criteria for a node, print them, and return the exit status."""
     node = examination.node
     answers = answered(profile, examination, judgment, saved_results(node.origin))
-    status = exit_status(answers)
+    status = _STATUSES[outcome_of(answers)]
     if as_json:
         write_json(_json(profile, answers, node, at, status), out)
     else:
         print_lines(_text(profile, answers, node, text_width(out)), out, ascii_only)
     return status
-
-
-def exit_status(answers: Sequence[Answered]) -> ExitStatus:
-    """Return 2 if a criterion failed, 3 if one is not shown, else 0: a gap is never a pass."""
-    given = {each.answer for each in answers}
-    worst = next((answer for answer in (Answer.FAIL, Answer.NOT_SHOWN) if answer in given), Answer.PASS)
-    return _STATUSES[worst]
 
 
 def _json(

@@ -302,5 +302,6 @@ def add_driver_proc(tree: Tree, version: str) -> None:
         tree.add(
             f"{DRIVER_PROC}/gpus/{gpu.bdf}/information",
             f"Model: \t\t {tree.description.gpu.name}\nGPU UUID: \t {uuid_of(number)}\n"
+            "Video BIOS: \t 96.00.89.00.01\n"
             f"Bus Location: \t {gpu.bdf}\nDevice Minor: \t {number}\n",
         )

@@ -85,7 +85,7 @@ def test_a_profile_answers_each_criterion(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_profile_that_is_no_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--demo", "hgx-h100", "check", "--profile", "clustermx"]) == 3
-    assert "gdrtop brings clustermax and nvidia-gpuop" in capsys.readouterr().err
+    assert "gdrtop brings gdrtop, clustermax, nvidia-gpuop" in capsys.readouterr().err
 
 
 def test_a_fleet_gets_the_node_in_one_line_whatever_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,144 @@
+"""A certificate of a node: the answers of a profile, bound to the hardware and software that gave them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+
+from probes.acceptance.profile import Answered, Outcome, Profile, answered, outcome_of
+from probes.bandwidth.model.result import Result
+from probes.base.frozen import frozen
+from probes.base.text import parse_json, printable
+from probes.base.unknown import Maybe, Unknown, map_known
+from probes.checks.judgment import Judgment
+from probes.facts.gpu.gpus import GpuFacts
+from probes.facts.node import Node
+from probes.facts.system.platform import DMI, PlatformFacts
+from probes.host.protocol import Host
+from probes.snapshot.examination import Examination
+
+_MOST_OF_A_VALUE = 120
+# Linux drivers/firmware/dmi-id.c: serial numbers are for root only.
+_FIRMWARE = ("bios_date", "product_serial", "board_serial", "chassis_serial")
+
+
+class CertificateError(Exception):
+    """A file holds no certificate; the text says why."""
+
+
+@frozen
+class HardwareFact:
+    """One line of the fingerprint."""
+
+    name: str  # "GPU0", "NIC mlx5_0", "kernel"
+    value: Maybe[str]
+
+
+@frozen
+class Certificate:
+    """The answers, and what they hold for."""
+
+    outcome: Outcome
+    profile: Profile
+    criteria: tuple[Answered, ...]
+    fingerprint: tuple[HardwareFact, ...]
+    changes: tuple[str, ...] | None = None  # sentences, against an earlier one if there is one
+
+    @property
+    def fingerprint_sha256(self) -> str:
+        """The SHA-256 of what is known of the fingerprint: with another one, node or software are others."""
+        known = [[fact.name, fact.value] for fact in self.fingerprint if not isinstance(fact.value, Unknown)]
+        return hashlib.sha256(json.dumps(known).encode()).hexdigest()
+
+
+@frozen
+class EarlierCertificate:
+    """What a certificate of before said, as its JSON has it."""
+
+    at: str
+    answers: dict[str, str]  # by criterion
+    fingerprint: dict[str, str]  # of what was known
+
+
+def certificate_of(
+    profile: Profile,
+    examination: Examination,
+    judgment: Judgment,
+    results: Sequence[Result],
+    serials: Sequence[HardwareFact] = (),
+    earlier: EarlierCertificate | None = None,
+) -> Certificate:
+    """Return the certificate of a node; `results`: its kept measurements, oldest first."""
+    criteria = answered(profile, examination, judgment, results)
+    fingerprint = (*serials, *_facts(examination.node))
+    changes = None if earlier is None else tuple(_changes(earlier, criteria, fingerprint))
+    return Certificate(outcome_of(criteria), profile, criteria, fingerprint, changes)
+
+
+def earlier_certificate(text: str) -> EarlierCertificate:
+    """Read the JSON of `gdrtop report --certificate`; raise CertificateError."""
+    content = parse_json(text)
+    found = content.get("certificate") if isinstance(content, dict) else None
+    if not isinstance(content, dict) or not isinstance(found, dict):
+        raise CertificateError("it is no certificate: gdrtop report --certificate FILE.json writes one")
+    rows = _pairs(found.get("criteria"), "id", "answer"), _pairs(found.get("fingerprint"), "name", "value")
+    return EarlierCertificate(printable(str(content.get("time", "?")), _MOST_OF_A_VALUE), *rows)
+
+
+def _pairs(rows: object, key: str, value: str) -> dict[str, str]:
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise CertificateError("its lists are not those of a certificate")
+    texts = [(row.get(key), row.get(value)) for row in rows]
+    return {name: text for name, text in texts if isinstance(name, str) and isinstance(text, str)}
+
+
+def _changes(
+    earlier: EarlierCertificate, criteria: Sequence[Answered], fingerprint: Sequence[HardwareFact]
+) -> Iterator[str]:
+    """Yield what differs; what is unknown on one side is no difference."""
+    for each in criteria:
+        before = earlier.answers.get(each.id, each.answer.value)
+        if before != each.answer.value:
+            yield f"criterion {each.id}: {each.answer.value}, was {printable(before, _MOST_OF_A_VALUE)}"
+    for fact in fingerprint:
+        was = earlier.fingerprint.get(fact.name)
+        if was is None and not isinstance(fact.value, Unknown):
+            yield f"{fact.name}: {fact.value}, was not there or not read"
+        elif was is not None and not isinstance(fact.value, Unknown) and was != fact.value:
+            yield f"{fact.name}: {fact.value}, was {printable(was, _MOST_OF_A_VALUE)}"
+    for name in earlier.fingerprint.keys() - {fact.name for fact in fingerprint}:
+        yield f"{printable(name, _MOST_OF_A_VALUE)}: is gone"
+
+
+def serials_of(host: Host) -> tuple[HardwareFact, ...]:
+    """Return the serial numbers and the BIOS date of a machine, which nothing else needs."""
+    read = ((name, host.read(f"{DMI}/{name}")) for name in _FIRMWARE)
+    return tuple(
+        HardwareFact(name.replace("_", " "), map_known(text, lambda line: line.strip() or "-"))
+        for name, text in read
+    )
+
+
+def _facts(node: Node) -> Iterator[HardwareFact]:
+    platform = node.platform
+    if isinstance(platform, PlatformFacts):
+        yield _fact("machine", platform.product)
+        yield _fact("BIOS", platform.bios)
+    yield _fact("kernel", node.kernel_release)
+    if isinstance(node.gpus, GpuFacts):
+        yield _fact("NVIDIA driver", node.gpus.driver.version)
+    for gpu in node.known_gpus:
+        yield _fact(f"GPU{gpu.index}", _joined(gpu.name, gpu.bdf, gpu.uuid, gpu.vbios))
+    for device in node.rdma_devices:
+        parts = (device.hca_type, device.board_id, device.bdf, device.node_guid, device.firmware)
+        yield _fact(f"NIC {device.name}", _joined(*parts))
+
+
+def _fact(name: str, value: Maybe[str]) -> HardwareFact:
+    return HardwareFact(name, map_known(value, lambda text: printable(text, _MOST_OF_A_VALUE)))
+
+
+def _joined(*parts: Maybe[str]) -> str:
+    """Return what is known of a device, with a mark for what is not."""
+    return " ".join("?" if isinstance(part, Unknown) else part for part in parts)

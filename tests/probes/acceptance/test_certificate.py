@@ -1,0 +1,108 @@
+"""Certificates: complete only with every pair measured, bound to the parts, compared with earlier ones."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes.acceptance.certificate import (
+    Certificate,
+    CertificateError,
+    EarlierCertificate,
+    certificate_of,
+    earlier_certificate,
+)
+from probes.acceptance.profile import Answer, Outcome, shipped
+from probes.bandwidth.model.result import Result
+from probes.bandwidth.model.samples import HOST_MEMORY
+from probes.checks.judgment import judge
+from probes.snapshot.examination import Examination
+from tests.support.doctor import examination_of
+from tests.support.sample_results import BY_DMABUF, result
+
+NODE = "hgx-h100"
+
+
+def measured(examination: Examination, memory: str, gbps: float = 390.0) -> list[Result]:
+    near = examination.topology.near_nics
+    sample = result(gbps)
+    pairs = [(gpu, nic) for gpu, nics in near.items() for nic in nics]
+    return [replace(sample, memory=memory, pair=replace(sample.pair, gpu=gpu, nic=nic)) for gpu, nic in pairs]
+
+
+def certified(
+    name: str = NODE, results: Sequence[Result] = (), earlier: EarlierCertificate | None = None
+) -> Certificate:
+    examination = examination_of(name)
+    return certificate_of(shipped("gdrtop"), examination, judge(examination), results, (), earlier)
+
+
+def test_a_node_without_measurements_is_incomplete() -> None:
+    found = certified()
+    assert found.outcome is Outcome.INCOMPLETE
+    assert {each.id for each in found.criteria if each.answer is not Answer.PASS} == {"rate-gpu", "rate-host"}
+
+
+def test_a_node_with_every_pair_measured_passes_and_without_one_it_does_not() -> None:
+    examination = examination_of(NODE)
+    results = [*measured(examination, BY_DMABUF), *measured(examination, HOST_MEMORY)]
+    assert certified(results=results).outcome is Outcome.PASSED
+    fewer = [each for each in results if (each.memory, each.pair.nic) != (BY_DMABUF, "mlx5_3")]
+    found = certified(results=fewer)
+    assert found.outcome is Outcome.INCOMPLETE
+    (open_,) = (each for each in found.criteria if each.answer is Answer.NOT_SHOWN)
+    assert open_.id == "rate-gpu"
+    assert "mlx5_3" in open_.evidence[0]
+
+
+def test_a_fault_fails_whatever_was_measured() -> None:
+    examination = examination_of(NODE)
+    results = [*measured(examination, BY_DMABUF), *measured(examination, HOST_MEMORY)]
+    assert certified(f"{NODE}+acs-on", results).outcome is Outcome.FAILED
+
+
+def test_another_part_has_another_fingerprint() -> None:
+    found, other = certified(), certified("hgx-b200")
+    assert found.fingerprint_sha256 == certified().fingerprint_sha256
+    assert found.fingerprint_sha256 != other.fingerprint_sha256
+    facts = {fact.name: str(fact.value) for fact in found.fingerprint}
+    assert "96.00.89.00.01" in facts["GPU0"]
+    assert "28.43.2026" in facts["NIC mlx5_0"]
+
+
+def test_an_earlier_certificate_shows_what_differs() -> None:
+    before = certified()
+    fingerprint = [{"name": fact.name, "value": fact.value} for fact in before.fingerprint]
+    fingerprint[-1]["value"] = "MT4125 old"
+    criteria = [{"id": "detours", "answer": "pass"}]
+    given_parts = {
+        "criteria": criteria,
+        "fingerprint": [*fingerprint, {"name": "GPU8", "value": "x\x1b[31m"}],
+    }
+    earlier = earlier_certificate(json.dumps({"certificate": given_parts}))
+    changes = certified(f"{NODE}+acs-on", earlier=earlier).changes
+    assert changes is not None
+    assert "criterion detours: fail, was pass" in changes
+    assert any(change.endswith("was MT4125 old") for change in changes)
+    assert "GPU8: is gone" in changes
+    assert len(changes) == 3
+
+
+@given(
+    st.one_of(
+        st.text(max_size=200), st.from_regex(r'\{"certificate": \{"criteria": .{0,20}\}\}', fullmatch=True)
+    )
+)
+def test_no_text_crashes_the_reader(text: str) -> None:
+    with suppress(CertificateError):
+        earlier_certificate(text)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no", '{"certificate": {"criteria": 3}}'])
+def test_what_is_no_certificate_is_said(text: str) -> None:
+    with pytest.raises(CertificateError):
+        earlier_certificate(text)
