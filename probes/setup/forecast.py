@@ -87,16 +87,11 @@ def exit_status(kernel: KernelForecast | None) -> int:
 
 
 def forecast(
-    host: Host,
-    examination: Examination,
-    boot: Maybe[BootFacts],
-    release: str = "",
-    disk: Host | None = None,
-    only: bool = False,
+    host: Host, examination: Examination, boot: Maybe[BootFacts], release: str = "", disk: Host | None = None
 ) -> Forecast:
     """Judge up to four installed kernels: the next, the running, `release`, and the newest others.
 
-    `only`: judge `release` alone. `disk`: the files of an image, which then starts on the hardware of `host`.
+    `disk`: the files of an image, which then starts on the hardware of `host`.
     """
     next_kernel = boot if isinstance(boot, Unknown) else boot.next_kernel
     if disk is None and in_container(examination.node.platform):
@@ -109,7 +104,7 @@ def forecast(
         return Forecast((), next_kernel, f"no installed kernel can be read{why}")
     running = examination.node.kernel_release if disk is None else Unknown(Reason.NOT_THERE)
     first = [name for name in (release, known(next_kernel, ""), known(running, "")) if name in installed]
-    judged = (release,) if only else tuple(dict.fromkeys((*first, *installed)))[:MAX_JUDGED]
+    judged = tuple(dict.fromkeys((*first, *installed)))[:MAX_JUDGED]
     kernels = []
     for name in [name for name in installed if name in judged]:
         twin = start_twin(host, examination, boot, name, disk)
