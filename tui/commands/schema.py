@@ -36,7 +36,7 @@ _DOCUMENTS = (
     "read.Read",
     *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "env.Env"),
     *("bench.lists.Bench", "prove.Prove", "report.Report", "config.Config"),
-    *("reliability.Reliability", "bench.bisect.BenchBisect", "fleet.output.Fleet"),
+    *("reliability.Reliability", "fleet.output.Fleet"),
     *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.epilog.JobCounters"),
 )
 

@@ -35,8 +35,6 @@ _CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the 
 _SHM = "SHM/direct/direct"
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4
-_SCATTERED = ("all_gather", "reduce_scatter", "alltoall")
-_REDUCING = ("all_reduce", "reduce_scatter")
 _GROUP = "     time   algbw   busbw  #wrong"
 _HEAD = f"""\
 # nccl-tests version 2.17.6 nccl-headers=22707 nccl-library=22707
@@ -65,14 +63,12 @@ class _Run:
     def bus_factor(self) -> float:
         """The ratio of busbw to algbw (doc/PERFORMANCE.md)."""
         n = self.gpus
-        if self.what == "all_reduce":
-            return 2 * (n - 1) / n
-        return (n - 1) / n if self.what in _SCATTERED else 1.0
+        return (2 if self.what == "all_reduce" else 1) * (n - 1) / n
 
     def sizes(self) -> Iterator[int]:
         """Yield the bytes of each row; what is divided among ranks is rounded down to 16 bytes for each."""
         size = self.begin_bytes
-        unit = 16 * self.gpus if self.what in _SCATTERED else _ELEMENT_BYTES
+        unit = 16 * self.gpus if self.what == "alltoall" else _ELEMENT_BYTES
         while size <= self.end_bytes:
             yield size // unit * unit
             size *= self.factor
@@ -146,8 +142,8 @@ def _measure(
             bus.append(algorithm * run.bus_factor)
             wrong = "N/A" if variant == "in" and run.what == "alltoall" else "0"
             groups += f"  {time:7.{2 if time < 1e4 else 1}f}  {algorithm:6.2f}  {bus[-1]:6.2f}  {wrong:>5}"
-        operation = "sum" if run.what in _REDUCING else "none"
-        count = size // _ELEMENT_BYTES // (run.gpus if run.what in _SCATTERED else 1)
+        operation = "sum" if run.what == "all_reduce" else "none"
+        count = size // _ELEMENT_BYTES // (run.gpus if run.what == "alltoall" else 1)
         rows.append(Line(at, f"{size:12d}  {count:12d}  {'float':>8}  {operation:>6}  {'-1':>6}{groups}"))
         for nic, ranks in ring.nics.items():
             for name in (SENT, RECEIVED):
