@@ -92,7 +92,7 @@ class DiskResultsStore:
         return self._file.path
 
     def add(self, result: Result) -> None:
-        self._file.append(_line(result))
+        self._file.append(json.dumps(to_json(result), ensure_ascii=True, separators=(",", ":")))
 
     def results(self) -> tuple[Result, ...]:
         """Return the newest saved results, oldest first; skip lines that are not results."""
@@ -204,10 +204,6 @@ ResultsStore = MemoryResultsStore | DiskResultsStore
 def open_results_store(origin: Origin) -> ResultsStore:
     """Return the store of a host: on disk for this machine, in memory for a simulated node."""
     return DiskResultsStore() if origin.source is Source.LIVE else MemoryResultsStore()
-
-
-def _line(result: Result) -> str:
-    return json.dumps(to_json(result), ensure_ascii=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=_MOST_RESULTS)
