@@ -23,7 +23,7 @@ from probes.host.protocol import Host
 from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import start_twin, with_disk
 from probes.snapshot.examination import Examination, examine
-from probes.snapshot.verdict import State, Usability, Verdict
+from probes.snapshot.verdict import State, Verdict
 
 MAX_JUDGED = 4  # kernels: each takes as long as an examination
 _LIMITS = (
@@ -51,7 +51,6 @@ class KernelForecast:
     is_next: Maybe[bool]  # the boot loader starts it by default
     verdict: Verdict  # of the copy that was started with it, findings counted
     findings: tuple[Finding, ...]
-    usability: Usability  # which path the copy can use, before any finding
     missing: str = ""  # what was assumed because it could not be read, in words
 
     @property
@@ -117,7 +116,6 @@ def forecast(
                 is_next=next_kernel if isinstance(next_kernel, Unknown) else name == next_kernel,
                 verdict=judgment.verdict,
                 findings=judgment.findings,
-                usability=after.usability,
                 missing=twin.start.missing,
             )
         )
