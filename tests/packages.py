@@ -237,7 +237,7 @@ class Build:
                 {"src": str(self.work / "gdrtop"), "dst": "/usr/bin/gdrtop", "file_info": {"mode": 0o755}},
                 {"src": str(lib), "dst": "/usr/lib/gdrtop", "type": "tree"},
                 {"src": str(page), "dst": "/usr/share/man/man1/gdrtop.1.gz"},
-                # Not in /etc, where every start would read it: `gdrtop config --edit` begins with it, too.
+                # Not in /etc, where every start would read it.
                 {"src": str(example), "dst": "/usr/share/doc/gdrtop/config.toml"},
                 {"src": str(terms), "dst": "/usr/share/doc/gdrtop/copyright"},
                 {"src": str(changes), "dst": "/usr/share/doc/gdrtop/changelog.gz"},

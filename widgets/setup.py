@@ -1,4 +1,4 @@
-"""Draw setup: a forecast for a reboot, an image or an upgrade; the node, the paths and the steps of setup."""
+"""Draw setup: a forecast for a reboot or an image; the node, the paths and the steps of setup."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from probes.setup.forecast import Forecast, ImageCheck, ImageKind, KernelForecas
 from probes.setup.situation import situation_rows
 from probes.setup.step import OPEN_STATES, SetupStep, StepState
 from probes.setup.steps.guide import Guide
-from probes.setup.upgrade.advice import UNDER_PEERMEM, UpgradeAdvice
-from probes.setup.upgrade.upgrade import ChangeKind, PackageChange
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.lines import Line, Run, Tone, fit, line, paragraphs, sentence, width_of, wrapped
@@ -61,14 +59,10 @@ def draw_not_known(limits: Sequence[str], width: int) -> list[Line]:
     return wrapped(f"Unknown until the boot: {'; '.join(limits)}.", width, Tone.DIM) if limits else []
 
 
-def draw_outlook(verdict: Verdict, opening: str, width: int, may_fail: bool = False) -> list[Line]:
-    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (via DMA-BUF)", and why not.
-
-    `may_fail`: it is degraded because the whole path may not work, not because a part does not.
-    """
+def draw_outlook(verdict: Verdict, opening: str, width: int) -> list[Line]:
+    """Draw the title "After a reboot into 6.8.0: GPUDirect RDMA will work (via DMA-BUF)", and why not."""
     state = verdict.state
-    words = "may not work" if may_fail and state is State.DEGRADED else _OUTLOOKS[state][1]
-    word = _SENTENCES.get(state, f"GPUDirect RDMA {words}")
+    word = _SENTENCES.get(state, f"GPUDirect RDMA {_OUTLOOKS[state][1]}")
     gpus = f"{verdict.gpus_served} of {plural(verdict.gpus, 'GPU')}"
     is_usable = state.is_usable and verdict.path is not None
     by = f" (via {path_name(verdict.path)}, {gpus})" if is_usable else ""
@@ -145,59 +139,6 @@ def draw_image_check(check: ImageCheck, width: int) -> list[Line]:
     missing = "" if kernel is None else kernel.missing
     limits = draw_not_known((*check.not_known, *filter(None, (missing,))), width)
     return [*lines, (), *(rest if unanswered else ()), *limits]
-
-
-# Draw what an upgrade brings: the outlook after it, the packages that matter, warnings and findings.
-
-_MOST_PACKAGES = 40
-
-
-def draw_upgrade(advice: UpgradeAdvice, width: int, labels: Mapping[str, str]) -> list[Line]:
-    """Draw the headline, the packages, the findings, and what had to be assumed.
-
-    `labels`: the names of GPUs and NICs by BDF.
-    """
-    kernel, upgrade = advice.forecast.chosen(), advice.upgrade
-    if not upgrade.changes:
-        return wrapped("The upgrade changes no package.", width)
-    counts = f"{plural(len(upgrade.changes), 'package')} would change"
-    if kernel is None:
-        reason = advice.forecast.not_applicable or "no installed kernel was found"
-        return [*wrapped(sentence(reason), width), (), *_draw_packages(advice, counts, width)]
-    opening = f"After the upgrade and a reboot into {kernel.release}"
-    may_fail = any(finding.id == UNDER_PEERMEM for finding in kernel.findings)
-    outlook = draw_outlook(kernel.verdict, opening, width, may_fail)
-    lines = [*outlook, (), *_draw_packages(advice, counts, width)]
-    lines += draw_found(kernel.findings, width, labels)
-    assumed = (*advice.assumed, *filter(None, (kernel.missing,)))
-    lines += [(), *wrapped(f"Assumed: {'; '.join(assumed)}.", width, Tone.DIM)]
-    return [*lines, *draw_not_known(advice.forecast.not_known, width)]
-
-
-def _draw_packages(advice: UpgradeAdvice, counts: str, width: int) -> list[Line]:
-    rows = advice.upgrade.relevant
-    if not rows:
-        return wrapped(f"{counts}, none of which GPUDirect RDMA uses.", width)
-    shown = rows[:_MOST_PACKAGES]
-    columns = [
-        Column("PACKAGE", [line(change.name) for _, change in shown], 1),
-        Column("CHANGE", [line(_version(change)) for _, change in shown], 2),
-        Column("", [line(Run(subject, Tone.DIM)) for subject, _ in shown], 3),
-    ]
-    verb = "concerns" if len(rows) == 1 else "concern"
-    lines = wrapped(f"{counts}; {len(rows)} of them {verb} GPUDirect RDMA:", width)
-    lines += draw_columns(columns, ["" for _ in shown], width, "")
-    if len(rows) > len(shown):
-        lines.append(line(Run(f"… and {len(rows) - len(shown)} more", Tone.DIM)))
-    return lines
-
-
-def _version(change: PackageChange) -> str:
-    if change.kind is ChangeKind.REMOVED:
-        return f"{change.old} is removed".strip()
-    if change.kind is ChangeKind.NEW:
-        return f"new: {change.new}"
-    return f"{change.old} → {change.new}" if change.old else f"→ {change.new}"
 
 
 # Draw setup: where the node stands, the paths' requirements, the steps, and one step in detail.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pkgutil import get_data
 from typing import Any
 
@@ -21,6 +22,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     else:
         import tomli as tomllib
     return tomllib.loads(text)
+
+
+@cache
+def read_toml_once(package: str, name: str) -> dict[str, Any]:
+    """Parse a TOML file as read_toml() does, and keep it: for texts that are asked for again and again."""
+    return read_toml(package, name)
 
 
 def read_toml(package: str, name: str) -> dict[str, Any]:

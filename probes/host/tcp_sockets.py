@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Unknown
@@ -51,6 +51,14 @@ class TcpSocket:
     remote_port: int
     bytes_acked: int  # sent, and acknowledged by the peer
     bytes_received: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the other end is on this node by its address; a recording may have any text for one."""
+        try:
+            return ip_address(self.remote).is_loopback
+        except ValueError:
+            return False
 
     @property
     def bytes(self) -> int:

@@ -26,9 +26,12 @@ from probes.queries.jobs import (
     excludes_cuda,
     excludes_rdma,
     far_from_gpu,
+    forces_tcp,
     gpus_of,
+    lacks_ucx_module,
     mooncake_uses_peermem,
     pid_in,
+    sees_no_verbs_file,
     usable_paths,
 )
 from probes.queries.modules import has_no_rdma_device
@@ -113,7 +116,7 @@ class _Paths:
             return STAGED, f"UCX_IB_GPU_DIRECT_RDMA={gdr}"
         if transports and excludes_rdma(transports):
             return TCP, f"UCX_TLS={transports} has no RDMA transport"
-        if self._mapped("libuct_") and not self._mapped("libuct_ib"):
+        if lacks_ucx_module(self._process, "libuct_ib"):
             return TCP, "this UCX has no module for InfiniBand and RoCE (libuct_ib)"
         if transports and excludes_cuda(transports):
             return STAGED, f"UCX_TLS={transports} has no transport for GPU memory"
@@ -153,8 +156,8 @@ class _Paths:
         value = self._get(PEERMEM_VARIABLE)
         if self._mapped("libfabric"):
             return self.libfabric()
-        if (forced := self._get("MC_FORCE_TCP")) is not None:
-            return TCP, f"MC_FORCE_TCP={forced}"
+        if forces_tcp(self._process):
+            return TCP, f"MC_FORCE_TCP={self._get('MC_FORCE_TCP')}"
         if self._sees_no_nic():
             return TCP, _SEES_NONE
         uses_peermem = mooncake_uses_peermem(self._version("mooncake/engine"), value)
@@ -189,7 +192,7 @@ class _Paths:
         has_verbs = not isinstance(rdma, Unknown) and any(
             not isinstance(device.uverbs, Unknown) for device in hardware_of(rdma)
         )
-        return has_verbs and known(_visible_nics(self._process, self._examination), ("?",)) == ()
+        return has_verbs and sees_no_verbs_file(self._process)
 
     def _get(self, name: str) -> str | None:
         if isinstance(self._process.environment, Unknown):

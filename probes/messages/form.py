@@ -33,7 +33,7 @@ def pattern_of(form: str) -> str:
     parts: list[str] = []
     for escaped, name, kind, anything, blank, words in _TOKEN.findall(form):
         if name:
-            parts.append(f"(?P<{name}>{_KINDS.get(kind) or _alternatives(kind)})")
+            parts.append(f"(?P<{name}>{_KINDS.get(kind) or '|'.join(map(re.escape, kind.split('|')))})")
         elif anything:
             parts.append(".{0,300}?")
         else:
@@ -45,10 +45,6 @@ def pattern_of(form: str) -> str:
     if open_end and parts[-1].endswith("?)"):
         parts[-1] = f"{parts[-1][:-2]})"
     return begin + "".join(parts) + end
-
-
-def _alternatives(kind: str) -> str:
-    return "|".join(re.escape(word) for word in kind.split("|"))
 
 
 def placeholders_of(form: str) -> set[str]:

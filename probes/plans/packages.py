@@ -238,12 +238,10 @@ def ofed_steps(examination: Examination) -> tuple[Step, ...]:
     return (headers, *add, _REFRESH[family], Step("Install DOCA-OFED", (*_INSTALL[family], "doca-ofed")))
 
 
-def header_step(examination: Examination, release: Maybe[str] | None = None) -> Step:
-    """Return the step that installs the headers of a kernel, by default the running one; DKMS needs them."""
-    running = examination.node.kernel_release
-    release = running if release is None else release
-    which = "running" if release == running else "new"
-    why = f"Install the {which} kernel's headers, which DKMS needs"
+def header_step(examination: Examination) -> Step:
+    """Return the step that installs the running kernel's headers; DKMS needs them."""
+    release = examination.node.kernel_release
+    why = "Install the running kernel's headers, which DKMS needs"
     if isinstance(release, Unknown):
         return instruction(f"{why}.")
     packages: dict[Family, tuple[str, ...]] = {

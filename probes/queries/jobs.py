@@ -288,6 +288,27 @@ def maps(process: Process, name: str) -> bool:
     return any(library.name == name for library in known(process.libraries, ()))
 
 
+_UCX_MODULES = ("libuct_ib", "libuct_cuda", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
+
+
+def lacks_ucx_module(process: Process, name: str) -> bool:
+    """Say whether UCX has loaded modules in a process, and not this one."""
+    return any(maps(process, each) for each in _UCX_MODULES) and not maps(process, name)
+
+
+def forces_tcp(process: Process) -> bool:
+    """Say whether Mooncake uses TCP: it asks only whether the variable is set (transfer_engine_impl.cpp)."""
+    return "MC_FORCE_TCP" in known(process.environment, {}) and maps(process, "mooncake/engine")
+
+
+def sees_no_verbs_file(process: Process) -> bool:
+    """Say whether no device file of a NIC with verbs was passed into the container of a process."""
+    nodes = process.rdma_nodes
+    if isinstance(nodes, Unknown):
+        return nodes.reason is Reason.NOT_THERE
+    return not any(name.startswith("uverbs") for name in nodes)
+
+
 def is_watcher(process: Process) -> bool:
     """Say whether a process is known to open devices only to monitor or serve them."""
     return not isinstance(process.comm, Unknown) and process.comm[:15] in _WATCHERS

@@ -6,6 +6,7 @@ group, which only opening a file would show (Documentation/admin-guide/cgroup-v2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import field
 
@@ -72,6 +73,21 @@ def usable_here(examination: Examination) -> UsableHere:
         else:
             devices[end.id] = Unknown(Reason.NOT_THERE, "/sys/class/infiniband", "no RDMA device")
     return UsableHere(devices, _numa_nodes(examination), in_container(node.platform))
+
+
+def lifts_lock_limit(examination: Examination) -> Maybe[bool]:
+    """Return whether no limit of locked memory applies: CAP_IPC_LOCK in a container, root outside of one."""
+    in_this = map_known(examination.own_container, lambda container: container.ipc_lock)
+    return in_this if in_container(examination.node.platform) else examination.is_root
+
+
+def lock_limit(examination: Examination) -> Maybe[float]:
+    """Return how many bytes this session may lock; math.inf: no limit, as jobs with RDMA need it."""
+    lifted = lifts_lock_limit(examination)
+    if isinstance(lifted, Unknown):
+        return lifted
+    own = map_known(examination.memlock, lambda memlock: memlock.own)
+    return math.inf if lifted else map_known(own, lambda limit: limit.soft_bytes)
 
 
 def has_little_shm(examination: Examination, shm_bytes: float) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
-from functools import cache, reduce
+from functools import reduce
 from typing import Any
 
-from probes.base.data_files import read_toml
+from probes.base.data_files import read_toml_once
 from probes.base.evidence import Severity
 from probes.base.plan import Plan
 from probes.base.unknown import Maybe, Unknown, known
@@ -114,7 +114,7 @@ def statement(
 
     Of a check, where a text shows the fault and not the facts behind it, the check itself gives the most.
     """
-    row = _rows().get(name, {})
+    row = read_toml_once(__package__, "statements.toml").get(name, {})
     title, cause, fix = (
         given or row.get(key, "").format(**words)
         for key, given in (("title", ""), ("cause", cause), ("fix", fix))
@@ -138,11 +138,6 @@ def statement(
         count,
         source,
     )
-
-
-@cache
-def _rows() -> dict[str, Any]:
-    return read_toml(__package__, "statements.toml")
 
 
 def fix_text(plan: Plan) -> str:

@@ -107,7 +107,8 @@ def read_query(section: Section) -> Parsed:
             indent = len(line) - len(line.lstrip())
             while above and above[-1][0] >= indent:
                 above.pop()
-            name = _name(match[1] if match else text)
+            words = (match[1] if match else text).strip()
+            name = printable(words, 60).casefold().replace(" ", "_")
             if match:
                 path = "/".join((*(outer for _, outer in above), name))
                 if len(blocks) < _MOST_GPUS:
@@ -150,10 +151,6 @@ def read_xml(section: Section) -> Parsed:
             values.setdefault("/".join((*above, tag)).casefold(), printable(value.strip(), 200))
         read += 1
     return _parsed(head, blocks, read, section)
-
-
-def _name(words: str) -> str:
-    return printable(words.strip(), 60).casefold().replace(" ", "_")
 
 
 def _parsed(head: Mapping[str, str], blocks: list[_Block], read: int, section: Section) -> Parsed:

@@ -23,7 +23,7 @@ from probes.host.protocol import Host
 from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import start_twin, with_disk
 from probes.snapshot.examination import Examination, examine
-from probes.snapshot.verdict import State, Usability, Verdict
+from probes.snapshot.verdict import State, Verdict
 
 MAX_JUDGED = 4  # kernels: each takes as long as an examination
 _LIMITS = (
@@ -51,7 +51,6 @@ class KernelForecast:
     is_next: Maybe[bool]  # the boot loader starts it by default
     verdict: Verdict  # of the copy that was started with it, findings counted
     findings: tuple[Finding, ...]
-    usability: Usability  # which path the copy can use, before any finding
     missing: str = ""  # what was assumed because it could not be read, in words
 
     @property
@@ -87,16 +86,11 @@ def exit_status(kernel: KernelForecast | None) -> int:
 
 
 def forecast(
-    host: Host,
-    examination: Examination,
-    boot: Maybe[BootFacts],
-    release: str = "",
-    disk: Host | None = None,
-    only: bool = False,
+    host: Host, examination: Examination, boot: Maybe[BootFacts], release: str = "", disk: Host | None = None
 ) -> Forecast:
     """Judge up to four installed kernels: the next, the running, `release`, and the newest others.
 
-    `only`: judge `release` alone. `disk`: the files of an image, which then starts on the hardware of `host`.
+    `disk`: the files of an image, which then starts on the hardware of `host`.
     """
     next_kernel = boot if isinstance(boot, Unknown) else boot.next_kernel
     if disk is None and in_container(examination.node.platform):
@@ -109,7 +103,7 @@ def forecast(
         return Forecast((), next_kernel, f"no installed kernel can be read{why}")
     running = examination.node.kernel_release if disk is None else Unknown(Reason.NOT_THERE)
     first = [name for name in (release, known(next_kernel, ""), known(running, "")) if name in installed]
-    judged = (release,) if only else tuple(dict.fromkeys((*first, *installed)))[:MAX_JUDGED]
+    judged = tuple(dict.fromkeys((*first, *installed)))[:MAX_JUDGED]
     kernels = []
     for name in [name for name in installed if name in judged]:
         twin = start_twin(host, examination, boot, name, disk)
@@ -122,7 +116,6 @@ def forecast(
                 is_next=next_kernel if isinstance(next_kernel, Unknown) else name == next_kernel,
                 verdict=judgment.verdict,
                 findings=judgment.findings,
-                usability=after.usability,
                 missing=twin.start.missing,
             )
         )

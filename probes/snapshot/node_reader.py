@@ -38,7 +38,8 @@ class NodeReader:
 
     def probe(self, force: bool = False) -> Node | None:
         """Return the node if it is new, has changed or misses an answer, or with `force`; else None."""
-        retries = self._node is not None and self._retries(self._node)
+        is_late = time.monotonic() - self._probed_at >= RETRY_SECONDS
+        retries = self._node is not None and is_late and has_timeouts(self._node)
         if self._node is not None and not (force or retries or self._is_due()):
             return None
         now = fingerprint(self.host)
@@ -65,9 +66,6 @@ class NodeReader:
             return True
         passed = max(time.monotonic() - self._looked_at, latest.at - since)
         return passed >= FINGERPRINT_SECONDS - _TOLERANCE or latest.at < since
-
-    def _retries(self, node: Node) -> bool:
-        return time.monotonic() - self._probed_at >= RETRY_SECONDS and has_timeouts(node)
 
 
 def _present(reading: Reading) -> Hashable:

@@ -1,7 +1,6 @@
 """Results on disk: all that were measured, and the baseline of each machine type.
 
 $XDG_DATA_HOME/gdrtop/results.jsonl has one JSON object per line (probes/bandwidth/model/result.py);
-bisection.jsonl beside it has the runs of bisections, and an object without a result where one has ended;
 $XDG_DATA_HOME/gdrtop/baselines/TYPE.json is one object with the results of a machine type. They are plain
 files: a baseline can be copied to other nodes of the same type.
 """
@@ -27,7 +26,6 @@ from tui.files.xdg import DATA, NO_HOME, own_directory, results_path
 
 _MOST_RESULTS = 1000
 _READ_BYTES = 8 << 20
-_END = '{"ended":true}'  # a line of bisection.jsonl
 _SLUG_LIMIT = 120
 _TYPE_LIMIT = 200
 _MOST_TYPES = 32  # baselines of one product that are read
@@ -42,7 +40,6 @@ class MemoryResultsStore:
 
     def __init__(self) -> None:
         self._results: list[Result] = []
-        self._runs: list[Result] = []
         self._baselines: dict[str, tuple[Result, ...]] = {}
 
     def add(self, result: Result) -> None:
@@ -52,18 +49,6 @@ class MemoryResultsStore:
     def results(self) -> tuple[Result, ...]:
         """Return all saved results, oldest first."""
         return tuple(self._results)
-
-    def add_run(self, result: Result) -> None:
-        """Save a run of a bisection, also one that failed, until the bisection ends; or raise StoreError."""
-        self._runs.append(result)
-
-    def end_bisection(self) -> None:
-        """Forget the runs of bisections, or raise StoreError."""
-        self._runs.clear()
-
-    def unfinished_runs(self) -> tuple[Result, ...]:
-        """Return the runs of bisections that have not ended, oldest first."""
-        return tuple(self._runs)
 
     def why_unread(self) -> str:
         """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
@@ -101,15 +86,13 @@ class DiskResultsStore:
     def __init__(self, directory: str | None = None) -> None:
         self._directory = own_directory(DATA) if directory is None else directory
         self._file = AppendFile(results_path(directory), "the results file", StoreError, _READ_BYTES)
-        runs = os.path.join(os.path.dirname(self._file.path), "bisection.jsonl")
-        self._runs = AppendFile(runs, "the runs of bisections", StoreError, _READ_BYTES)
 
     @property
     def path(self) -> str:
         return self._file.path
 
     def add(self, result: Result) -> None:
-        self._file.append(_line(result))
+        self._file.append(json.dumps(to_json(result), ensure_ascii=True, separators=(",", ":")))
 
     def results(self) -> tuple[Result, ...]:
         """Return the newest saved results, oldest first; skip lines that are not results."""
@@ -117,18 +100,6 @@ class DiskResultsStore:
         if len(lines) < _MOST_RESULTS:
             lines = [*(line for line in self._file.earlier_lines() if line), *lines]
         found = [_parsed(line) for line in lines[-_MOST_RESULTS:]]
-        return tuple(result for result in found if result is not None)
-
-    def add_run(self, result: Result) -> None:
-        self._runs.append(_line(result))
-
-    def end_bisection(self) -> None:
-        self._runs.append(_END)
-
-    def unfinished_runs(self) -> tuple[Result, ...]:
-        lines = self._runs.lines()
-        ends = [number for number, line in enumerate(lines) if line == _END]
-        found = map(_parsed, lines[ends[-1] + 1 if ends else 0 :])
         return tuple(result for result in found if result is not None)
 
     def why_unread(self) -> str:
@@ -233,10 +204,6 @@ ResultsStore = MemoryResultsStore | DiskResultsStore
 def open_results_store(origin: Origin) -> ResultsStore:
     """Return the store of a host: on disk for this machine, in memory for a simulated node."""
     return DiskResultsStore() if origin.source is Source.LIVE else MemoryResultsStore()
-
-
-def _line(result: Result) -> str:
-    return json.dumps(to_json(result), ensure_ascii=True, separators=(",", ":"))
 
 
 @lru_cache(maxsize=_MOST_RESULTS)

@@ -51,9 +51,6 @@ from tui.settings.current import current
 # `run` blocks, and belongs in a thread if there is a screen. Whatever happens in it, the processes of the
 # running test are stopped before it returns.
 
-Choose = Callable[[Sequence[Result]], PlannedTest | None]
-"""Results so far → the next test, or None at the end."""
-
 
 class SeriesRunner:
     """One series on one node; `stop` and `skip` may be called from any thread."""
@@ -80,16 +77,12 @@ class SeriesRunner:
         """Stop the running test, and go on with the next one."""
         self._skipped.set()
 
-    def run(self, series: Series, choose: Choose | None = None) -> tuple[Result, ...]:
-        """Run all tests; return the results of those that were started.
-
-        With `choose`, run the tests that it returns instead, until it returns None.
-        """
+    def run(self, series: Series) -> tuple[Result, ...]:
+        """Run all tests; return the results of those that were started."""
         self._on_event(SeriesStarted(series))
         results: list[Result] = []
         aborted = ""
-        tests = series.tests if choose is None else iter(lambda: choose(results), None)
-        for number, test in enumerate(tests, 1):
+        for number, test in enumerate(series.tests, 1):
             aborted = self._abort_reason(test) if number > 1 else ""
             if self._stopped.is_set() or aborted:
                 break
@@ -240,9 +233,8 @@ class BenchSession:
         series: Series,
         on_event: Callable[[BandwidthEvent], object],
         may_disturb: bool = False,
-        choose: Choose | None = None,
     ) -> tuple[Result, ...] | Refused:
-        """Run the series to its end, and save its results; with `choose`, the tests that it returns.
+        """Run the series to its end, and save its results.
 
         Unless it `may_disturb`, which a person has confirmed, a real node is checked again before each test
         but the first, and the series ends before a test that would affect running jobs.
@@ -268,7 +260,7 @@ class BenchSession:
         self._runner = SeriesRunner(self._host, self._starter(), examination, save_and_forward, check)
         try:
             with ActionLock(_LOCK) if self._is_live else nullcontext():
-                return self._runner.run(series, choose)
+                return self._runner.run(series)
         except LockTaken as taken:
             return self._refused(str(taken), on_event)
         finally:

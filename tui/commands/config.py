@@ -1,12 +1,9 @@
-"""`gdrtop config`: every setting with its value and where it is from, and --edit, which changes the file."""
+"""`gdrtop config`: every setting with its value and where it is from."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypedDict
@@ -15,21 +12,13 @@ from probes.base.origin import Origin, Source
 from probes.base.site import Silence, SiteCombination, components
 from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
-from probes.host.trusted_path import is_root, trusted_environment
 from tui.command_line.arguments import EXIT_WRONG_USAGE, UsageError, add_arguments
-from tui.files import NotWritten
-from tui.files.new_file import make_directory, shown_path, why, write_new
-from tui.files.read_file import read_small
-from tui.files.xdg import NO_HOME
 from tui.runtime.json_values import Changed, document, object_from, object_of, silence_json, write_json
 from tui.runtime.printing import print_lines, text_width
 from tui.settings import load
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.current import current, is_configured
-from tui.settings.load import WHAT
-from tui.settings.merge import merge
-from tui.settings.save import MODE, SITE_MODE, read_file, replace_file
-from tui.settings.table import KEYS, SETTINGS, Value, shown, template
+from tui.settings.table import KEYS, SETTINGS, Value, shown
 from widgets.base.lines import Line, Run, Tone, wrapped
 
 _COMMAND_LINE = "command line"
@@ -70,8 +59,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_arguments(
         parser,
         {
-            "--edit": "edit your file with $VISUAL or $EDITOR, as root that in /etc/gdrtop; it is checked, "
-            "then saved",
             "--files": "print the files that are read, one a line",
             "--json": "print JSON (gdrtop schema config)",
         },
@@ -80,11 +67,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
-    """Show the configuration, or edit a file of it."""
-    if options.edit + options.path + options.json > 1:
-        raise UsageError("use only one of --edit, --path and --json")
-    if options.edit:
-        return edit(out)
+    """Show the configuration."""
+    if options.path and options.json:
+        raise UsageError("use only one of --files and --json")
     found = current() if is_configured() else load.load()
     if options.path:
         print_lines([(Run(file.path),) for file in found.files], out, options.ascii)
@@ -187,61 +172,3 @@ def more_errors(found: Configuration) -> Iterator[str]:
         from tui.screens.own_settings import wrong_settings
 
         yield from wrong_settings(found)
-
-
-def edit(out: TextIO) -> int:
-    """Edit a copy of this user's file, as root of the site's, which replaces the file once it is valid."""
-    is_site = is_root()
-    path = os.path.join(load.SITE_DIRECTORY, load.FILE) if is_site else load.user_file()
-    if not path:
-        raise NotWritten(NO_HOME)
-    path = path if is_site else os.path.realpath(path)  # a link of dotfiles stays one
-    before, status = read_file(path)
-    make_directory(os.path.dirname(path), mode=0o755 if is_site else 0o700)
-    base = template().encode() if before is None else before
-    copy = os.path.join(os.path.dirname(path), f"config.{os.getpid()}.edit.toml")
-    write_new(copy, base.decode("utf-8", "replace"))
-    while True:
-        _run_editor(copy)
-        edited = read_small(copy, load.MOST_BYTES, WHAT)
-        if edited == base:
-            os.unlink(copy)
-            out.write(f"{shown_path(path)} is unchanged\n")
-            return 0
-        found = merge([(shown_path(path), is_site, edited)], {}, is_root=is_site)
-        errors = [*found.errors, *more_errors(found)]
-        if not errors:
-            break
-        print("\n".join(f"gdrtop: {error}" for error in errors), file=sys.stderr)
-        if not _asks_again():
-            print(f"gdrtop: nothing was saved; your copy is {shown_path(copy)}", file=sys.stderr)
-            return EXIT_WRONG_USAGE
-    if read_file(path)[0] != before:
-        raise NotWritten(f"{shown_path(path)} changed meanwhile; your copy is {shown_path(copy)}")
-    replace_file(path, edited, status, SITE_MODE if is_site else MODE)
-    os.unlink(copy)
-    out.write(f"saved {shown_path(path)}\n")
-    return 0
-
-
-def _run_editor(copy: str) -> None:
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    try:
-        words = shlex.split(editor)
-        status = (
-            subprocess.run([*words, copy], env=trusted_environment(), check=False).returncode if words else 1
-        )
-    except (OSError, ValueError) as error:
-        os.unlink(copy)
-        raise NotWritten(f"the editor {editor!r} cannot be started: {why(error)}; set EDITOR") from None
-    if status:
-        raise NotWritten(f"the editor ended with exit status {status}; your copy is {shown_path(copy)}")
-
-
-def _asks_again() -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
-        return False
-    try:
-        return input("Edit again? [Y/n] ").strip().lower() in ("", "y", "yes")
-    except EOFError:
-        return False

@@ -1,10 +1,9 @@
-"""`gdrtop forecast`: a node after a reboot or an upgrade of packages, and an image without hardware."""
+"""`gdrtop forecast`: a node after a reboot, and an image without hardware."""
 
 from __future__ import annotations
 
 import argparse
 import io
-import sys
 from typing import Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
@@ -24,17 +23,6 @@ from probes.setup.forecast import (
     exit_status,
     forecast,
 )
-from probes.setup.upgrade.advice import UpgradeAdvice, advise
-from probes.setup.upgrade.upgrade import (
-    ChangeKind,
-    NoUpgradeCommand,
-    PackageChange,
-    Upgrade,
-    changes_of,
-    parse,
-    simulated,
-    subject_of,
-)
 from probes.snapshot.examination import Examination, examine
 from tui.command_line.arguments import UsageError, add_arguments
 from tui.command_line.options import OutputOptions, parsed
@@ -52,7 +40,7 @@ from tui.runtime.open_host import open_hardware, open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets import setup as forecast_drawing
 from widgets.base.lines import Line, Run, Tone
-from widgets.setup import draw_image_check, draw_upgrade
+from widgets.setup import draw_image_check
 
 # A node after its next start, and an image without hardware, as text and JSON.
 
@@ -193,115 +181,16 @@ def image_json(check: ImageCheck, image: Host) -> dict[str, Any]:
     return document("image", nobody, origin, image.wall_clock(), content)
 
 
-# `gdrtop forecast --upgrade COMMAND`: what an upgrade of packages would do to GPUDirect RDMA.
-
-FROM_STDIN = "-"
-_SECONDS = 60.0  # apt-get on a slow disk, zypper with many repositories
-_LIMIT = 4 << 20
-
-
-class _Package(TypedDict):
-    name: str
-    kind: ChangeKind
-    old: str | None  # version; null: not installed, or the package manager does not show it
-    new: str | None  # version; null: it is removed
-    concerns: str | None  # what GPUDirect RDMA uses it for, such as "GPU driver"; null: nothing
-
-
-class UpgradeDocument(TypedDict):
-    """`gdrtop forecast --upgrade COMMAND --json`."""
-
-    # 0 will work, 1 warnings or at risk, 2 critical findings or will not work, 3 unknown or not applicable.
-    exit_status: ExitStatus
-    command: str  # as it was given; empty where its output was read from stdin
-    packages: tuple[_Package, ...]
-    not_applicable: str  # why there is nothing to forecast; empty: there is
-    forecast: KernelObject | None  # the kernel that starts then; findings include what the upgrade breaks
-    assumed: tuple[str, ...]  # what the forecast takes for granted
-    not_known: tuple[str, ...]  # before the boot
-
-
-def write_advice(host: Host, command: str, out: TextIO, options: OutputOptions) -> int:
-    """Print what an upgrade would bring, and return the exit status of the forecast with it.
-
-    UsageError: the command is no upgrade, or its package manager does not answer.
-    """
-    changes = _given() if command == FROM_STDIN else _asked(host, command)
-    if isinstance(changes, Unknown):
-        why = changes.detail or changes.reason.value
-        shown = printable(command, 80)
-        raise UsageError(
-            f"{shown!r}: no answer from the package manager ({why}); with - as the command,"
-            " what it printed on the node is read from stdin"
-        )
-    examination = examine(host)
-    advice = advise(host, examination, Upgrade("" if command == FROM_STDIN else command, changes))
-    status = exit_status(advice.forecast.chosen())
-    if options.json:
-        write_json(advice_json(host, examination, advice), out)
-        return status
-    drawn = draw_upgrade(advice, text_width(out), examination.topology.labels)
-    print_lines([heading(examination.node), *drawn], out, options.ascii)
-    return status
-
-
-def _asked(host: Host, command: str) -> Maybe[tuple[PackageChange, ...]]:
-    """Ask the package manager."""
-    try:
-        argv = simulated(command)
-    except NoUpgradeCommand as error:
-        raise UsageError(f"{printable(command, 80)!r}: {error}") from error
-    answer = host.run(argv, _SECONDS)
-    return answer if isinstance(answer, Unknown) else changes_of(answer)
-
-
-def _given() -> tuple[PackageChange, ...]:
-    """Parse what a package manager has printed elsewhere, from stdin."""
-    changes = parse(sys.stdin.read(_LIMIT))
-    if not changes:
-        forms = "apt-get --simulate, dnf --assumeno or zypper --xmlout … --dry-run"
-        raise UsageError(f"--upgrade -: stdin names no package; it must be the output of {forms}")
-    return changes
-
-
-def advice_json(host: Host, examination: Examination, advice: UpgradeAdvice) -> dict[str, Any]:
-    """Return the JSON document."""
-    kernel = advice.forecast.chosen()
-    packages = [
-        object_from(
-            change,
-            _Package,
-            concerns=subject_of(change.name) or None,
-            old=change.old or None,
-            new=change.new or None,
-        )
-        for change in advice.upgrade.changes
-    ]
-    content = object_from(
-        advice,
-        UpgradeDocument,
-        advice.upgrade,
-        advice.forecast,
-        exit_status=exit_status(kernel),
-        packages=packages,
-        forecast=None if kernel is None else kernel_json(kernel),
-    )
-    node = examination.node
-    return node_document("upgrade", node, host.wall_clock(), content)
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_arguments(
         parser,
         {
             "--kernel RELEASE": "the kernel to show in detail (default: the one that boots next)",
-            "--upgrade COMMAND": "also an upgrade of packages before the reboot, such as 'apt-get "
-            "dist-upgrade'; it is only simulated. -: read the output of a simulation from stdin",
             "--image DIR": "judge the image at DIR, on the hardware that --as names",
             "--as NODE": "with --image: a simulated node or a recording FILE, whose hardware the image "
             "will run on",
             "--quiet": "print nothing; the exit status is the answer",
-            "--json": "print JSON (gdrtop schema forecast; with --upgrade upgrade, with --image image)",
+            "--json": "print JSON (gdrtop schema forecast; with --image image)",
         },
         kernel={"default": ""},
         as_={"dest": "assumed", "default": ""},
@@ -313,8 +202,8 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     if options.quiet:
         out = io.StringIO()
     if options.image is not None:
-        if not options.assumed or options.kernel or options.upgrade is not None:
-            raise UsageError("--image needs --as, the hardware, and takes no --kernel and no --upgrade")
+        if not options.assumed or options.kernel:
+            raise UsageError("--image needs --as, the hardware, and takes no --kernel")
         if options.image == "/" or options.demo is not None or options.replay is not None:
             raise UsageError("--image is the directory of an image, and takes no --demo and no --replay")
         options.root = options.image
@@ -322,11 +211,4 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         return write_image_check(open_host(options), hardware, out, parsed(OutputOptions, options))
     if options.assumed:
         raise UsageError("--as needs --image, the directory of the image")
-    if options.kernel and options.upgrade is not None:
-        raise UsageError("--upgrade shows the kernel that boots after it, and takes no --kernel")
-    host = open_host(options)
-    if options.upgrade is None:
-        return write_forecast(host, out, options.kernel, parsed(OutputOptions, options))
-    if host.origin.source is Source.TREE:
-        raise UsageError("--upgrade asks the package manager of a node; --root is only a tree of files")
-    return write_advice(host, options.upgrade, out, parsed(OutputOptions, options))
+    return write_forecast(open_host(options), out, options.kernel, parsed(OutputOptions, options))

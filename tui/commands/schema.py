@@ -34,9 +34,9 @@ _DOCUMENTS = (
     *("check.Check", "forecast.Forecast", "forecast.Image", "topo.Topo"),
     *("modules.Modules", "live.live.Live", "explain.Explain", "nccl_log.NcclLog", "ras.Ras"),
     "read.Read",
-    *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "forecast.Upgrade", "env.Env"),
+    *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "env.Env"),
     *("bench.lists.Bench", "prove.Prove", "report.Report", "config.Config"),
-    *("reliability.Reliability", "bench.bisect.BenchBisect", "fleet.output.Fleet"),
+    *("reliability.Reliability", "fleet.output.Fleet"),
     *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.epilog.JobCounters"),
     *("consumers.profile.Profile", "consumers.fleet_node.FleetNode"),
 )
@@ -53,7 +53,7 @@ DOCUMENTS = {_kind_of(name): f"tui.commands.{name}Document" for name in _DOCUMEN
 KINDS = tuple(DOCUMENTS)
 
 # Published with "unknown" in each dataclass that is written as it is, also without unknown values.
-_REASONS_EVERYWHERE = ("check", "forecast", "image", "upgrade", "do", "hang", "ras", "topo", "live")
+_REASONS_EVERYWHERE = ("check", "forecast", "image", "do", "hang", "ras", "topo", "live")
 
 _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 # What descriptions call by another name than JSON; times are RFC 3339 there.

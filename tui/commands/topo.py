@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
-import posixpath
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
-from probes.base.text import printable, xml_comment
+from probes.base.text import xml_comment
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, judge
 from probes.checks.statements import device_statements, stated_facts
@@ -21,7 +19,7 @@ from probes.facts.node import Node, derivation, probe_node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
-from probes.nccl.topology_file import read_system, system_of, xml_text
+from probes.nccl.topology_file import system_of, xml_text
 from probes.queries.finding import Finding
 from probes.queries.usable_here import UsableHere
 from probes.snapshot.examination import Examination
@@ -50,7 +48,6 @@ from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, tex
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import highlights_of
 from widgets.node import matrix as matrix_drawing
-from widgets.node import nccl_tree
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import UNPROVEN_MARK, Highlights
@@ -70,27 +67,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--hops": "with --json: also the hops of each path, which are most of it",
             "--switch-ports": "also show the errors that InfiniBand switches count on their ports to this "
             "node; needs root",
-            "--nccl-xml [FILE]": "show an NCCL topology file; without FILE, write this node's",
+            "--nccl-xml": "write this node's NCCL topology file",
         },
         format={"choices": ("text", "dot"), "default": "text"},
-        nccl_xml={"const": ""},
     )
 
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
-    """Print the topology of the node that the options name, or a topology file of NCCL."""
+    """Print the topology of the node that the options name, or write its topology file for NCCL."""
     if options.json and options.format == "dot":
         raise UsageError("--json and --format dot exclude each other")
     if options.hops and not options.json:
         raise UsageError("--hops needs --json")
-    if options.switch_ports and (options.format == "dot" or options.nccl_xml is not None):
+    if options.switch_ports and (options.format == "dot" or options.nccl_xml):
         raise UsageError("--switch-ports needs text or --json")
-    if options.nccl_xml is None:
+    if not options.nccl_xml:
         write_topology(open_host(options), out, parsed(TopologyOptions, options))
     elif options.json or options.format == "dot":
         raise UsageError(f"--nccl-xml cannot be used with {'--json' if options.json else '--format dot'}")
-    elif options.nccl_xml:
-        show_nccl_xml(open_host(options), options.nccl_xml, out, options.ascii)
     else:
         topology = build(probe_node(open_host(options)))
         if topology.unread is not None:
@@ -98,15 +92,6 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         comment = xml_comment(derivation(topology.node))  # NCCL skips it (xml.cc)
         out.write(f"{comment}\n{xml_text(system_of(topology))}")
     return 0
-
-
-def show_nccl_xml(host: Host, name: str, out: TextIO, ascii_only: bool = False) -> None:
-    """Draw a topology file; UsageError: it cannot be read, or is not NCCL's XML."""
-    path = posixpath.join(os.getcwd(), name)
-    system = read_system(host, path)
-    if isinstance(system, Unknown):
-        raise UsageError(f"{printable(name, 256)}: {system.detail or system.reason.value}")
-    print_lines([line(printable(name, 256)), *nccl_tree.draw(system, text_width(out))], out, ascii_only)
 
 
 @frozen

@@ -20,8 +20,8 @@ from tui.settings.load import WHAT
 from tui.settings.merge import lines_of
 from tui.settings.table import template
 
-MODE, SITE_MODE = 0o600, 0o644  # every user reads the site's
-_EDIT = "set it with gdrtop config --edit"
+_MODE = 0o600  # of a new file
+_EDIT = "edit it, and check it with gdrtop config"
 _VALUE = re.compile(r"""([^=]*=[ \t]*)("(?:[^"\\]|\\.)*"|'[^']*')""")
 _lock = threading.Lock()  # two settings may be saved at the same time
 
@@ -39,7 +39,7 @@ def save(name: str, value: str) -> str:
         raise NotWritten(not_as_root)
     path = path if is_root() else os.path.realpath(path)  # a link of dotfiles stays one
     with _lock:
-        before, status = read_file(path)
+        before, status = _read_file(path)
         try:
             text = template() if before is None else before.decode("utf-8-sig")
             changed = with_value(text, name, value)
@@ -49,11 +49,13 @@ def save(name: str, value: str) -> str:
             raise NotWritten(f"{shown_path(path)} stays as it is: {problem}; {_EDIT}") from None
         make_directory(directory)
         _require_trust(path)
-        replace_file(path, changed.encode(), status, MODE)
+        kept = _MODE if status is None else status.st_mode & 0o7777  # it keeps its mode and owner
+        owner = None if status is None else (status.st_uid, status.st_gid)
+        NewFile(path, replaces=True, mode=kept, owner=owner).save(changed.encode())
     return shown_path(path)
 
 
-def read_file(path: str) -> tuple[bytes | None, os.stat_result | None]:
+def _read_file(path: str) -> tuple[bytes | None, os.stat_result | None]:
     """Return content and status of a file of the configuration, None and None if there is none."""
     try:
         return read_trusted(path, load.MOST_BYTES, WHAT, load.TOP), os.stat(path)
@@ -70,13 +72,6 @@ def _require_trust(path: str) -> None:
             require_path(os.path.dirname(path), load.TOP)
     except OSError as error:
         raise NotWritten(f"{shown_path(path)} would not be read: {why(error)}") from None
-
-
-def replace_file(path: str, content: bytes, status: os.stat_result | None, mode: int) -> None:
-    """Write a file of the configuration; it keeps its mode and owner. `mode`: of a new one."""
-    kept = mode if status is None else status.st_mode & 0o7777
-    owner = None if status is None else (status.st_uid, status.st_gid)
-    NewFile(path, replaces=True, mode=kept, owner=owner).save(content)
 
 
 def with_value(text: str, name: str, value: str) -> str:

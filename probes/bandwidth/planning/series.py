@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -87,23 +87,6 @@ def local_test(
         seconds=settings.seconds,
         time_limit_s=_TIME_LIMIT_SECONDS,
         notes=notes,
-    )
-
-
-def with_variables(
-    examination: Examination, test: PlannedTest, variables: Mapping[str, str]
-) -> PlannedTest | Refused:
-    """Return a test of nccl-tests with further variables."""
-    assert isinstance(test.settings, NcclSettings)
-    settings = replace(test.settings, variables=tuple(sorted(variables.items())))
-    command = settings.command(examination.tools)
-    if isinstance(command, Refused):
-        return command
-    return replace(
-        test,
-        title=f"{test.title.partition(' · ')[0]} · {settings.title}",
-        settings=settings,
-        processes=(PlannedProcess(command.tool, command),),
     )
 
 

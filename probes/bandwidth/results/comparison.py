@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 from probes.bandwidth.model.planned_series import LeftOut
 from probes.bandwidth.model.rating import LIKE_HOST, Rating, short_gbps
@@ -26,7 +25,7 @@ from probes.bandwidth.model.result import (
 from probes.bandwidth.model.samples import BY_DMABUF, BY_PEERMEM, HOST_MEMORY, STAGED
 from probes.bandwidth.planning.series import COPIES
 from probes.bandwidth.results.against_earlier import gbps_text, headline_text, latency_us
-from probes.base.data_files import read_toml
+from probes.base.data_files import read_toml_once
 from probes.base.frozen import frozen
 from probes.base.text import plural
 from probes.facts.system.tool_names import PERFTEST
@@ -65,14 +64,9 @@ def _is_measured(result: Result) -> bool:
     return result.ending is Ending.DONE and is_as_requested(result) and bool(result.gbps)
 
 
-@cache
-def _sentences() -> dict[str, str]:
-    return read_toml(__package__, "comparison.toml")
-
-
 def _said(name: str, **words: object) -> str:
     """Return a sentence of comparison.toml."""
-    return _sentences()[name].format(**words)
+    return str(read_toml_once(__package__, "comparison.toml")[name].format(**words))
 
 
 def _with_direct(staged: Result, direct: Result | None) -> list[str]:

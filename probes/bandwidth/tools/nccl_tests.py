@@ -15,7 +15,6 @@ before 2.4.0 call the variable NCCL_IB_GDR_LEVEL (user guide). One that ignores 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 
@@ -53,9 +52,6 @@ from probes.facts.system.tools import ToolFacts
 # requested by name, TCP over some Ethernet port takes its place.
 _OVER_NETWORK = (("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NVLS_ENABLE", "0"))
 _BY_VERBS = (("NCCL_NET", "IB"),)
-NIC_VARIABLES = tuple(name for name, _ in _OVER_NETWORK)
-"""What a test over the NICs sets itself; with other values it would not use them."""
-_TITLE_LIMIT = 64  # characters of the variables in a title
 _STAGED = (("NCCL_NET_GDR_LEVEL", "LOC"), ("NCCL_IB_GDR_LEVEL", "0"))
 
 
@@ -72,7 +68,6 @@ class NcclSettings(LocalSettings):
     is_staged: bool = False  # over the network without GPUDirect RDMA
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
     by_plugin: bool = False  # NCCL uses the NICs through a network plugin: EFA, Slingshot
-    variables: tuple[tuple[str, str], ...] = ()  # further ones of NCCL; they override those of the test
 
     seconds = 25.0
 
@@ -88,18 +83,7 @@ class NcclSettings(LocalSettings):
     def title(self) -> str:
         where = "over the NICs" if self.over_network else "inside this node"
         how = ", staged" if self.is_staged else ""
-        return (
-            f"{self.tool} {f'over {self.devices[0]}' if self.devices else where}{how}{self._with_variables}"
-        )
-
-    @property
-    def _with_variables(self) -> str:
-        """The variables as a part of the title; it tells results with different ones apart."""
-        text = " ".join(f"{name}={value}" for name, value in self.variables)
-        if len(text) > _TITLE_LIMIT:
-            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-            text = f"{len(self.variables)} variables ({digest})"
-        return f" with {text}" if text else ""
+        return f"{self.tool} {f'over {self.devices[0]}' if self.devices else where}{how}"
 
     @property
     def memory(self) -> str:
@@ -150,8 +134,7 @@ class NcclSettings(LocalSettings):
             # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
             environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))
         environment.append(("NCCL_DEBUG", "INFO"))  # NCCL prints which transport it uses
-        variables = tuple({**dict(environment), **dict(self.variables)}.items())
-        return command(tools, (self.tool, *sizes, *counts), None, variables)
+        return command(tools, (self.tool, *sizes, *counts), None, tuple(environment))
 
 
 _STARTS = re.compile(r"^# Collective test (?P<what>starting|concluded): (?P<name>\w{1,60}?)(?:_perf)?\s*$")

@@ -28,6 +28,7 @@ from probes.queries.jobs import (
     ibgda_users,
     job_plan,
     jobs_of,
+    lacks_ucx_module,
     maps,
     mooncake_uses_peermem,
     no_fault,
@@ -44,7 +45,6 @@ NVSHMEM_CHECKS = Area("nccl")
 _ENGINE, _HYBRID_EP, _PEERMEM = "mooncake/engine", "hybrid_ep_cpp", PEERMEM_VARIABLE
 _NEWEST_READ = (0, 3, 12, 1)
 _PLUGIN, _UCP, _CUDA_MODULE = "libplugin_UCX", "libucp", "libuct_cuda"
-_OTHER_MODULES = ("libuct_ib", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
 _MODULES = "UCX_MODULE_DIR"
 _LOAD_PEERMEM = modprobe_step(
     "Load the module; this fails if it was built without peer-memory symbols", "nvidia-peermem"
@@ -194,7 +194,7 @@ def nixl_ucx_without_cuda(examination: Examination) -> Outcome:
 def _lacks_cuda(process: Process, now: float) -> bool:
     if not (maps(process, _PLUGIN) and maps(process, _UCP)) or maps(process, _CUDA_MODULE):
         return False
-    if any(maps(process, name) for name in _OTHER_MODULES):
+    if lacks_ucx_module(process, _CUDA_MODULE):
         return True
     started = process.usage if isinstance(process.usage, Unknown) else process.usage.started_at
     return not isinstance(started, Unknown) and now - started > SETTLED_SECONDS

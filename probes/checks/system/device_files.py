@@ -8,7 +8,6 @@ from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.jobs.processes import Process
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts
 from probes.facts.system.device_nodes import INFINIBAND, DeviceNode
@@ -24,6 +23,7 @@ from probes.queries.jobs import (
     jobs_of,
     maps,
     needs_environment,
+    sees_no_verbs_file,
 )
 from probes.queries.modules import is_present, module_of
 from probes.queries.ports import need_devices
@@ -204,7 +204,7 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     """Look for /dev/infiniband from the point of view of each job; a note if the job does not map NCCL."""
     jobs = jobs_of(examination)
     expected = _expected(examination)
-    without = [] if not expected else [process for process in jobs.processes if _no_verbs(process)]
+    without = [] if not expected else [process for process in jobs.processes if sees_no_verbs_file(process)]
     if not without:
         for process in jobs.processes:
             nodes = process.rdma_nodes
@@ -218,13 +218,6 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
         part_of=("dev-infiniband-missing",),
         severity=None if any(maps(process, "libnccl") for process in without) else Severity.NOTE,
     )
-
-
-def _no_verbs(process: Process) -> bool:
-    nodes = process.rdma_nodes
-    if isinstance(nodes, Unknown):
-        return nodes.reason is Reason.NOT_THERE
-    return not any(name.startswith("uverbs") for name in nodes)
 
 
 @AREA.warning(
@@ -250,7 +243,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     evidence = []
     for process in jobs.processes:
         nodes = process.rdma_nodes
-        if isinstance(nodes, Unknown) or _no_verbs(process):
+        if isinstance(nodes, Unknown) or sees_no_verbs_file(process):
             continue
         for gpu in sorted(gpus_of(examination, process)):
             here = [nic for nic, name in names.items() if name in nodes]

@@ -37,7 +37,7 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, named_by_nvml, no_fault
-from probes.queries.usable_here import has_little_shm
+from probes.queries.usable_here import has_little_shm, lifts_lock_limit
 from probes.snapshot.examination import Examination
 
 AREA = Area("environment")
@@ -299,9 +299,7 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit; root in a container may have it, too."""
     inside = in_container(examination.node.platform)
-    in_this = map_known(examination.own_container, lambda container: container.ipc_lock)
-    ipc_lock = in_this if inside else examination.is_root
-    if need(ipc_lock, "CAP_IPC_LOCK of this process"):
+    if need(lifts_lock_limit(examination), "CAP_IPC_LOCK of this process"):
         shown = "CAP_IPC_LOCK" if inside else "0"
         return passed(Evidence("/proc/self/status" if inside else "id -u", f"{shown}, so no limit applies"))
     limit = need(map_known(examination.memlock, lambda memlock: memlock.own), "the limits of this shell")

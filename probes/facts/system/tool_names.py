@@ -31,8 +31,6 @@ PROGRAMS = (
     BenchProgram("gdrcopy_copybw", "gdrcopy", "gdrcopy", "CPU copies to and from GPU memory", _COPIES),
     BenchProgram("nvbandwidth", "nvbandwidth", "nvbandwidth", "CUDA copies between host and GPU", _CUDA),
     BenchProgram("all_reduce_perf", "nccl-tests", "all-reduce", "NCCL all-reduce", _NCCL),
-    BenchProgram("all_gather_perf", "nccl-tests", "all-gather", "NCCL all-gather", _NCCL),
-    BenchProgram("reduce_scatter_perf", "nccl-tests", "reduce-scatter", "NCCL reduce-scatter", _NCCL),
     BenchProgram("alltoall_perf", "nccl-tests", "alltoall", "NCCL alltoall", _NCCL),
 )
 TOOL_OF = {program.name: program.tool for program in PROGRAMS}

@@ -12,11 +12,16 @@ from typing import NamedTuple
 from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.jobs.processes import Process
-from probes.queries.jobs import excludes_cuda, excludes_rdma, expandable_variable, maps
-
-_MODULES = ("libuct_ib", "libuct_cuda", "libuct_cma", "libuct_rdmacm", "libuct_xpmem")
+from probes.queries.jobs import (
+    excludes_cuda,
+    excludes_rdma,
+    expandable_variable,
+    forces_tcp,
+    lacks_ucx_module,
+    sees_no_verbs_file,
+)
 
 
 class Situation(NamedTuple):
@@ -78,10 +83,7 @@ def asks_for_host(process: Process) -> str:
 
 
 def _forced(about: Situation) -> Evidence | None:
-    # Mooncake only asks whether the variable is set (transfer_engine_impl.cpp).
-    is_set = "MC_FORCE_TCP" in known(about.process.environment, {})
-    is_set = is_set and maps(about.process, "mooncake/engine")
-    return _set(about.process, "MC_FORCE_TCP") if is_set else None
+    return _set(about.process, "MC_FORCE_TCP") if forces_tcp(about.process) else None
 
 
 def _excludes_rdma(about: Situation) -> Evidence | None:
@@ -100,19 +102,15 @@ def _net_devices(about: Situation) -> Evidence | None:
 
 
 def _no_device_files(about: Situation) -> Evidence | None:
-    nodes = about.process.rdma_nodes
-    path = f"/proc/{about.process.pid}/root/dev/infiniband"
-    is_missing = isinstance(nodes, Unknown) and nodes.reason is Reason.NOT_THERE
-    return Evidence(path, "not there") if is_missing or nodes == () else None
+    nodes, path = about.process.rdma_nodes, f"/proc/{about.process.pid}/root/dev/infiniband"
+    shown = "not there" if isinstance(nodes, Unknown) else "no uverbs file"
+    return Evidence(path, shown) if sees_no_verbs_file(about.process) else None
 
 
 def _lacks(about: Situation, module: str) -> Evidence | None:
-    """Return that UCX has loaded modules, and not this one."""
-    process = about.process
-    has_modules = any(maps(process, name) for name in _MODULES)
-    if not about.is_ucx or not has_modules or maps(process, module):
+    if not about.is_ucx or not lacks_ucx_module(about.process, module):
         return None
-    return Evidence(f"/proc/{process.pid}/maps", f"libucp, without {module}")
+    return Evidence(f"/proc/{about.process.pid}/maps", f"libucp, without {module}")
 
 
 def _without_cuda(about: Situation) -> Evidence | None:

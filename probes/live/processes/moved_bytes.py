@@ -241,9 +241,7 @@ def _moved(engine: Engine, found: _Comparison) -> Moved:
         tcp = inside = owned
     else:
         mine, doubt = owned
-        ends = [
-            (each.remote, is_loopback(each.remote) or each.remote in found.here, flow) for each, flow in mine
-        ]
+        ends = [(each.remote, each.is_loopback or each.remote in found.here, flow) for each, flow in mine]
         tcp = total_of(flow for _, is_inside, flow in ends if not is_inside)
         inside = total_of(flow for _, is_inside, flow in ends if is_inside)
         peers = _peers(ends)
@@ -299,11 +297,6 @@ def _owned(engine: Engine, compared: _Comparison) -> Maybe[tuple[list[tuple[TcpS
     if not of_user:
         return found
     return of_user, "Its connections are those of its user: only root can see which process has them."
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address is the node itself."""
-    return address.startswith("127.") or address == "::1"
 
 
 def _peers(ends: Iterable[tuple[str, bool, Flow]]) -> tuple[TransferPeer, ...]:

@@ -10,7 +10,7 @@ from functools import partial
 
 from probes.base.text import leading_version, printable
 from probes.messages.catalogue import catalogue
-from probes.messages.message import Context, Found, Weight
+from probes.messages.message import Context, Weight
 from probes.nccl.log.channels import ChannelLine, ChannelTable, Line
 from probes.nccl.log.facts import (
     Capability,
@@ -307,7 +307,9 @@ class Collector:
     # Messages
 
     def _warning(self, is_notice: bool, line: Line) -> None:
-        found = _found(line.match.string, line.header)
+        # Some messages are known by the source that wrote them.
+        source = "" if line.header is None else f"{line.header.source} "
+        found = catalogue().find(f"{source}{line.match.string}")
         said = ProblemLine(found, "notice" if is_notice else "warning", is_notice)
         self._messages.add(said, line.match.string[len("NCCL WARN ") :], line.place, line.reporter)
 
@@ -356,8 +358,3 @@ class Collector:
         unequal = unequal_mtu(mtus, context.version)
         found = self._messages.problems(context)
         return (*found,) if unequal is None else (unequal, *found)
-
-
-def _found(line: str, header: Header | None) -> Found | None:
-    """Return the message of a line, some of which are known by the source that wrote them."""
-    return catalogue().find(line if header is None else f"{header.source} {line}")

@@ -8,9 +8,8 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 from enum import Enum
-from functools import cache
 
-from probes.base.data_files import read_toml
+from probes.base.data_files import read_toml_once
 from probes.base.frozen import frozen
 from probes.base.text import capitalized, printable
 from probes.nccl.variables.catalogue import NEWER, Version, is_newer
@@ -48,20 +47,15 @@ class Note:
     text: str
 
 
-@cache
-def _texts() -> dict[str, dict[str, str]]:
-    return read_toml(__package__, "advice.toml")
-
-
 def setting_of(id_: str, value: str, **words: object) -> Setting:
     """Return the setting of advice.toml with this id; `words`: what its reason names."""
-    row = _texts()[id_]
+    row = read_toml_once(__package__, "advice.toml")[id_]
     return Setting(row["variable"], value, row["reason"].format(**words), row.get("source", ""))
 
 
 def note_of(id_: str, **words: object) -> Note:
     """Return the note of advice.toml with this id; `words`: what its text names."""
-    row = _texts()[id_]
+    row = read_toml_once(__package__, "advice.toml")[id_]
     return Note(row["variable"], State(row["state"]), row["text"].format(**words))
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
-from functools import cache
 
-from probes.base.data_files import read_toml
+from probes.base.data_files import read_toml_once
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -62,16 +61,11 @@ def problem_at(
     line: int, id_: str, variable: str = "", severity: Severity | None = None, **words: object
 ) -> Problem:
     """Return the problem of problems.toml with this id; `words`: what its texts name, as it may be shown."""
-    row = _texts()[id_]
+    row = read_toml_once(__package__, "problems.toml")[id_]
     title, detail, fix = (
         row.get(part, "").format(variable=variable, **words) for part in ("title", "detail", "fix")
     )
     return Problem(line, severity or Severity(row["severity"]), title, detail, fix, variable)
-
-
-@cache
-def _texts() -> dict[str, dict[str, str]]:
-    return read_toml(__package__, "problems.toml")
 
 
 def read_value(text: str, given: Callable[[str], str | None] | None = None) -> tuple[str | None, str]:

@@ -17,7 +17,7 @@ from probes.facts.jobs.own_container import SHM, OwnContainer
 from probes.facts.node import host_name
 from probes.facts.pci.nic_families import EFA
 from probes.facts.system.platform import Environment
-from probes.queries.usable_here import ELSEWHERE, has_little_shm, nearer_nic, usable_here
+from probes.queries.usable_here import ELSEWHERE, has_little_shm, lock_limit, nearer_nic, usable_here
 from probes.setup.env.container import Syntax, device_name
 from probes.setup.env.container_needs import fixes_of
 from probes.snapshot.examination import Examination
@@ -72,8 +72,10 @@ def _rows(examination: Examination, container: OwnContainer) -> Iterator[Contain
     hidden = "; only the host's network namespace has the port counters, so some rates are unknown here"
     mode = _text(container.namespace_mode)
     yield ContainerRow("RDMA mode", mode + hidden * (container.has_counters is False))
-    locked = _locked(examination, container)
-    yield ContainerRow("Locked memory", locked, fixes["lock"] * (locked.startswith("at most") and not is_efa))
+    limit = lock_limit(examination)
+    is_limited = not isinstance(limit, Unknown) and not math.isinf(limit)
+    locked = _locked(limit, container.ipc_lock is True)
+    yield ContainerRow("Locked memory", locked, fixes["lock"] if is_limited else "")
     labels = {gpu.bdf: f"GPU{gpu.index}" for gpu in examination.node.known_gpus}
     gpus = {labels.get(gpu.id, gpu.id): usable[gpu.id] for gpu in topology.gpus}
     yield ContainerRow("GPUs", _by_reason(gpus))
@@ -112,12 +114,7 @@ def _plugin(devices: Mapping[str, tuple[str, ...]]) -> str:
     return "; ".join(texts) or "no PCIDEVICE_* variable, which only the SR-IOV device plugin sets"
 
 
-def _locked(examination: Examination, container: OwnContainer) -> str:
-    limit = map_known(examination.memlock, lambda memlock: memlock.own)
-    if container.ipc_lock is True:
-        return "no limit (CAP_IPC_LOCK)"
-    if isinstance(limit, Unknown) or isinstance(container.ipc_lock, Unknown):
-        return f"unknown ({limit if isinstance(limit, Unknown) else container.ipc_lock})"
-    if math.isinf(limit.soft_bytes):
-        return "no limit"
-    return f"at most {_mib(limit.soft_bytes)}, without CAP_IPC_LOCK"
+def _locked(limit: Maybe[float], is_lifted: bool) -> str:
+    if isinstance(limit, Unknown) or math.isinf(limit):
+        return _text(map_known(limit, _mib)) + " (CAP_IPC_LOCK)" * is_lifted
+    return f"at most {_mib(limit)}, without CAP_IPC_LOCK"

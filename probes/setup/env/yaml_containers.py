@@ -114,7 +114,8 @@ def of_pod(
         security = map_at(container, "securityContext")
         others = [text_at(each, "name") or "another" for each in containers if mounting[id(each)]]
         elsewhere = ""
-        if not mounting[id(container)] and (others or any(_shows(volume) for volume in volumes.values())):
+        paths = (text_at(volume, "hostPath", "path") for volume in volumes.values())
+        if not mounting[id(container)] and (others or any(path.startswith(INFINIBAND) for path in paths)):
             where = f"only container {join_limited(others)} mounts it" if others else "no container mounts it"
             elsewhere = f"The pod has a volume of {INFINIBAND}, but {where}."
         yield Container(
@@ -136,10 +137,6 @@ def of_pod(
             elsewhere=printable(elsewhere, 256),
             is_partial=is_partial,
         )
-
-
-def _shows(volume: YamlMap) -> bool:
-    return text_at(volume, "hostPath", "path").startswith(INFINIBAND)
 
 
 def _mounts(container: YamlMap, volumes: Mapping[str, YamlMap], wanted: str) -> bool:

@@ -11,12 +11,11 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import cache
 from typing import Any
 
 import yaml
 
-from probes.base.data_files import read_toml
+from probes.base.data_files import read_toml_once
 from probes.base.frozen import frozen
 from probes.base.text import plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -53,14 +52,9 @@ class Refused:
     is_impossible: bool = False  # no path can ever work on this node
 
 
-@cache
-def _texts() -> dict[str, dict[str, Any]]:
-    return read_toml(__package__, "manifests.toml")
-
-
 def _text(table: str, id_: str, words: Mapping[str, object]) -> str:
     """Return a text of a table of manifests.toml."""
-    return str(_texts()[table][id_].format(**words))
+    return str(read_toml_once(__package__, "manifests.toml")[table][id_].format(**words))
 
 
 def refused(id_: str, **words: object) -> Refused:
@@ -250,7 +244,7 @@ def head(
     `id_`: its table in manifests.toml, to add `notes` and commands, `use`. A requirement of the
     path that this node does not meet is a note.
     """
-    row = _texts()[id_]
+    row = read_toml_once(__package__, "manifests.toml")[id_]
     first, own_use, last = (
         [text.format(**words) for text in row.get(part, ())] for part in ("notes", "use", "last_notes")
     )

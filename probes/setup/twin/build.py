@@ -53,12 +53,12 @@ from probes.snapshot.examination import Examination
 _SECONDS = 3.0
 _REFUSALS = (LogKind.UNKNOWN_SYMBOL, LogKind.SYMBOL_VERSION, LogKind.SIGNATURE_REJECTED)
 _INVALID = "Invalid argument"
-MANAGER_VERSION = ("nv-fabricmanager", "--version")
+_MANAGER_VERSION = ("nv-fabricmanager", "--version")
 
 
 def make_twin(host: Host, examination: Examination) -> TwinHost:
     """Make a twin that answers as `host` does; nothing of the node is copied before it is asked for."""
-    tree = make_tree(host, examination)
+    tree = _tree(host, examination, host, _description(host, examination))
     tree.commands["modinfo"] = Modinfo(_files(host, examination.node.kernel_release))
     tree.commands["dmesg"] = lambda argv, seconds: _output(host, ("dmesg", *argv[1:]))
     refused = is_refused_now(examination)
@@ -66,11 +66,6 @@ def make_twin(host: Host, examination: Examination) -> TwinHost:
     if not isinstance(refused, Unknown) and not isinstance(versions, Unknown):
         _write_versions(tree, versions)
     return TwinHost(tree, _refused(examination, refused is not False), _devices(examination))
-
-
-def make_tree(host: Host, examination: Examination) -> TwinTree:
-    """Make the tree of a twin that answers as `host` does."""
-    return _tree(host, examination, host, _description(host, examination))
 
 
 def start_twin(
@@ -92,7 +87,7 @@ def start_twin(
         description = replace(description, driver=DriverDescription(version, flavor, ""))
     description = replace(description, kernel=release, cmdline=known(files.start.cmdline, ""))
     tree = _tree(host, examination, disk, description)
-    loadable = {name: fields_of(file) for name, file in known(files.modules.files, {}).items()}
+    loadable = {name: _fields_of(file) for name, file in known(files.modules.files, {}).items()}
     arm = " aarch64" * (known(files.modules.architecture, description.architecture) == "aarch64")
     for name, why in files.modules.unread.items():
         entry = files.modules.entry(name)
@@ -113,9 +108,9 @@ def start_twin(
     keeps_kernel = not is_image and examination.node.kernel_release == release
     if keeps_kernel:
         absent, differ = _absent(examination), files.versions.differ
-        # With versions that are known, or that an upgrade changes, the twin decides and not the log.
-        by_version = isinstance(differ, Unknown) and differ.reason is not Reason.NOT_YET
-        refused = {name: text for name, text in _refused(examination, by_version).items() if name in absent}
+        # With versions that are known, the twin decides and not the log.
+        by_log = isinstance(differ, Unknown)
+        refused = {name: text for name, text in _refused(examination, by_log).items() if name in absent}
         tree.refusals.update({name: Refusal(_INVALID, ((4, text),)) for name, text in refused.items()})
     tree.refusals.update(dict.fromkeys(files.start.later, Refusal(_INVALID)))
     tree.refusals.update(files.rejected)
@@ -141,7 +136,7 @@ def _tree(host: Host, examination: Examination, disk: Host, description: NodeDes
     _place_devices(tree, examination)
     loaded = known(host.read(PROC_MODULES, PROC_MODULES_LIMIT_BYTES), "").split("\n")
     tree.live_modules = [line.split(" ", 1)[0] for line in reversed(loaded) if line]  # the oldest first
-    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(disk, MANAGER_VERSION)
+    tree.commands["nv-fabricmanager"] = lambda argv, seconds: _output(disk, _MANAGER_VERSION)
     services = examination.services
     if isinstance(services, ServiceFacts):
         for name, service in services.services.items():
@@ -172,10 +167,10 @@ def _files(host: Host, release: Maybe[str]) -> dict[str, dict[str, str]]:
     names = find_with_dependencies(tree, (*LADDER, "rdma_ucm"))
     answer = host.run(("modinfo", *(tree.file_names.get(name, name) for name in names)), _SECONDS)
     files = {} if isinstance(answer, Unknown) else parse_modinfo(answer.stdout)
-    return {name: fields_of(file) for name, file in files.items() if file.path.startswith("/")}
+    return {name: _fields_of(file) for name, file in files.items() if file.path.startswith("/")}
 
 
-def fields_of(file: ModuleFile) -> dict[str, str]:
+def _fields_of(file: ModuleFile) -> dict[str, str]:
     """Return what modinfo prints of a file."""
     kernel = known(file.kernel, "")
     fields = {

@@ -16,7 +16,6 @@ from probes.facts.system.services import SERVICES
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import READ_LIMIT_BYTES, CommandOutput, CudaGpu, FileRange, HostBase, KernelMessage
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.tcp_sockets import TcpSocket
 from probes.host.values import PROC_MODULES
 from probes.plans.packages import FABRIC_MANAGER
 from probes.setup.twin.tree import TwinTree
@@ -144,8 +143,7 @@ _COMMANDS = (
 _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 _AS_NOW = (
     *("process_usage", "interface_counters", "thread_names", "ethtool_counters", "collectives"),
-    "rdma_statistics",
-    "environment",
+    *("rdma_statistics", "tcp_sockets", "environment"),
 )
 """Questions that the node itself answers: no command of a plan changes what it says."""
 
@@ -387,9 +385,6 @@ class TwinHost(HostBase):
     def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
         changed = self._changed("rdma", "ib_core")
         return self._base.packet_numbers() if changed is None else changed
-
-    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
-        return self._base.tcp_sockets()
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return no message: those of the node belong to its own view."""

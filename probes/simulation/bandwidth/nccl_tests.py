@@ -2,7 +2,7 @@
 
 NVIDIA/nccl-tests src/common.cu. NCCL src/transport/{p2p,shm,net}.cc and src/graph/paths.cc: P2P over NVLink
 or below one CPU, else shared memory; with both disabled the NICs, which access GPU memory themselves (GDRDMA)
-if a path to it is usable and the NIC is as near as PXB, or as NCCL_NET_GDR_LEVEL says. The buffers of its
+if a path to it is usable and the NIC is as near as PXB, unless NCCL_NET_GDR_LEVEL is LOC. The buffers of its
 protocol for small messages are in host memory in any case, so that these take equally long.
 """
 
@@ -15,7 +15,7 @@ from probes.base.frozen import frozen
 from probes.facts.gpu.generations import HOPPER, is_before
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.rdma.port_health import RECEIVED, SENT
-from probes.nccl.settings import parse_hca_list, parse_level
+from probes.nccl.settings import parse_hca_list
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
@@ -24,7 +24,7 @@ from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
-from probes.topology.nccl_paths import NEAR, ORDER, Nccl
+from probes.topology.nccl_paths import NEAR, Nccl
 
 _NVLINK_SHARE, _NVLS_SHARE = 0.8, 1.04  # of a GPU's NVLinks; with reductions inside the switch
 _PCIE_SHARE, _SHARED_MEMORY_SHARE = 0.78, 0.55
@@ -35,8 +35,6 @@ _CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the 
 _SHM = "SHM/direct/direct"
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4
-_SCATTERED = ("all_gather", "reduce_scatter", "alltoall")
-_REDUCING = ("all_reduce", "reduce_scatter")
 _GROUP = "     time   algbw   busbw  #wrong"
 _HEAD = f"""\
 # nccl-tests version 2.17.6 nccl-headers=22707 nccl-library=22707
@@ -65,14 +63,12 @@ class _Run:
     def bus_factor(self) -> float:
         """The ratio of busbw to algbw (doc/PERFORMANCE.md)."""
         n = self.gpus
-        if self.what == "all_reduce":
-            return 2 * (n - 1) / n
-        return (n - 1) / n if self.what in _SCATTERED else 1.0
+        return (2 if self.what == "all_reduce" else 1) * (n - 1) / n
 
     def sizes(self) -> Iterator[int]:
         """Yield the bytes of each row; what is divided among ranks is rounded down to 16 bytes for each."""
         size = self.begin_bytes
-        unit = 16 * self.gpus if self.what in _SCATTERED else _ELEMENT_BYTES
+        unit = 16 * self.gpus if self.what == "alltoall" else _ELEMENT_BYTES
         while size <= self.end_bytes:
             yield size // unit * unit
             size *= self.factor
@@ -146,8 +142,8 @@ def _measure(
             bus.append(algorithm * run.bus_factor)
             wrong = "N/A" if variant == "in" and run.what == "alltoall" else "0"
             groups += f"  {time:7.{2 if time < 1e4 else 1}f}  {algorithm:6.2f}  {bus[-1]:6.2f}  {wrong:>5}"
-        operation = "sum" if run.what in _REDUCING else "none"
-        count = size // _ELEMENT_BYTES // (run.gpus if run.what in _SCATTERED else 1)
+        operation = "sum" if run.what == "all_reduce" else "none"
+        count = size // _ELEMENT_BYTES // (run.gpus if run.what == "alltoall" else 1)
         rows.append(Line(at, f"{size:12d}  {count:12d}  {'float':>8}  {operation:>6}  {'-1':>6}{groups}"))
         for nic, ranks in ring.nics.items():
             for name in (SENT, RECEIVED):
@@ -197,8 +193,7 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
     found = (f"NET/IB : Using{using} [RO]; OOB eth0:10.0.0.1<0>", "Using network IB")
     if not nics:
         found = ("NET/IB : No device found.", "Using network Socket")
-    no_p2p = environment.get("NCCL_P2P_DISABLE") == "1"
-    over_network = no_p2p and environment.get("NCCL_SHM_DISABLE") == "1"
+    over_network = environment.get("NCCL_P2P_DISABLE") == "1"  # gdrtop disables shared memory, too
     if not nics and over_network:
         return Ring((), 0.0, 0.0, found[:1], is_without_network=True)
     if len(gpus) < 2:
@@ -207,8 +202,8 @@ def ring_of(examination: Examination, tree: Tree, environment: Mapping[str, str]
         return _network_ring(examination, gpus, nics, found, environment)
     paths = examination.topology.paths
     pairs = list(zip(gpus, gpus[1:] + gpus[:1], strict=True))
-    routes = tuple(_SHM if no_p2p else _route(examination, a, b) for a, b in pairs)
-    if all(paths[pair].nvlinks for pair in pairs) and not no_p2p:
+    routes = tuple(_route(examination, a, b) for a, b in pairs)
+    if all(paths[pair].nvlinks for pair in pairs):
         share = (
             _NVLS_SHARE
             if len(gpus) > 4 and not is_before(tree.description.gpu.capability, HOPPER)
@@ -231,9 +226,7 @@ def _route(examination: Examination, a: str, b: str) -> str:
 
 
 def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]:
-    """Return the active devices that NCCL_IB_HCA and NCCL_IB_DISABLE allow."""
-    if environment.get("NCCL_IB_DISABLE") == "1":
-        return []
+    """Return the active devices that NCCL_IB_HCA allows."""
     wanted = parse_hca_list(environment.get("NCCL_IB_HCA", ""))
     return [
         device.name
@@ -272,14 +265,9 @@ def _is_direct(examination: Examination, gpu: str, nic: str, environment: Mappin
     """Return whether NCCL lets this NIC access this GPU's memory."""
     facts = examination.node.gpudirect
     path = examination.topology.paths.get((gpu, nic))
-    if not isinstance(facts, GpuDirectFacts) or path is None:
+    is_staged = "NCCL_NET_GDR_LEVEL" in environment  # LOC
+    if not isinstance(facts, GpuDirectFacts) or path is None or is_staged:
         return False
-    allows_dmabuf = environment.get("NCCL_DMABUF_ENABLE") != "0"
-    by_dmabuf = allows_dmabuf and facts.dmabuf.usable is True and facts.nic_dmabuf.get(nic) is not False
-    level = parse_level(environment.get("NCCL_NET_GDR_LEVEL", ""))
+    by_dmabuf = facts.dmabuf.usable is True and facts.nic_dmabuf.get(nic) is not False
     distance = path.nccl if path.nccl is Nccl.P2C else path.nccl_pcie
-    if level is None:
-        is_near = distance in NEAR
-    else:
-        is_near = isinstance(distance, Nccl) and ORDER[distance] <= level.rank
-    return is_near and (by_dmabuf or facts.peermem.usable is True)
+    return distance in NEAR and (by_dmabuf or facts.peermem.usable is True)

@@ -241,7 +241,7 @@ ONE_HOME = {
         re.compile(
             r"^(?:apt-get|dnf|dpkg|rpm|tdnf|zypper)$|(?:apt|apt-get|dnf|tdnf|yum|zypper) (?:-y )?install"
         ),
-        ("probes/facts/system/packages.py", "probes/setup/upgrade/", "probes/setup/manifests/containers.py"),
+        ("probes/facts/system/packages.py", "probes/setup/manifests/containers.py"),
     ),
 }
 

@@ -233,7 +233,7 @@ def test_the_kernels_own_nic_driver_stays_as_it_is_without_srcversion_and_config
             host.tree.remove(f"/sys/module/{name}/srcversion")
         host.tree.remove(f"/boot/config-{host.tree.description.kernel}")
 
-    assert judged(node("pcie-l40s", forget)).usability.path is GdrPath.DMABUF
+    assert judged(node("pcie-l40s", forget)).verdict.path is GdrPath.DMABUF
 
 
 def test_files_of_another_kernel_do_not_load() -> None:

@@ -65,7 +65,7 @@ def forecast_of(host: SimulatedHost) -> KernelForecast | None:
     release = examination.node.kernel_release
     assert isinstance(release, str)
     facts = boot.probe(host, packages.probe(host), release)
-    kernel = forecast(host, examination, facts, release, only=True).chosen(release)
+    kernel = forecast(host, examination, facts, release).chosen(release)
     assert (kernel is None) == in_container(examination.node.platform)
     return kernel
 

@@ -264,14 +264,3 @@ def test_without_a_home_nothing_is_written_to_the_current_directory(
         with pytest.raises(StoreError, match="there is no home directory"):
             save()
     assert not list(tmp_path.iterdir())
-
-
-def test_the_runs_of_a_bisection_stay_until_it_ends(kept: DiskResultsStore) -> None:
-    kept.add_run(result(180.0))
-    kept.add_run(failed())
-    assert [run.ending for run in DiskResultsStore().unfinished_runs()] == [Ending.DONE, Ending.FAILED]
-    kept.end_bisection()
-    assert DiskResultsStore().unfinished_runs() == ()
-    kept.add_run(result(181.0))
-    assert [run.gbps for run in DiskResultsStore().unfinished_runs()] == [181.0]
-    assert kept.results() == ()

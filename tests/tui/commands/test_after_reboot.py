@@ -152,21 +152,9 @@ def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("node", ["hgx-h100", "gb200"])
-def test_an_upgrade_of_a_simulated_node_is_forecast(node: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["forecast", "--upgrade", "apt-get dist-upgrade", "--demo", node]) == 2
-    assert "the new kernel comes without headers" in capsys.readouterr().out.lower()
-    assert main(["forecast", "--upgrade", "apt-get upgrade", "--demo", node]) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        (["--as", "hgx-h100"], "--as needs --image"),
-        (["--image", "/tmp"], "--image needs --as"),
-        (["--upgrade", "-", "--kernel", "6.8"], "--upgrade shows the kernel that boots after it"),
-        (["--upgrade", "rm -rf /", "--demo"], "'rm -rf /'"),
-    ],
+    [(["--as", "hgx-h100"], "--as needs --image"), (["--image", "/tmp"], "--image needs --as")],
 )
 def test_what_a_forecast_cannot_combine_is_said(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]

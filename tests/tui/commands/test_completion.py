@@ -53,7 +53,7 @@ def offered(completion: Path, *typed: str, path: Path | None = None) -> list[str
 def test_tab_offers_commands_options_and_their_values(tmp_path: Path, bash_script: Path) -> None:
     assert offered(bash_script, "che") == ["check"]
     assert "--after-reboot" not in offered(bash_script, "check", "--af")
-    assert "--upgrade" in offered(bash_script, "forecast", "--up")
+    assert "--image" in offered(bash_script, "forecast", "--im")
     assert offered(bash_script, "check", "acs-redirect-en") == ["acs-redirect-enabled"]
     assert offered(bash_script, "fleet", "wa") == ["watch"]
     assert offered(bash_script, "manifest", "boot") == ["boot-check"]

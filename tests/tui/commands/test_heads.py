@@ -11,7 +11,7 @@ FAULTY = "hgx-h100+no-gdr-path"
 # What each command prints of a simulated node; "": it has nothing to print here, or is about no node.
 LINES = {
     "check": ("check", "check --all", "check --one-line", "check acs-redirect-enabled"),
-    "forecast": ("forecast", "forecast --upgrade 'apt-get dist-upgrade'"),
+    "forecast": ("forecast",),
     "topo": ("topo", "topo --format dot", "topo --nccl-xml"),
     "modules": ("modules",),
     "live": ("live --seconds 1",),

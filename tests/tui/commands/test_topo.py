@@ -23,15 +23,12 @@ from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.verdict import assess
 from probes.topology.paths import build
 from tests.support.documents import valid
-from tests.support.nccl_xml import pairs_below_switches
 from tests.support.trees import NVIDIA, add_function, add_rdma_device
 from tui.cli import main
 from tui.command_line.options import TableOptions
 from tui.commands.modules import write_modules
 from tui.commands.topo import TopologyOptions, topology_json, write_topology
 from tui.runtime.json_values import object_of
-from widgets.base.lines import width_of
-from widgets.node import nccl_tree
 
 NIC = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
 GPU = ("pci0000:00", "0000:00:02.0", "0000:02:00.0")
@@ -317,60 +314,10 @@ def test_the_node_is_written_as_the_xml_that_nccl_reads(capsys: pytest.CaptureFi
     assert len([pci for pci in system.walk() if pci.get("class").startswith("0x03")]) == 8
 
 
-def test_a_file_is_shown_as_a_tree_and_a_matrix(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "topo.xml"
-    file.write_text(pairs_below_switches())
-    status, text, _ = printed(capsys, "--nccl-xml", str(file), "--ascii")
-    assert status == 0
-    assert "1 NUMA node, 8 GPUs, 8 NICs" in text
-    assert "switch  ffff:ff:08.0" in text
-    assert [line.split()[1:] for line in text.splitlines() if line.startswith("GPU0")] == [
-        ["PIX", *["PHB"] * 7]
-    ]
-
-
-def test_a_file_that_was_written_can_be_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    file = tmp_path / "topo.xml"
-    file.write_text(printed(capsys, "--demo", "dgx-a100", "--nccl-xml")[1])
-    assert "4 NUMA nodes, 8 GPUs, 10 NICs" in printed(capsys, "--nccl-xml", str(file))[1]
-
-
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        ("<html/>", "no <system> element"),
-        ('<!DOCTYPE x [<!ENTITY y SYSTEM "file:///etc/passwd">]><system version="1"/>', "document type"),
-        (None, "not there"),
-    ],
-)
-def test_a_file_that_is_no_topology_is_an_error_of_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str | None, why: str
-) -> None:
-    file = tmp_path / "x\x1b[31m.xml"
-    if content is not None:
-        file.write_text(content)
-    status, text, errors = printed(capsys, "--nccl-xml", str(file))
-    assert (status, text) == (3, "")
-    assert why in errors
-    assert errors.count("\n") == 1
-    assert "\x1b" not in errors
-
-
 def test_nccls_xml_is_no_json(capsys: pytest.CaptureFixture[str]) -> None:
     status, _, errors = printed(capsys, "--demo", "--json", "--nccl-xml")
     assert status == 3
     assert "--nccl-xml cannot be used with --json" in errors
-
-
-@pytest.mark.slow
-@given(st.text(max_size=40), st.text(max_size=40), st.integers(20, 200))
-def test_no_name_of_a_file_breaks_the_drawing(bus: str, name: str, width: int) -> None:
-    pci = Element("pci", {"busid": bus, "class": "0x030200", "link_speed": name})
-    net = Element("nic", {}, (Element("net", {"name": name}),))
-    nic = Element("pci", {"busid": f"{bus}1", "class": "0x020700"}, (net,))
-    cpu = Element("cpu", {"numaid": name, "arch": bus}, (pci, nic))
-    for drawn in nccl_tree.draw(Element("system", {"version": "1"}, (cpu,)), width):
-        assert width_of(drawn) <= max(width, 50)
 
 
 @pytest.mark.parametrize("name", ["cloud-vm", "cloud-vm+port-down", "dgx-spark"])

@@ -112,7 +112,7 @@ def test_a_file_that_is_not_valid_stays_as_it_is(machine: Machine) -> None:
     for content in (b"theme = ", b"theme = 'nord\xff'"):
         machine.user_file.write_bytes(content)
         with pytest.raises(
-            NotWritten, match=r"config\.toml stays as it is: .*; set it with gdrtop config --edit"
+            NotWritten, match=r"config\.toml stays as it is: .*; edit it, and check it with gdrtop config"
         ):
             save("theme", "nord")
         assert machine.user_file.read_bytes() == content

@@ -6,17 +6,12 @@ import argparse
 import math
 import re
 import sys
-from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, TextIO
+from typing import TextIO
 
 from probes.bandwidth.model.request import DEFAULT_BYTES, Request
-from tui.command_line.arguments import add_arguments, duration, named_text, whole_number
+from tui.command_line.arguments import add_arguments, duration, whole_number
 from tui.commands.bench.options import DEFAULT_TEST, MEMORIES, TESTS, parse_options
 from tui.runtime.open_host import open_host
-
-if TYPE_CHECKING:
-    from tui.commands.bench.run import BenchCommand
 
 _MOST_SECONDS = 3600
 _LARGEST_BYTES = 1 << 30
@@ -50,10 +45,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--queue-pairs N": f"number of queue pairs (default: {Request.queue_pairs})",
             "--both-ways": "both directions at once; report the sum",
             "--over-network": "nccl-tests: use the NICs instead of NVLink and shared memory",
-            "--bisect FILE": "find which NCCL variables of a job's file cost bandwidth: run nccl-tests "
-            "with them and with those of gdrtop env",
-            "--inside-node": "with --bisect: use NVLink and shared memory, not the NICs",
-            "--restart": "with --bisect: forget the runs of an interrupted one",
             "--no-bind": "do not bind CPU and memory to the NIC's NUMA node (a container may forbid numactl)",
         },
         size={"type": _size},
@@ -118,22 +109,7 @@ def _gbps(text: str) -> float:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Measure the node that the options name, or list tools or results; return the exit status."""
-    from tui.commands.bench import run as bench
+    from tui.commands.bench.run import command
 
     bench_options = parse_options(options)
-    make_run: Callable[..., BenchCommand] = bench.BenchCommand
-    if options.bisect is not None:
-        from probes.setup.env.assignments import LIMIT_BYTES
-        from probes.setup.env.file_kind import named_file
-        from tui.commands.bench.bisect import BisectCommand
-
-        file = named_file(*named_text(options.bisect, LIMIT_BYTES))
-        make_run = partial(BisectCommand, file=file, restart=options.restart)
-    return bench.command(
-        open_host(options),
-        out,
-        bench_options,
-        read_only=options.read_only,
-        answers=sys.stdin,
-        make_run=make_run,
-    )
+    return command(open_host(options), out, bench_options, read_only=options.read_only, answers=sys.stdin)

@@ -11,15 +11,11 @@ from tui.command_line.arguments import UsageError
 from tui.command_line.options import OutputOptions, parsed
 
 TESTS = {program.option: program.name for program in PROGRAMS}
-"""Name on the command line → tool: write, read, send, write-lat, …, gdrcopy, all-reduce, …"""
+"""Name on the command line → tool: write, read, write-lat, …, gdrcopy, all-reduce, alltoall"""
 DEFAULT_TEST = next(option for option, tool in TESTS.items() if tool == Request.tool)
 MEMORIES = {path.value: path for path in MemoryPath}
 _NCCL_TEST = "all-reduce"
 _OF_NCCL = (MemoryPath.STAGED.value, MemoryPath.COMPARE.value)
-_NOT_OF_BISECT = (
-    *("gpu", "nic", "memory", "sweep", "matrix", "list", "results", "text"),
-    *("min_gbps", "expected", "save_baseline"),
-)
 _PERFTEST_ONLY = ("to", "memory", "matrix", "serve", "connect", "ssh", "peer_nic", "queue_pairs", "both_ways")
 
 
@@ -41,9 +37,8 @@ class BenchOptions(OutputOptions):
 def parse_options(options: argparse.Namespace) -> BenchOptions:
     """Return the options, or raise UsageError if they contradict each other."""
     uses_nics = options.memory in _OF_NCCL
-    uses_nccl = options.memory == MemoryPath.STAGED.value or options.bisect is not None
+    uses_nccl = options.memory == MemoryPath.STAGED.value
     options.test = options.test or (_NCCL_TEST if uses_nccl else DEFAULT_TEST)
-    options.over_network |= options.bisect is not None and not options.inside_node
     options.over_network |= uses_nics and TESTS[options.test] in NCCL_TESTS
     contradiction = _contradiction(options)
     if contradiction:
@@ -81,15 +76,6 @@ def _contradiction(options: argparse.Namespace) -> str:
     """Return what contradicts each other, or an option that would have no effect; else ""."""
     tool = TESTS[options.test]
     is_perftest, is_nccl = tool in PERFTEST, tool in NCCL_TESTS
-    if options.bisect is None and (options.inside_node or options.restart):
-        return f"--{'inside-node' if options.inside_node else 'restart'} applies only to --bisect"
-    if options.bisect is not None:
-        if given := [name for name in _NOT_OF_BISECT if getattr(options, name)]:
-            return f"--bisect measures all GPUs with a job's variables; omit --{given[0].replace('_', '-')}"
-        if options.inside_node and options.over_network:
-            return "--inside-node uses no NIC; omit --over-network"
-        if not is_nccl:
-            return f"--bisect needs nccl-tests, such as --test all-reduce, not {options.test}"
     if options.memory == MemoryPath.STAGED.value and not is_nccl:
         return "--memory staged applies only to nccl-tests, such as --test all-reduce"
     if not is_perftest:

@@ -43,7 +43,7 @@ from widgets.bandwidth.series import draw_affected, draw_left_out, draw_not_star
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Tone, sentence, wrapped
 
-CANNOT_WRITE = "the output cannot be written"
+_CANNOT_WRITE = "the output cannot be written"
 
 
 def command(
@@ -56,9 +56,8 @@ def command(
     store: ResultsStore | None = None,
     starter: ProcessStarter | None = None,
     pause: Callable[[float], object] = time.sleep,
-    make_run: Callable[..., BenchCommand] | None = None,
 ) -> int:
-    """Run `gdrtop bench`; return the exit status. `make_run` returns what runs; by default a BenchCommand."""
+    """Run `gdrtop bench`; return the exit status."""
     store = open_results_store(host.origin) if store is None else store
     if options.results:
         return list_results(store, host, out, options)
@@ -75,7 +74,7 @@ def command(
     if trouble:
         output.warn(trouble)
     session = BenchSession(host, store, read_only, starter, pause, rows)
-    status = (make_run or BenchCommand)(host, output, options, session, answers, pause).run()
+    status = BenchCommand(host, output, options, session, answers, pause).run()
     return status or (EXIT_NOT_WRITTEN if output.is_truncated else 0)
 
 
@@ -130,7 +129,7 @@ class BenchCommand:
         if affected and not self._may_affect(affected):
             return self._refuse("running jobs would be affected; nothing was run (use --yes to override)")
         if self._output.lost is not None:
-            self._output.warn(f"not measured: {CANNOT_WRITE}")
+            self._output.warn(f"not measured: {_CANNOT_WRITE}")
             return EXIT_INTERRUPTED
         return self._measure(series)
 
@@ -321,16 +320,13 @@ class BenchCommand:
         self._interrupted = self._interrupted or why
         self._session.stop()
 
-    def _note(self, event: BandwidthEvent) -> None:
+    def _handle(self, event: BandwidthEvent, progress: BenchProgress) -> None:
         if isinstance(event, SeriesStarted) and self._interrupted:  # before there was anything to stop
             self._session.stop()
         elif isinstance(event, SaveFailed):
             self._not_saved.append(event.reason)
         elif isinstance(event, SeriesEnded):
             self._aborted = event.aborted
-
-    def _handle(self, event: BandwidthEvent, progress: BenchProgress) -> None:
-        self._note(event)
         comparisons: tuple[str, ...] = ()
         if isinstance(event, TestEnded):
             comparisons = changes(event.result, self._earlier, self._baseline)
@@ -340,4 +336,4 @@ class BenchCommand:
             return
         self._output.show(progress.lines(event, comparisons))
         if self._output.lost is not None and not isinstance(event, SeriesEnded):
-            self._interrupt(CANNOT_WRITE)  # the test is stopped, and its results are saved
+            self._interrupt(_CANNOT_WRITE)  # the test is stopped, and its results are saved

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
@@ -127,7 +126,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         parser,
         {
             "--json": "print one JSON object per second, one per line (gdrtop schema live)",
-            "--perfetto FILE": "print nothing; write a trace that ui.perfetto.dev opens to FILE",
             "--changes --changes-only": "with --json, print an object only when the verdict, a finding or "
             "a job changes, or at an event",
             "--seconds TIME": f"end after this time, 1 to {_MOST_SECONDS} (default: until Ctrl-C)",
@@ -151,25 +149,13 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--yes needs --ras-events")
     if options.changes and not options.json:
         raise UsageError("--changes needs --json; the text shows only changes anyway")
-    if options.json and options.perfetto is not None:
-        raise UsageError("only one of --json and --perfetto can be used")
     monitor = NodeMonitor(host)
     try:
         if options.ras_events and host.origin.source is not Source.RECORDED:
             follow_ras_events(host, monitor, options.yes)
-        return _written(options, host, out, monitor)
+        return write_live(host, out, parsed(LiveOptions, options), monitor=monitor)
     finally:
         monitor.ras.stop(host)
-
-
-def _written(options: argparse.Namespace, host: Host, out: TextIO, monitor: NodeMonitor) -> int:
-    """Write the samples in the form that the options name, and return the exit status."""
-    write = partial(write_live, host, out, parsed(LiveOptions, options), monitor=monitor)
-    if options.perfetto is not None:
-        from tui.commands.live.rows import save_trace
-
-        return save_trace(options.perfetto, write)
-    return write()
 
 
 def follow_ras_events(
@@ -220,11 +206,9 @@ def write_live(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     monitor: NodeMonitor | None = None,
-    each: Callable[[Node, LiveSample], None] | None = None,
 ) -> int:
     """Print a sample each interval, and return the exit status of the last one.
 
-    `each` gets the samples instead, and writes them.
     The first sample is not printed, because it has no rates, unless a recording has no other. The moments of
     a recording follow each other at once.
     """
@@ -237,11 +221,6 @@ def write_live(
     for number, sample in enumerate(_samples(host, monitor, options, clock, wait)):
         assert monitor.node is not None
         sample = sample if chosen is None else chosen.of(sample)
-        if each is not None:
-            latest = sample
-            each(monitor.node, sample)
-            out.flush()
-            continue
         if not number and not options.json:
             print_lines([heading(monitor.node)], out, options.ascii)
         latest = sample

@@ -55,45 +55,6 @@ def add_system(tree: Tree) -> None:
     if system.older_kernel:
         tree.add(f"/lib/modules/{system.older_kernel}/modules.dep", "")
         tree.directory(f"/lib/modules/{system.older_kernel}/build")
-    if (manager := _MANAGERS.get(system.id)) is not None:
-        tree.commands[manager] = lambda argv, seconds: _upgrade(manager, node.kernel, argv)
-
-
-_MANAGERS = {"ubuntu": "apt-get", "debian": "apt-get", "rocky": "dnf", "sles": "zypper"}
-_WITH_KERNEL = ("dist-upgrade", "upgrade", "update", "up", "dup")
-_DNF_TABLE = """\
-Dependencies resolved.
-================================================================================
- Package         Architecture   Version                     Repository     Size
-================================================================================
-Installing:
- kernel-core     {architecture}         {version}       baseos         20 M
-
-Transaction Summary
-================================================================================
-"""
-_ZYPPER_XML = """\
-<?xml version='1.0'?><stream><install-summary><to-install>
-<solvable type="package" name="kernel-{flavor}" edition="{version}.1" arch="{architecture}"/>
-</to-install></install-summary></stream>
-"""
-
-
-def _upgrade(manager: str, kernel: str, argv: tuple[str, ...]) -> str:
-    """Return what a package manager says that an upgrade would do: install a newer kernel, or nothing.
-
-    apt-get(8) upgrade installs no new package, and so no kernel.
-    """
-    newer = re.sub(r"-(\d+)", lambda build: f"-{int(build[1]) + 30}", kernel, count=1)
-    version, _, last = newer.rpartition("." if manager == "dnf" else "-")
-    if manager == "apt-get" and "dist-upgrade" in argv:
-        return f"Inst linux-image-{newer} ({version} archive [amd64])\n"
-    if manager == "dnf" and not {*argv}.isdisjoint(_WITH_KERNEL):
-        return _DNF_TABLE.format(architecture=last, version=version)
-    if manager == "zypper" and not {*argv}.isdisjoint(_WITH_KERNEL):
-        return _ZYPPER_XML.format(flavor=last, version=version, architecture="x86_64")
-    nothing = "0 upgraded, 0 newly installed, 0 to remove and 0 not upgraded."
-    return f"{nothing if manager == 'apt-get' else 'Nothing to do.'}\n"
 
 
 def _options(node: NodeDescription) -> str:
@@ -106,7 +67,7 @@ def _grub(tree: Tree) -> None:
     tree.add("/etc/default/grub", f'GRUB_DEFAULT=0\nGRUB_TIMEOUT=5\nGRUB_CMDLINE_LINUX="{options}"\n')
     write_grub_config(tree)
     tree.add("/boot/grub/grubenv", _grubenv(""))
-    if _MANAGERS.get(tree.description.system.id) == "apt-get":
+    if tree.description.system.id in ("ubuntu", "debian"):
         tree.add("/usr/sbin/update-initramfs", "#!/bin/sh\n")
         tree.add("/usr/sbin/update-grub", "#!/bin/sh\n")
         tree.add("/var/lib/shim-signed/mok/MOK.der", "")

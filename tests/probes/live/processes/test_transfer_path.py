@@ -214,6 +214,11 @@ def test_an_end_on_this_node_is_inside(remote: str) -> None:
     assert (found.tcp, found.inside) == (Flow(), Flow(100 * MIB))
 
 
+@pytest.mark.parametrize("remote", ["198.51.100.127", "127.example", "word-7", ""])
+def test_an_end_elsewhere_or_without_an_address_is_not_inside(remote: str) -> None:
+    assert compare([], [socket(1, 200 * MIB, remote=remote)], {42: (1,)})[42].inside == Flow()
+
+
 def test_a_new_socket_with_the_number_of_an_old_one_starts_at_zero() -> None:
     found = compare([socket(1, 900 * MIB)], [socket(1, 10 * MIB)], {42: (1,)})[42]
     assert found.tcp == Flow(5 * MIB)

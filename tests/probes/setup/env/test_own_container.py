@@ -84,6 +84,18 @@ def test_lock_limit_and_shared_memory_are_in_one_request() -> None:
     assert "emptyDir" in request
 
 
+def test_a_higher_lock_limit_is_asked_for_where_the_check_finds_a_low_one() -> None:
+    for name in (
+        "hgx-h100+in-pod",
+        "aws-p5+in-pod",
+        "aws-p5+container-shm-small",
+        "hgx-h100+container-shm-small",
+    ):
+        asked = {row.name for row in container_rows(examination_of(name)) if row.ask}
+        is_found = findings_on(name)["memlock-shell"].status is Status.FOUND
+        assert ("Locked memory" in asked) == is_found, name
+
+
 def test_a_far_nic_is_named_with_the_nearer_one_that_another_pod_has() -> None:
     pod = with_files(refused("/dev/infiniband/uverbs0"), True)
     assert "mlx5_0 is nearer to GPU0" in shown(pod)["Pairs"]

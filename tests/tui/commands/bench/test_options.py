@@ -34,7 +34,7 @@ def test_a_gpu_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) 
         (("--to", "mlx5_3"), "-d mlx5_3"),
         (("--test", "all-reduce", "--over-network"), "NCCL_P2P_DISABLE=1"),
         (("--memory", "staged"), "NCCL_NET_GDR_LEVEL=LOC"),
-        (("--test", "all-gather", "--memory", "staged"), "all_gather_perf"),
+        (("--test", "alltoall", "--memory", "staged"), "alltoall_perf"),
         (("--test", "alltoall", "--memory", "compare"), "alltoall_perf over the NICs, staged"),
         (("--memory", "staged", "--nic", "mlx5_3"), "NCCL_IB_HCA==mlx5_3"),
         (("--connect", "node2"), "on the peer: "),

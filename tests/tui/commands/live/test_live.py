@@ -1,6 +1,5 @@
 """`gdrtop live` as an admin over SSH, a script and a monitoring system use it."""
 
-import gzip
 import io
 import json
 from dataclasses import replace
@@ -324,35 +323,6 @@ def test_samples_come_as_often_as_asked(capsys: pytest.CaptureFixture[str]) -> N
     main(["--demo", "hgx-h100", "live", "--json", "--seconds", "1", "--interval", "0.25"])
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert main(["--demo", "live", "--interval", "0.01"]) == 3
-    assert main(["--demo", "live", "--perfetto", "x", "--json"]) == 3
-    assert "only one of" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_a_trace_is_what_perfetto_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    protos = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
-    path = tmp_path / "node.pftrace"
-    trace = ["--demo", "hgx-h100", "live", "--seconds", "2", "--interval", "0.5", "--perfetto", str(path)]
-    assert main(trace) in (0, 1, 2, 3)
-    assert "ui.perfetto.dev" in capsys.readouterr().err
-    assert main(trace) == 3
-    assert "already exists" in capsys.readouterr().err
-    packets = protos.Trace.FromString(gzip.decompress(path.read_bytes())).packet
-    described = [packet.track_descriptor for packet in packets if packet.HasField("track_descriptor")]
-    tracks = {track.uuid: track for track in described}
-    events = [packet for packet in packets if packet.HasField("track_event")]
-    names = {track.name for track in described}
-    assert "node hgx-h100 (SIMULATED hgx-h100)" in names
-    assert {"port mlx5_0/1", "gpu GPU0", "sent_gbps"} <= names
-    times: dict[int, int] = {}
-    for packet in events:
-        event = packet.track_event
-        assert tracks[event.track_uuid].HasField("counter") == (event.type == event.TYPE_COUNTER)
-        if event.type == event.TYPE_COUNTER:
-            assert packet.timestamp >= times.get(event.track_uuid, 0)
-            times[event.track_uuid] = packet.timestamp
-    assert max(times.values()) > 1e9  # nanoseconds since the first sample
-    assert {"Gb/s", "%"} <= {track.counter.unit_name for track in described}
 
 
 def test_the_step_of_a_job_is_in_the_document_with_a_time() -> None:

@@ -1,1 +1,0 @@
-"""What a package upgrade would change, and the forecast of GPUDirect RDMA with it."""
