@@ -9,7 +9,10 @@ from datetime import date
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 
-COMPONENTS = {"firmware": "firmware", "driver": "NVIDIA driver", "kernel": "Linux", "nccl": "NCCL"}
+COMPONENTS = {
+    **{"firmware": "firmware", "driver": "NVIDIA driver", "kernel": "Linux", "nccl": "NCCL"},
+    "efa": "EFA driver",
+}
 _VERSION = r"[0-9][0-9A-Za-z._+-]{0,60}"
 _RANGE = re.compile(rf"(before )?({_VERSION})(?: to ({_VERSION})| (or newer))?")
 
@@ -65,6 +68,52 @@ def components(row: SiteCombination) -> str:
     return ", ".join(parts)
 
 
+FLOORS = {"firmware": 2, "driver": 1}
+"""What a floor can name, and how many numbers are a train of NVIDIA's firmware or a branch of its driver."""
+
+
+@frozen
+class Floor:
+    """The first version of each train that has a fix. One train may be newer than another that has it."""
+
+    name: str  # "NVIDIA bulletin 5699"; of the configuration: "/etc/gdrtop/config.toml:7"
+    reason: str  # what can happen without the fix
+    firmware: tuple[str, ...] = ()  # of NVIDIA NICs: "28.43.8002"
+    driver: tuple[str, ...] = ()  # of NVIDIA: "580.159.03"
+    board: str = ""  # board id (PSID) of a NIC; "": any
+    source: str = ""
+    cve: str = ""
+    published: date | None = None
+    read: date | None = None  # when the source was read; None: a row of the configuration
+    needs_vf: bool = False  # only a user of a virtual function can do it
+
+    def fixes(self, component: str, version: str) -> tuple[str, ...]:
+        """Return the fixed versions to choose from; () if the version has the fix, or no row is about it."""
+        numbers, depth = version_numbers(version), FLOORS[component]
+        train, family = numbers[:depth], numbers[: depth - 1]
+        fixed = {version_numbers(text): text for text in getattr(self, component)}
+        trains = {each: text for each, text in fixed.items() if numbers and each[: depth - 1] == family}
+        own = {each: text for each, text in trains.items() if each[:depth] == train}
+        below = own or {each: text for each, text in trains.items() if each[:depth] > train}
+        return tuple(below[each] for each in sorted(below) if numbers < each)
+
+
+def parse_fixed(component: str, value: object) -> tuple[str, ...]:
+    """Return the versions of a floor, one for each train; ValueError if they are none."""
+    versions = value if isinstance(value, list) else []
+    depth, trains = FLOORS[component], set()
+    for version in versions:
+        if not isinstance(version, str) or re.fullmatch(_VERSION, version) is None:
+            raise ValueError(version)
+        numbers = version_numbers(version)
+        if len(numbers) <= depth or numbers[:depth] in trains:
+            raise ValueError(version)
+        trains.add(numbers[:depth])
+    if not versions:
+        raise ValueError(value)
+    return tuple(versions)
+
+
 # Findings that an admin has silenced until a date; all judgments of a run have the same silences.
 
 
@@ -111,6 +160,7 @@ class Site:
     combinations: tuple[SiteCombination, ...] = ()
     silences: tuple[Silence, ...] = ()  # expired ones too
     places: ClusterPlaces = ClusterPlaces()
+    floors: tuple[Floor, ...] = ()
 
 
 _in_force = [Site()]

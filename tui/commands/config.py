@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
-from probes.base.site import Silence, SiteCombination, components
+from probes.base.site import FLOORS, Floor, Silence, SiteCombination, components
 from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
 from probes.host.trusted_path import is_root, trusted_environment
@@ -52,6 +52,15 @@ _COMBINATION = Annotated[
 ]
 
 
+class _Floor(TypedDict):
+    origin: str  # FILE:LINE
+    reason: str
+    board: str | None
+    firmware: tuple[str, ...]  # the first version of each train that this site accepts
+    driver: tuple[str, ...]
+    source: str | None
+
+
 class ConfigDocument(TypedDict):
     """`gdrtop config --json`."""
 
@@ -61,6 +70,7 @@ class ConfigDocument(TypedDict):
     keys: tuple[_KEYS, ...]
     silences: tuple[_SILENCE, ...]
     combinations: tuple[_COMBINATION, ...]
+    floors: tuple[_Floor, ...]
     files: tuple[ConfigFile, ...]
     errors: tuple[str, ...]
     notes: tuple[str, ...]
@@ -134,6 +144,12 @@ def _text(
         lines.extend(
             wrapped(f"{components(row)}: {row.symptom} {row.cure} ({source})", width, Tone.PLAIN, "  ")
         )
+    if found.floors:
+        lines += [(), (Run("Versions that this site requires", Tone.TITLE),)]
+    for floor in found.floors:
+        source = f"{floor.source}, {floor.name}" if floor.source else floor.name
+        text = f"{_floor_text(floor)}: {floor.reason} ({source})"
+        lines.extend(wrapped(text, width, Tone.PLAIN, "  "))
     lines += [(), (Run("Files, the last one counts", Tone.TITLE),)]
     lines += [(Run(f"  {file.path}  "), Run(file.state, Tone.DIM)) for file in found.files]
     for title, texts_, tone in (("Errors", errors, Tone.BAD), ("Notes", found.notes, Tone.WARNING)):
@@ -141,6 +157,13 @@ def _text(
             lines += [(), (Run(title, Tone.TITLE),)]
             lines += [line for text in texts_ for line in wrapped(text, width, tone, "  ")]
     return lines
+
+
+def _floor_text(floor: Floor) -> str:
+    """Return "NIC MT_0000000838, firmware from 28.43.8002 or 28.46.3048"."""
+    parts = [f"NIC {floor.board}"] if floor.board else []
+    parts += [f"{name} from {' or '.join(getattr(floor, name))}" for name in FLOORS if getattr(floor, name)]
+    return ", ".join(parts)
 
 
 def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[str]) -> dict[str, Any]:
@@ -166,6 +189,14 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
                 source=row.source or None,
             )
             for row in found.combinations
+        ],
+        "floors": [
+            {
+                **{"origin": floor.name, "reason": floor.reason, "board": floor.board or None},
+                **{name: list(getattr(floor, name)) for name in FLOORS},
+                "source": floor.source or None,
+            }
+            for floor in found.floors
         ],
         "errors": list(errors),
         **object_of({"files": found.files, "notes": found.notes}),

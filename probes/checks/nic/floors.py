@@ -1,0 +1,138 @@
+"""Firmware of NVIDIA NICs that is older than a fix: security bulletins, and the floors of the site.
+
+The floors of NVIDIA hold within a train of releases: 28.43.8002 is fixed, and 28.45.1020 is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime, timezone
+from functools import cache
+
+from probes.base.data_files import read_toml
+from probes.base.evidence import Evidence, Severity, first_n
+from probes.base.grouping import grouped
+from probes.base.plan import make_plan
+from probes.base.site import Floor, site
+from probes.base.text import join_limited, version_numbers
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.facts.pci.nic_families import CONNECTX
+from probes.facts.rdma.devices import RdmaDevice, is_virtual_hca
+from probes.plans.ports import update_firmware
+from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed
+from probes.queries.pcie_paths import functions_of
+from probes.snapshot.examination import Examination
+
+AREA = Area("nic")
+TABLE = "gdrtop help versions"
+_NO_NIC = Evidence("/sys/class/infiniband", "no NVIDIA (Mellanox) NIC whose firmware is this node's")
+_OLD_DAYS = 365
+_DRIVER = "/proc/driver/nvidia/version"
+
+
+@cache
+def shipped_floors() -> tuple[Floor, ...]:
+    """Return the rows of floors.toml, the newest bulletin first."""
+    rows = read_toml(__package__, "floors.toml")
+    return tuple(Floor(name, **{**row, "firmware": tuple(row["firmware"])}) for name, row in rows.items())
+
+
+def age_of_table(at: float) -> str:
+    """Return "as of 2026-11" of the shipped floors, and that they are old at a time in seconds since 1970."""
+    read = max(floor.read or date.min for floor in shipped_floors())
+    days = (at - datetime(read.year, read.month, read.day, tzinfo=timezone.utc).timestamp()) / 86400
+    is_old = days > _OLD_DAYS
+    return f"as of {read:%Y-%m}{'; the table is over a year old, so look for newer bulletins' * is_old}"
+
+
+def _nics(examination: Examination) -> tuple[RdmaDevice, ...]:
+    """Return the NICs of NVIDIA, also in pods, without virtual functions: the firmware is their host's."""
+    rdma = examination.node.rdma
+    devices = () if is_there(rdma) is False else need(rdma, RDMA_DEVICES).readable
+    return tuple(
+        device
+        for device in devices
+        if known(device.driver, "") in CONNECTX.pci_drivers
+        and not device.is_virtual_function
+        and not is_virtual_hca(device.hca_type)
+    )
+
+
+def _version(device: RdmaDevice) -> Maybe[str]:
+    source = f"{device.sysfs_path}/fw_ver"
+    malformed = Unknown(Reason.MALFORMED, source)
+    return map_known(device.firmware, lambda text: text if len(version_numbers(text)) > 2 else malformed)
+
+
+@AREA.note(
+    "firmware-below-floor",
+    "NIC firmware is missing a security fix",
+    "NVIDIA product security, https://github.com/NVIDIA/product-security; gdrtop help versions",
+    ok="No NIC is known to miss a security fix of its firmware",
+)
+def firmware_below_floor(examination: Examination) -> Outcome:
+    """Compare the firmware of NICs with the fixed versions of its train; a warning where VFs exist."""
+    nics, floors = _nics(examination), site().floors
+    below = [
+        match for nic in nics for match in (*_matches(nic, floors), *_matches(nic, shipped_floors())[:1])
+    ]
+    driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    drivers = [(floor, fixes) for floor in floors if (fixes := floor.fixes("driver", known(driver, "")))]
+    if not below and not drivers:
+        need(first_unread(map(_version, nics)), "the NICs' firmware versions")
+        if any(floor.driver for floor in floors) and is_there(driver) is not False:
+            need(driver, "the version of the NVIDIA driver")
+        shown = [Evidence(f"{nic.sysfs_path}/fw_ver", known(nic.firmware, "")) for nic in nics]
+        return passed(*first_n(shown) or (_NO_NIC,), Evidence(TABLE, age_of_table(examination.taken_at)))
+    owners = {function.physical_function for function in functions_of(examination).values()}
+    exposed = [nic.name for nic, floor, _ in below if floor.needs_vf and known(nic.bdf, "") in owners]
+    rows = dict.fromkeys((*(floor for _, floor, _ in below), *(floor for floor, _ in drivers)))
+    groups = grouped(((nic.board_id, nic.firmware, fixes), nic) for nic, _, fixes in below)
+    texts = [_text(members, fixes) for (_, _, fixes), members in groups.items()]
+    texts += [f"NVIDIA driver {driver}, fixed in {' and '.join(fixes)}" for _, fixes in drivers]
+    if any(floor.needs_vf for floor in rows):
+        texts.append(f"VFs exist on {join_limited(exposed)}" if exposed else "No NIC has VFs now")
+    is_of_site = any(floor.read is None for floor in rows)
+    affected = tuple({nic.name: nic for nic, _, _ in below}.values())
+    firmware = {key[:2]: members[0] for key, members in groups.items()}
+    return found(
+        f"{'. '.join(texts)}.",
+        *first_n(Evidence(f"{nic.sysfs_path}/fw_ver", known(nic.firmware, "")) for nic in firmware.values()),
+        *(Evidence(_DRIVER, known(driver, "")) for _ in drivers[:1]),
+        *(Evidence(floor.source or floor.name, _named(floor)) for floor in rows),
+        fix=update_firmware(examination, "Install firmware with the fix", affected)
+        if affected
+        else make_plan("Install a driver with the fix", *(_install(fixes) for _, fixes in drivers)),
+        severity=Severity.WARNING if exposed or is_of_site else Severity.NOTE,
+        devices=tuple(nic.name for nic in affected),
+        impact=" ".join(dict.fromkeys(floor.reason for floor in rows)),
+        title="Firmware or driver is older than this site requires" if is_of_site else "",
+    )
+
+
+def _matches(nic: RdmaDevice, floors: Iterable[Floor]) -> list[tuple[RdmaDevice, Floor, tuple[str, ...]]]:
+    """Return the rows that a NIC is below, with the versions that have the fix."""
+    version = known(_version(nic), "")
+    own = (floor for floor in floors if floor.board in ("", nic.board_id))
+    return [(nic, floor, fixes) for floor in own if (fixes := floor.fixes("firmware", version))]
+
+
+def _text(nics: list[RdmaDevice], fixes: tuple[str, ...]) -> str:
+    """Return "mlx5_0, mlx5_1 (board MT_0000000838): 28.43.2566, fixed in 28.43.8002"."""
+    board, firmware = nics[0].board_id, known(nics[0].firmware, "")
+    where = (
+        f"{join_limited(nic.name for nic in nics)}{'' if isinstance(board, Unknown) else f' (board {board})'}"
+    )
+    train = version_numbers(firmware)[:2]
+    if version_numbers(fixes[0])[:2] == train:
+        return f"{where}: {firmware}, fixed in {fixes[0]}"
+    return f"{where}: {firmware}. Its train {train[1]} has no fix: move to {' or '.join(fixes)}"
+
+
+def _install(fixes: tuple[str, ...]) -> str:
+    return f"Install NVIDIA driver {' or '.join(fixes)}, or newer (gdrtop setup)"
+
+
+def _named(floor: Floor) -> str:
+    """Return "NVIDIA bulletin 5699 of 2026-06-30, CVE-2025-23350, CVSS 9.0"; of a site's row, its place."""
+    return f"{floor.name} of {floor.published}, {floor.cve}" if floor.published else floor.name
