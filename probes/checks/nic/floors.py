@@ -20,6 +20,7 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.rdma.devices import RdmaDevice, is_virtual_hca
 from probes.plans.ports import update_firmware
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed
+from probes.queries.modules import DRIVER_VERSION
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
@@ -27,7 +28,6 @@ AREA = Area("nic")
 TABLE = "gdrtop help versions"
 _NO_NIC = Evidence("/sys/class/infiniband", "no NVIDIA (Mellanox) NIC whose firmware is this node's")
 _OLD_DAYS = 365
-_DRIVER = "/proc/driver/nvidia/version"
 
 
 @cache
@@ -69,6 +69,7 @@ def _version(device: RdmaDevice) -> Maybe[str]:
     "NIC firmware is missing a security fix",
     "NVIDIA product security, https://github.com/NVIDIA/product-security; gdrtop help versions",
     ok="No NIC is known to miss a security fix of its firmware",
+    impact="It depends on the bulletin: gdrtop help versions lists what each of them fixes.",
 )
 def firmware_below_floor(examination: Examination) -> Outcome:
     """Compare the firmware of NICs with the fixed versions of its train; a warning where VFs exist."""
@@ -98,7 +99,7 @@ def firmware_below_floor(examination: Examination) -> Outcome:
     return found(
         f"{'. '.join(texts)}.",
         *first_n(Evidence(f"{nic.sysfs_path}/fw_ver", known(nic.firmware, "")) for nic in firmware.values()),
-        *(Evidence(_DRIVER, known(driver, "")) for _ in drivers[:1]),
+        *(Evidence(DRIVER_VERSION, known(driver, "")) for _ in drivers[:1]),
         *(Evidence(floor.source or floor.name, _named(floor)) for floor in rows),
         fix=update_firmware(examination, "Install firmware with the fix", affected)
         if affected
