@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date
+from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
@@ -90,12 +91,16 @@ class Floor:
     def fixes(self, component: str, version: str) -> tuple[str, ...]:
         """Return the fixed versions to choose from; () if the version has the fix, or no row is about it."""
         numbers, depth = version_numbers(version), FLOORS[component]
-        train, family = numbers[:depth], numbers[: depth - 1]
-        fixed = {version_numbers(text): text for text in getattr(self, component)}
-        trains = {each: text for each, text in fixed.items() if numbers and each[: depth - 1] == family}
-        own = {each: text for each, text in trains.items() if each[:depth] == train}
-        below = own or {each: text for each, text in trains.items() if each[:depth] > train}
-        return tuple(below[each] for each in sorted(below) if numbers < each)
+        fixed = _numbered(getattr(self, component)) if numbers else ()
+        same = [row for row in fixed if row[0][: depth - 1] == numbers[: depth - 1]]
+        own = [row for row in same if row[0][:depth] == numbers[:depth]]
+        return tuple(text for each, text in own or same if numbers < each)
+
+
+@cache
+def _numbered(versions: tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
+    """Return the versions of a floor with their numbers, the lowest first."""
+    return sorted((version_numbers(text), text) for text in versions)
 
 
 def parse_fixed(component: str, value: object) -> tuple[str, ...]:
