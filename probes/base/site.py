@@ -15,6 +15,7 @@ COMPONENTS = {
     "efa": "EFA driver",
 }
 _VERSION = r"[0-9][0-9A-Za-z._+-]{0,60}"
+_FIRMWARE = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){2}")
 _RANGE = re.compile(rf"(before )?({_VERSION})(?: to ({_VERSION})| (or newer))?")
 
 
@@ -69,18 +70,16 @@ def components(row: SiteCombination) -> str:
     return ", ".join(parts)
 
 
-FLOORS = {"firmware": 2, "driver": 1}
-"""What a floor can name, and how many numbers are a train of NVIDIA's firmware or a branch of its driver."""
+_TRAIN = 2  # numbers of a version that name a train of NVIDIA's firmware: family and train
 
 
 @frozen
 class Floor:
-    """The first version of each train that has a fix. One train may be newer than another that has it."""
+    """The first firmware of each train that has a fix. One train may be newer than another that has it."""
 
     name: str  # "NVIDIA bulletin 5699"; of the configuration: "/etc/gdrtop/config.toml:7"
     reason: str  # what can happen without the fix
-    firmware: tuple[str, ...] = ()  # of NVIDIA NICs: "28.43.8002"
-    driver: tuple[str, ...] = ()  # of NVIDIA: "580.159.03"
+    firmware: tuple[str, ...]  # of NVIDIA NICs: "28.43.8002"
     board: str = ""  # board id (PSID) of a NIC; "": any
     source: str = ""
     cve: str = ""
@@ -88,13 +87,12 @@ class Floor:
     read: date | None = None  # when the source was read; None: a row of the configuration
     needs_vf: bool = False  # only a user of a virtual function can do it
 
-    def fixes(self, component: str, version: str) -> tuple[str, ...]:
+    def fixes(self, version: str) -> tuple[str, ...]:
         """Return the fixed versions to choose from; () if the version has the fix, or no row is about it."""
-        numbers, depth = version_numbers(version), FLOORS[component]
-        fixed = _numbered(getattr(self, component)) if numbers else ()
-        same = [row for row in fixed if row[0][: depth - 1] == numbers[: depth - 1]]
-        own = [row for row in same if row[0][:depth] == numbers[:depth]]
-        return tuple(text for each, text in own or same if numbers < each)
+        numbers = version_numbers(version)
+        family = [row for row in _numbered(self.firmware) if row[0][:1] == numbers[:1]]
+        own = [row for row in family if row[0][:_TRAIN] == numbers[:_TRAIN]]
+        return tuple(text for each, text in own or family if numbers < each)
 
 
 @cache
@@ -103,20 +101,13 @@ def _numbered(versions: tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
     return sorted((version_numbers(text), text) for text in versions)
 
 
-def parse_fixed(component: str, value: object) -> tuple[str, ...]:
+def parse_fixed(value: object) -> tuple[str, ...]:
     """Return the versions of a floor, one for each train; ValueError if they are none."""
-    versions = value if isinstance(value, list) else []
-    depth, trains = FLOORS[component], set()
-    for version in versions:
-        if not isinstance(version, str) or re.fullmatch(_VERSION, version) is None:
-            raise ValueError(version)
-        numbers = version_numbers(version)
-        if len(numbers) <= depth or numbers[:depth] in trains:
-            raise ValueError(version)
-        trains.add(numbers[:depth])
-    if not versions:
+    versions = tuple(map(str, value)) if isinstance(value, list) else ()
+    trains = {version_numbers(text)[:_TRAIN] for text in versions}
+    if not versions or len(trains) < len(versions) or not all(map(_FIRMWARE.fullmatch, versions)):
         raise ValueError(value)
-    return tuple(versions)
+    return versions
 
 
 # Findings that an admin has silenced until a date; all judgments of a run have the same silences.

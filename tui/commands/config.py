@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
-from probes.base.site import FLOORS, Floor, Silence, SiteCombination, components
+from probes.base.site import Silence, SiteCombination, components
 from probes.base.text import did_you_mean, plural, printable
 from probes.fleet.node_set import fold_nodes
 from probes.host.trusted_path import is_root, trusted_environment
@@ -57,7 +57,6 @@ class _Floor(TypedDict):
     reason: str
     board: str | None
     firmware: tuple[str, ...]  # the first version of each train that this site accepts
-    driver: tuple[str, ...]
     source: str | None
 
 
@@ -145,10 +144,11 @@ def _text(
             wrapped(f"{components(row)}: {row.symptom} {row.cure} ({source})", width, Tone.PLAIN, "  ")
         )
     if found.floors:
-        lines += [(), (Run("Versions that this site requires", Tone.TITLE),)]
+        lines += [(), (Run("Firmware that this site requires", Tone.TITLE),)]
     for floor in found.floors:
         source = f"{floor.source}, {floor.name}" if floor.source else floor.name
-        text = f"{_floor_text(floor)}: {floor.reason} ({source})"
+        nics = f"NIC {floor.board}" if floor.board else "NVIDIA NICs"
+        text = f"{nics}, firmware from {' or '.join(floor.firmware)}: {floor.reason} ({source})"
         lines.extend(wrapped(text, width, Tone.PLAIN, "  "))
     lines += [(), (Run("Files, the last one counts", Tone.TITLE),)]
     lines += [(Run(f"  {file.path}  "), Run(file.state, Tone.DIM)) for file in found.files]
@@ -157,13 +157,6 @@ def _text(
             lines += [(), (Run(title, Tone.TITLE),)]
             lines += [line for text in texts_ for line in wrapped(text, width, tone, "  ")]
     return lines
-
-
-def _floor_text(floor: Floor) -> str:
-    """Return "NIC MT_0000000838, firmware from 28.43.8002 or 28.46.3048"."""
-    parts = [f"NIC {floor.board}"] if floor.board else []
-    parts += [f"{name} from {' or '.join(getattr(floor, name))}" for name in FLOORS if getattr(floor, name)]
-    return ", ".join(parts)
 
 
 def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[str]) -> dict[str, Any]:
@@ -192,8 +185,10 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
         ],
         "floors": [
             {
-                **{"origin": floor.name, "reason": floor.reason, "board": floor.board or None},
-                **{name: list(getattr(floor, name)) for name in FLOORS},
+                "origin": floor.name,
+                "reason": floor.reason,
+                "board": floor.board or None,
+                "firmware": list(floor.firmware),
                 "source": floor.source or None,
             }
             for floor in found.floors

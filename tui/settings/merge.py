@@ -10,7 +10,6 @@ from typing import TypeVar
 from probes.base.data_files import parse_toml
 from probes.base.site import (
     COMPONENTS,
-    FLOORS,
     Floor,
     Silence,
     SiteCombination,
@@ -38,7 +37,7 @@ _LOCKED = "read_only"
 _FIELDS = ("id", "device", "nodes", "reason", "until")
 _OPTIONAL = ("device", "nodes", "board", "source")
 _COMBINATION_FIELDS = ("board", *COMPONENTS, "symptom", "cure", "source")
-_FLOOR_FIELDS = ("board", *FLOORS, "reason", "source")
+_FLOOR_FIELDS = ("board", "firmware", "reason", "source")
 _MOST_ROWS = 1000
 _Row = TypeVar("_Row")
 _MOST_ERRORS = 20
@@ -265,20 +264,16 @@ class _Layers:
             texts["symptom"], texts["cure"], versions, texts["board"], texts["source"], self._origin(place)
         )
 
-    def _floor(self, place: tuple[str, ...], fields: dict[str, object]) -> Floor:
-        """Return a row of versions that this site requires."""
+    def _floor(self, place: tuple[str, ...], fields: dict[str, object]) -> Floor | None:
+        """Return a row of firmware that this site requires, or None after noting that it has none."""
         texts = self._named(place, fields, ("reason", "board", "source"), _FLOOR_FIELDS)
-        fixed: dict[str, tuple[str, ...]] = {}
-        for name in FLOORS:
-            try:
-                fixed |= {name: parse_fixed(name, fields[name])} if name in fields else {}
-            except ValueError:
-                said = 'a list with one full version of each train, such as ["28.43.8002", "28.46.3008"]'
-                self._error((*place, name), f"{name} must be {said}, not {shown(fields[name])}")
-        if not any(name in fields for name in FLOORS):
-            self._error(place, f"a {FLOOR} needs {' or '.join(FLOORS)}")
-        firmware, driver = (fixed.get(name, ()) for name in FLOORS)
-        return Floor(self._origin(place), texts["reason"], firmware, driver, texts["board"], texts["source"])
+        try:
+            firmware = parse_fixed(fields.get("firmware"))
+        except ValueError:
+            said = 'one full version of each train, such as ["28.43.8002", "28.46.3008"]'
+            self._error((*place, "firmware"), f"a {FLOOR} needs firmware, a list with {said}")
+            return None
+        return Floor(self._origin(place), texts["reason"], firmware, texts["board"], texts["source"])
 
     def _named(
         self,

@@ -12,7 +12,6 @@ from functools import cache
 from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
-from probes.base.plan import make_plan
 from probes.base.site import Floor, site
 from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
@@ -20,7 +19,6 @@ from probes.facts.pci.nic_families import CONNECTX
 from probes.facts.rdma.devices import RdmaDevice, is_virtual_hca
 from probes.plans.ports import update_firmware
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed
-from probes.queries.modules import DRIVER_VERSION
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
@@ -73,49 +71,47 @@ def _version(device: RdmaDevice) -> Maybe[str]:
 )
 def firmware_below_floor(examination: Examination) -> Outcome:
     """Compare the firmware of NICs with the fixed versions of its train; a warning where VFs exist."""
-    nics, floors = _nics(examination), site().floors
-    below = [
-        match for nic in nics for match in (*_matches(nic, floors), *_matches(nic, shipped_floors())[:1])
-    ]
-    driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
-    drivers = [(floor, fixes) for floor in floors if (fixes := floor.fixes("driver", known(driver, "")))]
-    if not below and not drivers:
+    nics = _nics(examination)
+    below = [match for nic in nics for match in _matches(nic)]
+    if not below:
         need(first_unread(map(_version, nics)), "the NICs' firmware versions")
-        if any(floor.driver for floor in floors) and is_there(driver) is not False:
-            need(driver, "the version of the NVIDIA driver")
-        shown = [Evidence(f"{nic.sysfs_path}/fw_ver", known(nic.firmware, "")) for nic in nics]
-        return passed(*first_n(shown) or (_NO_NIC,), Evidence(TABLE, age_of_table(examination.taken_at)))
-    owners = {function.physical_function for function in functions_of(examination).values()}
-    exposed = [nic.name for nic, floor, _ in below if floor.needs_vf and known(nic.bdf, "") in owners]
-    rows = dict.fromkeys((*(floor for _, floor, _ in below), *(floor for floor, _ in drivers)))
+        return passed(*_shown(nics) or (_NO_NIC,), Evidence(TABLE, age_of_table(examination.taken_at)))
+    rows = tuple({floor.name: floor for _, floor, _ in below}.values())
     groups = grouped(((nic.board_id, nic.firmware, fixes), nic) for nic, _, fixes in below)
     texts = [_text(members, fixes) for (_, _, fixes), members in groups.items()]
-    texts += [f"NVIDIA driver {driver}, fixed in {' and '.join(fixes)}" for _, fixes in drivers]
+    owners = {function.physical_function for function in functions_of(examination).values()}
+    exposed = [nic.name for nic, floor, _ in below if floor.needs_vf and known(nic.bdf, "") in owners]
     if any(floor.needs_vf for floor in rows):
         texts.append(f"VFs exist on {join_limited(exposed)}" if exposed else "No NIC has VFs now")
     is_of_site = any(floor.read is None for floor in rows)
     affected = tuple({nic.name: nic for nic, _, _ in below}.values())
-    firmware = {key[:2]: members[0] for key, members in groups.items()}
     return found(
         f"{'. '.join(texts)}.",
-        *first_n(Evidence(f"{nic.sysfs_path}/fw_ver", known(nic.firmware, "")) for nic in firmware.values()),
-        *(Evidence(DRIVER_VERSION, known(driver, "")) for _ in drivers[:1]),
+        *_shown(affected),
         *(Evidence(floor.source or floor.name, _named(floor)) for floor in rows),
-        fix=update_firmware(examination, "Install firmware with the fix", affected)
-        if affected
-        else make_plan("Install a driver with the fix", *(_install(fixes) for _, fixes in drivers)),
+        fix=update_firmware(examination, "Install firmware with the fix", affected),
         severity=Severity.WARNING if exposed or is_of_site else Severity.NOTE,
         devices=tuple(nic.name for nic in affected),
         impact=" ".join(dict.fromkeys(floor.reason for floor in rows)),
-        title="Firmware or driver is older than this site requires" if is_of_site else "",
+        title="NIC firmware is older than this site requires" if is_of_site else "",
     )
 
 
-def _matches(nic: RdmaDevice, floors: Iterable[Floor]) -> list[tuple[RdmaDevice, Floor, tuple[str, ...]]]:
-    """Return the rows that a NIC is below, with the versions that have the fix."""
+def _matches(nic: RdmaDevice) -> list[tuple[RdmaDevice, Floor, tuple[str, ...]]]:
+    """Return the rows that a NIC is below, with their fixes: the site's, and the newest bulletin.
+
+    The fix of a bulletin has those of all older ones.
+    """
     version = known(_version(nic), "")
-    own = (floor for floor in floors if floor.board in ("", nic.board_id))
-    return [(nic, floor, fixes) for floor in own if (fixes := floor.fixes("firmware", version))]
+    own = [(nic, floor, floor.fixes(version)) for floor in site().floors if floor.board in ("", nic.board_id)]
+    shipped = [(nic, floor, floor.fixes(version)) for floor in shipped_floors()]
+    return [*(match for match in own if match[2]), *[match for match in shipped if match[2]][:1]]
+
+
+def _shown(nics: Iterable[RdmaDevice]) -> tuple[Evidence, ...]:
+    """Return where each version was read, once."""
+    first = {nic.firmware: nic for nic in reversed(tuple(nics))}
+    return first_n(Evidence(f"{nic.sysfs_path}/fw_ver", known(nic.firmware, "")) for nic in first.values())
 
 
 def _text(nics: list[RdmaDevice], fixes: tuple[str, ...]) -> str:
@@ -128,10 +124,6 @@ def _text(nics: list[RdmaDevice], fixes: tuple[str, ...]) -> str:
     if version_numbers(fixes[0])[:2] == train:
         return f"{where}: {firmware}, fixed in {fixes[0]}"
     return f"{where}: {firmware}. Its train {train[1]} has no fix: move to {' or '.join(fixes)}"
-
-
-def _install(fixes: tuple[str, ...]) -> str:
-    return f"Install NVIDIA driver {' or '.join(fixes)}, or newer (gdrtop setup)"
 
 
 def _named(floor: Floor) -> str:

@@ -11,12 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.evidence import Severity
-from probes.base.site import FLOORS, Site, parse_fixed, set_site
+from probes.base.site import Site, parse_fixed, set_site
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.nic.floors import age_of_table, shipped_floors
 from probes.checks.registry import findings
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Status
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -47,7 +46,7 @@ def test_each_row_is_complete_and_in_the_manual() -> None:
     dates = [floor.published for floor in shipped_floors() if floor.published]
     assert dates == sorted(dates, reverse=True)
     for floor in shipped_floors():
-        assert parse_fixed("firmware", list(floor.firmware))
+        assert parse_fixed(list(floor.firmware))
         assert floor.source.startswith("https://")
         assert floor.published
         assert floor.read
@@ -97,13 +96,12 @@ def test_the_newest_bulletin_has_the_fixes_of_all_older_ones() -> None:
 )
 def test_a_fix_holds_within_its_train(firmware: str, fixes: tuple[str, ...]) -> None:
     """NVIDIA bulletin 5699: 35.8002, 39.8002, 43.8002 and 46.3008 “or newer”; 28.4702 and 32.1908."""
-    assert _LAST.fixes("firmware", firmware) == fixes
+    assert _LAST.fixes(firmware) == fixes
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_version(text: str) -> None:
-    for component in FLOORS:
-        assert isinstance(_LAST.fixes(component, text), tuple)
+    assert set(_LAST.fixes(text)) <= set(_LAST.firmware)
     assert finding_on(with_nics(firmware=text)).status in (Status.PASSED, Status.UNKNOWN, Status.FOUND)
 
 
@@ -196,9 +194,6 @@ def floors_of_site() -> Iterator[Callable[[str], None]]:
         ('firmware = ["28.47.1026"]', "Its train 43 has no fix: move to 28.47.1026"),
         ('board = "MT_0000000838"\nfirmware = ["28.43.9000"]', "28.43.9000"),
         ('board = "MT_0000000001"\nfirmware = ["28.43.9000"]', ""),
-        ('driver = ["570.211.01"]', "NVIDIA driver 570.124.06, fixed in 570.211.01"),
-        ('driver = ["580.159.03"]', "fixed in 580.159.03"),
-        ('driver = ["550.90.07"]', ""),
     ],
 )
 def test_rows_of_a_site(row: str, word: str, floors_of_site: Callable[[str], None]) -> None:
@@ -212,14 +207,9 @@ def test_rows_of_a_site(row: str, word: str, floors_of_site: Callable[[str], Non
         assert finding.fix is not None
 
 
-def test_an_unknown_driver_is_unknown_only_where_a_site_requires_one(
-    floors_of_site: Callable[[str], None],
-) -> None:
-    examination = examination_of("hgx-h100")
-    gpus = examination.node.gpus
-    assert isinstance(gpus, GpuFacts)
-    late = replace(gpus, driver=replace(gpus.driver, version=Unknown(Reason.TIMED_OUT, "/proc/late")))
-    examination = replace(examination, node=replace(examination.node, gpus=late))
-    assert finding_on(examination).status is Status.PASSED
-    floors_of_site('driver = ["570.211.01"]')
-    assert finding_on(examination).status is Status.UNKNOWN
+def test_a_row_of_a_site_does_not_hide_a_bulletin(floors_of_site: Callable[[str], None]) -> None:
+    floors_of_site('firmware = ["28.43.3000"]')
+    finding = finding_on(examination_of("hgx-h100+firmware-below-floor"))
+    assert "fixed in 28.43.3000" in finding.cause
+    assert "fixed in 28.43.8002" in finding.cause
+    assert "Reads time out. A user of a virtual function" in finding.impact
