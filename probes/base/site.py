@@ -87,6 +87,11 @@ class Floor:
     read: date | None = None  # when the source was read; None: a row of the configuration
     needs_vf: bool = False  # only a user of a virtual function can do it
 
+    @property
+    def is_of_site(self) -> bool:
+        """Whether it is a row of the configuration."""
+        return self.read is None
+
     def fixes(self, version: str) -> tuple[str, ...]:
         """Return the fixed versions to choose from; () if the version has the fix, or no row is about it."""
         numbers = version_numbers(version)

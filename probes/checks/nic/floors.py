@@ -24,7 +24,9 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 TABLE = "gdrtop help versions"
-_NO_NIC = Evidence("/sys/class/infiniband", "no NVIDIA (Mellanox) NIC whose firmware is this node's")
+_NO_NIC = Evidence(
+    "/sys/class/infiniband", "no ConnectX-4 or newer, except VFs, whose firmware is their host's"
+)
 _OLD_DAYS = 365
 
 
@@ -50,7 +52,8 @@ def _nics(examination: Examination) -> tuple[RdmaDevice, ...]:
     return tuple(
         device
         for device in devices
-        if known(device.driver, "") in CONNECTX.pci_drivers
+        if not isinstance(device.bdf, Unknown)
+        and known(device.driver, CONNECTX.pci_drivers[0]) in CONNECTX.pci_drivers
         and not device.is_virtual_function
         and not is_virtual_hca(device.hca_type)
     )
@@ -79,12 +82,15 @@ def firmware_below_floor(examination: Examination) -> Outcome:
     rows = tuple({floor.name: floor for _, floor, _ in below}.values())
     groups = grouped(((nic.board_id, nic.firmware, fixes), nic) for nic, _, fixes in below)
     texts = [_text(members, fixes) for (_, _, fixes), members in groups.items()]
+    pci = examination.node.pci
     owners = {function.physical_function for function in functions_of(examination).values()}
     exposed = [nic.name for nic, floor, _ in below if floor.needs_vf and known(nic.bdf, "") in owners]
-    if any(floor.needs_vf for floor in rows):
-        texts.append(f"VFs exist on {join_limited(exposed)}" if exposed else "No NIC has VFs now")
-    is_of_site = any(floor.read is None for floor in rows)
-    affected = tuple({nic.name: nic for nic, _, _ in below}.values())
+    if exposed:
+        texts.append(f"VFs exist on {join_limited(exposed)}")
+    elif any(floor.needs_vf for floor in rows):
+        texts.append(f"VFs are unknown ({pci})" if isinstance(pci, Unknown) else "These NICs have no VFs now")
+    is_of_site = any(floor.is_of_site for floor in rows)
+    affected = tuple({nic.sysfs_path: nic for nic, _, _ in below}.values())
     return found(
         f"{'. '.join(texts)}.",
         *_shown(affected),

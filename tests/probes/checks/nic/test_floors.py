@@ -128,7 +128,15 @@ def test_one_finding_names_all_boards_and_warns_where_virtual_functions_exist() 
 def test_it_is_a_note_without_virtual_functions() -> None:
     finding = finding_on(examination_of("dgx-a100+firmware-below-floor-without-vfs"))
     assert finding.severity is Severity.NOTE
-    assert "20.39.3560, fixed in 20.39.8002. No NIC has VFs now." in finding.cause
+    assert "20.39.3560, fixed in 20.39.8002. These NICs have no VFs now." in finding.cause
+
+
+def test_virtual_functions_that_cannot_be_read_are_not_missing() -> None:
+    examination = examination_of("hgx-h100+firmware-below-floor")
+    late = Unknown(Reason.TIMED_OUT, "/sys/bus/pci/devices")
+    finding = finding_on(replace(examination, node=replace(examination.node, pci=late)))
+    assert finding.severity is Severity.NOTE
+    assert "VFs are unknown (timed out" in finding.cause
 
 
 def test_only_the_maker_of_the_machine_has_firmware_for_its_boards() -> None:
@@ -149,7 +157,7 @@ def test_a_dgx_spark_gets_its_firmware_by_fwupd() -> None:
 def test_a_guest_is_not_told_to_update_its_host() -> None:
     """The virtual functions of cloud-vm have 28.41.1000."""
     finding = finding_on(examination_of("cloud-vm"))
-    assert "firmware is this node's" in finding.evidence[0].value
+    assert "whose firmware is their host's" in finding.evidence[0].value
 
 
 @pytest.mark.parametrize(
@@ -157,6 +165,11 @@ def test_a_guest_is_not_told_to_update_its_host() -> None:
 )
 def test_unknown_firmware_is_unknown(firmware: Maybe[str]) -> None:
     assert finding_on(with_nics(firmware=firmware)).status is Status.UNKNOWN
+
+
+def test_a_nic_with_an_unknown_driver_is_not_left_out() -> None:
+    late = Unknown(Reason.TIMED_OUT, "driver")
+    assert finding_on(with_nics(firmware="28.43.2566", driver=late)).status is Status.FOUND
 
 
 def test_numbers_of_other_makers_are_not_compared() -> None:
