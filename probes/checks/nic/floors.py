@@ -69,7 +69,7 @@ def _version(device: RdmaDevice) -> Maybe[str]:
     "firmware-below-floor",
     "NIC firmware is missing a security fix",
     "NVIDIA product security, https://github.com/NVIDIA/product-security; gdrtop help versions",
-    ok="No NIC is known to miss a security fix of its firmware",
+    ok="No NIC firmware is known to be missing a security fix",
     impact="It depends on the bulletin: gdrtop help versions lists what each of them fixes.",
 )
 def firmware_below_floor(examination: Examination) -> Outcome:
