@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import date
+from functools import cache
 
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 
-COMPONENTS = {"firmware": "firmware", "driver": "NVIDIA driver", "kernel": "Linux", "nccl": "NCCL"}
+COMPONENTS = {
+    **{"firmware": "firmware", "driver": "NVIDIA driver", "kernel": "Linux", "nccl": "NCCL"},
+    "efa": "EFA driver",
+}
 _VERSION = r"[0-9][0-9A-Za-z._+-]{0,60}"
+_FIRMWARE = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){2}")
 _RANGE = re.compile(rf"(before )?({_VERSION})(?: to ({_VERSION})| (or newer))?")
 
 
@@ -65,6 +70,51 @@ def components(row: SiteCombination) -> str:
     return ", ".join(parts)
 
 
+_TRAIN = 2  # numbers of a version that name a train of NVIDIA's firmware: family and train
+
+
+@frozen
+class Floor:
+    """The first firmware of each train that has a fix. One train may be newer than another that has it."""
+
+    name: str  # "NVIDIA bulletin 5699"; of the configuration: "/etc/gdrtop/config.toml:7"
+    reason: str  # what can happen without the fix
+    firmware: tuple[str, ...]  # of NVIDIA NICs: "28.43.8002"
+    board: str = ""  # board id (PSID) of a NIC; "": any
+    source: str = ""
+    cve: str = ""
+    published: date | None = None
+    read: date | None = None  # when the source was read; None: a row of the configuration
+    needs_vf: bool = False  # only a user of a virtual function can do it
+
+    @property
+    def is_of_site(self) -> bool:
+        """Whether it is a row of the configuration."""
+        return self.read is None
+
+    def fixes(self, version: str) -> tuple[str, ...]:
+        """Return the fixed versions to choose from; () if the version has the fix, or no row is about it."""
+        numbers = version_numbers(version)
+        family = [row for row in _numbered(self.firmware) if row[0][:1] == numbers[:1]]
+        own = [row for row in family if row[0][:_TRAIN] == numbers[:_TRAIN]]
+        return tuple(text for each, text in own or family if numbers < each)
+
+
+@cache
+def _numbered(versions: tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
+    """Return the versions of a floor with their numbers, the lowest first."""
+    return sorted((version_numbers(text), text) for text in versions)
+
+
+def parse_fixed(value: object) -> tuple[str, ...]:
+    """Return the versions of a floor, one for each train; ValueError if they are none."""
+    versions = tuple(map(str, value)) if isinstance(value, list) else ()
+    trains = {version_numbers(text)[:_TRAIN] for text in versions}
+    if not versions or len(trains) < len(versions) or not all(map(_FIRMWARE.fullmatch, versions)):
+        raise ValueError(value)
+    return versions
+
+
 # Findings that an admin has silenced until a date; all judgments of a run have the same silences.
 
 
@@ -111,6 +161,7 @@ class Site:
     combinations: tuple[SiteCombination, ...] = ()
     silences: tuple[Silence, ...] = ()  # expired ones too
     places: ClusterPlaces = ClusterPlaces()
+    floors: tuple[Floor, ...] = ()
 
 
 _in_force = [Site()]

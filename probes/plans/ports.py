@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from probes.base.plan import NothingToDo, Plan, Step, instruction, sentences
+from probes.base.plan import NothingToDo, Plan, Step, instruction, make_plan, sentences
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known
 from probes.facts.pci.functions import PciKind
 from probes.facts.pci.nic_families import CONNECTX
+from probes.facts.rdma.devices import RdmaDevice
 from probes.plans.common import card_of
-from probes.queries.pcie_paths import functions_of
+from probes.queries.pcie_paths import functions_of, is_gb10, is_guest
 from probes.queries.ports import Port, PortProblem, ports_of, problem_of
 from probes.snapshot.examination import Examination
 
@@ -207,3 +208,35 @@ def firmware_steps(
     others = " (the same for the other NICs)" if len(cards) > 1 else ""
     command = f"mlxconfig -d {cards[0]} q {parameters}"
     return (instruction(f"Look at the firmware settings: `{command}`{others}. {expected}."),)
+
+
+# A PSID that begins with MT_ is NVIDIA's own board; DEL, HPE, LNV, IBM and others are of who sells the
+# machine, NVD of NVIDIA's own machines (DGX, GB200). NVIDIA MFT manual, mlxfwmanager and mlxfwreset.
+_OWN_BOARD = "MT_"
+
+
+def update_firmware(examination: Examination, title: str, nics: Sequence[RdmaDevice]) -> Plan:
+    """Return the plan that updates the firmware of NICs: with NVIDIA's tool if the boards are its own."""
+    own = [nic for nic in nics if known(nic.board_id, _OWN_BOARD).startswith(_OWN_BOARD)]
+    others = [nic for nic in nics if nic not in own]
+    boards = join_limited(known(nic.board_id, "") for nic in others)
+    steps: list[Step | str] = [Step("Show installed and available firmware", ("mlxfwmanager", "--query"))]
+    if is_guest(examination) is True:
+        steps.append("Ask the provider of this virtual machine: guests often cannot change a NIC's firmware")
+    steps.append("Drain the node")
+    if own:
+        command = f"`mlxfwmanager --online -u -d {known(own[0].bdf, 'BDF')}`"
+        more = " (the same for the other NICs)" if len(own) > 1 else ""
+        steps.append(f"Install it: {command}{more}; offline, -i with the image for its PSID")
+    if is_gb10(examination) and others:
+        steps.append("Install the newest firmware of the machine: fwupdmgr refresh, then fwupdmgr update")
+    elif others:
+        steps.append(
+            f"Ask the maker of the machine for firmware of {boards} and its notes, and install it with the "
+            "maker's tool: its builds may have other numbers than NVIDIA's"
+        )
+    reset = f"`mlxfwreset -d {known(nics[0].bdf, 'BDF')} reset`"
+    steps.append(f"Activate it: {reset} for each card, or a power cycle")
+    return make_plan(
+        title, *steps, disturbs="processes that use these NICs, which disappear during the reset"
+    )

@@ -41,6 +41,14 @@ _COMBINATION = Annotated[
 ]
 
 
+class _Floor(TypedDict):
+    origin: str  # FILE:LINE
+    reason: str
+    board: str | None
+    firmware: tuple[str, ...]  # the first version of each train that this site accepts
+    source: str | None
+
+
 class ConfigDocument(TypedDict):
     """`gdrtop config --json`."""
 
@@ -50,6 +58,7 @@ class ConfigDocument(TypedDict):
     keys: tuple[_KEYS, ...]
     silences: tuple[_SILENCE, ...]
     combinations: tuple[_COMBINATION, ...]
+    floors: tuple[_Floor, ...]
     files: tuple[ConfigFile, ...]
     errors: tuple[str, ...]
     notes: tuple[str, ...]
@@ -119,6 +128,13 @@ def _text(
         lines.extend(
             wrapped(f"{components(row)}: {row.symptom} {row.cure} ({source})", width, Tone.PLAIN, "  ")
         )
+    if found.floors:
+        lines += [(), (Run("Firmware that this site requires", Tone.TITLE),)]
+    for floor in found.floors:
+        source = f"{floor.source}, {floor.name}" if floor.source else floor.name
+        nics = f"NIC {floor.board}" if floor.board else "NVIDIA NICs"
+        text = f"{nics}, firmware from {' or '.join(floor.firmware)}: {floor.reason} ({source})"
+        lines.extend(wrapped(text, width, Tone.PLAIN, "  "))
     lines += [(), (Run("Files, the last one counts", Tone.TITLE),)]
     lines += [(Run(f"  {file.path}  "), Run(file.state, Tone.DIM)) for file in found.files]
     for title, texts_, tone in (("Errors", errors, Tone.BAD), ("Notes", found.notes, Tone.WARNING)):
@@ -151,6 +167,16 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
                 source=row.source or None,
             )
             for row in found.combinations
+        ],
+        "floors": [
+            {
+                "origin": floor.name,
+                "reason": floor.reason,
+                "board": floor.board or None,
+                "firmware": list(floor.firmware),
+                "source": floor.source or None,
+            }
+            for floor in found.floors
         ],
         "errors": list(errors),
         **object_of({"files": found.files, "notes": found.notes}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from probes.base.frozen import frozen
-from probes.base.site import Silence, SiteCombination
+from probes.base.site import Floor, Silence, SiteCombination
 from tui.settings.table import SETTINGS, Value
 
 DEFAULT = "default"
@@ -36,6 +36,7 @@ class Configuration:
     keys: Mapping[str, Configured]  # names of the key table → keys
     silences: tuple[Silence, ...] = ()
     combinations: tuple[SiteCombination, ...] = ()
+    floors: tuple[Floor, ...] = ()
     files: tuple[ConfigFile, ...] = ()
     errors: tuple[str, ...] = ()  # sentences; with one, no command runs
     notes: tuple[str, ...] = ()

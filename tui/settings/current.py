@@ -19,7 +19,9 @@ def use(configuration: Configuration | None) -> None:
         used = current()
         names = ("commands", "slurm_conf", "rdma_resources")
         places = (str(used.configured(f"cluster.{name}").value) for name in names)
-        set_site(Site(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places)))
+        set_site(
+            Site(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places), tuple(used.floors))
+        )
 
 
 def is_configured() -> bool:

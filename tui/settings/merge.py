@@ -8,12 +8,21 @@ from datetime import date, datetime
 from typing import TypeVar
 
 from probes.base.data_files import parse_toml
-from probes.base.site import COMPONENTS, Silence, SiteCombination, VersionRange, parse_range
+from probes.base.site import (
+    COMPONENTS,
+    Floor,
+    Silence,
+    SiteCombination,
+    VersionRange,
+    parse_fixed,
+    parse_range,
+)
 from probes.base.text import did_you_mean, printable
 from tui.files.xdg import group_files
 from tui.settings.configuration import ConfigFile, Configuration, Configured
 from tui.settings.table import (
     COMBINATION,
+    FLOOR,
     KEYS,
     SETTINGS,
     SILENCE,
@@ -28,6 +37,7 @@ _LOCKED = "read_only"
 _FIELDS = ("id", "device", "nodes", "reason", "until")
 _OPTIONAL = ("device", "nodes", "board", "source")
 _COMBINATION_FIELDS = ("board", *COMPONENTS, "symptom", "cure", "source")
+_FLOOR_FIELDS = ("board", "firmware", "reason", "source")
 _MOST_ROWS = 1000
 _Row = TypeVar("_Row")
 _MOST_ERRORS = 20
@@ -67,6 +77,7 @@ def merge(
         layers.keys,
         tuple(layers.silences),
         tuple(layers.combinations),
+        tuple(layers.floors),
         files,
         tuple(shown_errors),
         tuple(layers.notes),
@@ -82,6 +93,7 @@ class _Layers:
         self.keys: dict[str, Configured] = {}
         self.silences: list[Silence] = []
         self.combinations: list[SiteCombination] = []
+        self.floors: list[Floor] = []
         self.errors, self.notes = errors, notes
         self._path, self._is_site = "", False
         self._lines: dict[tuple[str, ...], int] = {}
@@ -106,6 +118,8 @@ class _Layers:
                 self._add_rows(key, value, self.silences, self._silence)
             elif key == COMBINATION:
                 self._add_rows(key, value, self.combinations, self._combination)
+            elif key == FLOOR:
+                self._add_rows(key, value, self.floors, self._floor)
             elif key in TABLES and not isinstance(value, dict):
                 self._error((key,), f"{key} must be a table: [{key}]")
             elif key in TABLES:
@@ -233,12 +247,7 @@ class _Layers:
 
     def _combination(self, place: tuple[str, ...], fields: dict[str, object]) -> SiteCombination:
         """Return a row of versions that do not work together."""
-        names = ("symptom", "cure", "board", "source")
-        texts = self._texts(place, fields, names, _COMBINATION_FIELDS)
-        texts = {name: text.strip() for name, text in texts.items()}
-        for name in ("board", "source"):
-            if name in fields and not texts[name]:
-                self._error((*place, name), f"{name} must not be empty")
+        texts = self._named(place, fields, ("symptom", "cure", "board", "source"), _COMBINATION_FIELDS)
         versions: dict[str, VersionRange] = {}
         for name in COMPONENTS:
             if name not in fields:
@@ -254,6 +263,31 @@ class _Layers:
         return SiteCombination(
             texts["symptom"], texts["cure"], versions, texts["board"], texts["source"], self._origin(place)
         )
+
+    def _floor(self, place: tuple[str, ...], fields: dict[str, object]) -> Floor | None:
+        """Return a row of firmware that this site requires, or None after noting that it has none."""
+        texts = self._named(place, fields, ("reason", "board", "source"), _FLOOR_FIELDS)
+        try:
+            firmware = parse_fixed(fields.get("firmware"))
+        except ValueError:
+            said = 'one full version of each train, such as ["28.43.8002", "28.46.3008"]'
+            self._error((*place, "firmware"), f"a {FLOOR} needs firmware, a list with {said}")
+            return None
+        return Floor(self._origin(place), texts["reason"], firmware, texts["board"], texts["source"])
+
+    def _named(
+        self,
+        place: tuple[str, ...],
+        fields: dict[str, object],
+        names: Sequence[str],
+        all_names: Sequence[str],
+    ) -> dict[str, str]:
+        """Return the texts of a row about versions, in which an optional one that is there is not empty."""
+        texts = {name: text.strip() for name, text in self._texts(place, fields, names, all_names).items()}
+        for name in ("board", "source"):
+            if name in fields and not texts[name]:
+                self._error((*place, name), f"{name} must not be empty")
+        return texts
 
     def _origin(self, path: tuple[str, ...]) -> str:
         lines = (self._lines.get(path[:depth]) for depth in range(len(path), 0, -1))

@@ -15,7 +15,7 @@ from tui.settings import PREFIX
 from widgets.live import TABLE_NAMES
 
 Value: TypeAlias = "bool | int | float | str"
-KEYS, SILENCE, COMBINATION = "keys", "silence", "combination"  # [keys], [[silence]], [[combination]]
+KEYS, SILENCE, COMBINATION, FLOOR = "keys", "silence", "combination", "floor"  # [keys], [[silence]], …
 _MOST_TEXT = 1000
 _WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -80,7 +80,7 @@ TABLES = tuple(dict.fromkeys(name.partition(".")[0] for name in SETTINGS if "." 
 def keys_in(table: str) -> tuple[str, ...]:
     """Return the keys of a table, such as "fleet"; of the top level for ""."""
     own = tuple(setting.key for name, setting in SETTINGS.items() if name.rpartition(".")[0] == table)
-    return own if table else (*own, *TABLES, KEYS, SILENCE, COMBINATION)
+    return own if table else (*own, *TABLES, KEYS, SILENCE, COMBINATION, FLOOR)
 
 
 def checked(setting: Setting, value: object) -> Value:

@@ -13,6 +13,7 @@ from probes.facts.pci.functions import PciFunction, PciKind, is_for_guests
 from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, RDMA_MODULE_OF
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
+from probes.plans.ports import update_firmware
 from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
 from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of
 from probes.queries.modules import driver_evidence, nics_of
@@ -176,13 +177,7 @@ def nic_firmware_mismatch(examination: Examination) -> Outcome:
         return found(
             f"{join_limited(nic.name for nic in odd)}: firmware differs from most NICs with ID {board}.",
             *first_n(_firmware(nic) for nics in mixed.values() for nic in nics),
-            fix=make_plan(
-                "Install the same firmware on these NICs",
-                Step("Show installed and available firmware", ("mlxfwmanager", "--query")),
-                "Run mlxfwmanager -u on each NIC with the image for its PSID, then mlxfwreset or a "
-                "power cycle",
-                disturbs="processes that use these NICs, which disappear during the reset",
-            ),
+            fix=update_firmware(examination, "Install the same firmware on these NICs", odd),
             devices=tuple(device.name for device in odd),
         )
     need(first_unread(device.firmware for device in devices), "the NICs' firmware versions")

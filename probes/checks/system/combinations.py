@@ -14,7 +14,7 @@ from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
-from probes.base.site import COMPONENTS, SiteCombination, VersionRange, components, site
+from probes.base.site import COMPONENTS, SiteCombination, VersionRange, components, parse_range, site
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import HCA, all_ports, selected_ports
@@ -26,8 +26,8 @@ from probes.facts.pci.nic_families import EFA
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_hca_list, parse_number
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown_without
-from probes.queries.jobs import JobSettings, expandable_variable, gin_type, jobs_of, world_size
-from probes.queries.modules import nics_of
+from probes.queries.jobs import JobSettings, expandable_variable, gin_type, ibgda_users, jobs_of, world_size
+from probes.queries.modules import module_of, nics_of
 from probes.queries.pcie_paths import functions_of, gpus_here, is_gb10
 from probes.queries.ports import ports_of
 from probes.queries.queue_pair_makers import GDAKI, GIN_TYPE
@@ -225,6 +225,21 @@ def unlimited_stack(examination: Examination) -> Iterator[Evidence]:
             yield Evidence(f"/proc/{process.pid}/limits", "Max stack size unlimited")
 
 
+def old_for_ibgda(driver: str, old: str, examination: Examination) -> Iterator[Evidence | Unknown]:
+    """Yield jobs whose GPUs post to NICs of a driver with firmware of a range that cannot."""
+    users = ibgda_users(jobs_of(examination), with_cpu=True)
+    rdma = examination.node.rdma
+    for device in () if isinstance(rdma, Unknown) or not users else rdma.devices:
+        if device.driver != driver:
+            continue
+        is_old = map_known(device.firmware, parse_range(old).contains)
+        if isinstance(is_old, Unknown):
+            yield is_old
+        elif is_old:
+            yield Evidence(f"{device.sysfs_path}/fw_ver", known(device.firmware, ""))
+            yield from users.values()
+
+
 AREA = Area("environment")
 
 Seen = Callable[[Examination], Iterator[Evidence | Unknown]]
@@ -260,17 +275,19 @@ _SEEN: dict[str, Seen] = {
     "mooncake-segments": mooncake_segments,
     "nccl-gin-mtu": small_mtu_of_gin,
     "nccl-stack": unlimited_stack,
+    "thor2-ibgda": partial(old_for_ibgda, "bnxt_en", "231"),
+    "pollara-ibgda": partial(old_for_ibgda, "ionic", "1.117.1"),
 }
 
 
 def _rows() -> Iterator[Combination]:
-    """Yield the rows of combinations.toml."""
+    """Yield the rows of combinations.toml; one with versions is found as a row of a site is."""
     for name, facts in read_toml(__package__, "combinations.toml").items():
         severity = Severity(facts.pop("severity", Severity.WARNING.value))
-        yield Combination(name, **facts, severity=severity, seen=_SEEN.get(name))
-
-
-COMBINATIONS = tuple(_rows())
+        versions = {key: parse_range(facts.pop(key)) for key in COMPONENTS if key in facts}
+        row = SiteCombination(facts["symptom"], facts["cure"], versions)
+        seen = partial(seen_on_site, row) if versions else _SEEN.get(name)
+        yield Combination(name, **facts, severity=severity, seen=seen)
 
 
 @AREA.warning(
@@ -415,5 +432,16 @@ def _nccl(row: SiteCombination, examination: Examination) -> Iterator[Evidence |
                 yield Evidence(f"/proc/{process.pid}/maps", f"NCCL {library.version}")
 
 
+def _efa(row: SiteCombination, examination: Examination) -> Iterator[Evidence | Unknown]:
+    module = map_known(module_of(examination, "efa"), lambda module: module.version)
+    if is_there(module) is not False:  # not loaded, or the kernel's own, which has no version
+        yield from _named("/sys/module/efa/version", module, row.versions["efa"])
+
+
 _Reader = Callable[[SiteCombination, Examination], Iterator["Evidence | Unknown"]]
-_READERS: dict[str, _Reader] = {"firmware": _firmware, "driver": _driver, "kernel": _kernel, "nccl": _nccl}
+_READERS: dict[str, _Reader] = {
+    **{"firmware": _firmware, "driver": _driver, "kernel": _kernel, "nccl": _nccl},
+    "efa": _efa,
+}
+
+COMBINATIONS = tuple(_rows())

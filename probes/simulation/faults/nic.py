@@ -26,8 +26,16 @@ from probes.simulation.faults.fault import (
     replace_content,
 )
 from probes.simulation.node.devices.network import set_qos
+from probes.simulation.node.devices.pci import add_function
 from probes.simulation.node.devices.ports import netdev_of, port_of
-from probes.simulation.node.jobs.processes import FIRST_RANK, POD_UID, add_given_devices, put_in_container
+from probes.simulation.node.jobs.processes import (
+    FIRST_RANK,
+    POD_UID,
+    add_given_devices,
+    add_rank,
+    library_directory,
+    put_in_container,
+)
 from probes.simulation.node.jobs.traffic import change_count
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree
@@ -278,11 +286,38 @@ def _needs_own_slots(tree: Tree) -> None:
         raise LookupError
 
 
+@as_change
+def _set_nic_files(tree: Tree, files: Mapping[str, str]) -> None:
+    """Change files of the RDMA devices of all compute NICs."""
+    for nic in tree.compute_nics:
+        for file, value in files.items():
+            replace_content(tree, f"{nic.path}/infiniband/{nic.name}/{file}", f"{value}\n")
+
+
+@as_change
+def _add_virtual_function(tree: Tree, name: str) -> None:
+    """Add a virtual function of a NIC that is passed through to a guest."""
+    nic = _compute_nic(tree, name)
+    path = f"{nic.path[:-1]}2"
+    add_function(tree, path, "15b3:101e", "020700", nic.numa, nic.kind.link, "15b3:0041", "vfio-pci")
+    tree.link(f"{path}/physfn", f"../{nic.bdf}")
+    if f"{nic.path}/config" in tree.files:
+        tree.add(f"{path}/config", tree.files[f"{nic.path}/config"])
+
+
+def _post_by_gpu(tree: Tree) -> None:
+    """Add a job that uses NVSHMEM's IBGDA."""
+    folder = library_directory(tree)
+    libraries = (f"{folder}/libnvshmem_host.so.3.3.9", f"{folder}/nvshmem_transport_ibgda.so.3.0.0")
+    add_rank(tree, 46600, 0, {"NVSHMEM_IB_ENABLE_IBGDA": "1"}, libraries)
+
+
 # fmt: off
 FAULTS += described(
     "nic", _in_one_subnet, unaddressed=_unaddress,
     port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
+    nic_files=_set_nic_files, virtual_function_of=_add_virtual_function,
 )
 FAULTS += (
     fault("virtual-port-without-guid", "The port of a virtual function (mlx5_0) has no GUID",
@@ -328,6 +363,10 @@ FAULTS += tuple(
     )
 )
 FAULTS += (
+    fault("thor2-too-old-for-ibgda", "A job's GPUs post to Broadcom NICs, whose firmware is too old for it",
+          _needs_own_slots, _set_nic_files({"fw_ver": "231.1.162.1"}), _post_by_gpu,
+          change_description=_without_dmabuf("14e4:1750", "bnxt_re", "bnxt_re"),
+          finds=("known-bad-combination",), on="pcie-l40s"),
     fault("efa-peermem-unusable", "The proprietary NVIDIA driver, which efa_nv_peermem refuses",
           refused(EFA_PEERMEM, _REFUSES_PROPRIETARY, 14.2), change_description=_PROPRIETARY, on=_EFA),
     fault("efa-peermem-unusable-refused",

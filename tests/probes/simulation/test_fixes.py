@@ -45,6 +45,10 @@ STAYS = {
     "nic-without-driver": "the driver is loaded, and has left this device: a reboot",
     "nic-without-rdma-device": "the driver is loaded; the simulated node has no devlink to ask further",
     "nic-firmware-mismatch": _NO_SUCH_PROGRAM,
+    **dict.fromkeys(
+        ("firmware-below-floor", "firmware-below-floor-oem", "firmware-below-floor-without-vfs"),
+        _NO_SUCH_PROGRAM,
+    ),
     "nic-health-errors": _NO_SUCH_PROGRAM,
     "fw-resources-exhausted": _NO_SUCH_PROGRAM,
     "nic-firmware-command-failed": _NO_SUCH_PROGRAM,

@@ -55,6 +55,15 @@ def test_the_json_is_what_the_schema_says(machine: Machine, capsys: pytest.Captu
     assert found["silences"][0]["id"] == "nix"
 
 
+def test_firmware_that_a_site_requires_is_shown(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.user_file.write_text('[[floor]]\nfirmware = ["28.43.8002", "28.46.3048"]\nreason = "Holes."\n')
+    row = f"NVIDIA NICs, firmware from 28.43.8002 or 28.46.3048: Holes. ({machine.user_file}:1)"
+    assert row in re.sub(r"\s+", " ", shown(capsys, "config")[0])
+    found = json.loads(shown(capsys, "config", "--json")[0])
+    Draft202012Validator(json.loads(schema_text("config"))).validate(found)
+    assert found["floors"][0]["firmware"] == ["28.43.8002", "28.46.3048"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -98,6 +98,29 @@ def test_a_combination_needs_versions_symptom_and_cure(before: str, after: str, 
     assert any(error.startswith(message) for error in found), found
 
 
+FLOOR = '[[floor]]\nfirmware = ["28.43.8002"]\nreason = "Slow."\n'
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ('reason = "Slow."\n', "", "c.toml:1: a floor needs reason"),
+        ('firmware = ["28.43.8002"]\n', "", "c.toml:1: a floor needs firmware, a list"),
+        ('["28.43.8002"]', '"28.43.8002"', "c.toml:2: a floor needs firmware, a list"),
+        ('["28.43.8002"]', "[]", "c.toml:2: a floor needs firmware, a list"),
+        ('["28.43.8002"]', "[28.43]", "c.toml:2: a floor needs firmware, a list"),
+        ("28.43.8002", "28.43", "c.toml:2: a floor needs firmware, a list"),
+        ("28.43.8002", "before 28.43.8002", "c.toml:2: a floor needs firmware, a list"),
+        ('"28.43.8002"', '"28.43.1", "28.43.2"', "c.toml:2: a floor needs firmware, a list"),
+        ("reason", 'board = ""\nreason', "c.toml:3: board must not be empty"),
+        ("reason", "reasons", 'c.toml:3: unknown key "reasons" in [[floor]]; did you mean reason?'),
+    ],
+)
+def test_a_floor_needs_versions_and_a_reason(before: str, after: str, message: str) -> None:
+    found = errors(FLOOR.replace(before, after))
+    assert any(error.startswith(message) for error in found), found
+
+
 def test_silences_of_all_files_add_up() -> None:
     second = SILENCE.replace("2026-12-31", "2027-01-31\ndevice = 'mlx5_3'")
     found = merge([("a", True, SILENCE.encode()), ("b", False, (SILENCE + second).encode())], {})
@@ -120,6 +143,7 @@ def test_the_template_is_valid_with_and_without_its_marks() -> None:
     }
     assert found.silences[0].id == "acs-redirect-enabled"
     assert found.combinations[0].board == "MT_0000000838"
+    assert found.floors[0].firmware == ("28.43.8002", "28.46.3048")
 
 
 def test_every_default_is_valid() -> None:

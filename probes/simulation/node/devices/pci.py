@@ -34,12 +34,14 @@ def _root(tree: Tree, root: RootDescription) -> None:
     for slot, device in enumerate(root.ports, 1):
         port = f"{top}/{root.bus}:{slot:02x}.0"
         kind = tree.description.nic.get(device.partition(" ")[0], tree.description.gpu)
-        _function(tree, port, tree.description.root_port, "060400", root.numa, kind.link, driver="pcieport")
+        add_function(
+            tree, port, tree.description.root_port, "060400", root.numa, kind.link, driver="pcieport"
+        )
         _endpoint(tree, device, f"{port}/{next(buses)}:00.0", root.numa)
     if root.switch:
         port, switch = f"{top}/{root.bus}:01.0", tree.description.switch
         link = root.link or switch.uplink or switch.link
-        _function(tree, port, tree.description.root_port, "060400", root.numa, link, driver="pcieport")
+        add_function(tree, port, tree.description.root_port, "060400", root.numa, link, driver="pcieport")
         _switch(tree, root.switch, port, buses, root.numa, link)
 
 
@@ -51,11 +53,11 @@ def _switch(
     upstream = f"{above}/{next(buses)}:00.0"
     # Subsystem of Broadcom switches in base mode, by which NCCL recognizes two-level ones.
     subsystem = "1000:a064" if kind.id == "1000:c010" else "1000:0100"
-    _function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
+    add_function(tree, upstream, kind.id, "060400", numa, link, subsystem, "pcieport")
     inner = next(buses)
     for slot, device in enumerate(devices):
         downstream = f"{upstream}/{inner}:{slot:02x}.0"
-        _function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
+        add_function(tree, downstream, kind.id, "060400", numa, kind.link, subsystem, "pcieport")
         if isinstance(device, list):
             _switch(tree, device, downstream, buses, numa, kind.link)
         else:
@@ -68,7 +70,7 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
     kind, _, name = device.partition(" ")
     bdf = path.rpartition("/")[2]
     if kind == "gpu":
-        _function(tree, path, node.gpu.id, "030200", numa, node.gpu.link, "10de:16c1", "nvidia")
+        add_function(tree, path, node.gpu.id, "030200", numa, node.gpu.link, "10de:16c1", "nvidia")
         tree.gpus.append(PlacedGpu(bdf, numa))
         bar1 = node.gpu.bar1_gib * GIB
         bars = (
@@ -78,11 +80,11 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
         tree.add(f"{path}/resource", _resource(*bars))
     elif kind == "nvswitch":
         model = "10de:22a3" if node.gpu.capability[0] >= 9 else "10de:1af1"
-        _function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
+        add_function(tree, path, model, "068000", numa, (2, 4), "10de:1796", "nvidia-nvswitch")
         tree.nvswitches.append(bdf)
     elif kind == "dma":
         # drivers/infiniband/hw/mlx5/data_direct.c: the driver is mlx5_ib.
-        _function(tree, path, "15b3:2100", "080100", numa, node.switch.link, "15b3:0041", "mlx5_ib")
+        add_function(tree, path, "15b3:2100", "080100", numa, node.switch.link, "15b3:0041", "mlx5_ib")
         tree.add(f"{path}/resource", _resource((0xA8_0000_0000, 32 << 20, _PREFETCHABLE)))
         tree.dma_functions[name] = path
     else:
@@ -93,7 +95,7 @@ def _endpoint(tree: Tree, device: str, path: str, numa: int) -> None:
 def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> None:
     class_code = "020700" if nic.layer == "InfiniBand" else "020000"
     subsystem = nic.subsystem or ("15b3:0041" if nic.id.startswith("15b3") else nic.id)
-    _function(tree, path, nic.id, class_code, numa, nic.link, subsystem, nic.driver)
+    add_function(tree, path, nic.id, class_code, numa, nic.link, subsystem, nic.driver)
     if nic.vpd:
         tree.add(f"{path}/vpd", _vpd(nic))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
@@ -104,7 +106,7 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
     cards.append(PlacedNic(path.rpartition("/")[2], name, nic, numa, path, number))
     if nic.bonded_ports > 1:
         second = second_function(path)
-        _function(tree, second, nic.id, "020000", numa, nic.link, subsystem, nic.driver)
+        add_function(tree, second, nic.id, "020000", numa, nic.link, subsystem, nic.driver)
         tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
 
 
@@ -128,7 +130,7 @@ def _resource(*bars: tuple[int, int, int]) -> str:
     return "".join(f"{line}{empty}" for line in lines) + empty * (7 - 2 * len(bars))
 
 
-def _function(
+def add_function(
     tree: Tree,
     path: str,
     ids: str,
@@ -138,6 +140,7 @@ def _function(
     subsystem: str = "0000:0000",
     driver: str = "",
 ) -> None:
+    """Add a PCI function; `ids`: "15b3:101e"."""
     bdf = path.rpartition("/")[2]
     event = f"PCI_CLASS={int(class_code, 16):X}\nPCI_ID={ids.upper()}\nPCI_SUBSYS_ID={subsystem.upper()}\n"
     event += f"PCI_SLOT_NAME={bdf}\n"
@@ -179,7 +182,7 @@ def _uncore(tree: Tree) -> None:
         if slot < 32:
             path = f"/sys/devices/pci{bus}/{bus}:{slot:02x}.{function}"
             numa = -1 if bus == "0000:ff" else number % len(buses) % len(tree.description.numa)
-            _function(tree, path, vendor, "088000", numa, (3, 1))
+            add_function(tree, path, vendor, "088000", numa, (3, 1))
 
 
 # PCI configuration space and error counters of a simulated node, as root sees them.

@@ -28,7 +28,7 @@ from probes.simulation.node.system.services import ONESHOT
 
 PEERMEM_PARAMETERS = {"peerdirect_support": "0", "persistent_api_support": "1"}
 # Of vendors' modules that name one (amzn-drivers, MODULE_VERSION).
-VERSIONS = {"efa": "2.15.3g", "efa_nv_peermem": "1.2.2"}
+VERSIONS = {"efa": "2.17.3g", "efa_nv_peermem": "1.2.2"}
 _MEMORY_PEERS = "/sys/kernel/mm/memory_peers/nv_mem"
 
 

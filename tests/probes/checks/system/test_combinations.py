@@ -290,6 +290,50 @@ def test_stack_of_a_large_job_in_a_rack(
     assert (finding_on(examine(host)).status is Status.FOUND) == is_found
 
 
+@pytest.mark.parametrize(
+    ("node", "efa", "is_found"),
+    [
+        ("aws-p6-b300", "2.17.2g", True),
+        ("aws-p6-b300", "2.17.3g", False),
+        ("aws-p6-b300", "3.1.0g", False),
+        ("aws-p6-b300", "", False),  # the kernel's own driver has no version, and only DMA-BUF
+        ("aws-p5", "2.15.3g", False),  # R570
+    ],
+)
+def test_efa_with_a_newer_nvidia_driver(node: str, efa: str, is_found: bool) -> None:
+    """Release notes of efa r2.17.3: “Support P2P with NVIDIA 580 drivers”."""
+    host = SimulatedHost(node, clock=lambda: 1000.0)
+    host.tree.remove("/sys/module/efa/version")
+    if efa:
+        host.tree.add("/sys/module/efa/version", f"{efa}\n")
+    finding = finding_on(examine(host))
+    assert (finding.status is Status.FOUND) == is_found
+    assert not is_found or finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("driver", "firmware", "is_found"),
+    [
+        ("bnxt_en", "231.2.100.0", True),
+        ("bnxt_en", "235.2.86.1", False),
+        ("bnxt_en", "237.1.137.0", False),
+        ("mlx5_core", "231.2.100.0", False),
+        ("ionic", "1.117.1-a-63", True),
+        ("ionic", "1.117.5-a-45", False),
+    ],
+)
+def test_firmware_that_is_too_old_for_ibgda(driver: str, firmware: str, is_found: bool) -> None:
+    """ROCm/mori pull request 471: “231.x is too old”, “The 1.117.1 major does not support IBGDA.”"""
+    for fault in ("", "+nvshmem-ibgda-driver-options"):
+        examination = examination_of(f"hgx-h100{fault}")
+        rdma = examination.node.rdma
+        assert isinstance(rdma, RdmaFacts)
+        devices = tuple(replace(device, driver=driver, firmware=firmware) for device in rdma.devices)
+        node = replace(examination.node, rdma=replace(rdma, devices=devices))
+        finding = finding_on(replace(examination, node=node))
+        assert (finding.status is Status.FOUND) == (is_found and bool(fault))
+
+
 @pytest.fixture
 def rows_of_site() -> Iterator[Callable[[str], None]]:
     """Put the rows of a configuration in force."""
