@@ -12,6 +12,7 @@ from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca
+from probes.facts.rdma.partition_keys import KeyTable
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.queries.pcie_paths import functions_of
@@ -27,6 +28,8 @@ PORT_DOWN = (
     *("ib-port-not-active-subnet-manager-stalled", "ib-port-not-active-link-up"),
 )
 """The checks that find ports that are down. At least one of them finds each such port."""
+UNUSABLE_KEYS = ("pkey-index0-unusable", "pkey-index0-limited")
+"""The checks that find ports over which jobs time out because of their partition key."""
 LINK_CAUSES = (FLAPPING, *PORT_DOWN)
 """What explains the errors of a port and its downs: a port that flaps is down again and again."""
 
@@ -102,6 +105,12 @@ def need_ports(examination: Examination) -> tuple[Port, ...]:
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
     absent = Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
     return map_known(facts, lambda facts: facts.ports.get((device, port), absent))
+
+
+def key_table(examination: Examination, device: str, port: int) -> KeyTable | Unknown | None:
+    """Return the partition keys of an active InfiniBand port; None: it is no such port."""
+    facts = examination.partition_keys
+    return facts if isinstance(facts, Unknown) else facts.ports.get((device, port))
 
 
 def port_names(ports: Iterable[Port]) -> str:
