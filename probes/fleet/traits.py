@@ -19,7 +19,6 @@ from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.modules import PRESENT
 from probes.facts.pci.functions import PciFunction, now_of
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
-from probes.facts.rdma.partition_keys import DEFAULT_KEY, shown
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.limits import MemlockFacts
@@ -341,7 +340,7 @@ def _of_port(
     yield "link-layer", port.link_layer
     table = key_table(examination, device.name, port.number)
     if table is not None:
-        yield "partition-keys", map_known(table, lambda keys: keys.text or shown(DEFAULT_KEY))
+        yield "partition-keys", map_known(table, lambda keys: keys.text)
     if port.link_layer != "Ethernet":
         return
     health = map_known(examination.port_health, lambda facts: facts.ports[device.name, port.number])

@@ -11,8 +11,8 @@ from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca
-from probes.facts.rdma.partition_keys import KeyTable
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca, port_name
+from probes.facts.rdma.partition_keys import DEFAULT_KEY, KeyTable
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.queries.pcie_paths import functions_of
@@ -111,6 +111,17 @@ def key_table(examination: Examination, device: str, port: int) -> KeyTable | Un
     """Return the partition keys of an active InfiniBand port; None: it is no such port."""
     facts = examination.partition_keys
     return facts if isinstance(facts, Unknown) else facts.ports.get((device, port))
+
+
+def key_texts(examination: Examination) -> dict[str, str]:
+    """Return the partition keys of the ports that have others than the default, by the ports' names."""
+    facts = examination.partition_keys
+    tables = {} if isinstance(facts, Unknown) else facts.ports
+    return {
+        port_name(*port): table.text
+        for port, table in tables.items()
+        if not isinstance(table, Unknown) and table.keys != {0: DEFAULT_KEY}
+    }
 
 
 def port_names(ports: Iterable[Port]) -> str:

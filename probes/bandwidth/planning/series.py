@@ -26,6 +26,7 @@ from probes.bandwidth.planning.node_settings import (
     most_bytes,
     nearest_nic,
     no_rdma,
+    pkey_index,
 )
 from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
@@ -70,7 +71,10 @@ def local_test(
         if most < settings.end_bytes:
             notes = (*notes, f"messages of up to {most >> 20} MiB: more could take the memory that is left")
         by_plugin = bool(plugin_only_driver(examination))
-        settings = replace(settings, end_bytes=min(most, settings.end_bytes), by_plugin=by_plugin)
+        key = _key_variables(examination, settings)
+        settings = replace(
+            settings, end_bytes=min(most, settings.end_bytes), by_plugin=by_plugin, variables=key
+        )
     command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command
@@ -88,6 +92,17 @@ def local_test(
         time_limit_s=_TIME_LIMIT_SECONDS,
         notes=notes,
     )
+
+
+def _key_variables(examination: Examination, settings: NcclSettings) -> tuple[tuple[str, str], ...]:
+    """Return NCCL_IB_PKEY if index 0 is not usable and all NICs of a test have the same other one."""
+    if not settings.over_network:
+        return ()
+    devices = [device for device in examination.node.rdma_devices if device.name in settings.devices]
+    names = [device.name for device in devices] or examination.topology.nics_near_gpus
+    ports = ((name, port) for name in names if (port := active_port(examination.topology.devices[name])))
+    indices = {pkey_index(examination, name, port.number) for name, port in ports}
+    return (("NCCL_IB_PKEY", str(index)),) if len(indices) == 1 and (index := indices.pop()) else ()
 
 
 def with_variables(

@@ -397,7 +397,7 @@ def wrong_key(form: KeyForm, number: int, table: KeyTable) -> Maybe[str]:
         if number not in table.read:
             return Unknown(Reason.NOT_RECORDED, f"pkeys/{number}", f"entry {number} was not read")
         key = table.keys.get(number, 0)
-        return "" if is_full(key) or number == 0 else f"entry {number} is {shown(key) if key else 'empty'}"
+        return "" if is_full(key) or number == 0 else f"entry {number} is {shown(key)}"
     if form is KeyForm.PARTITION and number >= FULL_MEMBER:
         return f"0x{number:x} is out of range, 0x{number % FULL_MEMBER:x} is its partition"
     if any(key % FULL_MEMBER == number % FULL_MEMBER for key in table.keys.values()):

@@ -76,8 +76,7 @@ def _key(port: Port) -> tuple[str, int]:
 
 
 def _entry(port: Port, table: KeyTable, index: int = 0) -> Evidence:
-    key = table.keys.get(index)
-    return Evidence(f"{port.path}/pkeys/{index}", "0x0000 (empty)" if key is None else shown(key))
+    return Evidence(f"{port.path}/pkeys/{index}", shown(table.keys.get(index, 0)))
 
 
 def _evidence(bad: _Tables) -> tuple[Evidence, ...]:

@@ -17,7 +17,7 @@ from probes.host.protocol import Host
 from probes.host.values import read_integer
 
 FULL_MEMBER = 0x8000
-DEFAULT_KEY, DEFAULT_LIMITED = 0xFFFF, 0x7FFF
+DEFAULT_KEY = 0xFFFF
 # A subnet manager fills tables from their start. Where this many entries in a row are empty, the rest is
 # read only if what is wanted has not been found.
 _EMPTY_IN_A_ROW = 4
@@ -51,10 +51,8 @@ class KeyTable:
 
     @property
     def text(self) -> str:
-        """The keys as shown: "0: 0x8001 full, 1: 0x7fff limited"; "" if only the default is there."""
-        if self.keys == {0: DEFAULT_KEY} or not self.read:
-            return ""
-        return ", ".join(f"{index}: {shown(key)}" for index, key in sorted(self.keys.items())) or "none"
+        """The keys as shown: "0: 0x8001 full, 1: 0x7fff limited"."""
+        return ", ".join(f"{index}: {shown(key)}" for index, key in ({0: 0} | dict(self.keys)).items())
 
 
 @frozen
@@ -71,7 +69,7 @@ def is_full(key: int) -> bool:
 
 def shown(key: int) -> str:
     """Return "0x8001 full"."""
-    return f"0x{key:04x} {'full' if is_full(key) else 'limited'}"
+    return f"0x{key:04x} {'full' if is_full(key) else 'limited' if key else 'empty'}"
 
 
 def probe(
