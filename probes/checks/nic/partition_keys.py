@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
-from probes.base.plan import Plan, Step, instruction, user_plan
-from probes.base.unknown import Unknown, first_unread, known
+from probes.base.plan import instruction, user_plan
+from probes.base.unknown import Maybe, Unknown, first_unread, known
 from probes.checks.nccl.network import used_devices
 from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.rdma.partition_keys import KeyTable, is_full, shown
-from probes.nccl.settings import parse_key_setting
+from probes.nccl.settings import KEY_VARIABLES, KeyForm, parse_key_setting
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.jobs import JobSettings, jobs_of, maps
 from probes.queries.ports import UNUSABLE_KEYS, Port, devices_of, key_table, need_ports, port_names
@@ -23,98 +24,57 @@ _SOURCE = (
     "src/uct/ib/base/ib_iface.c"
 )
 _NO_INFINIBAND = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active InfiniBand port here")
-_DEFAULT_INDEX = (
+_INDEX0 = (
     "NCCL, Mooncake, NVSHMEM and perftest use index 0 unless another one is set, and NVSHMEM before 3.7 "
     "always does. UCX looks for a full member's key itself."
 )
-_TIMEOUTS = "Connections over these ports time out (completion error 12), or hang. No message names the key."
 _Tables = list[tuple[Port, KeyTable]]
 
 
-def _tables(examination: Examination) -> _Tables:
+def _tables(examination: Examination) -> list[tuple[Port, Maybe[KeyTable]]]:
     """Return the active InfiniBand ports with their tables, or end the check."""
     ports = need_ports(examination)
     need(first_unread(port.facts.link_layer for port in ports), "the ports' link layers")
     infiniband = [port for port in ports if port.facts.link_layer == "InfiniBand"]
     need(first_unread(port.facts.state for port in infiniband), "the port states")
-    tables = []
-    for port in infiniband:
-        if port.is_active:
-            table = key_table(examination, port.device.name, port.facts.number)
-            if table is not None:  # else the port became active since
-                tables.append((port, need(table, f"the partition keys of {port.name}")))
+    read = ((port, key_table(examination, port.device.name, port.facts.number)) for port in infiniband)
+    tables = [(port, table) for port, table in read if table is not None]
     if not tables:
         end_with(passed(_NO_INFINIBAND))
     return tables
 
 
-def _lasting(examination: Examination, tables: _Tables, is_bad: Callable[[KeyTable], bool]) -> _Tables:
-    """Return the ports with such tables, also at the reading before: a subnet manager may rewrite them.
+def _known(tables: Iterable[tuple[Port, Maybe[KeyTable]]]) -> _Tables:
+    return [(port, table) for port, table in tables if not isinstance(table, Unknown)]
 
-    An empty table of an active port is likely being rewritten, so it counts at the second reading only.
+
+def _bad_tables(examination: Examination, is_bad: Callable[[Port, KeyTable], bool]) -> _Tables:
+    """Return the ports with a bad table, which was bad at the reading before, too; without one end the check.
+
+    A subnet manager that restarts may rewrite the tables. An empty one counts at the second reading only.
     """
+    tables = _tables(examination)
     earlier = examination.earlier_partition_keys
-    lasting = []
-    for port, table in tables:
-        if not is_bad(table):
-            continue
-        before = None if earlier is None or isinstance(earlier, Unknown) else earlier.ports.get(_key(port))
-        if before is None and not table.keys:
-            end_with(
-                unknown(
-                    f"needs a second reading: the table of {port.name} is empty, as while the "
-                    "subnet manager restarts"
-                )
-            )
-        if before is None or isinstance(before, Unknown) or is_bad(before):
-            lasting.append((port, table))
-    return lasting
-
-
-def _key(port: Port) -> tuple[str, int]:
-    return port.device.name, port.facts.number
+    ports = {} if earlier is None or isinstance(earlier, Unknown) else earlier.ports
+    before = {key: table for key, table in ports.items() if not isinstance(table, Unknown)}
+    bad: _Tables = []
+    empty: _Tables = []
+    for port, table in _known(tables):
+        was = before.get((port.device.name, port.facts.number))
+        if is_bad(port, table) and (was is None or is_bad(port, was)):
+            (bad if table.keys or was is not None else empty).append((port, table))
+    for port, maybe in () if bad else tables:
+        need(maybe, f"the partition keys of {port.name}")
+    if empty and not bad:
+        why = "the table is empty, as while the subnet manager restarts"
+        end_with(unknown(f"needs a second reading of {port_names(port for port, _ in empty)}: {why}"))
+    if not bad:
+        end_with(passed(*first_n(_entry(*each) for each in _known(tables))))
+    return bad
 
 
 def _entry(port: Port, table: KeyTable, index: int = 0) -> Evidence:
     return Evidence(f"{port.path}/pkeys/{index}", shown(table.keys.get(index, 0)))
-
-
-def _evidence(bad: _Tables) -> tuple[Evidence, ...]:
-    """Return entry 0 of each port, and of the first port the entry that jobs can use."""
-    port, table = bad[0]
-    usable = () if table.first_full is None else (_entry(port, table, table.first_full),)
-    return *first_n(_entry(*each) for each in bad), *usable
-
-
-def _where_usable(bad: _Tables) -> str:
-    """Say at which index the ports have a full member's key."""
-    indices = {table.first_full for _, table in bad}
-    if indices == {None}:
-        return "No other entry has a full member's key."
-    first = min(index for index in indices if index is not None)
-    here = "The first key of a full member is at index"
-    return (
-        f"{here} {first}." if len(indices) == 1 else f"{here} {first} on some of them, elsewhere on others."
-    )
-
-
-def _fix(bad: _Tables) -> Plan:
-    indices = {table.first_full for _, table in bad}
-    steps: list[Step | str] = []
-    if len(indices) == 1 and (index := bad[0][1].first_full) is not None:
-        steps.append(
-            instruction(
-                f"Let jobs use the key: set NCCL_IB_PKEY={index} and MC_PKEY_INDEX={index}, and give perftest"
-                f" --pkey_index={index}",
-                needs_root=False,
-            )
-        )
-    steps.append(
-        "Or ask who runs the subnet manager for full membership at index 0"
-        if steps
-        else "Ask who runs the subnet manager for full membership in a partition"
-    )
-    return user_plan("Use a partition in which the port is a full member", *steps)
 
 
 def _uses_index0(settings: JobSettings) -> bool:
@@ -122,31 +82,57 @@ def _uses_index0(settings: JobSettings) -> bool:
     process = settings.process
     if process is None or not known(process.uverbs_files, ()) or not settings.is_read:
         return False
-
-    def sets(name: str) -> bool:
-        return bool(parse_key_setting(name, settings.get(name) or ""))
-
-    by_nccl = maps(process, "libnccl") and not sets("NCCL_IB_PKEY") and not sets("NCCL_IB_PKEY_VALUE")
-    by_mooncake = maps(process, "mooncake/engine") and not sets("MC_PKEY_INDEX")
+    is_set = {name for name in KEY_VARIABLES if parse_key_setting(name, settings.get(name) or "")}
+    by_nccl = maps(process, "libnccl") and not is_set & {"NCCL_IB_PKEY", "NCCL_IB_PKEY_VALUE"}
+    by_mooncake = maps(process, "mooncake/engine") and "MC_PKEY_INDEX" not in is_set
     return by_nccl or by_mooncake or has_initialized_nvshmem(process.libraries)
 
 
-def _are_in_use(examination: Examination, bad: _Tables) -> bool:
-    """Return whether a job uses index 0 on one of these ports."""
-    names = set(devices_of(port for port, _ in bad))
-    settings = (each for _, each in jobs_of(examination).of_processes)
-    return any(_uses_index0(each) and names & used_devices(examination, each) for each in settings)
+def _report(
+    examination: Examination, bad: _Tables, cause: str, severity: Severity, in_use: Severity
+) -> Outcome:
+    """Report ports without a full member's key at index 0.
+
+    `severity`: while no job uses that index, and nccl.conf sets none that works; `in_use`: while one does.
+    """
+    ports = [port for port, _ in bad]
+    names = devices_of(ports)
+    jobs = jobs_of(examination)
+    conf = next((each.get("NCCL_IB_PKEY") for each in jobs.settings if each.process is None), None)
+    index = parse_key_setting("NCCL_IB_PKEY", conf or "")
+    by_default = (used_devices(examination, each) for _, each in jobs.of_processes if _uses_index0(each))
+    if any(used.intersection(names) for used in by_default):
+        severity = in_use
+    elif index is not None and all(is_full(table.keys.get(index, 0)) for _, table in bad):
+        severity = Severity.NOTE
+    full = sorted({table.first_full for _, table in bad if table.first_full is not None})
+    usable = f"The first key of a full member is at index {' or '.join(map(str, full))}."
+    steps = [
+        instruction(
+            f"Let jobs use it: set NCCL_IB_PKEY={number} and MC_PKEY_INDEX={number}, and give perftest "
+            f"--pkey_index={number}",
+            needs_root=False,
+        )
+        for number in full
+        if all(is_full(table.keys.get(number, 0)) for _, table in _known(_tables(examination)))
+    ][:1]
+    return found(
+        f"{port_names(ports)}: {cause} {usable if full else 'No other entry is of a full member.'} {_INDEX0}",
+        *first_n(_entry(*each) for each in bad),
+        *(_entry(port, table, table.first_full) for port, table in bad[:1] if table.first_full is not None),
+        fix=user_plan(
+            "Use a partition in which the port is a full member",
+            *steps,
+            f"{'Or ask' if steps else 'Ask'} who runs the subnet manager for full membership at index 0",
+        ),
+        severity=severity,
+        devices=names,
+        data_path=severity is not Severity.NOTE,
+    )
 
 
-def _are_replaced(examination: Examination, bad: _Tables) -> bool:
-    """Return whether nccl.conf lets the next jobs use a full member's key of each of these ports."""
-    conf = next((each for each in jobs_of(examination).settings if each.process is None), None)
-    index = None if conf is None else parse_key_setting("NCCL_IB_PKEY", conf.get("NCCL_IB_PKEY") or "")
-    return index is not None and all(is_full(table.keys.get(index, 0)) for _, table in bad)
-
-
-def _are_near_gpus(examination: Examination, ports: Collection[Port]) -> bool:
-    return bool(set(examination.topology.nics_near_gpus).intersection(devices_of(ports)))
+def _is_near_gpu(examination: Examination, bad: _Tables) -> bool:
+    return any(port.device.name in examination.topology.nics_near_gpus for port, _ in bad)
 
 
 @AREA.critical(
@@ -154,30 +140,15 @@ def _are_near_gpus(examination: Examination, ports: Collection[Port]) -> bool:
     "An InfiniBand port has no partition key at index 0",
     _SOURCE,
     ok="Every InfiniBand port has a partition key at index 0",
-    impact=_TIMEOUTS,
+    impact="Connections over these ports time out (completion error 12), or hang. No message names the key.",
     data_path=True,
 )
 def pkey_index0_unusable(examination: Examination) -> Outcome:
-    """Find tables whose entry 0 is unused; a note if nccl.conf names another index and no job uses 0."""
-    tables = _tables(examination)
-    bad = _lasting(examination, tables, lambda table: 0 not in table.keys)
-    if not bad:
-        return passed(*first_n(_entry(*each) for each in tables))
-    ports = [port for port, _ in bad]
-    severity = None if _are_near_gpus(examination, ports) else Severity.WARNING
-    if _are_in_use(examination, bad):
-        severity = None
-    elif _are_replaced(examination, bad):
-        severity = Severity.NOTE
-    return found(
-        f"{port_names(ports)}: entry 0 of the P_Key table is 0x0000, which is no key. {_where_usable(bad)} "
-        f"{_DEFAULT_INDEX}",
-        *_evidence(bad),
-        fix=_fix(bad),
-        severity=severity,
-        devices=devices_of(ports),
-        data_path=None if severity is not Severity.NOTE else False,
-    )
+    """Find tables whose entry 0 is unused."""
+    bad = _bad_tables(examination, lambda _, table: 0 not in table.keys)
+    severity = Severity.CRITICAL if _is_near_gpu(examination, bad) else Severity.WARNING
+    cause = "entry 0 of the P_Key table is 0x0000, which is no key."
+    return _report(examination, bad, cause, severity, Severity.CRITICAL)
 
 
 @AREA.warning(
@@ -190,32 +161,18 @@ def pkey_index0_unusable(examination: Examination) -> Outcome:
     data_path=True,
 )
 def pkey_index0_limited(examination: Examination) -> Outcome:
-    """Find limited keys at index 0: critical if a job uses that index and needs another one.
+    """Find limited keys at index 0: critical if a job uses that index although another one is full.
 
     A storage client is often a limited member, whose servers are full members: a note.
     """
-    tables = _tables(examination)
-    bad = _lasting(examination, tables, lambda table: 0 in table.keys and not is_full(table.keys[0]))
-    if not bad:
-        return passed(*first_n(_entry(*each) for each in tables))
-    ports = [port for port, _ in bad]
-    severity = None if _are_near_gpus(examination, ports) else Severity.NOTE
+    bad = _bad_tables(examination, lambda _, table: 0 in table.keys and not table.is_usable)
     has_full = any(table.first_full is not None for _, table in bad)
-    is_unassigned = not has_full and any(port.is_virtual for port in ports)
-    if (has_full and _are_in_use(examination, bad)) or (severity is None and is_unassigned):
-        severity = Severity.CRITICAL
-    elif _are_replaced(examination, bad):
-        severity = Severity.NOTE
-    host = " The host likely assigned no partition to the virtual function." if is_unassigned else ""
-    return found(
-        f"{port_names(ports)}: the key at index 0 is a limited member's (bit 15 is 0). "
-        f"{_where_usable(bad)}{host} {_DEFAULT_INDEX}",
-        *_evidence(bad),
-        fix=_fix(bad),
-        severity=severity,
-        devices=devices_of(ports),
-        data_path=None if severity is not Severity.NOTE else False,
-    )
+    cause = "the key at index 0 is a limited member's (bit 15 is 0)."
+    severity = Severity.WARNING if _is_near_gpu(examination, bad) else Severity.NOTE
+    if not has_full and any(port.is_virtual for port, _ in bad):
+        cause += " The host likely assigned no partition to the virtual function."
+        severity = Severity.CRITICAL if severity is Severity.WARNING else severity
+    return _report(examination, bad, cause, severity, Severity.CRITICAL if has_full else severity)
 
 
 @AREA.warning(
@@ -232,31 +189,22 @@ def pkey_differs(examination: Examination) -> Outcome:
 
     Of each two tables, the entries are compared that both were read for.
     """
-    tables = _tables(examination)
     near = examination.topology.nics_near_gpus
-    groups = grouped(
-        ((known(port.device.board_id, ""), _subnet(port)), (port, table))
-        for port, table in tables
-        if port.device.name in near
-    )
-    odd: _Tables = []
+    members = [each for each in _known(_tables(examination)) if each[0].device.name in near]
+    networks = grouped((_network(port), (port, table)) for port, table in members)
+    usual = {network: _usual(tables) for network, tables in networks.items()}
+
+    def difference(port: Port, table: KeyTable) -> int | None:
+        is_compared = port.device.name in near and _network(port) in usual
+        return _first_difference(table, usual[_network(port)][1]) if is_compared else None
+
+    odd = _bad_tables(examination, lambda port, table: difference(port, table) is not None)
     evidence: list[Evidence] = []
-    is_one_key = True
-    for members in groups.values():
-        usual = _usual(members)
-        different = _lasting(
-            examination,
-            members,
-            lambda table, usual=usual: _first_difference(table, usual[1]) is not None,  # type: ignore[misc]
-        )
-        odd += different
-        for port, table in different:
-            index = _first_difference(table, usual[1])
-            assert index is not None
-            evidence += (_entry(port, table, index), _entry(*usual, index))
-            is_one_key &= table.is_usable and table.keys.get(0) == usual[1].keys.get(0)
-    if not odd:
-        return passed(*first_n(_entry(*each) for each in tables))
+    for port, table in odd:
+        index = difference(port, table) or 0
+        evidence += (_entry(port, table, index), _entry(*usual[_network(port)], index))
+    keys = {table.keys.get(0, 0) for _, table in (*odd, *usual.values())}
+    is_one_key = len(keys) == 1 and all(map(is_full, keys))
     ports = [port for port, _ in odd]
     return found(
         f"{port_names(ports)}: the entries differ from those of the other ports, or are at other indices.",
@@ -265,8 +213,8 @@ def pkey_differs(examination: Examination) -> Outcome:
             "Give the ports the same keys at the same indices",
             "Ask who runs the subnet manager to add all ports to the same partitions",
             instruction(
-                "Until then, let jobs name the key instead of its index: UCX_IB_PKEY, and with NCCL 2.31 "
-                "or newer NCCL_IB_PKEY_VALUE",
+                "Until then, let jobs name the key instead of its index: UCX_IB_PKEY, and with NCCL 2.31 or "
+                "newer NCCL_IB_PKEY_VALUE",
                 needs_root=False,
             ),
         ),
@@ -275,22 +223,25 @@ def pkey_differs(examination: Examination) -> Outcome:
     )
 
 
-def _subnet(port: Port) -> str:
-    return next((gid.gid[:19] for gid in known(port.facts.gids, ()) if gid.index == 0), "")
+def _network(port: Port) -> tuple[str, str]:
+    """Return the board and the subnet prefix of a port."""
+    prefix = next((gid.gid[:19] for gid in known(port.facts.gids, ()) if gid.index == 0), "")
+    return known(port.device.board_id, ""), prefix
 
 
 def _usual(members: Sequence[tuple[Port, KeyTable]]) -> tuple[Port, KeyTable]:
-    """Return the port whose keys most ports have."""
-    return max(members, key=lambda one: sum(_first_difference(one[1], other) is None for _, other in members))
+    """Return the first port with the keys that most ports have."""
+    counts = Counter(table.text for _, table in members)
+    return max(members, key=lambda member: counts[member[1].text])
 
 
-def _first_difference(one: KeyTable, other: KeyTable) -> int | None:
-    both = sorted(one.read & other.read)
-    return next((index for index in both if one.keys.get(index) != other.keys.get(index)), None)
+def _first_difference(table: KeyTable, usual: KeyTable) -> int | None:
+    both = sorted(table.read & usual.read)
+    return next((index for index in both if table.keys.get(index) != usual.keys.get(index)), None)
 
 
 def _are_indexed(examination: Examination) -> bool:
     """Return whether a job names another index than 0."""
-    names = ("NCCL_IB_PKEY", "MC_PKEY_INDEX")
-    values = ((name, each.get(name)) for each in jobs_of(examination).settings for name in names)
-    return any(parse_key_setting(name, value) for name, value in values if value)
+    by_index = [name for name, form in KEY_VARIABLES.items() if form is KeyForm.INDEX]
+    settings = jobs_of(examination).settings
+    return any(parse_key_setting(name, each.get(name) or "") for each in settings for name in by_index)

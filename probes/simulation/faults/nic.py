@@ -74,10 +74,11 @@ def _half_rate(tree: Tree) -> None:
 
 @as_change
 def _set_keys(tree: Tree, ports: Mapping[str, list[str]]) -> None:
-    """Set the partition keys of InfiniBand ports, by the NIC, from index 0 on."""
-    for nic, keys in ((_compute_nic(tree, name), keys) for name, keys in ports.items()):
-        if f"{port_of(nic)}/pkeys" in tree.directories:
-            set_keys(tree, nic, keys)
+    """Set the partition keys of InfiniBand ports, by the NIC or "all", from index 0 on."""
+    for name, keys in ports.items():
+        for nic in tree.nics if name == "all" else (_compute_nic(tree, name),):
+            if f"{port_of(nic)}/pkeys" in tree.directories:
+                set_keys(tree, nic, keys)
 
 
 @as_change
