@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from enum import Enum
+from itertools import chain
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
@@ -12,7 +13,7 @@ from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca, port_name
-from probes.facts.rdma.partition_keys import DEFAULT_KEY, KeyTable
+from probes.facts.rdma.partition_keys import DEFAULT_KEY, KeyTable, is_full
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.queries.pcie_paths import functions_of
@@ -111,6 +112,16 @@ def key_table(examination: Examination, device: str, port: int) -> KeyTable | Un
     """Return the partition keys of an active InfiniBand port; None: it is no such port."""
     facts = examination.partition_keys
     return facts if isinstance(facts, Unknown) else facts.ports.get((device, port))
+
+
+def other_key_index(examination: Examination, devices: Collection[str]) -> int | None:
+    """Return the index at which all these NICs' ports have a full member's key, if they do not at index 0."""
+    facts = examination.partition_keys
+    ports = {} if isinstance(facts, Unknown) else facts.ports
+    tables = [table for (device, _), table in ports.items() if device in devices]
+    keys = [{} if isinstance(table, Unknown) else table.keys for table in tables]
+    common = (index for index in sorted({*chain(*keys)}) if all(is_full(each.get(index, 0)) for each in keys))
+    return next(common, 0) or None
 
 
 def key_texts(examination: Examination) -> dict[str, str]:

@@ -26,7 +26,6 @@ from probes.bandwidth.planning.node_settings import (
     most_bytes,
     nearest_nic,
     no_rdma,
-    pkey_index,
 )
 from probes.bandwidth.planning.perftest import perftest_test, title_of
 from probes.bandwidth.tools.nccl_tests import NcclSettings
@@ -41,7 +40,7 @@ from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.queries.modules import impossible_by_design, plugin_only_driver
 from probes.queries.pcie_paths import functions_of, is_gb10
-from probes.queries.ports import SPARK_NAME
+from probes.queries.ports import SPARK_NAME, other_key_index
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
@@ -96,13 +95,9 @@ def local_test(
 
 def _key_variables(examination: Examination, settings: NcclSettings) -> tuple[tuple[str, str], ...]:
     """Return NCCL_IB_PKEY if index 0 is not usable and all NICs of a test have the same other one."""
-    if not settings.over_network:
-        return ()
-    devices = [device for device in examination.node.rdma_devices if device.name in settings.devices]
-    names = [device.name for device in devices] or examination.topology.nics_near_gpus
-    ports = ((name, port) for name in names if (port := active_port(examination.topology.devices[name])))
-    indices = {pkey_index(examination, name, port.number) for name, port in ports}
-    return (("NCCL_IB_PKEY", str(index)),) if len(indices) == 1 and (index := indices.pop()) else ()
+    devices = (settings.devices or examination.topology.nics_near_gpus) if settings.over_network else ()
+    index = other_key_index(examination, devices)
+    return () if index is None else (("NCCL_IB_PKEY", str(index)),)
 
 
 def with_variables(

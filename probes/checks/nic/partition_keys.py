@@ -15,7 +15,15 @@ from probes.facts.rdma.partition_keys import KeyTable, is_full, shown
 from probes.nccl.settings import KEY_VARIABLES, KeyForm, parse_key_setting
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.jobs import JobSettings, jobs_of, maps
-from probes.queries.ports import UNUSABLE_KEYS, Port, devices_of, key_table, need_ports, port_names
+from probes.queries.ports import (
+    UNUSABLE_KEYS,
+    Port,
+    devices_of,
+    key_table,
+    need_ports,
+    other_key_index,
+    port_names,
+)
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -107,23 +115,17 @@ def _report(
         severity = Severity.NOTE
     full = sorted({table.first_full for _, table in bad if table.first_full is not None})
     usable = f"The first key of a full member is at index {' or '.join(map(str, full))}."
-    steps = [
-        instruction(
-            f"Let jobs use it: set NCCL_IB_PKEY={number} and MC_PKEY_INDEX={number}, and give perftest "
-            f"--pkey_index={number}",
-            needs_root=False,
-        )
-        for number in full
-        if all(is_full(table.keys.get(number, 0)) for _, table in _known(_tables(examination)))
-    ][:1]
+    number = other_key_index(examination, (*names, *examination.topology.nics_near_gpus))
+    settings = f"NCCL_IB_PKEY={number} and MC_PKEY_INDEX={number}, and give perftest --pkey_index={number}"
+    use_it = () if number is None else (instruction(f"Let jobs use it: set {settings}", needs_root=False),)
     return found(
         f"{port_names(ports)}: {cause} {usable if full else 'No other entry is of a full member.'} {_INDEX0}",
         *first_n(_entry(*each) for each in bad),
         *(_entry(port, table, table.first_full) for port, table in bad[:1] if table.first_full is not None),
         fix=user_plan(
             "Use a partition in which the port is a full member",
-            *steps,
-            f"{'Or ask' if steps else 'Ask'} who runs the subnet manager for full membership at index 0",
+            *use_it,
+            f"{'Or ask' if use_it else 'Ask'} who runs the subnet manager for full membership at index 0",
         ),
         severity=severity,
         devices=names,

@@ -90,7 +90,7 @@ def probe(
 
 def _read(host: Host, path: str, indices: Collection[int], partitions: Collection[int]) -> Maybe[KeyTable]:
     entries: dict[int, Maybe[int]] = {}
-    missing, empty = set(partitions), 0
+    missing, empty, has_full = set(partitions), 0, False
     for index in range(_MOST_ENTRIES):
         key = entries[index] = read_integer(host, f"{path}/{index}")
         if isinstance(key, Unknown):
@@ -99,7 +99,7 @@ def _read(host: Host, path: str, indices: Collection[int], partitions: Collectio
             continue
         missing.discard(key & ~FULL_MEMBER)
         empty = 0 if key else empty + 1
-        has_full = any(not isinstance(entry, Unknown) and is_full(entry) for entry in entries.values())
+        has_full = has_full or is_full(key)
         if empty >= _EMPTY_IN_A_ROW and has_full and not missing:
             break
     for index in indices:

@@ -14,6 +14,7 @@ from probes.facts.jobs.nccl_conf import NcclConf
 from probes.facts.rdma.partition_keys import KeyTable, PartitionKeyFacts
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Status
+from probes.setup.env.recommend import recommend
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -22,6 +23,7 @@ from tests.support.changed_facts import found_in, said, status, with_devices
 from tests.support.doctor import examination_of, findings_on
 
 HGX = examination_of("hgx-h100")
+ABSENT = Unknown(Reason.NOT_THERE, "cloud")
 AZURE = examination_of("azure-nd-h100")
 UNUSABLE, LIMITED, DIFFERS, SETTING = (
     *("pkey-index0-unusable", "pkey-index0-limited", "pkey-differs", "pkey-setting-wrong"),
@@ -215,3 +217,9 @@ def test_a_timeout_in_a_jobs_log_follows_from_the_key() -> None:
     found = {row.id: row for row in judge(examine_with_jobs(host)).findings}
     assert found["job-log-errors"].part_of == UNUSABLE
     assert not findings_on("hgx-h100+job-log-errors")["job-log-errors"].part_of
+
+
+def test_env_sets_the_index_that_check_asks_for() -> None:
+    node = examination_of("hgx-h100+pkey-index0-zero")
+    assert ("NCCL_IB_PKEY", "1") in {(each.name, each.value) for each in recommend(node, ABSENT).settings}
+    assert "NCCL_IB_PKEY" not in {each.name for each in recommend(HGX, ABSENT).settings}
