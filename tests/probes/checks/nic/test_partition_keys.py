@@ -158,9 +158,9 @@ def test_a_table_that_cannot_be_read_is_unknown_unless_another_is_bad(check: str
 
 
 def test_ports_with_the_same_key_at_index_0_differ_as_a_note() -> None:
-    one = with_conf(with_keys(AZURE, 0x8013, 0x7FFF, 0x8020, names=["mlx5_3"]))
-    assert said(DIFFERS, one).severity is Severity.NOTE
-    indexed = with_conf(one, NCCL_IB_PKEY="2")
+    second = with_conf(with_keys(AZURE, 0x8013, 0x7FFF, 0x8020, names=["mlx5_3"]))
+    assert said(DIFFERS, second).severity is Severity.NOTE
+    indexed = with_conf(second, NCCL_IB_PKEY="2")
     assert said(DIFFERS, indexed).severity is Severity.WARNING
     assert said(DIFFERS, with_keys(AZURE, 0x8014, names=["mlx5_3"])).severity is Severity.WARNING
 
