@@ -105,7 +105,9 @@ def with_variables(
 ) -> PlannedTest | Refused:
     """Return a test of nccl-tests with further variables."""
     assert isinstance(test.settings, NcclSettings)
-    settings = replace(test.settings, variables=tuple(sorted(variables.items())))
+    settings = replace(
+        test.settings, variables=tuple(sorted({**dict(test.settings.variables), **variables}.items()))
+    )
     command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command

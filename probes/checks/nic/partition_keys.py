@@ -9,6 +9,7 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
 from probes.base.plan import instruction, user_plan
 from probes.base.unknown import Maybe, Unknown, first_unread, known
+from probes.checks.nccl.library import versions_of
 from probes.checks.nccl.network import used_devices
 from probes.facts.jobs.process_files import has_initialized_nvshmem
 from probes.facts.rdma.partition_keys import KeyTable, is_full, shown
@@ -36,6 +37,7 @@ _INDEX0 = (
     "NCCL, Mooncake, NVSHMEM and perftest use index 0 unless another one is set, and NVSHMEM before 3.7 "
     "always does. UCX looks for a full member's key itself."
 )
+_NVSHMEM_CHOOSES = (3, 7)
 _Tables = list[tuple[Port, KeyTable]]
 
 
@@ -93,7 +95,8 @@ def _uses_index0(settings: JobSettings) -> bool:
     is_set = {name for name in KEY_VARIABLES if parse_key_setting(name, settings.get(name) or "")}
     by_nccl = maps(process, "libnccl") and not is_set & {"NCCL_IB_PKEY", "NCCL_IB_PKEY_VALUE"}
     by_mooncake = maps(process, "mooncake/engine") and "MC_PKEY_INDEX" not in is_set
-    return by_nccl or by_mooncake or has_initialized_nvshmem(process.libraries)
+    nvshmem = versions_of(process, "libnvshmem_host") if has_initialized_nvshmem(process.libraries) else ()
+    return by_nccl or by_mooncake or any(version < _NVSHMEM_CHOOSES for _, version in nvshmem)
 
 
 def _report(

@@ -21,6 +21,7 @@ DEFAULT_KEY = 0xFFFF
 # A subnet manager fills tables from their start. Where this many entries in a row are empty, the rest is
 # read only if what is wanted has not been found.
 _EMPTY_IN_A_ROW = 4
+_USUALLY_READ = _EMPTY_IN_A_ROW + 2
 _MOST_ENTRIES = 256
 LAST_INDEX = _MOST_ENTRIES - 1
 _LARGEST = 0xFFFF
@@ -90,12 +91,13 @@ def probe(
 
 def _read(host: Host, path: str, indices: Collection[int], partitions: Collection[int]) -> Maybe[KeyTable]:
     entries: dict[int, Maybe[int]] = {}
-    missing, empty, has_full = set(partitions), 0, False
+    missing, empty, unread, has_full = set(partitions), 0, 0, False
     for index in range(_MOST_ENTRIES):
         key = entries[index] = read_integer(host, f"{path}/{index}")
         if isinstance(key, Unknown):
-            if key.reason is Reason.NOT_THERE or index == _EMPTY_IN_A_ROW:
-                break  # after other reasons, the next ones are asked for: a node may be read in rounds
+            unread += 1  # the next ones are asked for all the same: a node may be read in rounds
+            if key.reason is Reason.NOT_THERE or unread == _USUALLY_READ:
+                break
             continue
         missing.discard(key & ~FULL_MEMBER)
         empty = 0 if key else empty + 1
@@ -105,8 +107,8 @@ def _read(host: Host, path: str, indices: Collection[int], partitions: Collectio
     for index in indices:
         if _EMPTY_IN_A_ROW <= index < _MOST_ENTRIES and index not in entries:
             entries[index] = read_integer(host, f"{path}/{index}")
-    if (unread := first_unread(entries.values())) is not None:
-        return unread
+    if (failure := first_unread(entries.values())) is not None:
+        return failure
     read = {index: key for index, key in sorted(entries.items()) if not isinstance(key, Unknown)}
     if not read or max(read.values()) > _LARGEST:
         return Unknown(Reason.MALFORMED if read else Reason.NOT_THERE, path)

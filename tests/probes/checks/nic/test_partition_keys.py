@@ -11,6 +11,7 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown, known
 from probes.checks.judgment import judge
 from probes.facts.jobs.nccl_conf import NcclConf
+from probes.facts.jobs.process_files import parse_maps
 from probes.facts.rdma.partition_keys import KeyTable, PartitionKeyFacts
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Status
@@ -223,3 +224,16 @@ def test_env_sets_the_index_that_check_asks_for() -> None:
     node = examination_of("hgx-h100+pkey-index0-zero")
     assert ("NCCL_IB_PKEY", "1") in {(each.name, each.value) for each in recommend(node, ABSENT).settings}
     assert "NCCL_IB_PKEY" not in {each.name for each in recommend(HGX, ABSENT).settings}
+
+
+@pytest.mark.parametrize(("version", "severity"), [("3.6.5", Severity.CRITICAL), ("3.7.0", Severity.WARNING)])
+def test_an_older_nvshmem_uses_index_0_whatever_is_set(version: str, severity: Severity) -> None:
+    node = with_variables(with_keys(HGX, 0x7FFF, 0x8001), NCCL_IB_PKEY="1")
+    facts = node.processes
+    assert not isinstance(facts, Unknown)
+    libraries = parse_maps(
+        f"0-1 r-xp 0 0:0 0 /usr/lib/libnvshmem_host.so.{version}\n"
+        "0-1 r-xp 0 0:0 0 /usr/lib/nvshmem_bootstrap_uid.so.3.0.0\n".encode()
+    )
+    processes = tuple(replace(each, libraries=libraries) for each in facts.processes)
+    assert said(LIMITED, replace(node, processes=replace(facts, processes=processes))).severity is severity

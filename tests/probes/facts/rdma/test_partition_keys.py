@@ -119,3 +119,24 @@ def test_any_bytes(contents: list[bytes]) -> None:
         if isinstance(found, KeyTable):
             assert all(0 < key <= 0xFFFF for key in found.keys.values())
             assert found.text
+
+
+def test_a_node_that_is_read_in_rounds_is_asked_for_a_few_entries_in_each() -> None:
+    host = SimulatedHost("hgx-h100")
+    rdma = probe_node(host).rdma
+    assert isinstance(rdma, RdmaFacts)
+    answered: set[str] = set()
+    asked: set[str] = set()
+    read_bytes = host.read_bytes
+
+    def in_rounds(path: str, limit: int = 1 << 20) -> Maybe[bytes]:
+        asked.add(path)
+        return read_bytes(path, limit) if path in answered else Unknown(Reason.NOT_RECORDED, path)
+
+    host.read_bytes = in_rounds  # type: ignore[method-assign]
+    rounds = 0
+    while any(isinstance(found, Unknown) for found in probe(host, rdma).ports.values()):
+        answered |= asked
+        rounds += 1
+        assert len(asked) <= 8 * 8
+    assert rounds == 1
