@@ -23,6 +23,7 @@ from probes.facts.rdma.port_health import routable_gids
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.limits import MemlockFacts
 from probes.queries.pcie_paths import acs_exemption, express_of, functions_of, redirects_of
+from probes.queries.ports import key_table
 from probes.queries.versions import library_version, versions_of
 from probes.snapshot.examination import Examination
 
@@ -337,6 +338,9 @@ def _of_port(
     yield "port-state", port.state
     yield "port-rate", map_known(port.rate_gbps, lambda rate: f"{rate:g} Gb/s")
     yield "link-layer", port.link_layer
+    table = key_table(examination, device.name, port.number)
+    if table is not None:
+        yield "partition-keys", map_known(table, lambda keys: keys.text)
     if port.link_layer != "Ethernet":
         return
     health = map_known(examination.port_health, lambda facts: facts.ports[device.name, port.number])

@@ -6,6 +6,8 @@ src/graph/paths.cc ncclGetLevel, src/misc/utils.cc parseStringList and matchIfLi
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from enum import Enum
 
 from probes.base.frozen import frozen
 from probes.topology.nccl_paths import ORDER, Nccl
@@ -88,3 +90,32 @@ def parse_hca_list(value: str) -> HcaList:
             number = parse_number(rest) if colon else None
             entries.append((name, None if number is None or number < 0 else number))
     return HcaList(excludes, exact, tuple(entries))
+
+
+class KeyForm(Enum):
+    """How a variable names the partition key (P_Key) of a job; the value is what it takes."""
+
+    INDEX = "the index of a key"
+    KEY = "a key"
+    PARTITION = "a key without bit 15"
+
+
+# NCCL net_ib/connect.cc; kvcache-ai/Mooncake config.cpp; openucx/ucx ib_iface.c, which compares 15 bits.
+# NVSHMEM and perftest use index 0, NVSHMEM up to 3.6 always.
+KEY_VARIABLES: Mapping[str, KeyForm] = {
+    "NCCL_IB_PKEY": KeyForm.INDEX,
+    "NCCL_IB_PKEY_VALUE": KeyForm.KEY,
+    "MC_PKEY_INDEX": KeyForm.INDEX,
+    "UCX_IB_PKEY": KeyForm.PARTITION,
+}
+
+
+def parse_key_setting(name: str, value: str) -> int | None:
+    """Return the index or key that a variable of KEY_VARIABLES names; None: its library uses the default.
+
+    UCX accepts hexadecimal numbers with 0x only (ucs/config/parser.c, ucs_config_sscanf_hex).
+    """
+    if KEY_VARIABLES[name] is KeyForm.PARTITION and value[:2].lower() != "0x":
+        return None
+    number = parse_number(value)
+    return None if number is None or number < 0 else number

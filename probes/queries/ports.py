@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from enum import Enum
+from itertools import chain
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
-from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca
+from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca, port_name
+from probes.facts.rdma.partition_keys import DEFAULT_KEY, KeyTable, is_full
 from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.queries.pcie_paths import functions_of
@@ -27,6 +29,8 @@ PORT_DOWN = (
     *("ib-port-not-active-subnet-manager-stalled", "ib-port-not-active-link-up"),
 )
 """The checks that find ports that are down. At least one of them finds each such port."""
+UNUSABLE_KEYS = ("pkey-index0-unusable", "pkey-index0-limited")
+"""The checks that find ports over which jobs time out because of their partition key."""
 LINK_CAUSES = (FLAPPING, *PORT_DOWN)
 """What explains the errors of a port and its downs: a port that flaps is down again and again."""
 
@@ -102,6 +106,33 @@ def need_ports(examination: Examination) -> tuple[Port, ...]:
 def _health(facts: Maybe[PortHealthFacts], device: str, port: int) -> Maybe[PortHealth]:
     absent = Unknown(Reason.NOT_THERE, f"/sys/class/infiniband/{device}/ports/{port}")
     return map_known(facts, lambda facts: facts.ports.get((device, port), absent))
+
+
+def key_table(examination: Examination, device: str, port: int) -> KeyTable | Unknown | None:
+    """Return the partition keys of an active InfiniBand port; None: it is no such port."""
+    facts = examination.partition_keys
+    return facts if isinstance(facts, Unknown) else facts.ports.get((device, port))
+
+
+def other_key_index(examination: Examination, devices: Collection[str]) -> int | None:
+    """Return the index at which all these NICs' ports have a full member's key, if they do not at index 0."""
+    facts = examination.partition_keys
+    ports = {} if isinstance(facts, Unknown) else facts.ports
+    tables = [table for (device, _), table in ports.items() if device in devices]
+    keys = [{} if isinstance(table, Unknown) else table.keys for table in tables]
+    common = (index for index in sorted({*chain(*keys)}) if all(is_full(each.get(index, 0)) for each in keys))
+    return next(common, 0) or None
+
+
+def key_texts(examination: Examination) -> dict[str, str]:
+    """Return the partition keys of the ports that have others than the default, by the ports' names."""
+    facts = examination.partition_keys
+    tables = {} if isinstance(facts, Unknown) else facts.ports
+    return {
+        port_name(*port): table.text
+        for port, table in tables.items()
+        if not isinstance(table, Unknown) and table.keys != {0: DEFAULT_KEY}
+    }
 
 
 def port_names(ports: Iterable[Port]) -> str:

@@ -24,7 +24,8 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci import config_space, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health, roce
+from probes.facts.rdma import partition_keys, port_health, roce
+from probes.facts.rdma.partition_keys import FULL_MEMBER, PartitionKeyFacts
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
 from probes.facts.system import device_nodes, kubernetes, limits, numa, packages, services, tools
@@ -43,6 +44,7 @@ from probes.host.probe_thread import ask_here
 from probes.host.protocol import Host, LogFinding
 from probes.nccl import topology_file
 from probes.nccl.log.facts import JobLogReading
+from probes.nccl.settings import KEY_VARIABLES, KeyForm, parse_key_setting
 from probes.nccl.topology_file import TopologyFileFacts, tree_in_use
 from probes.snapshot.condition import Watched
 from probes.snapshot.rates import Reading, read
@@ -70,6 +72,17 @@ class _Examining(Probing):
 def _rail_networks(run: _Examining) -> Maybe[RailNetworkFacts]:
     interfaces = run.answer("interfaces", InterfaceFacts)
     return map_known(run.node.rdma, lambda rdma: roce.probe_rails(run.host, rdma, interfaces))
+
+
+def _partition_keys(run: _Examining) -> Maybe[PartitionKeyFacts]:
+    """Read the partition keys, with those that jobs are set to."""
+    facts = run.answer("processes", ProcessFacts)
+    settings = () if isinstance(facts, Unknown) else facts.variables(KEY_VARIABLES)
+    wanted = [(KEY_VARIABLES[name], parse_key_setting(name, value)) for name, value in settings]
+    indices = {number for form, number in wanted if form is KeyForm.INDEX and number is not None}
+    keys = {number for form, number in wanted if form is not KeyForm.INDEX and number is not None}
+    partitions = {key & ~FULL_MEMBER for key in keys}
+    return map_known(run.node.rdma, lambda rdma: partition_keys.probe(run.host, rdma, indices, partitions))
 
 
 def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
@@ -175,6 +188,9 @@ class Examination:
     qos: Maybe[QosFacts] = _probed(
         "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: roce.probe(run.host, rdma))
     )
+    partition_keys: Maybe[PartitionKeyFacts] = _probed(
+        "partition keys", _partition_keys, needs=("processes",), directories=("/sys",)
+    )
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(
         "topology files",
@@ -188,6 +204,7 @@ class Examination:
     # From an earlier examination of the same node: the difference shows which errors rise.
     earlier_port_health: Maybe[PortHealthFacts] | None = None
     earlier_pcie_errors: Maybe[PcieErrorFacts] | None = None
+    earlier_partition_keys: Maybe[PartitionKeyFacts] | None = None  # a subnet manager may rewrite the tables
     earlier_at: float | None = None  # seconds, Reading.at of that examination
     # By module that was loaded between two examinations: the processes of now that ran already, if any.
     older_pids: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -224,6 +241,7 @@ def examine(
         taken_at=host.wall_clock(),
         earlier_port_health=None if before is None else before.port_health,
         earlier_pcie_errors=None if before is None else before.pcie_errors,
+        earlier_partition_keys=None if before is None else before.partition_keys,
         earlier_at=None if before is None else before.reading.at,
         older_pids={} if before is None else _older_pids(before, node, answers["processes"]),
         **answers,

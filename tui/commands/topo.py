@@ -9,7 +9,8 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
-from probes.base.text import xml_comment
+from probes.base.grouping import grouped
+from probes.base.text import join_limited, xml_comment
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, judge
 from probes.checks.statements import device_statements, stated_facts
@@ -21,6 +22,7 @@ from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import system_of, xml_text
 from probes.queries.finding import Finding
+from probes.queries.ports import key_texts
 from probes.queries.usable_here import UsableHere
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import NicRole, roles_of
@@ -179,6 +181,8 @@ class TopoDocument(TypedDict):
     nics: Maybe[tuple[_NIC, ...]]
     # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.
     switch_ports: NotRequired[Maybe[tuple[_SwitchPort, ...]]]
+    # Of InfiniBand ports that have others than 0xffff at index 0: "0: 0x8013 full, 1: 0x7fff limited".
+    partition_keys: NotRequired[Mapping[str, str]]
     paths: tuple[_Path, ...]
     graph: Graph
     gpudirect: Maybe[GpuDirectFacts]
@@ -197,6 +201,8 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
     if options.json:
         highlights, at = highlights_of(examination, found), host.wall_clock()
         content = topology_json(examination.node, topology, judgment, at, highlights, options.hops)
+        if keys := key_texts(examination):
+            content["partition_keys"] = keys
         if isinstance(asked, Unknown):
             content["switch_ports"] = None
             content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
@@ -265,6 +271,10 @@ def _text(examination: Examination, found: Sequence[Finding], verdict: Verdict, 
             line(f"  {name:<{names}} {role.role.value}: {', '.join(role.reasons)}")
             for name, role in roles.items()
         )
+    if keys := key_texts(examination):
+        lines.extend([(), line("Partition keys (P_Keys) by index")])
+        by_text = grouped((text, port) for port, text in keys.items())
+        lines.extend(line(f"  {join_limited(ports)}: {text}") for text, ports in by_text.items())
     if len(topology.gpus) > 1:
         lines.extend([(), line("GPU × GPU")])
         lines.extend(matrix_drawing.draw(topology, width, topology.gpus, topology.gpus))

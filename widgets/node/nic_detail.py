@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.gpu.gpus import COMPLETED, NOT_SUPPORTED, Gpu
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaDevice
+from probes.facts.rdma.devices import RdmaDevice, port_name
 from probes.facts.rdma.port_health import CounterValue
 from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlLive
@@ -58,9 +58,16 @@ def _counter_line(name: str, value: CounterValue, seconds: float | None) -> Line
 
 
 def draw_nic(
-    device: RdmaDevice, role: NicRole | None, width: int, netdevs: Mapping[str, PortRate] | None = None
+    device: RdmaDevice,
+    role: NicRole | None,
+    width: int,
+    netdevs: Mapping[str, PortRate] | None = None,
+    keys: Mapping[str, str] | None = None,
 ) -> list[Line]:
-    """Describe a NIC, port by port; `netdevs`: TCP/IP traffic by network interface."""
+    """Describe a NIC, port by port; `netdevs`: TCP/IP traffic by network interface.
+
+    `keys`: of ports with other partition keys than the default, by the port's name.
+    """
     lines: list[Line] = [(Run(device.name, Tone.TITLE), Run(f"  {known(device.bdf, '')}", Tone.DIM))]
     if role is not None:
         lines.extend(role_line(role, width))
@@ -80,6 +87,8 @@ def draw_nic(
         netdev = known(port.netdev, "")
         where = f"  netdev {netdev}" if netdev else ""
         lines.extend(wrapped(f"port {port.number}    {state}, {kind}{where}", width))
+        if text := (keys or {}).get(port_name(device.name, port.number)):
+            lines.extend(wrapped(f"P_Keys    {text}", width))
         rate = (netdevs or {}).get(netdev)
         if rate is not None:
             traffic = f"↑ {gbps(rate.sent_gbps)}  ↓ {gbps(rate.received_gbps)}"

@@ -20,6 +20,7 @@ from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.system.tools import ToolFacts
 from probes.queries.pcie_paths import is_gb10
+from probes.queries.ports import key_table
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import is_down
 from probes.topology.nccl_paths import ORDER
@@ -73,6 +74,12 @@ def gid_index(port: RdmaPort) -> Maybe[int | None]:
     if version_2:
         return min(version_2, key=lambda gid: gid.gid.startswith("fe80:")).index
     return Unknown(Reason.NOT_THERE, f"port {port.number}", "no RoCE v2 GID: the netdev has no address")
+
+
+def pkey_index(examination: Examination, device: str, port: int) -> int | None:
+    """Return the index of the first full member's key where index 0, which tools use, has none."""
+    table = key_table(examination, device, port)
+    return None if table is None or isinstance(table, Unknown) or table.is_usable else table.first_full
 
 
 def active_port(device: RdmaDevice) -> RdmaPort | None:
@@ -208,6 +215,7 @@ def perftest_defaults(
         port=port.number,
         # If no GID will do, perftest's own choice is as good as any, and its error shows why.
         gid_index=None if isinstance(index, Unknown) else index,
+        pkey_index=pkey_index(examination, device.name, port.number),
         connection="SRD" if is_efa else "",  # EFA has no RC (hw/efa/efa_verbs.c)
         gpu=memory,
         # The CPU's buffers and the thread belong on the NIC's NUMA node.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from probes.bandwidth.model.command import Refused, bound_to, by_ssh, host_of, is_ipv6
@@ -121,8 +122,18 @@ def perftest_test(
         tcp_port=settings.tcp_port if request.setup in (Mode.LOOPBACK, Mode.SERVER) else 0,
         for_peer=planned.for_peer,
         far=far if request.setup is Mode.LOOPBACK else None,
-        notes=(*planned.notes, *nics_down, *other_path),
+        notes=(*planned.notes, *nics_down, *other_path, *key_notes(settings, far)),
     )
+
+
+def key_notes(*ends: PerftestSettings | None) -> Iterator[str]:
+    """Yield which end uses another partition key than that at index 0."""
+    for end in filter(None, ends):
+        if end.pkey_index is not None:
+            yield (
+                f"{end.device}: index 0 has no partition key of a full member, so the test uses index "
+                f"{end.pkey_index}"
+            )
 
 
 @frozen
@@ -229,6 +240,7 @@ def _over_other_device(
         return other
     node = other.numa_node if request.binds else None
     far = replace(settings, device=other.device, port=other.port, gid_index=other.gid_index, numa_node=node)
+    far = replace(far, pkey_index=other.pkey_index)
     return far if far.gpu is None else _nearest_gpu(examination, far)
 
 

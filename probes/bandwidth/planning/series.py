@@ -40,7 +40,7 @@ from probes.facts.system.platform import PlatformFacts
 from probes.facts.system.tool_names import NCCL_TESTS, TEST_TOOLS
 from probes.queries.modules import impossible_by_design, plugin_only_driver
 from probes.queries.pcie_paths import functions_of, is_gb10
-from probes.queries.ports import SPARK_NAME
+from probes.queries.ports import SPARK_NAME, other_key_index
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
@@ -70,7 +70,10 @@ def local_test(
         if most < settings.end_bytes:
             notes = (*notes, f"messages of up to {most >> 20} MiB: more could take the memory that is left")
         by_plugin = bool(plugin_only_driver(examination))
-        settings = replace(settings, end_bytes=min(most, settings.end_bytes), by_plugin=by_plugin)
+        key = _key_index(examination, settings)
+        settings = replace(
+            settings, end_bytes=min(most, settings.end_bytes), by_plugin=by_plugin, key_index=key
+        )
     command = settings.command(examination.tools)
     if isinstance(command, Refused):
         return command
@@ -88,6 +91,12 @@ def local_test(
         time_limit_s=_TIME_LIMIT_SECONDS,
         notes=notes,
     )
+
+
+def _key_index(examination: Examination, settings: NcclSettings) -> int | None:
+    """Return the index of a usable key if index 0 is not and all NICs of a test have the same other one."""
+    devices = (settings.devices or examination.topology.nics_near_gpus) if settings.over_network else ()
+    return other_key_index(examination, devices)
 
 
 def staged_parts(

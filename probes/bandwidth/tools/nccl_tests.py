@@ -68,6 +68,7 @@ class NcclSettings(LocalSettings):
     is_staged: bool = False  # over the network without GPUDirect RDMA
     devices: tuple[str, ...] = ()  # RDMA devices, exactly these; () NCCL chooses
     by_plugin: bool = False  # NCCL uses the NICs through a network plugin: EFA, Slingshot
+    key_index: int | None = None  # of the partition key, if it is not 0
 
     seconds = 25.0
 
@@ -133,6 +134,8 @@ class NcclSettings(LocalSettings):
         if self.devices:
             # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
             environment.append(("NCCL_IB_HCA", "=" + ",".join(self.devices)))
+        if self.key_index is not None:
+            environment.append(("NCCL_IB_PKEY", str(self.key_index)))
         environment.append(("NCCL_DEBUG", "INFO"))  # NCCL prints which transport it uses
         return command(tools, (self.tool, *sizes, *counts), None, tuple(environment))
 

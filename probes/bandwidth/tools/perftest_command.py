@@ -52,6 +52,7 @@ class PerftestSettings(Settings):
     tool: str = "ib_write_bw"  # of PERFTEST
     port: int = 1
     gid_index: int | None = None  # RoCE; None: perftest chooses
+    pkey_index: int | None = None  # InfiniBand, of this end's own table; None: perftest's default, 0
     connection: str = ""  # "SRD" on EFA; "": perftest's default, RC
     gpu: GpuMemory | None = None  # None: host memory
     size_bytes: int | None = None  # None: the tool's own, 64 KiB or 2 bytes
@@ -127,6 +128,7 @@ def perftest(settings: PerftestSettings, tools: ToolFacts, server: str | None = 
         (settings.over_ipv6, ("--ipv6-addr",)),
         (bool(settings.connection), ("-c", settings.connection)),
         (settings.gid_index is not None, ("-x", str(settings.gid_index))),
+        (settings.pkey_index is not None, (f"--pkey_index={settings.pkey_index}",)),
         (settings.all_sizes, ("-a",)),
         (has_size, ("-s", str(settings.size_bytes))),
         (settings.is_endless, ("--run_infinitely",)),
@@ -172,7 +174,7 @@ def loopback(
 def mismatched_settings(a: PerftestSettings, b: PerftestSettings) -> tuple[str, ...]:
     """Return the names of the settings that differ but have to be the same at both ends."""
     # Each end has its own device, GPU and NUMA node.
-    own = {"device": "", "port": 1, "gid_index": None, "gpu": None, "numa_node": None}
+    own = {"device": "", "port": 1, "gid_index": None, "pkey_index": None, "gpu": None, "numa_node": None}
     left, right = replace(a, **own), replace(b, **own)  # type: ignore[arg-type]
     return tuple(name for name in vars(left) if getattr(left, name) != getattr(right, name))
 
@@ -219,6 +221,7 @@ def _wrong_value(settings: PerftestSettings) -> str:
     return (
         out_of_range("the port", settings.port, 1, 254)
         or out_of_range("the GID index", settings.gid_index, 0, 255)
+        or out_of_range("the partition key's index", settings.pkey_index, 0, 65_535)
         or out_of_range("the GPU's number", None if settings.gpu is None else settings.gpu.index, 0, 255)
         or out_of_range("the size", settings.size_bytes, 1, _LARGEST_BYTES)
         or out_of_range("the duration", settings.duration_s, 1 if settings.is_endless else 2, 86_400)

@@ -38,6 +38,7 @@ from probes.queries.jobs import (
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import NCCL_SEES_PEERMEM
 from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
+from probes.queries.ports import UNUSABLE_KEYS
 from probes.snapshot.condition import OVER_TCP as JOB_OVER_TCP
 from probes.snapshot.condition import STAGED as JOB_STAGED
 from probes.snapshot.examination import Examination
@@ -286,6 +287,9 @@ def _is_same(setting: Setting, value: str) -> bool:
     return setting.value.rstrip(".") == value.strip().rstrip(".")[:200]
 
 
+_TIMEOUT = "completion-12"  # what a partition without the peer looks like: no message names the key
+
+
 @AREA.warning(
     "job-log-errors",
     "A job's NCCL log has errors",
@@ -313,7 +317,8 @@ def job_log_errors(examination: Examination) -> Outcome:
             evidence.append(Evidence(str(problem.seen.first), f"{problem.title}{lines}"))
     cause = "" if first is None else f"{first.title}. {first.cause}"
     fix = None if first is None else job_plan("Fix the first error", first.fix.rstrip("."))
-    return conclude_logs(examination, affected, cause, evidence, fix)
+    part_of = UNUSABLE_KEYS if first is not None and first.kind == _TIMEOUT else ()
+    return conclude_logs(examination, affected, cause, evidence, fix, part_of=part_of)
 
 
 # The path of a job's channels by its log.

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from probes.base.evidence import Evidence
 from probes.base.text import SHOWN, join_limited
-from probes.base.unknown import Maybe, Unknown, first_unread
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
-from probes.nccl.settings import HcaList, parse_hca_list, parse_number
-from probes.queries.finding import NEEDS_NAMESPACE, RDMA_DEVICES, Area, Outcome, need, pid_name, unknown
+from probes.facts.rdma.partition_keys import FULL_MEMBER, LAST_INDEX, KeyTable, is_full, shown
+from probes.nccl.settings import (
+    KEY_VARIABLES,
+    HcaList,
+    KeyForm,
+    parse_hca_list,
+    parse_key_setting,
+    parse_number,
+)
+from probes.queries.finding import (
+    NEEDS_NAMESPACE,
+    RDMA_DEVICES,
+    Area,
+    Outcome,
+    need,
+    needs,
+    pid_name,
+    unknown,
+)
 from probes.queries.jobs import (
     FAR_NIC,
     NCCL_VARIABLES,
@@ -19,11 +36,12 @@ from probes.queries.jobs import (
     conclude,
     conclude_values,
     gpus_of,
+    job_plan,
     jobs_of,
     without_variable,
 )
 from probes.queries.modules import plugin_only_driver
-from probes.queries.ports import same_cause_as_down
+from probes.queries.ports import key_table, same_cause_as_down
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER
 from probes.topology.paths import Topology
@@ -325,3 +343,64 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
         evidence.extend(settings.evidence(HCA, f"{nic} is nearest to {gpu}") for gpu, nic in left_out.items())
     cause = "For these GPUs the list selects only NICs that are farther away."
     return _conclude_lists(examination, evidence, cause, "or add the NIC that is shown")
+
+
+@AREA.critical(
+    "pkey-setting-wrong",
+    "A job is set to a partition key that its InfiniBand ports do not have",
+    NCCL_VARIABLES + "#nccl-ib-pkey; openucx/ucx src/uct/ib/base/ib_iface.c; kvcache-ai/Mooncake config.cpp",
+    ok="No job is set to a partition key that its ports do not have",
+    impact="UCX does not use such a port. NCCL and Mooncake fail, or their connections time out (completion "
+    "error 12).",
+)
+def pkey_setting_wrong(examination: Examination) -> Outcome:
+    """Compare each variable of KEY_VARIABLES with the tables of the NICs that NCCL chooses for the job."""
+    evidence: list[Evidence] = []
+    unread: Unknown | None = None
+    names: dict[str, None] = {}
+    for settings in jobs_of(examination).settings:
+        for name in [name for name in KEY_VARIABLES if settings.get(name) is not None]:
+            number = parse_key_setting(name, settings.get(name) or "")
+            for device, table in _key_tables(examination, settings) if number is not None else ():
+                remark = map_known(table, partial(wrong_key, KEY_VARIABLES[name], number or 0))
+                if isinstance(remark, Unknown):
+                    unread = remark
+                elif remark:
+                    names[name] = None
+                    evidence.append(settings.evidence(name, f"{device}: {remark}"))
+    if unread is not None and not evidence:
+        return unknown(needs("the partition keys of the NICs", unread))
+    forms = "; ".join(f"{name} takes {KEY_VARIABLES[name].value}" for name in names)
+    plan = job_plan(
+        f"Correct {' and '.join(names)}",
+        "Compare the value with the ports: `grep -v 0x0000 /sys/class/infiniband/*/ports/*/pkeys/*`",
+    )
+    return conclude(jobs_of(examination), evidence, f"{forms}.", fix=plan)
+
+
+def _key_tables(examination: Examination, settings: JobSettings) -> Iterator[tuple[str, Maybe[KeyTable]]]:
+    used = used_devices(examination, settings)
+    for device, port in all_ports(examination):
+        table = key_table(examination, device.name, port.number)
+        if table is not None and device.name in used:
+            yield device.name, table
+
+
+def wrong_key(form: KeyForm, number: int, table: KeyTable) -> Maybe[str]:
+    """Return what is wrong with the index or key that a job is set to on a port; "": nothing.
+
+    Index 0 is the default, and judged by the checks of ports.
+    """
+    if form is KeyForm.INDEX:
+        if number > LAST_INDEX or (table.beyond is not None and number >= table.beyond):
+            return f"the table has no index {number}"
+        if number not in table.read:
+            return Unknown(Reason.NOT_RECORDED, f"pkeys/{number}", f"entry {number} was not read")
+        key = table.keys.get(number, 0)
+        return "" if is_full(key) or number == 0 else f"entry {number} is {shown(key)}"
+    if form is KeyForm.PARTITION and number >= FULL_MEMBER:
+        return f"0x{number:x} is out of range, 0x{number % FULL_MEMBER:x} is its partition"
+    if any(key % FULL_MEMBER == number % FULL_MEMBER for key in table.keys.values()):
+        return ""
+    whole = Unknown(Reason.NOT_RECORDED, "pkeys", "the rest of the table was not read")
+    return f"0x{number:04x} is not in the table" if table.is_whole else whole

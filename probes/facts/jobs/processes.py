@@ -13,7 +13,7 @@ import posixpath
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
 
@@ -89,6 +89,16 @@ class ProcessFacts:
     unread: Unknown | None = None  # of a program that not even root could read
     new_jobs_nccl: tuple[int, ...] = ()  # the version that jobs which start next will use, if it was stated
     has_jobs: bool = True  # False: judged as if none of the processes were a job
+
+    def variables(self, names: Collection[str]) -> frozenset[tuple[str, str]]:
+        """Return these variables with their values, as any process or the node's nccl.conf sets them."""
+        confs = (
+            self.nccl_conf,
+            *(conf for each in self.processes for conf in (each.nccl_conf, each.user_conf)),
+        )
+        values = [conf.values for conf in confs if not isinstance(conf, Unknown)]
+        values += [known(process.environment, {}) for process in self.processes]
+        return frozenset((name, found[name]) for found in values for name in names if name in found)
 
     @property
     def not_read(self) -> str:

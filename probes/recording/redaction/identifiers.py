@@ -103,6 +103,7 @@ FILES: Sequence[Row] = (
     Row("/sys/firmware/efi/efivars/Loader*", config_files.boot_variable),
     Row("/sys/firmware/efi/efivars/*", kept_where(r"[\0-\x1f]\0\0\0[\0\1]")),
     *(Row(f"/sys/{path}", _FIGURES) for path in _COUNTERS),
+    Row("/sys/**/pkeys/*", of_text(kernel_files.partition_key)),
     Row("/sys/**/telemetry/*", kept_where(r"[0-9]{1,20}@[0-9]{1,20}\.[0-9]{9}\s*")),
     Row("/sys/kernel/debug/dma_buf/bufinfo", of_text(kernel_files.dma_buffers)),
     Row("/sys/**", _WORDS),

@@ -181,7 +181,14 @@ def command_line(tokens: Tokens, content: bytes) -> bytes:
 
 _NAMED = re.compile(rb"(?:(?:%s)\w*|%s)=" % ("|".join(FAMILIES).encode(), "|".join(SINGLES).encode()))
 _ADDRESSES = ("NCCL_COMM_ID", "NCCL_HOSTID")  # always names, even if they are known words
+_KEYS = ("NCCL_IB_PKEY_VALUE", "UCX_IB_PKEY")  # the other variables of keys have an index
+_KEY = re.compile(r"\b(?:0[xX][0-9a-fA-F]{1,4}|[1-9][0-9]{0,4})\b", re.ASCII)
 _JOBS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
+
+
+def partition_key(tokens: Tokens, text: str) -> str:
+    """Replace partition keys, in a file of a port's table or in a variable."""
+    return tokens.text(_KEY.sub(lambda key: f"0x{tokens.partition_key(int(key[0], 0)):04x}", text))
 
 
 def is_variable(word: bytes) -> bool:
@@ -197,6 +204,8 @@ def variable(tokens: Tokens, text: str) -> str:
         name = f"{family}_REDACTED_{tokens.number(VARIABLE, name)}"
     if name in _JOBS:
         value = str(tokens.number(JOB, value))
+    elif name in _KEYS:
+        value = partition_key(tokens, value)
     elif name in _ADDRESSES and tokens.keeps(value):
         value = tokens.token(HOST, value)
     return f"{name}={tokens.text(value)}"

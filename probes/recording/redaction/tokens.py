@@ -15,6 +15,7 @@ from functools import lru_cache
 from probes.base.data_files import read_text
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.pci.nic_families import PROVIDERS
+from probes.facts.rdma.partition_keys import DEFAULT_KEY, FULL_MEMBER
 from probes.facts.rdma.port_health import PORT_COUNTERS
 from probes.facts.system.services import SERVICES
 from probes.facts.system.tools import TOOLS
@@ -106,7 +107,7 @@ HOST, USER, GUID, UUID = "host name", "user name", "GUID", "UUID"
 SERIAL, IP, MAC = "serial number", "IP address", "MAC address"
 ARGUMENT, CONTAINER, PROGRAM = "command-line argument", "container id", "program name"
 UID, JOB, VARIABLE, OTHER = "user id", "job id", "variable", "other word"
-COMMUNICATOR = "communicator"
+COMMUNICATOR, PARTITION = "communicator", "partition"
 
 _UNNAMED = "redacted-"
 _TOKENS = {
@@ -238,6 +239,13 @@ class Tokens:
         if int(text) in (0, 0xFFFF_FFFE, 0xFFFF_FFFF):
             return text
         return str(FIRST_UID + self.number(UID, text))
+
+    def partition_key(self, key: int) -> int:
+        """Return the token of a partition key, which may name a tenant; the default ones stay."""
+        partition = key & ~FULL_MEMBER
+        if partition not in (0, DEFAULT_KEY & ~FULL_MEMBER):
+            partition = self.number(PARTITION, f"{partition:x}") & ~FULL_MEMBER
+        return key & FULL_MEMBER | partition
 
     # Words and numbers
 

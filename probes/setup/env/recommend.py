@@ -15,6 +15,7 @@ from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.platform import Cloud
 from probes.nccl.variables.catalogue import NEWEST, Version, parse_version, variables
 from probes.queries.jobs import jobs_of
+from probes.queries.ports import other_key_index
 from probes.queries.queue_pair_makers import GIN_CLASS, NVSHMEM_CLASS
 from probes.setup.env.advice import (
     ASSUMED,
@@ -180,6 +181,7 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
     named = (part.value[1:].split(",") for part in nics if isinstance(part, Setting) and part.name == HCA)
     ports = roce_ports(examination, next(named, ()))
     parts = [*nics, level_advice(examination, version), *([_gid(ports, version)] if ports else ())]
+    parts += _key_index(examination)
     parts += _too_old(examination, version)
     parts += [topology_advice(examination)]
     parts += [] if of_spark else [interface_advice(examination, version)]
@@ -207,6 +209,12 @@ def recommend(examination: Examination, cloud: Maybe[Cloud], nccl: str = "") -> 
         if each.variable not in decided or each.state is State.FIX_FIRST
     ]
     return Advice(version, version_from, tuple(settings), tuple(dict.fromkeys(kept)), vendor)
+
+
+def _key_index(examination: Examination) -> list[Setting]:
+    """Return the index of the partition key, where the default 0 has none of a full member."""
+    index = other_key_index(examination, examination.topology.nics_near_gpus)
+    return [] if index is None else [setting_of("pkey-index", str(index))]
 
 
 def _too_old(examination: Examination, version: Version) -> list[Note]:

@@ -12,8 +12,10 @@ from probes.bandwidth.tools.perftest_command import GpuMemory, PerftestSettings,
 from probes.base.unknown import Unknown, known
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.rdma.devices import EMPTY_GID
+from probes.facts.rdma.partition_keys import DEFAULT_KEY, KeyTable, is_full
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.facts.system.tools import ToolFacts, cuda_in_program
+from probes.queries.ports import key_table
 from probes.simulation.bandwidth import perftest_text, speeds
 from probes.simulation.bandwidth.node_pair import (
     Listener,
@@ -49,6 +51,7 @@ _NUMBERS = {
     "-D": "duration_s",
     "-n": "iterations",
     "-q": "queue_pairs",
+    "--pkey_index": "pkey_index",
 }
 _WORDS = {"-d": "device", "-c": "connection"}
 _FLAGS = {
@@ -165,8 +168,8 @@ def _read_options(
             servers.append(word)
         elif name in _FLAGS:
             values[_FLAGS[name]] = True
-        elif name in (*_NUMBERS, *_WORDS) and words:
-            text = words.pop(0)
+        elif name in (*_NUMBERS, *_WORDS) and (words or value):
+            text = value if value and name.startswith("--") else words.pop(0) if words else ""
             if name in _NUMBERS and not (text.isascii() and text.isdecimal() and len(text) <= 10):
                 return f" Invalid value for {name}", _REJECTED
             values[_WORDS.get(name) or _NUMBERS[name]] = text if name in _WORDS else int(text)
@@ -207,7 +210,9 @@ def _used_port(
         state = _STATES.get(state, state.capitalize())
         return f" Port number {settings.port} state is {state}", " Couldn't set the link layer"
     if port.link_layer != "Ethernet":
-        return UsedPort(device.name, True, 4096)
+        table = key_table(examination, device.name, port.number)
+        key = table.keys.get(settings.pkey_index or 0, 0) if isinstance(table, KeyTable) else DEFAULT_KEY
+        return UsedPort(device.name, True, 4096, has_key=is_full(key))
     index = settings.gid_index if settings.gid_index is not None else known(gid_index(port), None)
     gids = {gid.index: gid.gid for gid in known(port.gids, ())}
     health = examination.port_health
@@ -293,6 +298,8 @@ def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float
 
 def _completion_status(client: End, server: End) -> int | None:
     """Return the ibv_wc_status with which the first message fails; None: messages arrive."""
+    if not (client.port.has_key and server.port.has_key):
+        return _RETRIES
     for end, status in ((client, _LOCAL_PROTECTION), (server, _REMOTE_OPERATION)):
         if end.gpu is not None and speeds.is_unreachable(end.examination, end.gpu, end.port.device):
             return status

@@ -61,6 +61,7 @@ class UsedPort:
     mtu_bytes: int
     gid_index: int | None = None  # RoCE
     is_addressed: bool = True  # False: RoCE, and its GID is empty
+    has_key: bool = True  # False: InfiniBand, and no full member's partition key is at the index
 
 
 def verb_of(settings: PerftestSettings) -> str:

@@ -27,7 +27,7 @@ from probes.simulation.faults.fault import (
 )
 from probes.simulation.node.devices.network import set_qos
 from probes.simulation.node.devices.pci import add_function
-from probes.simulation.node.devices.ports import netdev_of, port_of
+from probes.simulation.node.devices.ports import netdev_of, port_of, set_keys
 from probes.simulation.node.jobs.processes import (
     FIRST_RANK,
     POD_UID,
@@ -78,6 +78,15 @@ def _half_rate(tree: Tree) -> None:
     whole = tree.text(f"{port}/rate").partition(" ")[0]
     if whole in _HALF_RATES:
         _slow_port("mlx5_2", _HALF_RATES[whole], 2)(tree)
+
+
+@as_change
+def _set_keys(tree: Tree, ports: Mapping[str, list[str]]) -> None:
+    """Set the partition keys of InfiniBand ports, by the NIC or "all", from index 0 on."""
+    for name, keys in ports.items():
+        for nic in tree.nics if name == "all" else (_compute_nic(tree, name),):
+            if f"{port_of(nic)}/pkeys" in tree.directories:
+                set_keys(tree, nic, keys)
 
 
 @as_change
@@ -315,7 +324,7 @@ def _post_by_gpu(tree: Tree) -> None:
 # fmt: off
 FAULTS += described(
     "nic", _in_one_subnet, unaddressed=_unaddress,
-    port=_set_ports, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
+    port=_set_ports, keys=_set_keys, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
     nic_files=_set_nic_files, virtual_function_of=_add_virtual_function,
 )

@@ -101,3 +101,10 @@ def test_jobs_on_the_own_node_are_seen_and_no_other_node_is_asked_about() -> Non
     lines = affected_on_node(examined("hgx-h100"), known_ends, None, SETTINGS)
     assert any("GPU0" in text for text in lines)
     assert not any("gdrtop does not check" in text for text in lines)
+
+
+def test_each_end_uses_the_partition_key_of_its_own_table() -> None:
+    test = planned(end("gpu1", 2), end("gpu2", 2, label="hgx-h100+pkey-index0-limited"))
+    server, client = (process.command.argv for process in test.processes)
+    assert not [word for word in server if "pkey" in word]
+    assert "--pkey_index=1" in client

@@ -43,3 +43,17 @@ def test_a_device_is_known_by_its_place_without_bus_numbers() -> None:
 def test_an_empty_tree_has_unknown_traits_and_no_crash(tmp_path: Path) -> None:
     traits = traits_of(examine(LocalHost(str(tmp_path))))
     assert [found for found in traits if isinstance(found.value, Unknown)]
+
+
+def test_other_partition_keys_are_a_difference() -> None:
+    def keys(label: str) -> dict[str, object]:
+        return {
+            found.device: found.value for found in simulated(label).traits if found.fact == "partition-keys"
+        }
+
+    usual, other = keys("hgx-h100"), keys("hgx-h100+pkey-index0-limited")
+    assert set(usual.values()) == {"0: 0xffff full"}
+    assert "mlx5_4" not in usual  # RoCE
+    assert {device: value for device, value in other.items() if value != usual[device]} == {
+        "mlx5_2": "0: 0x7fff limited, 1: 0x8001 full"
+    }

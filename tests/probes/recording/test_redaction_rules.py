@@ -385,3 +385,24 @@ def test_counters_of_a_pods_own_sysfs_are_kept_and_no_other_file_of_it() -> None
         row = row_of(f"/proc/41000/root{path}")
         assert row is not None
         assert row.rule is TOPOLOGY
+
+
+def test_partition_keys_become_tokens_that_keep_membership_and_equality() -> None:
+    files = {
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/0": (b"0x8013\n", b"0x8001\n"),
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/1": (b"0x7fff\n", b"0x7fff\n"),
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/2": (b"0x0013\n", b"0x0001\n"),
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/3": (b"0x8014\n", b"0x8002\n"),
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/4": (b"0x0000\n", b"0x0000\n"),
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/5": (b"0xffff\n", b"0xffff\n"),
+        "/sys/class/infiniband/mlx5_0/ports/1/pkeys/6": (b"acme\n", b"redacted-1\n"),
+        "/proc/7/environ": (
+            b"UCX_IB_PKEY=0x14\0NCCL_IB_PKEY_VALUE=32787\0NCCL_IB_PKEY=3\0UCX_IB_PKEY=auto\0",
+            b"UCX_IB_PKEY=0x0002\0NCCL_IB_PKEY_VALUE=0x8001\0NCCL_IB_PKEY=3\0UCX_IB_PKEY=auto\0",
+        ),
+    }
+    answers: dict[Question, object] = {
+        Question("file", (path,)): before for path, (before, _) in files.items()
+    }
+    recorded = Identifiers(redact=True).apply(Moment(0, 0.0, True, (), answers)).answers
+    assert recorded == {Question("file", (path,)): after for path, (_, after) in files.items()}

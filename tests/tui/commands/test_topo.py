@@ -361,3 +361,15 @@ def test_marked_paths_are_marked_in_json(node: str, mark: str, sign: str) -> Non
     marked = [path for path in paths if mark in path]
     assert len(marked) == len(re.findall(f"PIX•?{sign}", topology_text(host))) == 16
     assert {path["smi"] for path in marked} == {"PIX"}
+
+
+def test_partition_keys_are_shown_where_they_are_not_the_default(hgx: SimulatedHost) -> None:
+    keys = "0: 0x8013 full, 1: 0x7fff limited"
+    azure = SimulatedHost("azure-nd-h100", clock=lambda: 1000.0)
+    assert keys in topology_text(azure)
+    assert "Partition keys" not in topology_text(hgx)
+    for host, shown in ((azure, keys), (hgx, None)):
+        out = io.StringIO()
+        write_topology(host, out, TopologyOptions(json=True))
+        told = valid("topo", out.getvalue())
+        assert told.get("partition_keys", {}).get("mlx5_7") == shown

@@ -5,7 +5,9 @@ from __future__ import annotations
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
+from probes.queries.ports import key_texts
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from probes.snapshot.rates import PortRate
 from widgets.base.lines import plain
 from widgets.node.nic_detail import draw_nic, past_lines
@@ -28,3 +30,11 @@ def test_a_nic_that_was_slow_in_earlier_jobs_says_so() -> None:
     assert plain(row).startswith("mlx5_6 was the slow NIC in 7 of its last 9 jobs (gdrtop watch, since 20")
     assert past_lines(history, node, "mlx5_5", 120) == []
     assert past_lines(Unknown(Reason.NOT_THERE), node, "mlx5_6", 120) == []
+
+
+def test_partition_keys_are_shown_where_they_are_not_the_default() -> None:
+    for name, shown in (("azure-nd-h100", "P_Keys    0: 0x8013 full, 1: 0x7fff limited"), ("hgx-h100", "")):
+        examination = examine(SimulatedHost(name))
+        device = next(device for device in examination.node.rdma_devices if device.name == "mlx5_1")
+        rows = [plain(row) for row in draw_nic(device, None, 120, keys=key_texts(examination))]
+        assert [row for row in rows if "P_Key" in row] == ([shown] if shown else [])

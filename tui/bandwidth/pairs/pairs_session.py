@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from probes.bandwidth.model.command import Refused
+from probes.bandwidth.planning.perftest import key_notes
 from probes.base.frozen import frozen
 from probes.base.origin import Source
 from probes.base.text import join_limited
@@ -83,6 +84,7 @@ class PairsPlan:
     quick_seconds: float
     repeat_seconds: float  # if nodes are measured again
     full_seconds: float  # for the rounds with all pairs
+    notes: tuple[str, ...] = ()  # ends that are not measured as usual
 
 
 class PairsSession:
@@ -153,7 +155,9 @@ class PairsSession:
 
         quick = len(quick_rounds(nodes))
         all_seconds = seconds(count_rounds(len(nodes))) if full else 0.0
-        return PairsPlan(nodes, rails, seconds(quick), seconds(2), all_seconds)
+        ends = ((name, end.settings) for (name, *_), end in self.ends.items() if name in nodes)
+        notes = dict.fromkeys(f"{name} {note}" for name, settings in ends for note in key_notes(settings))
+        return PairsPlan(nodes, rails, seconds(quick), seconds(2), all_seconds, tuple(notes))
 
     def _plan_node(self, name: str, rails: Iterable[Rail]) -> None:
         wanted = self._settings.rails

@@ -269,6 +269,7 @@ class FleetBench:
         lines += wrapped(more, self._width)
         if plan.full_seconds:
             lines += wrapped(f"about {minutes(plan.full_seconds)} for all pairs", self._width)
+        lines += [row for note in plan.notes for row in wrapped(note, self._width)]
         if self._origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
         if self._file is not None and not self._options.restart and (earlier := self._file.unfinished()):

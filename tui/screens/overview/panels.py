@@ -17,6 +17,7 @@ from probes.facts.rdma.devices import RdmaDevice
 from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
 from probes.queries.finding import Finding
 from probes.queries.jobs import far_from_gpu
+from probes.queries.ports import key_texts
 from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Topology
 from tui.screens.overview.readings import Readings
@@ -317,7 +318,9 @@ class Panels:
         if alone:
             netdevs = readings.netdev_rates if is_live else None
             past = self._past(device.name, width)
-            return [*nic_detail.draw_nic(device, role, width, netdevs), *past, *counters]
+            examination = self.checked.examination
+            keys = None if examination is None else key_texts(examination)
+            return [*nic_detail.draw_nic(device, role, width, netdevs, keys), *past, *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
 
     def _past(self, device: str, width: int) -> list[Line]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from probes.base.unknown import Maybe
 from probes.facts.kernel.modules import EFA_PEERMEM
@@ -52,6 +52,8 @@ def add_ports(tree: Tree) -> None:
             continue
         port = port_of(nic)
         infiniband = nic.kind.layer == "InfiniBand"
+        if infiniband:
+            set_keys(tree, nic, nic.kind.partition_keys)
         if nic.kind.driver != "cxi_ss1":
             tree.add(f"{port}/sm_lid", "0x1\n" if infiniband else "0x0\n")
             tree.add_values(f"{port}/counters", dict.fromkeys(ERROR_COUNTER_BITS, 0))
@@ -96,6 +98,12 @@ def few_bytes(seconds: float) -> str:
     return f"{round(seconds * 20_000)}\n"
 
 
+def set_keys(tree: Tree, nic: PlacedNic, keys: Sequence[str]) -> None:
+    """Set the partition keys of a port, from index 0 on; the rest is empty."""
+    padded = (*keys, *("0x0000",) * (_KEY_TABLE_LENGTH - len(keys)))
+    tree.add_values(f"{port_of(nic)}/pkeys", {str(index): key for index, key in enumerate(padded)})
+
+
 def port_of(nic: PlacedNic) -> str:
     """Return the directory of the NIC's only port."""
     return f"{nic.path}/infiniband/{nic.name}/ports/1"
@@ -123,6 +131,7 @@ def netdev_of(tree: Tree, nic: PlacedNic) -> str:
     return next(iter(tree.directories[f"{nic.path}/net"]))
 
 
+_KEY_TABLE_LENGTH = 16  # a ConnectX has 128
 _GUID, _LID, _FIRST_PORT = "0x51a01a7e0000c0de", 7, 11
 _SYMBOL_ERRORS = 1532
 _NO_ADDRESS = "iberror: failed: Failed to open port"

@@ -74,6 +74,7 @@ class NicDescription:
     board: str = ""
     subsystem: str = ""  # "": the usual one of the vendor
     vpd: str = ""  # its text fields; "": no VPD is described
+    partition_keys: tuple[str, ...] = ("0xffff",)  # of InfiniBand, from index 0 on
     manages_nvswitches: bool = False  # no NIC of jobs, see probes/facts/pci/functions.py
     # In these, {number} is the NIC's among those of its kind, from 0; {place} is that of a name by slot.
     netdev: str = ""  # "rdma{number}", "en{place}np{function}"; "": "ens" and a number

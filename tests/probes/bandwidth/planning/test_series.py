@@ -234,3 +234,28 @@ def test_a_perftest_without_dmabuf_takes_the_path_that_it_knows() -> None:
     refused = plan_series(without, Request(), 18600)
     assert isinstance(refused, Refused)
     assert "without DMA-BUF" in refused.reason
+
+
+def test_where_index_0_has_no_key_each_end_is_given_the_index_of_its_own() -> None:
+    keys = node("hgx-h100+pkey-index0-limited")  # mlx5_2 alone
+    over_it = only(Request(memory=MemoryPath.HOST, nic="mlx5_2"), keys)
+    assert all("--pkey_index=1" in process.command.argv for process in over_it.processes)
+    assert any("mlx5_2: index 0" in note and "index 1" in note for note in over_it.notes)
+    to_it = only(Request(memory=MemoryPath.HOST, nic="mlx5_1", far_nic="mlx5_2"), keys)
+    server, client = (process.command.argv for process in to_it.processes)
+    assert ("--pkey_index=1" in server, "--pkey_index=1" in client) == (True, False)
+    usual = only(Request(memory=MemoryPath.HOST, nic="mlx5_1"), keys)
+    assert not [word for process in usual.processes for word in process.command.argv if "pkey" in word]
+    assert not [note for note in usual.notes if "partition" in note]
+
+
+def test_a_collective_uses_the_key_that_all_its_nics_have() -> None:
+    def variables(name: str, nic: str | None = None) -> str:
+        test = only(Request(tool="all_reduce_perf", over_network=True, nic=nic), node(name))
+        return " ".join(test.processes[0].command.argv)
+
+    assert "NCCL_IB_PKEY=1" in variables("hgx-h100+pkey-index0-zero")
+    assert "NCCL_IB_PKEY" not in variables("hgx-h100+pkey-index0-limited")  # one of its NICs
+    assert "NCCL_IB_PKEY=1" in variables("hgx-h100+pkey-index0-limited", "mlx5_2")
+    assert "NCCL_IB_PKEY" not in variables("hgx-h100")
+    assert "NCCL_IB_PKEY" not in variables("pcie-l40s")

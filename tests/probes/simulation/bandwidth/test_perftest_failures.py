@@ -217,3 +217,13 @@ def test_what_an_action_mends_is_mended_for_the_next_test() -> None:
     assert "nvidia_peermem" in failure_of(run()).text
     assert node.host.perform(("modprobe", "nvidia-peermem")).exit_status == 0
     assert run().status == 0
+
+
+def test_a_port_without_a_key_at_the_index_times_out() -> None:
+    name = "hgx-h100+pkey-index0-zero"
+    right = run_pair(name, lambda node: settings_on(node, None))
+    assert right.settings.pkey_index == 1
+    assert right.client.status == 0
+    wrong = run_pair(name, lambda node: settings_on(node, None, pkey_index=None))
+    assert "status 12" in " ".join(wrong.client.lines)
+    failure_of(wrong.client)
