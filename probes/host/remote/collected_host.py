@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.machine import tcp_socket_reader
+from probes.host.fec import FecState
+from probes.host.machine import ethtool_netlink, tcp_socket_reader
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
@@ -278,6 +279,16 @@ class CollectedHost(HostBase):
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         return {name: self._ethtool.counters(self._ioctl, name) for name in names}
+
+    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
+        if not names:
+            return {}
+        kernel = _Kernel(self)
+        seconds = ethtool_netlink.SECONDS
+        answers = ethtool_netlink.read_fec(
+            names, lambda request: kernel.exchange(seconds, request(1), ethtool_netlink.GENERIC)
+        )
+        return dict.fromkeys(names, NOT_ASKED_YET) if kernel.is_unasked else answers
 
     def _ioctl(self, name: str, command: bytes, more: int) -> bytes:
         answer = self._typed(str, "ethtool", name, command.decode("latin-1"), more)

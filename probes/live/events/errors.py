@@ -9,8 +9,9 @@ from functools import cached_property
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
+from probes.facts.rdma.bit_errors import WINDOW_SECONDS
 from probes.facts.rdma.devices import ACTIVE
-from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
+from probes.facts.rdma.port_health import PORT_COUNTERS, Harm, Rise
 from probes.live.model.explanations import explanation_of
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.snapshot.condition import ERRORS_RISING, Condition
@@ -33,13 +34,25 @@ _NOTES = (Harm.RECEIVER, Harm.CONGESTION)
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    """More than `limit` events in `seconds` are an event."""
+    """More events in `seconds` than its limit are an event."""
 
     counter: str
-    limit: float
     seconds: float
-    text: str  # after the port's name
-    harm: Harm
+    rise: Rise
+    number: int  # of the limit among those of the rise
+
+    @cached_property
+    def text(self) -> str:
+        """What follows the port's name."""
+        return self.rise.sentence
+
+    @cached_property
+    def harm(self) -> Harm:
+        return self.rise.harm
+
+    def limit(self, port: PortSample) -> float:
+        """Return how many events are normal at the port's line rate."""
+        return self.rise.limits_at(port.line_rate_gbps)[self.number][0]
 
     @cached_property
     def severity(self) -> Severity:
@@ -52,10 +65,10 @@ class _Rule:
 
 
 _ALL_RULES = tuple(
-    _Rule(counter.name, limit, seconds, counter.rise.sentence, counter.rise.harm)
+    _Rule(counter.name, seconds, counter.rise, number)
     for counter in {counter.name: counter for counter in PORT_COUNTERS}.values()
     if counter.rise is not None
-    for limit, seconds in counter.rise.limits
+    for number, (_, seconds) in enumerate(counter.rise.limits)
 )
 _RULES = tuple(rule for rule in _ALL_RULES if rule.harm is not Harm.REORDERED)
 _LOST = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
@@ -133,9 +146,12 @@ class ErrorEvents:
             known.choose(port)
             if not isinstance(port.state, Unknown) and port.state != ACTIVE:
                 self._down_at[port.name] = sample.at
-            was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
+            since_down = sample.at - self._down_at.get(port.name, float("-inf"))
+            was_down, is_training = since_down < _TEARDOWN_SECONDS, since_down < WINDOW_SECONDS
             for rule in known.rules:
                 if (is_teardown and rule.harm in _OF_TEARDOWN) or (was_down and rule.harm in _OF_A_LINK_DOWN):
+                    continue
+                if is_training and rule.harm is Harm.SIGNAL:
                     continue
                 if (event := self._judge(port, known.counts, rule, sample, step)) is not None:
                     rising.setdefault(rule.text, []).append(event)
@@ -192,7 +208,8 @@ class ErrorEvents:
             else:
                 del counts[rule]
             return None
-        if count.total <= rule.limit:
+        limit = rule.limit(port)
+        if count.total <= limit:
             count.above_since = None
         elif count.above_since is None:
             count.above_since = sample.at
@@ -200,7 +217,7 @@ class ErrorEvents:
             count.renew(sample.at, rule.seconds)
             if count.total <= _TIMES * count.usual or sample.at < self._usual_from:
                 return None
-        if count.total <= rule.limit or rate <= 0:
+        if count.total <= limit or rate <= 0:
             return None
         was_above = (port.name, rule.text) in self._above_at
         self._above_at[port.name, rule.text] = sample.at
