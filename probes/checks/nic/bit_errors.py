@@ -9,7 +9,14 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.checks.nic.counters import CABLE, HW_REFERENCE, Counters, ethtool_source, health_before
+from probes.checks.nic.counters import (
+    CABLE,
+    ETHTOOL_COUNTERS,
+    HW_REFERENCE,
+    Counters,
+    ethtool_source,
+    health_before,
+)
 from probes.facts.rdma.bit_errors import (
     CORRECTED,
     LOST,
@@ -25,12 +32,13 @@ from probes.facts.rdma.bit_errors import (
 from probes.facts.rdma.port_health import PORT_COUNTERS, Place, PortHealth
 from probes.host.fec import OFF, UNCORRECTABLE
 from probes.host.fec import SOURCE as FEC_SOURCE
-from probes.queries.finding import Area, Outcome, found, passed, unknown_without
+from probes.queries.finding import Area, Outcome, found, passed, unknown, unknown_without
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 _BRING_UP = "NVIDIA, InfiniBand Cluster Bring-up: bit error rates; the limits before FEC are gdrtop's own"
+_NEEDS_WINDOW = f"needs two readings of the bit errors, {WINDOW_SECONDS:.0f} s apart, without a link down"
 _LEAST_SISTERS = 2
 _MODULE = make_plan(
     "Replace the module or cable",
@@ -87,7 +95,8 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
     for port in (port for port in need_ports(examination) if port.is_active):
         rate, is_recent = _rate(examination, port)
         if isinstance(rate, Unknown):
-            missing = unknown_without(f"the bit errors of {port.name}", rate)
+            is_later = rate.reason is Reason.NOT_YET
+            missing = unknown(_NEEDS_WINDOW) if is_later else unknown_without(ETHTOOL_COUNTERS, rate)
         else:
             links.append(_Link(port, rate, is_recent))
     middles = {link.port.name: _middle_of_sisters(link, links) for link in links}
@@ -95,7 +104,7 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
     if bad:
         worst = max(bad, key=lambda link: link.rate)
         middle = middles[worst.port.name]
-        parts = [f"{rate_text(worst.rate)} of its bits are wrong before FEC."]
+        parts = [f"{rate_text(worst.rate)} of the bits that it receives are wrong before FEC."]
         parts += [] if middle is None else [_compared(worst.rate, middle)]
         parts += [f"gdrtop's own limit is {rate_text(RAW.warning)}."] * (worst.rate > RAW.warning)
         parts += ["The next check shows whether that is still so."] * (not worst.is_recent)
@@ -111,8 +120,8 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
 
 def _compared(rate: float, others: float) -> str:
     if not others:
-        return "Its sisters, the ports of the same speed, have none."
-    return f"That is {rate / others:,.0f} times the rate of its sisters, the ports of the same speed."
+        return "The other ports of its speed have no bit errors."
+    return f"That is {rate / others:,.0f} times as many as on the other ports of its speed."
 
 
 def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
@@ -149,8 +158,7 @@ def _rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
     if isinstance(now.bit_errors.corrected, Unknown):
         return now.bit_errors.corrected, False
     if before is None or seconds < WINDOW_SECONDS or _downs(now) != _downs(before):
-        more = f"two checks that are {WINDOW_SECONDS:.0f} s apart, with the link up all the time"
-        late = Unknown(Reason.NOT_YET, "ethtool -S", more)
+        late = Unknown(Reason.NOT_YET, "ethtool -S", _NEEDS_WINDOW)
         return (late if isinstance(since_load, Unknown) else since_load), False
     return rate_since(now.bit_errors, before.bit_errors, seconds, port.facts.rate_gbps), True
 
@@ -188,7 +196,7 @@ AREA.warning(
     "fec-off",
     "A port has no forward error correction",
     f"Linux, Documentation/networking/ethtool-netlink.rst: FEC_GET; {FEC_SOURCE} NETDEV",
-    ok="No port is without forward error correction that its sisters have",
+    ok="No port is without forward error correction that others of its speed have",
     impact="Each bit error damages a packet, which is sent again.",
 )
 def fec_off(examination: Examination) -> Outcome:
@@ -203,7 +211,7 @@ def fec_off(examination: Examination) -> Outcome:
         for port in bad or ports
     )
     if bad:
-        cause = "FEC is off, and ports of the same speed have it. Some short copper cables need none."
+        cause = "FEC is off, and other ports of this speed have it. Some short copper cables need none."
         return found(f"{port_names(bad)}: {cause}", *shown, fix=_FEC, devices=devices_of(bad))
     if unread:
         return unknown_without(f"the FEC mode of {unread[0][0]}", unread[0][1])

@@ -24,6 +24,7 @@ from probes.snapshot.rates import WITHOUT_FILES, statistic
 # Error counters of ports, now and at the check before.
 
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
+ETHTOOL_COUNTERS = "the ethtool counters of all ports"
 NEXT_CHECK = "The next check shows whether the count still rises."
 
 
@@ -78,7 +79,7 @@ def read_counters(
         counters = _counters(port.health, place)
         if isinstance(counters, Unknown):
             if place is Place.ETHTOOL:
-                missing = unknown_without(f"the ethtool counters of {port.name}", counters)
+                missing = unknown_without(ETHTOOL_COUNTERS, counters)
             elif counters.reason not in WITHOUT_FILES:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
@@ -88,7 +89,7 @@ def read_counters(
         elif place is Place.ETHTOOL:
             directory = ""
             if counters.keys().isdisjoint(names):
-                missing = unknown(f"{port.name} does not count them: {place.value} has no {names[0]}")
+                missing = unknown_without(ETHTOOL_COUNTERS, _uncounted(port, names[0]))
         earlier = health_before(examination, port)
         before = {} if earlier is None else known(_counters(earlier, place), {})
         for name in names:
@@ -124,6 +125,10 @@ def _counters(health: Maybe[PortHealth], place: Place) -> Maybe[Mapping[str, May
     if isinstance(errors, Unknown):
         return errors
     return {name: map_known(counter, lambda read: read.value) for name, counter in errors.items()}
+
+
+def _uncounted(port: Port, name: str) -> Unknown:
+    return Unknown(Reason.NOT_THERE, ethtool_source(port, name), "this NIC does not count them")
 
 
 def ethtool_source(port: Port, name: str) -> str:

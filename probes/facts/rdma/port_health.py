@@ -249,7 +249,7 @@ def without_netdev(port: RdmaPort) -> Unknown:
     """Return why a port has no counters of `ethtool -S`."""
     detail = "this port has no netdev, so no ethtool counters"
     if port.link_layer == "InfiniBand":
-        detail += "; with ib_ipoib loaded, it would show bit errors"
+        detail += "; ib_ipoib would show bit errors"
     source = port.netdev.source if isinstance(port.netdev, Unknown) else "ethtool -S"
     return Unknown(Reason.NOT_THERE, source, detail)
 

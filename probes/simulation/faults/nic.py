@@ -107,9 +107,10 @@ def _set_ethtool(tree: Tree, netdevs: Mapping[str, Mapping[str, Any]]) -> None:
     """Change counters of netdevs, by the NIC: to (start, seconds until each increment)."""
     for name, counters in netdevs.items():
         nic = tree.nic(name)
-        if f"{nic.path}/net" in tree.directories and (found := tree.ethtool.get(netdev_of(tree, nic))):
-            for counter, (start, each) in counters.items():
-                found[counter] = partial(_risen, start, each)
+        netdev = netdev_of(tree, nic) if f"{nic.path}/net" in tree.directories else ""
+        if netdev in tree.ethtool:
+            risen = {counter: partial(_risen, *value) for counter, value in counters.items()}
+            tree.ethtool[netdev] = tree.ethtool[netdev] | risen
 
 
 def _risen(start: int, seconds_each: float, seconds: float) -> float:
