@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
@@ -130,6 +129,8 @@ def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
     others = [each.rate for each in links if each is not link and (_kind(each.port), each.is_recent) == kind]
     if len(others) < _LEAST_SISTERS or link.rate <= RAW_HEALTHY:
         return None
+    from statistics import median  # imports decimal and fractions, which a healthy node does not need
+
     middle = median(others)
     return middle if link.rate > RAW_TIMES * middle else None
 

@@ -35,10 +35,9 @@ def fec(name: str, mode: int | None = 50, **counts: list[int]) -> bytes:
 
 
 def families(*names: str) -> list[bytes]:
-    rows = enumerate(names, FAMILY)
     return [
-        HEAD + attribute(2, name.encode() + b"\0") + attribute(1, struct.pack("=H", row))
-        for row, name in rows
+        HEAD + attribute(2, name.encode() + b"\0") + attribute(1, struct.pack("=H", number))
+        for number, name in enumerate(names, FAMILY)
     ]
 
 
