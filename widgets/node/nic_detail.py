@@ -57,7 +57,7 @@ def fec_lines(ports: Sequence[PortHealth]) -> list[Line]:
     rows = []
     for port in ports:
         mode = known(map_known(port.fec, lambda fec: fec.mode), "")
-        rate = known(map_known(rate_since_load(port.bit_errors), rate_text), "")
+        rate = known(map_known(rate_since_load(port.link_counts), rate_text), "")
         shown = ", ".join(filter(None, (mode, f"repairs {rate} of the bits" * bool(rate))))
         if shown:
             rows.append((f"FEC {port.port}" if len(ports) > 1 else "FEC", shown))

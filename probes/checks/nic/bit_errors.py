@@ -101,7 +101,7 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
     middles = {link.port.name: _middle_of_sisters(link, links) for link in links}
     bad = [link for link in links if link.severity is not None or middles[link.port.name] is not None]
     if bad:
-        worst = max(bad, key=lambda link: link.rate)
+        worst = max(bad, key=lambda link: (link.severity is Severity.WARNING, link.rate))
         middle = middles[worst.port.name]
         parts = [f"{rate_text(worst.rate)} of the bits that it receives are wrong before FEC."]
         parts += [] if middle is None else [_compared(worst.rate, middle)]
@@ -153,15 +153,11 @@ def _rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
     if isinstance(port.health, Unknown):
         return port.health, False
     now, before = port.health, health_before(examination, port)
-    since_load = rate_since_load(now.bit_errors)
     at = examination.earlier_at
     seconds = 0.0 if at is None else examination.reading.at - at
-    if isinstance(now.bit_errors.corrected, Unknown):
-        return now.bit_errors.corrected, False
     if before is None or seconds < WINDOW_SECONDS or _downs(now) != _downs(before):
-        late = Unknown(Reason.NOT_YET, "ethtool -S", _NEEDS_WINDOW)
-        return (late if isinstance(since_load, Unknown) else since_load), False
-    return rate_since(now.bit_errors, before.bit_errors, seconds, port.facts.rate_gbps), True
+        return rate_since_load(now.link_counts), False
+    return rate_since(now.link_counts, before.link_counts, seconds, port.facts.rate_gbps), True
 
 
 def _downs(health: PortHealth) -> tuple[object, ...]:

@@ -120,7 +120,7 @@ def _counters(health: Maybe[PortHealth], place: Place) -> Maybe[Mapping[str, May
     if place is Place.HARDWARE:
         return map_known(health, lambda facts: facts.hw_errors)
     if place is Place.ETHTOOL:
-        return map_known(health, lambda facts: facts.with_fec_counts)
+        return map_known(health, lambda facts: facts.link_counts)
     errors = map_known(health, lambda facts: facts.errors)
     if isinstance(errors, Unknown):
         return errors

@@ -10,11 +10,15 @@ from collections.abc import Mapping
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.fec import CORRECTED_BITS, FecState
+from probes.host.fec import CORRECTED_BITS
 
 CORRECTED = "rx_corrected_bits_phy"  # by FEC; with 50 Gb/s a lane and more (PAM4) it always rises
 LOST = "rx_pcs_symbol_err_phy"  # what FEC could not repair
 RECEIVED = "rx_bits_phy"  # NVIDIA's own driver has it, and Linux' has not
+_REPAIRED = CORRECTED, CORRECTED_BITS  # in `ethtool -S`, or beside the FEC mode
+_SECOND_READING = Unknown(Reason.NOT_YET, "ethtool -S", "needs a second reading")
+Counts = Maybe[Mapping[str, int]]
+"""The counters of a link since its driver was loaded, or since they were cleared."""
 
 
 @frozen
@@ -47,43 +51,27 @@ def rate_text(rate: float) -> str:
     return f"{rate:.1E}".replace(".0E", "E").replace("E-0", "E-") if rate else "0"
 
 
-@frozen
-class BitErrors:
-    """The counts of a link since its driver was loaded, or since they were cleared."""
-
-    corrected: Maybe[int]  # bits that FEC has repaired
-    received: Maybe[int]  # bits
-
-
-def bit_errors(counters: Maybe[Mapping[str, int]], fec: Maybe[FecState]) -> BitErrors:
-    """Return what the driver counts in `ethtool -S`, else with its FEC mode; unknown: it counts neither."""
-
-    def count(name: str) -> Maybe[int]:
-        absent = Unknown(Reason.NOT_THERE, "ethtool -S", f"this NIC has no {name} counter")
-        return map_known(counters, lambda counts: counts.get(name, absent))
-
-    corrected = count(CORRECTED)
-    if isinstance(corrected, Unknown) and not isinstance(fec, Unknown):
-        corrected = fec.counts.get(CORRECTED_BITS, corrected)
-    return BitErrors(corrected, count(RECEIVED))
-
-
-def rate_since(now: BitErrors, before: BitErrors, seconds: float, gbps: Maybe[float]) -> Maybe[float]:
+def rate_since(now: Counts, before: Counts, seconds: float, gbps: Maybe[float]) -> Maybe[float]:
     """Return the error rate before FEC in the `seconds` between two readings.
 
     An idle link sends idle symbols, so where bits received are not counted, there were as many as the line
     rate allows.
     """
-    wrong = _risen(before.corrected, now.corrected)
-    bits = _risen(before.received, now.received)
+    bits = _risen(_count(before, RECEIVED), _count(now, RECEIVED))
     if isinstance(bits, Unknown):
         bits = map_known(gbps, lambda rate: round(rate * 1e9 * seconds))
-    return _rate(wrong, bits)
+    return _rate(_risen(_count(before, *_REPAIRED), _count(now, *_REPAIRED)), bits)
 
 
-def rate_since_load(now: BitErrors) -> Maybe[float]:
-    """Return the error rate before FEC since the counters began, where they have the bits received."""
-    return _rate(now.corrected, now.received)
+def rate_since_load(now: Counts) -> Maybe[float]:
+    """Return the error rate before FEC since the counters began; NOT_YET: bits received are not counted."""
+    bits = _count(now, RECEIVED)
+    return _rate(_count(now, *_REPAIRED), _SECOND_READING if isinstance(bits, Unknown) else bits)
+
+
+def _count(counts: Counts, *names: str) -> Maybe[int]:
+    absent = Unknown(Reason.NOT_THERE, "ethtool -S", "this NIC does not count bit errors")
+    return map_known(counts, lambda found: next((found[name] for name in names if name in found), absent))
 
 
 def _risen(before: Maybe[int], now: Maybe[int]) -> Maybe[int]:
@@ -92,5 +80,6 @@ def _risen(before: Maybe[int], now: Maybe[int]) -> Maybe[int]:
 
 
 def _rate(wrong: Maybe[int], bits: Maybe[int]) -> Maybe[float]:
-    nothing = Unknown(Reason.NOT_YET, "ethtool -S", "nothing was received")
-    return map_known(wrong, lambda count: map_known(bits, lambda all_: count / all_ if all_ else nothing))
+    return map_known(
+        wrong, lambda count: map_known(bits, lambda all_: count / all_ if all_ else _SECOND_READING)
+    )

@@ -16,7 +16,7 @@ from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
-from probes.facts.rdma.bit_errors import LOST, NDR_GBPS, SYMBOL, BitErrors, bit_errors, per_hour
+from probes.facts.rdma.bit_errors import LOST, NDR_GBPS, SYMBOL, per_hour
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
 from probes.host.fec import SOURCE, FecState
 from probes.host.protocol import Host
@@ -213,13 +213,8 @@ class PortHealth:
     fec: Maybe[FecState]  # NOT_THERE: InfiniBand, or the driver does not report it
 
     @property
-    def bit_errors(self) -> BitErrors:
-        """The bits that were received wrong."""
-        return bit_errors(self.ethtool, self.fec)
-
-    @property
-    def with_fec_counts(self) -> Maybe[Mapping[str, int]]:
-        """The counters of its netdev; those of its FEC, if they have no symbols that FEC could not repair."""
+    def link_counts(self) -> Maybe[Mapping[str, int]]:
+        """The counters of its netdev, and of its FEC if the netdev's have nothing of bit errors."""
         fec = {} if isinstance(self.fec, Unknown) else self.fec.counts
         if isinstance(self.ethtool, Unknown):
             return fec or self.ethtool
