@@ -8,6 +8,7 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
 from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.checks.live.ports import NOT_LONG_ENOUGH
 from probes.checks.nic.counters import (
     CABLE,
     ETHTOOL_COUNTERS,
@@ -37,7 +38,7 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
 _BRING_UP = "NVIDIA, InfiniBand Cluster Bring-up: bit error rates; the limits before FEC are gdrtop's own"
-_NEEDS_WINDOW = f"needs two readings of the bit errors, {WINDOW_SECONDS:.0f} s apart, without a link down"
+_NEEDS_READINGS = f"needs two readings {WINDOW_SECONDS:.0f} s apart, without a link down in between"
 _LEAST_SISTERS = 2
 _MODULE = make_plan(
     "Replace the module or cable",
@@ -91,11 +92,14 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
     """Judge error rates by gdrtop's limits, and each port by its sisters: the same speed, layer and FEC."""
     links: list[_Link] = []
     missing: Outcome | None = None
+    # What the check before has found may still be there, a moment later.
+    is_first = examination.earlier_port_health is None
+    later = unknown(NOT_LONG_ENOUGH if is_first else _NEEDS_READINGS, Evidence("ethtool -S", _NEEDS_READINGS))
     for port in (port for port in need_ports(examination) if port.is_active):
         rate, is_recent = _rate(examination, port)
         if isinstance(rate, Unknown):
             is_later = rate.reason is Reason.NOT_YET
-            missing = unknown(_NEEDS_WINDOW) if is_later else unknown_without(ETHTOOL_COUNTERS, rate)
+            missing = later if is_later else unknown_without(ETHTOOL_COUNTERS, rate)
         else:
             links.append(_Link(port, rate, is_recent))
     middles = {link.port.name: _middle_of_sisters(link, links) for link in links}

@@ -81,6 +81,7 @@ def test_a_link_that_was_trained_in_between_is_not_judged(change: Callable[[Port
 def test_a_reset_or_a_short_time_says_nothing() -> None:
     assert before_fec({"mlx5_3": 1e-5}, seconds=20.0).status is Status.UNKNOWN
     assert "60 s apart" in before_fec({"mlx5_3": 1e-5}, seconds=20.0).cause
+    assert "of watching" in said(BEFORE_FEC, replace(later({}), earlier_port_health=None)).cause
     reset = with_health(later({}), counting(**{CORRECTED: 5, LOST: 0}), "mlx5_3")
     assert status(BEFORE_FEC, reset) is Status.UNKNOWN
 
