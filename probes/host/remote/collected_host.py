@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import threading
 import time
+import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -292,7 +294,7 @@ class CollectedHost(HostBase):
 
     def _ioctl(self, name: str, command: bytes, more: int) -> bytes:
         answer = self._typed(str, "ethtool", name, command.decode("latin-1"), more)
-        content = map_known(answer, _bytes)
+        content = map_known(answer, lambda text: _inflated(text, len(command) + more))
         if isinstance(content, Unknown):
             raise OSError(_ERRNOS.get(content.reason, errno.EIO), content.detail)
         return content.ljust(len(command) + more, b"\0")
@@ -351,6 +353,13 @@ def _bytes(text: str) -> Maybe[bytes]:
         return text.encode("latin-1")
     except UnicodeEncodeError:
         return _garbled("")
+
+
+def _inflated(text: str, most: int) -> Maybe[bytes]:
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), most)
+    except (zlib.error, ValueError):
+        return _garbled("ethtool -S")
 
 
 def _garbled(source: str) -> Unknown:

@@ -125,6 +125,7 @@ class ErrorEvents:
         self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it last rose above a limit
         self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
+        self._trained_at: dict[str, float] = {}  # the same, also where no sample has seen it down
         self._at: float | None = None
         self._seen: tuple[LiveProcess, ...] = ()  # of the sample before
         self._processes: frozenset[int] = frozenset()  # those of them with connected queue pairs
@@ -146,8 +147,11 @@ class ErrorEvents:
             known.choose(port)
             if not isinstance(port.state, Unknown) and port.state != ACTIVE:
                 self._down_at[port.name] = sample.at
-            since_down = sample.at - self._down_at.get(port.name, float("-inf"))
-            was_down, is_training = since_down < _TEARDOWN_SECONDS, since_down < WINDOW_SECONDS
+                self._trained_at[port.name] = sample.at
+            if any(rule.harm is Harm.FLAP and _rate(port, rule.counter) > 0 for rule in known.rules):
+                self._trained_at[port.name] = sample.at  # down for less than a second
+            was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
+            is_training = sample.at - self._trained_at.get(port.name, float("-inf")) < WINDOW_SECONDS
             for rule in known.rules:
                 if (is_teardown and rule.harm in _OF_TEARDOWN) or (was_down and rule.harm in _OF_A_LINK_DOWN):
                     continue

@@ -178,6 +178,14 @@ def test_at_400_gbps_the_limit_is_nvidias_for_ndr(counter: str) -> None:
     assert rising.text.endswith(f"({counter} rose by 8 in the last hour)")
 
 
+def test_a_link_that_was_down_between_two_samples_was_trained_as_well() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    (lost,) = node.see(counting(link_downed=1.0, symbol_error=500.0), 2)
+    assert "link_downed" in lost.text
+    assert not node.see(counting(symbol_error=50.0), 10)
+
+
 def test_the_training_of_a_link_makes_errors_that_are_no_event() -> None:
     node = Following()
     node.see(a_sample(), 3)
