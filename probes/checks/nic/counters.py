@@ -250,7 +250,7 @@ AREA.warning(
     ok="No signal errors on the ports",
     impact="Retransmissions slow the port down, and the link often goes down later.",
     data_path=True,
-    part_of=LINK_CAUSES,
+    part_of=(*LINK_CAUSES, "symbols-lost"),
 )(
     Counters(
         tuple(_SIGNAL),

@@ -100,8 +100,8 @@ class PortCounter:
 # Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
 # notifications and retransmits: those here are far above what adaptive routing and small incasts cause.
 # 120 symbol errors an hour are too many for NDR: at 400 Gb/s, NVIDIA's limit of its error rate is 7 an hour.
-# For other generations no limit of the rate is stated, so NVSentinel's stays. That symbol_error counts the same
-# events as rx_pcs_symbol_err_phy is a conclusion; no source says so.
+# For other generations no limit of the rate is stated, so NVSentinel's stays. That symbol_error counts the
+# same events as rx_pcs_symbol_err_phy is a conclusion; no source says so.
 _RISES = {
     "signal-errors": Rise(Harm.SIGNAL, "has signal errors", ((100, 10), (120, 3600)), is_of_symbols=True),
     "module-hot": Rise(Harm.HEAT, "has a module that is too hot", ((0, 60),)),
