@@ -16,6 +16,7 @@ from probes.checks.nic.counters import (
     Counters,
     ethtool_source,
     health_before,
+    was_trained,
 )
 from probes.facts.rdma.bit_errors import (
     CORRECTED,
@@ -29,7 +30,7 @@ from probes.facts.rdma.bit_errors import (
     rate_since_load,
     rate_text,
 )
-from probes.facts.rdma.port_health import PORT_COUNTERS, Place, PortHealth
+from probes.facts.rdma.port_health import PORT_COUNTERS, Place
 from probes.host.fec import OFF, UNCORRECTABLE
 from probes.host.fec import SOURCE as FEC_SOURCE
 from probes.queries.finding import Area, Outcome, found, passed, unknown, unknown_without
@@ -159,15 +160,9 @@ def _rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
     now, before = port.health, health_before(examination, port)
     at = examination.earlier_at
     seconds = 0.0 if at is None else examination.reading.at - at
-    if before is None or seconds < WINDOW_SECONDS or _downs(now) != _downs(before):
+    if before is None or seconds < WINDOW_SECONDS or was_trained(now, before):
         return rate_since_load(now.link_counts), False
     return rate_since(now.link_counts, before.link_counts, seconds, port.facts.rate_gbps), True
-
-
-def _downs(health: PortHealth) -> tuple[object, ...]:
-    """Return what changes when the link goes down."""
-    events = map_known(health.ethtool, lambda counters: counters.get("link_down_events_phy", 0))
-    return known(health.carrier_changes, None), known(events, None)
 
 
 _SYMBOLS = {counter.name: counter.rise for counter in PORT_COUNTERS if counter.rise is not None}[LOST]
@@ -204,7 +199,7 @@ def fec_off(examination: Examination) -> Outcome:
     """Find ports without FEC whose sisters, of the same speed and link layer, have it."""
     ports = [port for port in need_ports(examination) if port.is_active and port.is_ethernet]
     modes = {port.name: _fec_mode(port) for port in ports}
-    unread = [(name, mode) for name, mode in modes.items() if isinstance(mode, Unknown)]
+    unread = next((mode for mode in modes.values() if isinstance(mode, Unknown)), None)
     with_fec = {_kind(port, with_fec=False) for port in ports if known(modes[port.name], OFF) != OFF}
     bad = [port for port in ports if modes[port.name] == OFF and _kind(port, with_fec=False) in with_fec]
     shown = first_n(
@@ -214,9 +209,9 @@ def fec_off(examination: Examination) -> Outcome:
     if bad:
         cause = "FEC is off, and other ports of this speed have it. Some short copper cables need none."
         return found(f"{port_names(bad)}: {cause}", *shown, fix=_FEC, devices=devices_of(bad))
-    if unread:
-        return unknown_without(f"the FEC mode of {unread[0][0]}", unread[0][1])
-    return passed(*shown or (NO_PORTS,))
+    if unread is not None:
+        return unknown_without("the FEC mode of all ports", unread)
+    return passed(*shown or (Evidence(FEC_SOURCE, "no Ethernet port is active"),))
 
 
 AREA.warning(

@@ -145,6 +145,16 @@ def health_before(examination: Examination, port: Port) -> PortHealth | None:
     return facts.ports.get((port.device.name, port.facts.number))
 
 
+def was_trained(now: PortHealth, before: PortHealth) -> bool:
+    """Return whether the link went down between two readings: its training makes bursts of errors."""
+
+    def downs(health: PortHealth) -> tuple[object, ...]:
+        events = map_known(health.ethtool, lambda counters: counters.get("link_down_events_phy", 0))
+        return known(health.carrier_changes, None), known(events, None)
+
+    return downs(now) != downs(before)
+
+
 def all_fine(readings: Sequence[CounterReading]) -> Outcome:
     """Pass with the values as evidence."""
     return passed(*first_n(reading.evidence for reading in readings) or (NO_PORTS,))
@@ -204,11 +214,11 @@ class Counters:
         readings, missing = read_counters(examination, self.names, self.place)
         risen = [reading for reading in readings if reading.rise]
         above = [reading for reading in readings if reading.value]
-        fast = [reading for reading in risen if self._is_fast(reading)]
+        fast = [reading for reading in risen if self._is_fast(examination, reading)]
         if fast:
             return _found(fast, self.rising, self.fix, self.severity)
         if risen:
-            cause = f"{self.standing} They are rising, but more slowly than on a bad link."
+            cause = f"{self.standing} They rise more slowly than on a bad link, or rose while it was trained."
             return _found(risen, cause, self.fix, Severity.NOTE)
         if above:
             cause = f"{self.standing} {_since_when(above)}"
@@ -217,10 +227,14 @@ class Counters:
             return unknown(outside[0], *(reading.evidence for reading in readings[:1]))
         return missing or all_fine(readings)
 
-    def _is_fast(self, reading: CounterReading) -> bool:
+    def _is_fast(self, examination: Examination, reading: CounterReading) -> bool:
         """Say whether it rises faster than is normal; a single error says nothing about the rate."""
-        limit = self.limits.get(reading.name)
-        most = -1.0 if limit is None else limit.per_hour(reading.port.facts.rate_gbps)
+        port = reading.port
+        if (limit := self.limits.get(reading.name)) is None:
+            return True
+        before, most = health_before(examination, port), limit.per_hour(port.facts.rate_gbps)
+        if before is not None and not isinstance(port.health, Unknown) and was_trained(port.health, before):
+            return False
         return reading.per_hour > most and (reading.rise != 1 or most <= 0)
 
 

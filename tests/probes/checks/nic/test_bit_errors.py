@@ -140,6 +140,13 @@ def test_lost_symbols_are_a_warning_above_a_rate(
     assert (finding.status, finding.severity, finding.devices) == (Status.FOUND, severity, (name,))
 
 
+def test_lost_symbols_of_a_training_are_a_note() -> None:
+    lost = later({"mlx5_3": 1e-10}, lost=5000)
+    assert said("symbols-lost", lost).severity is Severity.WARNING
+    trained = with_health(lost, lambda port: replace(port, carrier_changes=4), "mlx5_3")
+    assert said("symbols-lost", trained).severity is Severity.NOTE
+
+
 def test_a_module_that_gets_hot_now_is_critical() -> None:
     def hot(count: int) -> Examination:
         return with_health(HGX, counting(module_high_temp=count), "mlx5_2")
