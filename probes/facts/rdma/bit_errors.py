@@ -12,7 +12,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.fec import CORRECTED_BITS
 
-CORRECTED = "rx_corrected_bits_phy"  # by FEC; with 50 Gb/s a lane and more (PAM4) it always rises
+CORRECTED = "rx_corrected_bits_phy"  # by FEC; with 50 Gb/s a lane and more (PAM4), healthy links have some
 LOST = "rx_pcs_symbol_err_phy"  # what FEC could not repair
 RECEIVED = "rx_bits_phy"  # NVIDIA's own driver has it, and Linux' has not
 _REPAIRED = CORRECTED, CORRECTED_BITS  # in `ethtool -S`, or beside the FEC mode
@@ -33,7 +33,7 @@ class ErrorLimits:
 SYMBOL = ErrorLimits(5e-15, 1e-14)  # what neither FEC nor the link's own retry repairs
 EFFECTIVE = ErrorLimits(5e-12, 1e-11)  # what FEC does not repair
 NDR_GBPS, SETTLED_MINUTES = 400.0, 125.0  # they count once the link has been up for so long
-# gdrtop's own: one and two orders of magnitude below what RS(544,514) can repair, about 2E-4.
+# gdrtop's own: one and two orders of magnitude below what RS(544,514) can repair (about 2E-4, from memory).
 RAW = ErrorLimits(1e-6, 1e-5)  # before FEC
 RAW_NOTE = 1e-7
 # Healthy links of one node differ by two orders of magnitude, so a low rate is compared with no other.
