@@ -178,8 +178,8 @@ def _port_difference(
     rows = []
     for counter, by in grown.items():
         meaning, bits = _RISES[counter], ERROR_COUNTER_BITS.get(counter)
-        passed = known(seconds, 0.0)
-        is_high = any(by > events * max(1.0, passed / window) for events, window in meaning.limits)
+        passed, limits = known(seconds, 0.0), meaning.limits_at(after.line_rate_gbps)
+        is_high = any(by > events * max(1.0, passed / window) for events, window in limits)
         # Packets out of order count only beside a loss.
         is_normal = meaning.harm is Harm.REORDERED and not is_lossy
         is_least = (bits is not None and new[counter] >= (1 << bits) - 1) or new[counter] < old[counter]

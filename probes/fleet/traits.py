@@ -345,6 +345,9 @@ def _of_port(
         return
     health = map_known(examination.port_health, lambda facts: facts.ports[device.name, port.number])
     yield "mtu", map_known(health, lambda read: read.netdev_mtu_bytes)
+    mode = map_known(health, lambda read: map_known(read.fec, lambda fec: fec.mode))
+    if not _is_absent(mode):  # the driver may not say, which is not "off"
+        yield "fec", mode
     yield "gid", map_known(port.gids, lambda gids: ", ".join(str(index) for index, _ in routable_gids(gids)))
     qos = examination.qos
     for netdev in netdevs_of(port)[:1]:

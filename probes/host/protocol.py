@@ -14,6 +14,8 @@ from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.host.collectives import METRICS_BYTES, METRICS_SUFFIX, TAIL_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import SOURCE, ComponentHistory
+from probes.host.fec import SOURCE as FEC_SOURCE
+from probes.host.fec import FecState
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
@@ -60,6 +62,9 @@ ETHTOOL_COUNTERS = re.compile(
     r"|[rt]x_discards_phy"
     r"|link_down_events_phy"
     r"|rx_(?:crc_errors|symbol_err)_phy"
+    r"|rx_(?:corrected_bits|pcs_symbol_err|bits)_phy"  # repaired by FEC, not repaired, all that were received
+    r"|rx_err_lane_[0-7]_phy"
+    r"|module_(?:high_temp|bus_stuck|bad_shorted|unplug)"
     r"|outbound_pci_stalled_(?:rd|wr)"  # percent of the last second, not a counter
     r"|outbound_pci_stalled_(?:rd|wr)_events"  # seconds with more than 30 % stall
     r"|outbound_pci_buffer_overflow"
@@ -257,6 +262,10 @@ class Host(Protocol):
         """Return some of the counters of `ethtool -S` by network interface; ask at most once a second."""
         return {name: _answer(self, "ethtool_counters", name) for name in names}
 
+    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
+        """Return the error correction of network interfaces, with its counts; InfiniBand's have none."""
+        return {name: _answer(self, "fec_states", name) for name in names}
+
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's messages since the last call; the first call only sets the start."""
         return _answer(self, "kernel_messages")
@@ -329,6 +338,7 @@ _SOURCES = {
     "tcp_sockets": TCP_SOURCE,
     "rdma_statistics": "RDMA netlink",
     "ethtool_counters": "ethtool -S",
+    "fec_states": FEC_SOURCE,
     "kernel_messages": "/dev/kmsg",
     "ras_answer": "RAS",
     "ras_events": "RAS",

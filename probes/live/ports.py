@@ -14,7 +14,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled, without_netdev
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
 from probes.live.model.paced_source import PacedSource, Question
@@ -354,7 +354,7 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
     netdev = port.facts.netdev
     answer = map_known(now, lambda now: now.values.get(known(netdev, ""), _NO_ANSWER))
     if isinstance(netdev, Unknown):
-        answer = Unknown(Reason.NOT_THERE, netdev.source, "this port has no netdev, so no ethtool counters")
+        answer = without_netdev(port.facts)
     if isinstance(answer, Unknown) or isinstance(now, Unknown):
         port.pause = port.stall = answer if isinstance(answer, Unknown) else _SECOND_SAMPLE
         port.ethtool, port.events, port.priorities = {}, {}, {}

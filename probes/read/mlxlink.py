@@ -1,7 +1,7 @@
 """Pasted outputs of mlxlink (mstlink), as text or JSON, and of ethtool -m: link, bit errors and module.
 
 Sources: mstflint mlxlink_commander.cpp; ethtool qsfp.c; status opcodes of the PDDR register (MLNX-OS manual);
-limits for NDR of NVIDIA's InfiniBand Cluster Bring-up.
+limits: probes/facts/rdma/bit_errors.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from probes.bandwidth.model.samples import parse_number
 from probes.base.text import join_limited, plural, printable
+from probes.facts.rdma.bit_errors import EFFECTIVE, RAW, SETTLED_MINUTES, SYMBOL
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.reading import Parsed, Section, Statement
@@ -28,11 +29,11 @@ _SHOWN = {
     **{"Temperature [C]": "module at {} °C", "Firmware Version": "firmware {}"},
 }
 _GOOD = ("", "0", "No Loopback", "No issue was observed")
-_SETTLED_MINUTES, _DAY_MINUTES = 125.0, 1440.0
+_DAY_MINUTES = 1440.0
 _RAW = "Raw Physical BER"  # before FEC
-_BIT_ERRORS = {"Symbol BER": 1e-14, "Effective Physical BER": 1e-11, _RAW: 1e-5}
+_BIT_ERRORS = {"Symbol BER": SYMBOL, "Effective Physical BER": EFFECTIVE, _RAW: RAW}
 _TOO_HOT, _GLITCH = 75.0, 110.0  # °C, of modules without a limit; more is a failed reading
-_NEAR_BER, _NEAR_CELSIUS, _UNEVEN_DB, _MARGIN_DB = 0.5, 5.0, 2.0, 1.0
+_NEAR_CELSIUS, _UNEVEN_DB, _MARGIN_DB = 5.0, 2.0, 1.0
 _CLEAN = "Clean and reseat both ends of the cable, then swap it. Compare mlxlink -m -c of the other end."
 _SETTINGS = "Set the same speed, FEC and autonegotiation on both ends."
 _CABLE = "Reseat the cable or module, then replace it with one that NVIDIA lists for this NIC."
@@ -171,16 +172,16 @@ def _of_link(port: _Port) -> _Found:
 
 def _of_errors(port: _Port) -> _Found:
     minutes = port.number("Time Since Last Clear [Min]")
-    is_settled = minutes is not None and minutes >= _SETTLED_MINUTES
-    for name, limit in _BIT_ERRORS.items():
-        rate = port.number(name)
-        if rate is None or rate <= _NEAR_BER * limit:
+    is_settled = minutes is not None and minutes >= SETTLED_MINUTES
+    for name, limits in _BIT_ERRORS.items():
+        rate, limit = port.number(name), limits.error
+        if rate is None or rate <= limits.warning:
             continue
         cause = f"FEC leaves these errors, so packets are lost. NVIDIA's limit for NDR is {limit:.0E}."
         if name == _RAW:
             cause = f"FEC still repairs these errors, with little margin. gdrtop's limit is {limit:.0E}."
         if not is_settled:
-            cause += f" Rates are reliable {_SETTLED_MINUTES:.0f} minutes after the counters were cleared."
+            cause += f" Rates are reliable {SETTLED_MINUTES:.0f} minutes after the counters were cleared."
         weight = Weight.WARNING if rate > limit and is_settled else Weight.NOTE
         yield "bit-errors", weight, f"has bit errors ({name} {port[name]})", cause, _CLEAN
     if downs := port.number("Link Down Counter"):

@@ -34,6 +34,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host import rdma_resources as rdma
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import MOST_COMPONENTS, MOST_NUMBER, ComponentHistory, JobPart
+from probes.host.fec import FecState
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import MESSAGE_CHARACTERS, CommandOutput, CudaGpu, KernelMessage, LogFinding
 from probes.host.tcp_sockets import TcpSocket
@@ -83,6 +84,7 @@ _ANSWERS: dict[str, Any] = {
     "rdma_statistics": dict[str, int],
     "thread_names": tuple[str, ...],
     "ethtool_counters": dict[str, int],
+    "fec_states": FecState,
     "kernel_messages": tuple[KernelMessage, ...],
     "ras_answer": str,
     "ras_events": tuple[str, ...],
@@ -105,7 +107,7 @@ _PATH_KINDS = ("names", "link", "resolve")
 _LINE_CODEC = Codec(clean=lambda text: printable(text, MESSAGE_CHARACTERS))
 _LINE_KINDS = (
     *("thread_names", "ethtool_counters", "kernel_messages", "ras_events", "collectives", "log_findings"),
-    "rdma_statistics",
+    *("rdma_statistics", "fec_states"),
 )
 _HISTORY_CODEC = Codec(
     clean=lambda text: printable(text, MESSAGE_CHARACTERS),

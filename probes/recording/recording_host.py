@@ -12,6 +12,7 @@ from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubernetes import without_variables
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory
+from probes.host.fec import FecState
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import (
     MAX_MESSAGES,
@@ -211,6 +212,9 @@ class RecordingHost:
 
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         return self._ask_each("ethtool_counters", names, self._host.ethtool_counters)
+
+    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
+        return self._ask_each("fec_states", names, self._host.fec_states)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's new messages, and record all of a moment."""

@@ -17,6 +17,7 @@ from probes.base.text import printable, printable_lines
 from probes.base.unknown import Maybe, Reason, T, Unknown, map_known
 from probes.host.collectives import METRICS_BYTES, CollectiveSpeed, parse
 from probes.host.component_history import ComponentHistory
+from probes.host.fec import SOURCE, FecState
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import (
     MESSAGE_CHARACTERS,
@@ -348,6 +349,12 @@ class SimulatedHost(HostBase):
             if name in self.tree.ethtool and self.tree.is_there(f"/sys/class/net/{name}")
             else Unknown(Reason.NOT_THERE, f"ethtool -S {name}")
             for name in names
+        }
+
+    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
+        absent = Unknown(Reason.NOT_THERE, SOURCE)
+        return {
+            name: FecState(self.tree.fec[name], {}) if name in self.tree.fec else absent for name in names
         }
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:

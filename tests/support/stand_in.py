@@ -75,7 +75,8 @@ def _answer(host: SimulatedHost, kind: str, subject: list[Any]) -> Answer:
         case "program":
             return {"value": [0, _program(host, subject[2:]), "", 0]}
         case "ethtool":
-            return {"value": _ethtool(host, *subject).rstrip(b"\0").decode("latin-1")}
+            content = _ethtool(host, *subject).rstrip(b"\0")
+            return {"value": base64.b64encode(zlib.compress(content)).decode("ascii")}
         case "netlink":
             return {"errno": 93, "detail": "Protocol not supported"}
         case "kernel_log":

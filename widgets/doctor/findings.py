@@ -56,6 +56,7 @@ _WORDS = {
     CONGESTED: "congested",
     ERRORS_RISING: "errors",
     "symbol-errors-rising": "errors",
+    "symbols-lost": "errors",
 }
 _NUMBERS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]|\d+")
 _MOST_DEVICE_CELLS = 15

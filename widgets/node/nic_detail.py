@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from probes.base.unknown import Maybe, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.gpu.gpus import COMPLETED, NOT_SUPPORTED, Gpu
 from probes.facts.node import Node
+from probes.facts.rdma.bit_errors import rate_since_load, rate_text
 from probes.facts.rdma.devices import RdmaDevice, port_name
-from probes.facts.rdma.port_health import CounterValue
+from probes.facts.rdma.port_health import CounterValue, PortHealth
 from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlLive
 from probes.live.reliability import day_text, past_by_device
@@ -49,6 +50,18 @@ def counter_lines(
     if left_out:
         lines.append((Run(f"… {left_out} more: Enter shows all", Tone.DIM),))
     return lines
+
+
+def fec_lines(ports: Sequence[PortHealth]) -> list[Line]:
+    """Draw FEC mode of each port, and what it repairs since the driver was loaded, where that is known."""
+    rows = []
+    for port in ports:
+        mode = known(map_known(port.fec, lambda fec: fec.mode), "")
+        rate = known(map_known(rate_since_load(port.link_counts), rate_text), "")
+        shown = ", ".join(filter(None, (mode, f"repairs {rate} of the bits" * bool(rate))))
+        if shown:
+            rows.append((f"FEC {port.port}" if len(ports) > 1 else "FEC", shown))
+    return _facts(rows)
 
 
 def _counter_line(name: str, value: CounterValue, seconds: float | None) -> Line:

@@ -185,6 +185,7 @@ _ERRORS_RISING_FIX = make_plan(
     data_path=True,
     part_of=(
         *(*LINK_CAUSES, "link-flaps", "symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout"),
+        *("symbols-lost", "module-hot-events", "module-faulty"),
     ),
 )
 def port_errors_rising(examination: Examination) -> Outcome:
@@ -259,7 +260,7 @@ _REASONS = (
     *("pcie-link-degraded-width", "pcie-link-degraded-speed", "pcie-link-degraded-gpu-speed"),
     *("pcie-link-below-port-rate", "pcie-devctl-relaxed-ordering", "pcie-devctl-payload-differs"),
     *("single-rail-or-half-rate", "single-rail-or-half-rate-one-lane", *LINK_CAUSES, "link-flaps"),
-    *("symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
+    *("symbol-errors-rising", "symbols-lost", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
     *("mtu-mismatch", "mtu-mismatch-small", "port-discards-rising", CONGESTED, PAUSED, THROTTLED),
 )
 _BELOW_LIMIT_FIX = user_plan(

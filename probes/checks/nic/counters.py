@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
@@ -11,7 +11,9 @@ from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.pci.nic_families import DRIVERS_WITH_OCTETS
 from probes.facts.rdma.cxi import has_verbs
-from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
+from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth, Rise
+from probes.host.fec import COUNTS
+from probes.host.fec import SOURCE as FEC_SOURCE
 from probes.plans.ports import zero_counters
 from probes.queries.finding import Area, Outcome, end_with, found, passed, unknown, unknown_without
 from probes.queries.jobs import jobs_of, not_counted
@@ -22,6 +24,7 @@ from probes.snapshot.rates import WITHOUT_FILES, statistic
 # Error counters of ports, now and at the check before.
 
 _SHORTEST_SECONDS = 60.0  # a single error says nothing about the rate
+ETHTOOL_COUNTERS = "the ethtool counters of all ports"
 NEXT_CHECK = "The next check shows whether the count still rises."
 
 
@@ -50,7 +53,7 @@ class CounterReading:
     @property
     def name(self) -> str:
         """The counter's name."""
-        return self.source.rpartition("/")[2]
+        return self.source.rpartition("/")[2].rpartition(": ")[2]
 
     @property
     def per_hour(self) -> float:
@@ -64,34 +67,39 @@ def rise_of(value: int, before: Maybe[int] | None) -> int | None:
 
 
 def read_counters(
-    examination: Examination, names: Sequence[str], hardware: bool
+    examination: Examination, names: Sequence[str], place: Place
 ) -> tuple[list[CounterReading], Outcome | None]:
-    """Return these counters of every port, and the outcome if one could not be read.
-
-    `hardware`: the counters are in hw_counters instead of counters.
-    """
+    """Return these counters of every port, and the outcome if one could not be read."""
     at = examination.earlier_at
     seconds = None if at is None else examination.reading.at - at
-    directory = "hw_counters" if hardware else "counters"
+    is_hardware = place is Place.HARDWARE
     readings: list[CounterReading] = []
-    missing = _hidden(examination, hardware)
+    missing = None if place is Place.ETHTOOL else _hidden(examination, is_hardware)
     for port in need_ports(examination):
-        counters = _counters(port.health, hardware)
+        counters = _counters(port.health, place)
         if isinstance(counters, Unknown):
-            if counters.reason not in WITHOUT_FILES:
+            if place is Place.ETHTOOL:
+                missing = unknown_without(ETHTOOL_COUNTERS, counters)
+            elif counters.reason not in WITHOUT_FILES:
                 missing = unknown_without("the port counters", counters)
             continue  # port-counters-missing reports a port without counters
-        is_hidden = hardware and port.facts.is_hidden
-        place = statistic(port.device.name, port.facts) if is_hidden else f"{port.path}/{directory}"
+        directory = f"{port.path}/{place.value}/"
+        if is_hardware and port.facts.is_hidden:
+            directory = f"{statistic(port.device.name, port.facts)}/"
+        elif place is Place.ETHTOOL:
+            directory = ""
+            if counters.keys().isdisjoint(names):
+                missing = unknown_without(ETHTOOL_COUNTERS, _uncounted(port, names[0]))
         earlier = health_before(examination, port)
-        before = {} if earlier is None else known(_counters(earlier, hardware), {})
+        before = {} if earlier is None else known(_counters(earlier, place), {})
         for name in names:
             value = counters.get(name)
             if isinstance(value, Unknown):
                 missing = unknown_without("the port counters", value)
             elif value is not None:
                 rise = rise_of(value, before.get(name))
-                readings.append(CounterReading(port, f"{place}/{name}", value, rise, seconds))
+                source = f"{directory}{name}" if directory else ethtool_source(port, name)
+                readings.append(CounterReading(port, source, value, rise, seconds))
     return readings, missing
 
 
@@ -108,13 +116,25 @@ def _hidden(examination: Examination, hardware: bool = False) -> Outcome | None:
     return unknown(_NEEDS_OWNER) if has_netlink or has_none else None
 
 
-def _counters(health: Maybe[PortHealth], hardware: bool) -> Maybe[dict[str, Maybe[int]]]:
-    if hardware:
+def _counters(health: Maybe[PortHealth], place: Place) -> Maybe[Mapping[str, Maybe[int]]]:
+    if place is Place.HARDWARE:
         return map_known(health, lambda facts: facts.hw_errors)
+    if place is Place.ETHTOOL:
+        return map_known(health, lambda facts: facts.link_counts)
     errors = map_known(health, lambda facts: facts.errors)
     if isinstance(errors, Unknown):
         return errors
     return {name: map_known(counter, lambda read: read.value) for name, counter in errors.items()}
+
+
+def _uncounted(port: Port, name: str) -> Unknown:
+    return Unknown(Reason.NOT_THERE, ethtool_source(port, name), "this NIC does not count them")
+
+
+def ethtool_source(port: Port, name: str) -> str:
+    """Return the command that shows a counter of the port's netdev."""
+    command = FEC_SOURCE if name in COUNTS.values() else Place.ETHTOOL.value
+    return f"{command} {known(port.facts.netdev, '')}: {name}"
 
 
 def health_before(examination: Examination, port: Port) -> PortHealth | None:
@@ -123,6 +143,16 @@ def health_before(examination: Examination, port: Port) -> PortHealth | None:
     if facts is None or isinstance(facts, Unknown):
         return None
     return facts.ports.get((port.device.name, port.facts.number))
+
+
+def was_trained(now: PortHealth, before: PortHealth) -> bool:
+    """Return whether the link went down between two readings: its training makes bursts of errors."""
+
+    def downs(health: PortHealth) -> tuple[object, ...]:
+        events = map_known(health.ethtool, lambda counters: counters.get("link_down_events_phy", 0))
+        return known(health.carrier_changes, None), known(events, None)
+
+    return downs(now) != downs(before)
 
 
 def all_fine(readings: Sequence[CounterReading]) -> Outcome:
@@ -134,13 +164,13 @@ AREA = Area("nic")
 # drivers/infiniband/core/sysfs.c, setup_port: with shared devices, other namespaces get no counters.
 _NEEDS_OWNER = "needs the host's network namespace, which alone has the port counters"
 COUNTERS_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
-_HW_REFERENCE = (
+HW_REFERENCE = (
     "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
     "understanding-mlx5-linux-counters-and-status-parameters"
 )
-# Errors per hour above which a signal is bad; fewer are normal on HDR and faster links (PAM4).
-_SIGNAL_PER_HOUR = {
-    counter.name: counter.rise.per_hour
+# Above their limits, a signal is bad; fewer errors are normal on HDR and faster links (PAM4).
+_SIGNAL = {
+    counter.name: counter.rise
     for counter in PORT_COUNTERS
     if counter.place is Place.STANDARD and counter.rise is not None and counter.rise.harm is Harm.SIGNAL
 }
@@ -148,7 +178,7 @@ _REORDERED = ("out_of_sequence", "packet_seq_err")
 _TIMEOUTS = ("local_ack_timeout_err",)
 FEW_CARRIER_CHANGES = 10  # bringing a port up causes a few
 
-_CABLE = make_plan(
+CABLE = make_plan(
     "Find the bad cable or optic",
     "Show optics and raw error rate: mlxlink -d BDF -m -c -e",
     instruction("Clean, reseat or replace the cable and optics", False),
@@ -167,34 +197,45 @@ _PEER = user_plan(
 
 
 @frozen
-class _Counters:
+class Counters:
     """Counters that mean the same, and what to report about them."""
 
     names: tuple[str, ...]
-    hardware: bool  # in hw_counters instead of counters
+    place: Place
     rising: str  # the cause if one rises
     standing: str  # the cause if one is above 0
     fix: Plan | None
     severity: Severity = Severity.WARNING  # if one rises
-    per_hour: Mapping[str, float] | None = None  # the rates above which that holds; None: any
+    limits: Mapping[str, Rise] = field(default_factory=dict)  # above which that holds; without: any rise
+    standing_severity: Severity = Severity.NOTE  # if one is above 0
 
     def judge(self, examination: Examination) -> Outcome:
         """Report rising counters, or with a note counters that are above 0."""
-        readings, missing = read_counters(examination, self.names, self.hardware)
+        readings, missing = read_counters(examination, self.names, self.place)
         risen = [reading for reading in readings if reading.rise]
         above = [reading for reading in readings if reading.value]
-        limits = self.per_hour
-        fast = [reading for reading in risen if limits is None or reading.per_hour > limits[reading.name]]
+        fast = [reading for reading in risen if self._is_fast(examination, reading)]
         if fast:
             return _found(fast, self.rising, self.fix, self.severity)
         if risen:
-            cause = f"{self.standing} They are rising, but more slowly than on a bad link."
+            cause = f"{self.standing} They rise more slowly than on a bad link, or rose while it was trained."
             return _found(risen, cause, self.fix, Severity.NOTE)
         if above:
-            return _found(above, f"{self.standing} {_since_when(above)}", self.fix, Severity.NOTE)
-        if self.hardware and (outside := not_counted(jobs_of(examination))):
+            cause = f"{self.standing} {_since_when(above)}"
+            return _found(above, cause, self.fix, self.standing_severity)
+        if self.place is Place.HARDWARE and (outside := not_counted(jobs_of(examination))):
             return unknown(outside[0], *(reading.evidence for reading in readings[:1]))
         return missing or all_fine(readings)
+
+    def _is_fast(self, examination: Examination, reading: CounterReading) -> bool:
+        """Say whether it rises faster than is normal; a single error says nothing about the rate."""
+        port = reading.port
+        if (limit := self.limits.get(reading.name)) is None:
+            return True
+        before, most = health_before(examination, port), limit.per_hour(port.facts.rate_gbps)
+        if before is not None and not isinstance(port.health, Unknown) and was_trained(port.health, before):
+            return False
+        return reading.per_hour > most and (reading.rise != 1 or most <= 0)
 
 
 def _since_when(readings: list[CounterReading]) -> str:
@@ -223,15 +264,15 @@ AREA.warning(
     ok="No signal errors on the ports",
     impact="Retransmissions slow the port down, and the link often goes down later.",
     data_path=True,
-    part_of=LINK_CAUSES,
+    part_of=(*LINK_CAUSES, "symbols-lost"),
 )(
-    _Counters(
-        tuple(_SIGNAL_PER_HOUR),
-        hardware=False,
+    Counters(
+        tuple(_SIGNAL),
+        place=Place.STANDARD,
         rising="errors are rising faster than on a good link. The cable, connector or optics are marginal.",
         standing="signal errors since the last counter reset. A few are normal on HDR and faster links.",
-        fix=_CABLE,
-        per_hour=_SIGNAL_PER_HOUR,
+        fix=CABLE,
+        limits=_SIGNAL,
     ).judge
 )
 AREA.warning(
@@ -243,13 +284,13 @@ AREA.warning(
     data_path=True,
     part_of=LINK_CAUSES,
 )(
-    _Counters(
+    Counters(
         ("link_downed",),
-        hardware=False,
+        place=Place.STANDARD,
         rising="the link went down since the last check.",
         standing="the link has gone down since the last counter reset, during a switch reboot or in the "
         "middle of a job.",
-        fix=_CABLE,
+        fix=CABLE,
     ).judge
 )
 
@@ -280,21 +321,21 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
         readings.append(CounterReading(port, source, changes, rise_of(changes, before)))
     risen = [reading for reading in readings if reading.rise]
     if risen:
-        outcome = _found(risen, "the carrier changed since the last check.", _CABLE, Severity.WARNING)
+        outcome = _found(risen, "the carrier changed since the last check.", CABLE, Severity.WARNING)
         return replace(outcome, title="A NIC's network interface lost its link since the last check")
     often = [reading for reading in readings if reading.value > FEW_CARRIER_CHANGES]
     if often:
         most = max(reading.value for reading in often) // 2  # the link also came up each time
         times = f"{'up to ' * (len(often) > 1)}{most} times"
         cause = f"its network interface lost its link {times} since boot. {_since_when(often)}"
-        return _found(often, cause, _CABLE, Severity.NOTE)
+        return _found(often, cause, CABLE, Severity.NOTE)
     return missing or all_fine(readings)
 
 
 @AREA.warning(
     "out-of-sequence-rising",
     "Packets arrive out of order",
-    _HW_REFERENCE,
+    HW_REFERENCE,
     ok="No packets arrive out of order",
     impact="Lost packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
@@ -302,11 +343,11 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
 )
 def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
-    timeouts, _ = read_counters(examination, _TIMEOUTS, True)
+    timeouts, _ = read_counters(examination, _TIMEOUTS, Place.HARDWARE)
     lossy = any(reading.rise for reading in timeouts)
-    counters = _Counters(
+    counters = Counters(
         _REORDERED,
-        hardware=True,
+        place=Place.HARDWARE,
         rising="out-of-order packets and timeouts are rising together, so the network is losing packets."
         if lossy
         else "out-of-order packets are rising without timeouts. With adaptive routing, this is normal.",
@@ -320,16 +361,16 @@ def out_of_sequence_rising(examination: Examination) -> Outcome:
 AREA.warning(
     "local-ack-timeout",
     "A peer stopped responding (ACK timeouts)",
-    _HW_REFERENCE,
+    HW_REFERENCE,
     ok="No ACK timeouts",
     impact="Transfers stall for seconds. When the retries are used up, the job fails with completion error "
     "12.",
     data_path=True,
     part_of=(*LINK_CAUSES, "link-flaps"),
 )(
-    _Counters(
+    Counters(
         _TIMEOUTS,
-        hardware=True,
+        place=Place.HARDWARE,
         rising="timeouts are rising. A peer died, its link is flapping, or packets are being lost. This "
         "node's NIC is rarely the cause.",
         standing="some acknowledgments were lost since the last counter reset.",
@@ -383,7 +424,7 @@ _DISCARDS = (
 )
 def port_discards_rising(examination: Examination) -> Outcome:
     """Judge packets discarded at the port: when sending, when receiving, or management packets."""
-    readings, missing = read_counters(examination, [kind.counter for kind in _DISCARDS], False)
+    readings, missing = read_counters(examination, [kind.counter for kind in _DISCARDS], Place.STANDARD)
     for is_rising in (True, False):
         for kind in _DISCARDS:
             of_kind = [reading for reading in readings if reading.name == kind.counter]
@@ -399,13 +440,13 @@ def port_discards_rising(examination: Examination) -> Outcome:
 AREA.note(
     "receiver-not-ready-rising",
     "A receiver had no buffer ready (RNR)",
-    _HW_REFERENCE,
+    HW_REFERENCE,
     ok="Every receiver had buffers ready",
     impact="The sender waits and tries again, which slows down the transfer.",
 )(
-    _Counters(
+    Counters(
         ("rnr_nak_retry_err",),
-        hardware=True,
+        place=Place.HARDWARE,
         rising="refusals are rising. The receiving program is too slow, or its host is overloaded.",
         standing="some receivers were not ready since the last counter reset.",
         fix=None,
@@ -426,7 +467,7 @@ AREA.note(
 )
 def error_counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""
-    readings, missing = read_counters(examination, tuple(ERROR_COUNTER_BITS), hardware=False)
+    readings, missing = read_counters(examination, tuple(ERROR_COUNTER_BITS), Place.STANDARD)
     full = [reading for reading in readings if reading.is_full]
     if full:
         chosen = list({reading.port.name: reading.port for reading in full}.values())
@@ -458,7 +499,7 @@ def port_counters_missing(examination: Examination) -> Outcome:
     without: list[tuple[Port, Unknown]] = []
     other: Outcome | None = None
     for port in ports:
-        errors = _counters(port.health, hardware=False)
+        errors = _counters(port.health, Place.STANDARD)
         if not isinstance(errors, Unknown):
             refused = [counter for counter in errors.values() if isinstance(counter, Unknown)]
             if not errors:
@@ -480,6 +521,8 @@ def port_counters_missing(examination: Examination) -> Outcome:
             *first_n(Evidence(f"{port.path}/counters", str(why)) for port, why in without),
             devices=devices_of(port for port, _ in without),
         )
-    counts = [(f"{port.path}/counters", len(known(_counters(port.health, False), {}))) for port in ports]
+    counts = [
+        (f"{port.path}/counters", len(known(_counters(port.health, Place.STANDARD), {}))) for port in ports
+    ]
     shown = first_n(Evidence(path, f"{count} error counters") for path, count in counts)
     return other or passed(*shown or (NO_PORTS,))

@@ -8,6 +8,7 @@ value counts from the last reset, and many counters are so narrow that they stop
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache, partial
 
@@ -15,7 +16,9 @@ from probes.base.data_files import read_text
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known, parse_known
+from probes.facts.rdma.bit_errors import LOST, NDR_GBPS, SYMBOL, per_hour
 from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaFacts, RdmaPort
+from probes.host.fec import SOURCE, FecState
 from probes.host.protocol import Host
 from probes.host.values import NO_PMA, read_integer
 
@@ -48,6 +51,7 @@ class Harm(Enum):
     """What goes wrong while a counter rises."""
 
     SIGNAL = "signal"
+    HEAT = "heat"
     FLAP = "flap"
     DISCARDS = "discards"
     TIMEOUT = "timeout"
@@ -67,11 +71,17 @@ class Rise:
     sentence: str  # after the port's name: "has signal errors"
     limits: tuple[tuple[float, float], ...]  # more than so many events in so many seconds
     shows_loss: bool = False  # packets out of order were lost, not only overtaken by others
+    is_of_symbols: bool = False  # for some line rates, NVIDIA states a limit of its own
 
-    @property
-    def per_hour(self) -> float:
-        """The lowest of the limits as events in an hour."""
-        return min(events * 3600 / seconds for events, seconds in self.limits)
+    def limits_at(self, gbps: Maybe[float]) -> tuple[tuple[float, float], ...]:
+        """Return the limits at a line rate; the last one is that of an hour."""
+        if not self.is_of_symbols or gbps != NDR_GBPS:
+            return self.limits
+        return *self.limits[:-1], (per_hour(SYMBOL.warning, NDR_GBPS), 3600)
+
+    def per_hour(self, gbps: Maybe[float]) -> float:
+        """Return the lowest of the limits as events in an hour."""
+        return min(events * 3600 / seconds for events, seconds in self.limits_at(gbps))
 
 
 @frozen
@@ -89,8 +99,13 @@ class PortCounter:
 
 # Limits per second, minute and hour: NVIDIA NVSentinel, NIC health monitor. It has none for congestion
 # notifications and retransmits: those here are far above what adaptive routing and small incasts cause.
+# 120 symbol errors an hour are too many for NDR: at 400 Gb/s, NVIDIA's limit of its error rate is 7 an hour.
+# For other generations no limit of the rate is stated, so NVSentinel's stays. That symbol_error counts the
+# same events as rx_pcs_symbol_err_phy is a conclusion; no source says so.
 _RISES = {
-    "signal-errors": Rise(Harm.SIGNAL, "has signal errors", ((100, 10), (120, 3600))),
+    "signal-errors": Rise(Harm.SIGNAL, "has signal errors", ((100, 10), (120, 3600)), is_of_symbols=True),
+    "module-hot": Rise(Harm.HEAT, "has a module that is too hot", ((0, 60),)),
+    "module-bad": Rise(Harm.SIGNAL, "has a bad cable or module", ((0, 60),)),
     "recoveries": Rise(Harm.SIGNAL, "recovers from link errors", ((5, 60),)),
     "damaged": Rise(Harm.SIGNAL, "receives damaged packets", ((100, 10),)),
     "integrity": Rise(Harm.SIGNAL, "has link integrity errors", ((0, 60),)),
@@ -151,6 +166,11 @@ def sampled(place: Place, is_expected: bool = False) -> tuple[str, ...]:
     )
 
 
+_ETHTOOL_ERRORS = frozenset(
+    counter.name
+    for counter in PORT_COUNTERS
+    if counter.place is Place.ETHTOOL and counter.column is CounterColumn.ERRORS
+)
 # Settings and traffic, not trouble: mlx5's names, drivers/infiniband/hw/mlx5/counters.c.
 _NO_ERRORS = ("lifespan", "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect")
 _MAX_HW_COUNTERS = 128
@@ -170,6 +190,9 @@ class ErrorCounter:
     is_full: bool  # it has reached its maximum and no longer counts
 
 
+_NO_FEC = Unknown(Reason.NOT_THERE, SOURCE, "only Ethernet ports report it")
+
+
 @frozen
 class PortHealth:
     """One port of an RDMA device."""
@@ -187,6 +210,16 @@ class PortHealth:
     carrier_changes: Maybe[int]  # link-up and link-down events since the netdev was created
     ecn_priorities: Maybe[tuple[int, ...]]  # those that react to congestion; NOT_THERE: not OFED's driver
     traffic_class: Maybe[int]  # of new connections; NOT_THERE: not set, or not OFED's driver
+    ethtool: Maybe[dict[str, int]]  # counters of `ethtool -S` of its netdev, also on InfiniBand
+    fec: Maybe[FecState]  # NOT_THERE: InfiniBand, or the driver does not report it
+
+    @property
+    def link_counts(self) -> Maybe[Mapping[str, int]]:
+        """The counters of its netdev, and of its FEC if the netdev's have nothing of bit errors."""
+        fec = {} if isinstance(self.fec, Unknown) else self.fec.counts
+        if isinstance(self.ethtool, Unknown):
+            return fec or self.ethtool
+        return self.ethtool if LOST in self.ethtool else {**fec, **self.ethtool}
 
 
 @frozen
@@ -198,8 +231,23 @@ class PortHealthFacts:
 
 def probe(host: Host, rdma: RdmaFacts) -> PortHealthFacts:
     """Read the counters of every port. Each read queries the device's firmware, so not every second."""
-    pairs = ((device, port) for device in rdma.devices for port in device.ports)
-    return PortHealthFacts({(device.name, port.number): _port(host, device, port) for device, port in pairs})
+    pairs = [(device, port) for device in rdma.devices for port in device.ports]
+    netdevs = {known(port.netdev, ""): port.link_layer == "Ethernet" for _, port in pairs}
+    netdevs.pop("", None)
+    counters = host.ethtool_counters(tuple(netdevs)) if netdevs else {}
+    names = tuple(name for name, is_ethernet in netdevs.items() if is_ethernet)
+    states = host.fec_states(names) if names else {}
+    health = (_port(host, device, port, counters, states) for device, port in pairs)
+    return PortHealthFacts({(port.device, port.port): port for port in health})
+
+
+def without_netdev(port: RdmaPort) -> Unknown:
+    """Return why a port has no counters of `ethtool -S`."""
+    detail = "this port has no netdev, so no ethtool counters"
+    if port.link_layer == "InfiniBand":
+        detail += "; ib_ipoib would show bit errors"
+    source = port.netdev.source if isinstance(port.netdev, Unknown) else "ethtool -S"
+    return Unknown(Reason.NOT_THERE, source, detail)
 
 
 @frozen
@@ -233,6 +281,9 @@ def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
     for name, value in known(health.hw_errors, {}).items():
         if not isinstance(value, Unknown):
             values.setdefault(name, (value, False))
+    for name, count in known(health.ethtool, {}).items():
+        if name in _ETHTOOL_ERRORS:
+            values.setdefault(name, (count, False))
     return values
 
 
@@ -249,7 +300,14 @@ def routable_gids(gids: tuple[Gid, ...]) -> tuple[tuple[int, str], ...]:
     return tuple((index, ".".join(str(int(part, 16)) for part in groups)) for index, groups in parts)
 
 
-def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
+def _port(
+    host: Host,
+    device: RdmaDevice,
+    port: RdmaPort,
+    counters: Mapping[str, Maybe[dict[str, int]]],
+    states: Mapping[str, Maybe[FecState]],
+) -> PortHealth:
+    """Read one port; of its netdev's `counters` and FEC `states` take its own."""
     base = f"{device.sysfs_path}/ports/{port.number}"
     below = map_known(port.netdev, lambda netdev: f"/sys/class/net/{netdev}")
 
@@ -276,6 +334,8 @@ def _port(host: Host, device: RdmaDevice, port: RdmaPort) -> PortHealth:
         carrier_changes=number("carrier_changes"),
         ecn_priorities=map_known(queues, lambda directory: _ecn(host, f"{directory}/ecn/roce_rp/enable")),
         traffic_class=_traffic_class(host, f"{device.sysfs_path}/tc/{port.number}/traffic_class"),
+        ethtool=counters.get(known(port.netdev, ""), without_netdev(port)),
+        fec=states.get(known(port.netdev, ""), _NO_FEC),
     )
 
 

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -23,6 +23,7 @@ COUNT = struct.Struct("=IIQI")  # struct ethtool_sset_info with the size of one 
 HEADER = struct.Struct("=III")  # struct ethtool_gstrings without its strings
 STATS = struct.Struct("=II")  # struct ethtool_stats without its values
 _VALUE = struct.Struct("=Q")
+_NAME = struct.Struct(f"{NAME_BYTES}s")
 _SIOCETHTOOL = 0x8946
 _GSTRINGS, _GSTATS, _GSSET_INFO = 0x1B, 0x1D, 0x37
 _REQUEST = struct.Struct("=16sQ16x")  # struct ifreq: name, address of the command
@@ -39,7 +40,7 @@ class EthtoolReader:
     """Reads counters, and keeps for each interface where its counters are."""
 
     def __init__(self) -> None:
-        self._positions: dict[str, tuple[int, dict[str, int]]] = {}  # number of counters, positions
+        self._positions: dict[str, tuple[int, Mapping[str, int]]] = {}  # number of counters, positions
 
     def read(self, names: Sequence[str]) -> Maybe[Mapping[str, Maybe[dict[str, int]]]]:
         """Return the counters of each interface."""
@@ -82,25 +83,28 @@ def _count(ioctl: Ioctl, name: str) -> int:
     return int(count)
 
 
-def _positions(ioctl: Ioctl, name: str, count: int) -> dict[str, int]:
+def _positions(ioctl: Ioctl, name: str, count: int) -> Mapping[str, int]:
     command = HEADER.pack(_GSTRINGS, STATISTICS, count)
     answer = ioctl(name, command, (count + _SPARE_COUNTERS) * NAME_BYTES)
     found = min(count, HEADER.unpack_from(answer)[2])
     return positions(answer[HEADER.size : HEADER.size + found * NAME_BYTES])
 
 
-def positions(strings: bytes) -> dict[str, int]:
+@lru_cache(maxsize=4)  # NICs of one kind have thousands of counters, with the same names
+def positions(strings: bytes) -> Mapping[str, int]:
     """Return the position of each counter that gdrtop uses in a table of names."""
     found: dict[str, int] = {}
-    for position in range(min(len(strings) // NAME_BYTES, MAX_COUNTERS)):
-        start = position * NAME_BYTES
-        name = strings[start : start + NAME_BYTES].partition(b"\0")[0].decode("ascii", "replace")
+    whole = strings[: min(len(strings) // NAME_BYTES, MAX_COUNTERS) * NAME_BYTES]
+    for position, (row,) in enumerate(_NAME.iter_unpack(whole)):
+        if row[2:3].isdigit():  # of one queue: "rx12_packets"
+            continue
+        name = row.partition(b"\0")[0].decode("ascii", "replace")
         if ETHTOOL_COUNTERS.fullmatch(name):
             found.setdefault(name, position)
     return found
 
 
-def values(statistics: bytes, wanted: dict[str, int]) -> dict[str, int]:
+def values(statistics: bytes, wanted: Mapping[str, int]) -> dict[str, int]:
     """Return the counters at these positions; those beyond the end are left out."""
     size = _VALUE.size
     return {

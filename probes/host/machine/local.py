@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.component_history import ComponentHistory
+from probes.host.fec import SOURCE as FEC_SOURCE
+from probes.host.fec import FecState
 from probes.host.machine import library_probes
 from probes.host.machine.command import run_command
 from probes.host.machine.files import LocalFiles, unknown_from
@@ -207,6 +209,20 @@ class LocalHost(LocalFiles):
             return dict.fromkeys(names, answers)
         late = Unknown(Reason.TIMED_OUT, "ethtool -S", "no answer yet")  # to an earlier, slow question
         return {name: self._even_for_root(answers.get(name, late)) for name in names}
+
+    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
+        """Return the error correction of interfaces; TIMED_OUT while a driver is being reconfigured."""
+        if self._root or not names:
+            return super().fec_states(names)
+        from probes.host.machine import ethtool_netlink
+
+        note(FEC_SOURCE, ethtool_netlink.SECONDS)
+        reading = start_probe(self, FEC_SOURCE, partial(ethtool_netlink.read_fec, tuple(names)))
+        answers = reading.answer(ethtool_netlink.SECONDS)
+        if isinstance(answers, Unknown):
+            return dict.fromkeys(names, answers)
+        late = Unknown(Reason.TIMED_OUT, FEC_SOURCE, "no answer yet")  # to an earlier, slow question
+        return {name: answers.get(name, late) for name in names}
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         if self._root:

@@ -63,7 +63,7 @@ _RDMA_NL_NLDEV = 5
 _NLM_F_REQUEST = 0x1
 _NLM_F_DUMP_INTR = 0x10
 _NLM_F_DUMP = 0x300
-_SOCKETS = 20  # SOCK_DIAG_BY_FAMILY, of NETLINK_SOCK_DIAG
+_NLMSG_MIN_TYPE, _NLMSG_MAX_GENERIC = 16, 1023  # GENL_MAX_ID
 _NLMSG_ERROR, _NLMSG_DONE, _NLMSG_OVERRUN = 2, 3, 4
 
 
@@ -111,14 +111,16 @@ class Answer:
                 self.is_done = True
                 if len(payload) >= _ERRNO.size:
                     self.errno = min(abs(_ERRNO.unpack_from(payload)[0]), _MAX_ERRNO)
-            elif kind >> 10 == _RDMA_NL_NLDEV or kind == _SOCKETS:
+            elif kind >> 10 == _RDMA_NL_NLDEV:
                 self.payloads.append(payload)
                 self.is_done = self.is_done or kind & 0x3FF in _OF_ONE_MESSAGE
+            elif _NLMSG_MIN_TYPE <= kind <= _NLMSG_MAX_GENERIC:  # sockets, or a family of generic netlink
+                self.payloads.append(payload)
 
 
 def devices_of(answer: Answer) -> list[tuple[int, str]]:
     """Return the index and name of each device."""
-    rows = (_attributes(payload) for payload in answer.payloads[:MAX_DEVICES])
+    rows = (attributes_of(payload) for payload in answer.payloads[:MAX_DEVICES])
     named = (row for row in rows if _DEV_INDEX in row and _DEV_NAME in row)
     return [(_integer(row[_DEV_INDEX]), _text(row[_DEV_NAME])) for row in named]
 
@@ -126,7 +128,7 @@ def devices_of(answer: Answer) -> list[tuple[int, str]]:
 def shares_namespaces(answer: Answer) -> bool | None:
     """Return whether all network namespaces see all devices; None if the kernel does not report it."""
     for payload in answer.payloads:
-        mode = _attributes(payload).get(_NETNS_MODE)
+        mode = attributes_of(payload).get(_NETNS_MODE)
         if mode is not None:
             return bool(_integer(mode))
     return None
@@ -138,7 +140,7 @@ def statistics_of(answer: Answer) -> dict[str, int]:
     for payload in answer.payloads:
         for kind, table in _pieces(payload):
             for inner, entry in islice(_pieces(table), _MAX_COUNTERS) if kind == _HWCOUNTERS else ():
-                row = _attributes(entry) if inner == _HWCOUNTER else {}
+                row = attributes_of(entry) if inner == _HWCOUNTER else {}
                 if _HWCOUNTER_NAME in row and _HWCOUNTER_VALUE in row:
                     found[_text(row[_HWCOUNTER_NAME])] = _integer(row[_HWCOUNTER_VALUE])
     return found
@@ -215,7 +217,7 @@ def _entries(command: Command, payloads: list[bytes]) -> Iterator[dict[int, byte
     for payload in payloads:
         for kind, content in _pieces(payload):
             if kind == table:
-                yield from (_attributes(piece) for inner, piece in _pieces(content) if inner == entry)
+                yield from (attributes_of(piece) for inner, piece in _pieces(content) if inner == entry)
 
 
 def _pieces(content: bytes) -> Iterator[tuple[int, bytes]]:
@@ -229,7 +231,8 @@ def _pieces(content: bytes) -> Iterator[tuple[int, bytes]]:
         at += (length + 3) & ~3
 
 
-def _attributes(content: bytes) -> dict[int, bytes]:
+def attributes_of(content: bytes) -> dict[int, bytes]:
+    """Return the payloads of attributes by type, up to the first one that does not fit."""
     # Like dict(_pieces(content)), in two thirds of the time: a busy node has thousands of objects.
     found = {}
     at, end = 0, len(content)

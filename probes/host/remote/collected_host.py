@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import os
 import threading
 import time
+import zlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +16,8 @@ from typing import Any, TypeVar
 from probes.base.origin import Origin, Source
 from probes.base.text import clean_text, printable, printable_lines, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
-from probes.host.machine import tcp_socket_reader
+from probes.host.fec import FecState
+from probes.host.machine import ethtool_netlink, tcp_socket_reader
 from probes.host.machine.ethtool_socket import EthtoolReader
 from probes.host.machine.files import unknown_from
 from probes.host.machine.kernel_log_reader import parse_record
@@ -279,9 +282,19 @@ class CollectedHost(HostBase):
     def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
         return {name: self._ethtool.counters(self._ioctl, name) for name in names}
 
+    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
+        if not names:
+            return {}
+        kernel = _Kernel(self)
+        seconds = ethtool_netlink.SECONDS
+        answers = ethtool_netlink.read_fec(
+            names, lambda request: kernel.exchange(seconds, request(1), ethtool_netlink.GENERIC)
+        )
+        return dict.fromkeys(names, NOT_ASKED_YET) if kernel.is_unasked else answers
+
     def _ioctl(self, name: str, command: bytes, more: int) -> bytes:
         answer = self._typed(str, "ethtool", name, command.decode("latin-1"), more)
-        content = map_known(answer, _bytes)
+        content = map_known(answer, lambda text: _inflated(text, len(command) + more))
         if isinstance(content, Unknown):
             raise OSError(_ERRNOS.get(content.reason, errno.EIO), content.detail)
         return content.ljust(len(command) + more, b"\0")
@@ -340,6 +353,13 @@ def _bytes(text: str) -> Maybe[bytes]:
         return text.encode("latin-1")
     except UnicodeEncodeError:
         return _garbled("")
+
+
+def _inflated(text: str, most: int) -> Maybe[bytes]:
+    try:
+        return zlib.decompressobj().decompress(base64.b64decode(text, validate=True), most)
+    except (zlib.error, ValueError):
+        return _garbled("ethtool -S")
 
 
 def _garbled(source: str) -> Unknown:

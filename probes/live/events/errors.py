@@ -9,8 +9,9 @@ from functools import cached_property
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
+from probes.facts.rdma.bit_errors import WINDOW_SECONDS
 from probes.facts.rdma.devices import ACTIVE
-from probes.facts.rdma.port_health import PORT_COUNTERS, Harm
+from probes.facts.rdma.port_health import PORT_COUNTERS, Harm, Rise
 from probes.live.model.explanations import explanation_of
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.snapshot.condition import ERRORS_RISING, Condition
@@ -33,13 +34,25 @@ _NOTES = (Harm.RECEIVER, Harm.CONGESTION)
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    """More than `limit` events in `seconds` are an event."""
+    """More events in `seconds` than its limit are an event."""
 
     counter: str
-    limit: float
     seconds: float
-    text: str  # after the port's name
-    harm: Harm
+    rise: Rise
+    number: int  # of the limit among those of the rise
+
+    @cached_property
+    def text(self) -> str:
+        """What follows the port's name."""
+        return self.rise.sentence
+
+    @cached_property
+    def harm(self) -> Harm:
+        return self.rise.harm
+
+    def limit(self, port: PortSample) -> float:
+        """Return how many events are normal at the port's line rate."""
+        return self.rise.limits_at(port.line_rate_gbps)[self.number][0]
 
     @cached_property
     def severity(self) -> Severity:
@@ -52,10 +65,10 @@ class _Rule:
 
 
 _ALL_RULES = tuple(
-    _Rule(counter.name, limit, seconds, counter.rise.sentence, counter.rise.harm)
+    _Rule(counter.name, seconds, counter.rise, number)
     for counter in {counter.name: counter for counter in PORT_COUNTERS}.values()
     if counter.rise is not None
-    for limit, seconds in counter.rise.limits
+    for number, (_, seconds) in enumerate(counter.rise.limits)
 )
 _RULES = tuple(rule for rule in _ALL_RULES if rule.harm is not Harm.REORDERED)
 _LOST = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
@@ -112,6 +125,7 @@ class ErrorEvents:
         self._above_at: dict[tuple[str, str], float] = {}  # by port and text: when it last rose above a limit
         self._rising: dict[tuple[str, str], Condition] = {}  # those of them that are warnings
         self._down_at: dict[str, float] = {}  # by port
+        self._trained_at: dict[str, float] = {}  # the same, also where no sample has seen it down
         self._at: float | None = None
         self._seen: tuple[LiveProcess, ...] = ()  # of the sample before
         self._processes: frozenset[int] = frozenset()  # those of them with connected queue pairs
@@ -133,9 +147,15 @@ class ErrorEvents:
             known.choose(port)
             if not isinstance(port.state, Unknown) and port.state != ACTIVE:
                 self._down_at[port.name] = sample.at
+                self._trained_at[port.name] = sample.at
+            if any(rule.harm is Harm.FLAP and _rate(port, rule.counter) > 0 for rule in known.rules):
+                self._trained_at[port.name] = sample.at  # down for less than a second
             was_down = sample.at - self._down_at.get(port.name, float("-inf")) < _TEARDOWN_SECONDS
+            is_training = sample.at - self._trained_at.get(port.name, float("-inf")) < WINDOW_SECONDS
             for rule in known.rules:
                 if (is_teardown and rule.harm in _OF_TEARDOWN) or (was_down and rule.harm in _OF_A_LINK_DOWN):
+                    continue
+                if is_training and rule.harm is Harm.SIGNAL:
                     continue
                 if (event := self._judge(port, known.counts, rule, sample, step)) is not None:
                     rising.setdefault(rule.text, []).append(event)
@@ -192,7 +212,8 @@ class ErrorEvents:
             else:
                 del counts[rule]
             return None
-        if count.total <= rule.limit:
+        limit = rule.limit(port)
+        if count.total <= limit:
             count.above_since = None
         elif count.above_since is None:
             count.above_since = sample.at
@@ -200,7 +221,7 @@ class ErrorEvents:
             count.renew(sample.at, rule.seconds)
             if count.total <= _TIMES * count.usual or sample.at < self._usual_from:
                 return None
-        if count.total <= rule.limit or rate <= 0:
+        if count.total <= limit or rate <= 0:
             return None
         was_above = (port.name, rule.text) in self._above_at
         self._above_at[port.name, rule.text] = sample.at

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, TypeVar
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import recognize, started_driver
 from probes.facts.pci.nic_families import HARDWARE_OCTETS
 from probes.facts.rdma.port_health import PORT_COUNTERS
 from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, known_counts
+from probes.host.fec import COUNTS, MODES, SOURCE, FecState
 from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.tcp_sockets import TcpSocket
@@ -177,6 +178,15 @@ def _address(tokens: Tokens, text: str) -> str:
 def counters(answer: dict[str, int]) -> dict[str, int]:
     """Keep the counters that gdrtop uses."""
     return {name: value for name, value in answer.items() if ETHTOOL_COUNTERS.fullmatch(name)}
+
+
+def fec(answer: FecState) -> FecState:
+    """Keep the mode and the counts that gdrtop knows."""
+    mode = answer.mode
+    if not isinstance(mode, Unknown) and mode not in MODES.values():
+        mode = Unknown(Reason.NOT_RECORDED, SOURCE)
+    counts = {name: value for name, value in answer.counts.items() if name in COUNTS.values()}
+    return FecState(mode, counts)
 
 
 def statistics(answer: dict[str, int]) -> dict[str, int]:

@@ -197,6 +197,7 @@ _RULES: dict[str, Callable[[Tokens, Any], Any]] = {
     "collectives": rules.collectives,
     "component_history": rules.component_history,
     "log_findings": rules.log_findings,
+    "fec_states": lambda tokens, answer: rules.fec(answer),
     "ethtool_counters": lambda tokens, answer: rules.counters(answer),
     "kernel_messages": rules.messages,
     "ras_answer": rules.ras_text,

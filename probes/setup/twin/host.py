@@ -143,7 +143,7 @@ _COMMANDS = (
 _WHOLE_CONFIG_BYTES = 256  # less: only root can read the rest
 _AS_NOW = (
     *("process_usage", "interface_counters", "thread_names", "ethtool_counters", "collectives"),
-    *("rdma_statistics", "tcp_sockets", "environment"),
+    *("rdma_statistics", "fec_states", "tcp_sockets", "environment"),
 )
 """Questions that the node itself answers: no command of a plan changes what it says."""
 

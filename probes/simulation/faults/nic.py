@@ -107,7 +107,7 @@ def _set_counters(tree: Tree, ports: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _rising(start: int, seconds_each: float) -> Content:
-    return lambda seconds: f"{start + int(seconds / seconds_each)}\n"
+    return lambda seconds: f"{_risen(start, seconds_each, seconds):.0f}\n"
 
 
 @as_change
@@ -117,6 +117,37 @@ def _set_netdevs(tree: Tree, netdevs: Mapping[str, Mapping[str, str]]) -> None:
         nic = tree.nic(name)
         for file, value in files.items() if f"{nic.path}/net" in tree.directories else ():
             replace_content(tree, f"{nic.path}/net/{netdev_of(tree, nic)}/{file}", f"{value}\n")
+
+
+@as_change
+def _set_ethtool(tree: Tree, netdevs: Mapping[str, Mapping[str, Any]]) -> None:
+    """Change counters of netdevs, by the NIC: to (start, seconds until each increment)."""
+    for name, counters in netdevs.items():
+        nic = tree.nic(name)
+        netdev = netdev_of(tree, nic) if f"{nic.path}/net" in tree.directories else ""
+        if netdev in tree.ethtool:
+            risen = {counter: partial(_risen, *value) for counter, value in counters.items()}
+            tree.ethtool[netdev] = tree.ethtool[netdev] | risen
+
+
+def _risen(start: int, seconds_each: float, seconds: float) -> float:
+    return start + seconds // seconds_each
+
+
+def _without_ipoib(tree: Tree) -> None:
+    for nic in tree.nics:
+        if nic.kind.layer == "InfiniBand" and f"{nic.path}/net" in tree.directories:
+            tree.remove(f"/sys/class/net/{netdev_of(tree, nic)}")
+            tree.remove(f"{nic.path}/net")
+
+
+@as_change
+def _set_fec(tree: Tree, modes: Mapping[str, str]) -> None:
+    """Change the FEC mode of netdevs, by the NIC."""
+    for name, mode in modes.items():
+        nic = tree.nic(name)
+        if f"{nic.path}/net" in tree.directories and netdev_of(tree, nic) in tree.fec:
+            tree.fec[netdev_of(tree, nic)] = mode
 
 
 @as_change
@@ -325,6 +356,7 @@ def _post_by_gpu(tree: Tree) -> None:
 FAULTS += described(
     "nic", _in_one_subnet, unaddressed=_unaddress,
     port=_set_ports, keys=_set_keys, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
+    ethtool=_set_ethtool, fec=_set_fec,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
     nic_files=_set_nic_files, virtual_function_of=_add_virtual_function,
 )
@@ -334,6 +366,8 @@ FAULTS += (
               "state": "1: DOWN", "phys_state": "5: LinkUp", "lid": "0xffff", "sm_lid": "0x0"}}),
           lambda tree: _zero_guid(tree, _compute_nic(tree, "mlx5_0")),
           finds=("ib-port-not-active-link-up",), on="azure-nd-h100"),
+    fault("ipoib-missing", "ib_ipoib is not loaded, so InfiniBand ports have no netdev", _without_ipoib,
+          finds=()),
     fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others",
           lambda tree: replace_content(
               tree, f"{tree.nic('mlx5_2').path}/infiniband/mlx5_2/fw_ver", "28.39.1002\n")),

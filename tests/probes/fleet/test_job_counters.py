@@ -34,7 +34,7 @@ def moment(
     """Return the counters of eight ports; `counters`: of the first, `sent`: the bytes of single ports."""
     ports = {
         f"mlx5_{number}": PortCounts(
-            octets := sent.get(f"mlx5_{number}", int(at * 1e9)), octets, 400.0, {}, {}
+            octets := sent.get(f"mlx5_{number}", int(at * 1e9)), octets, 200.0, {}, {}
         )
         for number in range(8)
     }
@@ -50,6 +50,15 @@ def after(
 
 def grown(difference: JobDifference) -> dict[str, tuple[int, bool]]:
     return {row.name: (row.by, row.is_high) for row in difference.ports[0].grown}
+
+
+def test_symbol_errors_at_400_gbps_have_nvidias_limit_for_ndr() -> None:
+    """5E-15 of the bits, which are 7.2 errors an hour."""
+    begin, end = moment(0.0, {"symbol_error": 5}), moment(HOUR, {"symbol_error": 13})
+    assert not grown(compare(begin, end))["symbol_error"][1]
+    faster = replace(end.ports["mlx5_0"], line_rate_gbps=400.0)
+    end = replace(end, ports={**end.ports, "mlx5_0": faster})
+    assert grown(compare(begin, end)) == {"symbol_error": (8, True)}
 
 
 def test_a_job_without_errors_has_no_problem_and_the_bytes_of_each_port() -> None:

@@ -81,6 +81,7 @@ def test_a_port_that_is_down_quotes_the_recommendation() -> None:
         ({"Effective_Physical_BER": "6E-12"}, "bit-errors", Weight.NOTE),
         ({"Effective_Physical_BER": "2E-11", "Time_Since_Last_Clear": "3.0"}, "bit-errors", Weight.NOTE),
         ({"Raw_Physical_BER": "2E-5"}, "bit-errors", Weight.WARNING),
+        ({"Raw_Physical_BER": "2E-6"}, "bit-errors", Weight.NOTE),
         ({"Link_Down_Counter": "3"}, "link-downs", Weight.WARNING),
         ({"Link_Down_Counter": "3", "Time_Since_Last_Clear": "9000"}, "link-downs", Weight.NOTE),
         ({"Temperature": "76 [-5..75]"}, "module-hot", Weight.WARNING),

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Iterator
 
 from probes.base.unknown import Reason, Unknown
+from probes.host.fec import FecState
 from probes.host.nvml import NvmlFacts, NvmlGpu, NvmlLive
 from probes.host.protocol import CommandOutput, KernelMessage
 from probes.host.rdma_resources import (
@@ -281,6 +282,7 @@ def questions() -> dict[Question, object]:
             f"rx_prio3_{secret}": 2,
             "rx_prio3_pause": 3,
         }
+        answers[Question("fec_states", (secret,))] = FecState(secret, {secret: 1, "corrected_bits": 2})
         answers[Question("process_usage", (str(number),))] = ProcessUsage(
             secret, 1.0, 1 << 20, "0-3", Unknown(Reason.IO_ERROR, secret, secret)
         )

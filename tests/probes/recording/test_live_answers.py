@@ -252,6 +252,7 @@ KINDS = [
     "rdma_resources",
     "thread_names",
     "ethtool_counters",
+    "fec_states",
     "kernel_messages",
 ]
 _VALUES = st.recursive(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
 from probes.facts.rdma.devices import RdmaFacts
+from probes.facts.rdma.port_health import PortHealthFacts
 from probes.queries.ports import key_texts
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from probes.snapshot.rates import PortRate
+from tests.support.doctor import examination_of
 from widgets.base.lines import plain
-from widgets.node.nic_detail import draw_nic, past_lines
+from widgets.node.nic_detail import draw_nic, fec_lines, past_lines
 
 
 def test_tcp_traffic_is_shown_apart_from_rdma() -> None:
@@ -21,6 +25,17 @@ def test_tcp_traffic_is_shown_apart_from_rdma() -> None:
     rows = [plain(row) for row in draw_nic(device, None, 120, {"ens4np0": PortRate(12.0, unread)})]
     assert "TCP/IP    ↑ 12 Gb/s  ↓ ? Gb/s  without RDMA" in rows
     assert not any("TCP/IP" in plain(row) for row in draw_nic(device, None, 120))
+
+
+def test_fec_and_what_it_repairs_are_shown_where_they_are_known() -> None:
+    health = examination_of("hgx-h100").port_health
+    assert isinstance(health, PortHealthFacts)
+    ethernet, infiniband = health.ports["mlx5_9", 1], health.ports["mlx5_3", 1]
+    assert plain(fec_lines([ethernet])[0]).startswith("FEC       RS, repairs ")
+    assert plain(fec_lines([infiniband])[0]).endswith("E-10 of the bits")
+    assert [plain(row)[:5] for row in fec_lines([ethernet, ethernet])] == ["FEC 1", "FEC 1"]
+    unread = Unknown(Reason.NOT_THERE)
+    assert fec_lines([replace(ethernet, ethtool=unread, fec=unread)]) == []
 
 
 def test_a_nic_that_was_slow_in_earlier_jobs_says_so() -> None:

@@ -14,7 +14,7 @@ from probes.checks.statements import PathStatement
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaDevice
-from probes.facts.rdma.port_health import CounterValue, PortHealthFacts, counter_values
+from probes.facts.rdma.port_health import CounterValue, PortHealth, PortHealthFacts, counter_values
 from probes.queries.finding import Finding
 from probes.queries.jobs import far_from_gpu
 from probes.queries.ports import key_texts
@@ -320,8 +320,18 @@ class Panels:
             past = self._past(device.name, width)
             examination = self.checked.examination
             keys = None if examination is None else key_texts(examination)
-            return [*nic_detail.draw_nic(device, role, width, netdevs, keys), *past, *counters]
+            nic = nic_detail.draw_nic(device, role, width, netdevs, keys)
+            return [*nic, *nic_detail.fec_lines(self._health(device)), *past, *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
+
+    def _health(self, device: RdmaDevice) -> list[PortHealth]:
+        """Return what the last check has read of a NIC's ports."""
+        examination = self.checked.examination
+        if examination is None or not isinstance(examination.port_health, PortHealthFacts):
+            return []
+        ports = examination.port_health.ports
+        keys = ((device.name, port.number) for port in device.ports)
+        return [ports[key] for key in keys if key in ports]
 
     def _past(self, device: str, width: int) -> list[Line]:
         """Return what `gdrtop watch` has kept of a NIC or a GPU."""
@@ -340,9 +350,8 @@ class Panels:
         earlier = examination.earlier_port_health
         before = earlier.ports if isinstance(earlier, PortHealthFacts) else {}
         found = {
-            port.number: counter_values(health, before.get((device.name, port.number)))
-            for port in device.ports
-            if (health := examination.port_health.ports.get((device.name, port.number))) is not None
+            health.port: counter_values(health, before.get((device.name, health.port)))
+            for health in self._health(device)
         }
         at = examination.earlier_at
         return found, None if at is None else examination.reading.at - at

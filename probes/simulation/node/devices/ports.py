@@ -7,7 +7,10 @@ from collections.abc import Callable, Sequence
 from probes.base.unknown import Maybe
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.pci.nic_families import FAMILIES, HARDWARE_OCTETS
+from probes.facts.rdma.bit_errors import CORRECTED, LOST
+from probes.facts.rdma.bit_errors import RECEIVED as RECEIVED_BITS
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
+from probes.facts.rdma.devices import is_virtual_hca
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, OCTETS_A_UNIT, PORT_DATA, Place, sampled
 from probes.host.protocol import CommandOutput
 from probes.simulation.node.model.tree import PlacedNic, Tree
@@ -43,6 +46,12 @@ _ETHTOOL_COUNTERS = (
     *("outbound_pci_stalled_rd", "outbound_pci_stalled_wr", "outbound_pci_buffer_overflow"),
     *("outbound_pci_stalled_rd_events", "outbound_pci_stalled_wr_events"),
 )
+# Also on IPoIB netdevs in enhanced mode (ipoib/ipoib.c, mlx5i_stats_grps); virtual functions have none.
+_LINK_COUNTERS = (
+    *(LOST, "link_down_events_phy"),
+    *("module_high_temp", "module_bus_stuck", "module_bad_shorted", "module_unplug"),
+)
+_RAW_RATES = 1e-10, 4e-10  # of healthy links: share of wrong bits before FEC
 
 
 def add_ports(tree: Tree) -> None:
@@ -73,8 +82,24 @@ def add_ports(tree: Tree) -> None:
             tree.add(f"{base}/statistics/{direction}_bytes", few_bytes)
         if not infiniband and nic.kind.driver != "cxi_ss1":  # Slingshot NICs have names of their own
             tree.ethtool[netdev] = dict.fromkeys(_ETHTOOL_COUNTERS, lambda seconds: 0.0)
+        if nic.kind.driver == "mlx5_core" and not is_virtual_hca(nic.kind.hca):
+            _add_link_counters(tree, nic, netdev)
         if tree.description.modules.ofed and not infiniband:
             tree.add_values(f"{base}/ecn/roce_rp/enable", {str(priority): 1 for priority in range(8)})
+
+
+def _add_link_counters(tree: Tree, nic: PlacedNic, netdev: str) -> None:
+    """Add bit errors and events of the module, and on Ethernet the FEC mode."""
+    bits_a_second = nic.kind.line_gbps * 1e9
+    low, high = _RAW_RATES
+    rate = low + (high - low) * (angle_of(tree.seed, f"{nic.name} bit errors") % 1.0)
+    counters = tree.ethtool.setdefault(netdev, {})
+    counters |= dict.fromkeys(_LINK_COUNTERS, lambda seconds: 0.0)
+    counters[CORRECTED] = lambda seconds: rate * bits_a_second * seconds
+    if tree.description.modules.ofed:
+        counters[RECEIVED_BITS] = lambda seconds: bits_a_second * seconds
+    if nic.kind.layer == "Ethernet":
+        tree.fec[netdev] = "RS"
 
 
 def _octets_of(nic: PlacedNic) -> tuple[tuple[str, ...], ...]:

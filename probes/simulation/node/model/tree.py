@@ -193,6 +193,8 @@ class Tree:
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
+    fec: dict[str, str] = field(default_factory=dict)
+    """FEC mode by netdev."""
     engine_loads: list[EngineLoad] = field(default_factory=list)  # inference engines
     statistics: dict[str, Removed] = field(default_factory=dict)
     """Counters of ports in another network namespace, which RDMA netlink shows, by "mlx5_0/1"."""

@@ -90,7 +90,11 @@ READS = {
         host.data_direct_paths(["mlx5_0"]),
         host.cuda_gpus(),
     ),
-    "netlink": lambda host: (host.rdma_resources(), host.rdma_statistics(["mlx5_0/1"])),
+    "netlink": lambda host: (
+        host.rdma_resources(),
+        host.rdma_statistics(["mlx5_0/1"]),
+        host.fec_states(["eth0"]),
+    ),
     "ethtool": lambda host: host.ethtool_counters(["eth0"]),
     "kernel_log": lambda host: host.kernel_messages(),
     "NVML": lambda host: (host.nvml(), host.nvml_live()),

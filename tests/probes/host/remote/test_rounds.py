@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
 from probes.host.machine.rdma_netlink import Command
 from probes.host.rdma_resources import RdmaResources
 from probes.host.remote import collector
@@ -85,6 +85,14 @@ def test_the_connections_of_a_node_that_is_elsewhere() -> None:
         assert isinstance(found, tuple)
         port = theirs.getsockname()[1]
         assert [each.bytes_acked >> 20 for each in found if each.remote_port == port] == [3]
+
+
+def test_the_error_correction_of_a_node_that_is_elsewhere() -> None:
+    """The collector asks the kernel of this machine, which lists its families of netlink first."""
+    found = asked_in(3, collector.answer, lambda host: host.fec_states(["lo"]))
+    assert isinstance(found, dict)
+    assert isinstance(found["lo"], Unknown)
+    assert found["lo"].reason is Reason.NOT_THERE
 
 
 def test_no_module_is_loaded_on_a_node_that_is_elsewhere() -> None:

@@ -161,10 +161,37 @@ def test_a_counter_is_an_event_only_above_its_threshold(counter: str, slow: floa
 
 def test_signal_errors_that_add_up_in_an_hour_are_an_event() -> None:
     node = Following()
-    node.see(a_sample(), 3)
-    assert not node.see(counting(symbol_error=0.5), 230)
-    (rising,) = node.see(counting(symbol_error=0.5), 30)
+    slower = with_port(counters={"symbol_error": 0.5}, line_rate_gbps=200.0)
+    node.see(with_port(line_rate_gbps=200.0), 3)
+    assert not node.see(slower, 230)
+    (rising,) = node.see(slower, 30)
     assert rising.text.endswith("(symbol_error rose by 120 in the last hour)")
+
+
+@pytest.mark.parametrize("counter", ["symbol_error", "rx_pcs_symbol_err_phy"])
+def test_at_400_gbps_the_limit_is_nvidias_for_ndr(counter: str) -> None:
+    """5E-15 of the bits, which are 7.2 errors an hour."""
+    node = Following()
+    node.see(a_sample(), 3)
+    assert not node.see(counting(**{counter: 0.5}), 13)
+    (rising,) = node.see(counting(**{counter: 0.5}), 10)
+    assert rising.text.endswith(f"({counter} rose by 8 in the last hour)")
+
+
+def test_a_link_that_was_down_between_two_samples_was_trained_as_well() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    (lost,) = node.see(counting(link_downed=1.0, symbol_error=500.0), 2)
+    assert "link_downed" in lost.text
+    assert not node.see(counting(symbol_error=50.0), 10)
+
+
+def test_the_training_of_a_link_makes_errors_that_are_no_event() -> None:
+    node = Following()
+    node.see(a_sample(), 3)
+    node.see(with_port(state="DOWN"), 2)
+    assert not [each for each in node.see(counting(symbol_error=50.0), 40) if "symbol" in each.text]
+    assert [each for each in node.see(counting(symbol_error=50.0), 60) if "symbol" in each.text]
 
 
 def test_errors_are_rising_until_they_are_quiet_for_a_minute() -> None:
