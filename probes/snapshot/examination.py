@@ -21,26 +21,16 @@ from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.network import routes
 from probes.facts.network.routes import InterfaceFacts
 from probes.facts.node import Node, probe_node
-from probes.facts.pci import config_space, rdma_topo
+from probes.facts.pci import config_space, interrupts, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
+from probes.facts.pci.interrupts import InterruptFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import port_health, roce
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
-from probes.facts.system import (
-    cpu,
-    device_nodes,
-    interrupts,
-    kubernetes,
-    limits,
-    numa,
-    packages,
-    services,
-    tools,
-)
+from probes.facts.system import cpu, device_nodes, kubernetes, limits, numa, packages, services, tools
 from probes.facts.system.cpu import CpuFacts
 from probes.facts.system.device_nodes import DeviceNodeFacts
-from probes.facts.system.interrupts import InterruptFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.limits import MemlockFacts, RdmaCgroupFacts
 from probes.facts.system.numa import CpuModel, CpusetFacts, MemoryFacts

@@ -11,8 +11,8 @@ from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.network import nccl_ib_disabled, nccl_net_socket
 from probes.facts.jobs.process_files import has_initialized_nvshmem
+from probes.facts.pci.interrupts import NicInterrupts
 from probes.facts.system.cpu import NUMA_BALANCING, POLICIES, TUNED_PROFILE, CpuClocks, CpuPolicy
-from probes.facts.system.interrupts import NicInterrupts
 from probes.facts.system.numa import number_set
 from probes.plans.boot import sysctl_steps
 from probes.queries.finding import Area, Outcome, Scope, Status, found, need, passed
@@ -93,7 +93,7 @@ def _full_speed(clocks: CpuClocks, profile: str | Unknown, capped: list[CpuPolic
         steps.append(Step("Raise the limit of all CPUs", (*set_all, "-u", str(most)), undo=undo))
     if not isinstance(profile, str):
         steps.append(instruction("To keep this over reboots, set it with tuned or in a systemd unit"))
-    note = "If the limit comes back, the BIOS or a power cap sets it." if capped else ""
+    note = "The BIOS or a power cap may set the limit again." if capped else ""
     return make_plan("Let all CPUs run at full speed", *steps, note=note)
 
 

@@ -77,6 +77,9 @@ class IdleState:
     name: str  # "C6"
     exit_us: int
 
+    def __str__(self) -> str:
+        return f"sleep state {self.name} ({self.exit_us} µs to wake up)"
+
 
 @frozen
 class CpuFacts:
