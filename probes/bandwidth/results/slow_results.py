@@ -100,9 +100,9 @@ def open_findings(
         and finding.id not in (BELOW_LIMIT, SPARK_DEGRADED)  # an earlier result is no reason for this one
         and (finding.data_path or finding.severity is not Severity.NOTE or finding.id in of_cpus)
         and (
-            finding.id in of_cpus or devices & set(finding.devices)
+            devices & set(finding.devices)
             if finding.devices
-            else finding.data_path and finding.area not in _AREAS_OF_JOBS
+            else finding.id in of_cpus or (finding.data_path and finding.area not in _AREAS_OF_JOBS)
         )
     ]
     ids = {finding.id for finding in concerned}

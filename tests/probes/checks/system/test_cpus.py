@@ -179,10 +179,10 @@ def test_interrupts_matter_only_to_tcp() -> None:
 
 
 def test_a_fleet_compares_governor_and_numa_balancing() -> None:
-    def of(name: str) -> dict[str, object]:
+    def values_on(name: str) -> dict[str, object]:
         return {found.fact: found.value for found in traits_of(examination_of(name))}
 
-    healthy, other = of("hgx-h100"), of("hgx-h100+numa-balancing-on,cpu-governor-mixed")
+    healthy, other = values_on("hgx-h100"), values_on("hgx-h100+numa-balancing-on,cpu-governor-mixed")
     assert (healthy["numa-balancing"], other["numa-balancing"]) == ("off", "on")
     assert healthy["cpu-governor"] != other["cpu-governor"]
-    assert of("cloud-vm")["cpu-governor"] == "none"
+    assert values_on("cloud-vm")["cpu-governor"] == "none"
