@@ -23,7 +23,6 @@ from probes.facts.network.routes import InterfaceFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.pci import config_space, interrupts, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
-from probes.facts.pci.interrupts import InterruptFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import port_health, roce
 from probes.facts.rdma.port_health import PortHealthFacts
@@ -85,18 +84,16 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
     return numa.probe_cpu_model(run.host)
 
 
-def _interrupts(run: _Examining) -> Maybe[InterruptFacts]:
+def _interrupts(run: _Examining) -> Maybe[dict[str, tuple[str, ...]]]:
     """Read the interrupts of NICs only where a job runs: they matter to TCP alone."""
-    jobs, pci, nodes = run.answer("processes", ProcessFacts), run.node.pci, run.node.numa
-    if isinstance(pci, Unknown):
-        return pci
+    jobs, pci = run.answer("processes", ProcessFacts), run.node.pci
     if isinstance(jobs, Unknown):
         return jobs
+    if isinstance(pci, Unknown):
+        return pci
     if not any(known(process.gpu_files, ()) for process in jobs.processes):
         return Unknown(Reason.NOT_THERE, "msi_irqs", "not read, because no process uses a GPU")
-    near = {} if isinstance(nodes, Unknown) else {node.number: node.cpulist for node in nodes.nodes}
-    nics = (nic for nic in pci.nics if nic.physical_function is None)
-    return interrupts.probe(run.host, nics, near)
+    return interrupts.probe(run.host, (nic.bdf for nic in pci.nics if nic.physical_function is None))
 
 
 def _boot(run: _Examining) -> Maybe[BootFacts]:
@@ -141,7 +138,7 @@ class Examination:
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
     cpu: Maybe[CpuFacts] = _probed("CPUs", lambda run: cpu.probe(run.host), directories=("/sys",))
     memory: Maybe[MemoryFacts] = _probed("memory", lambda run: numa.probe_memory(run.host))
-    interrupts: Maybe[InterruptFacts] = _probed(
+    interrupts: Maybe[dict[str, tuple[str, ...]]] = _probed(
         "interrupts", _interrupts, needs=("processes",), directories=("/proc",)
     )
     rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed(

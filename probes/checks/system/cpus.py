@@ -5,13 +5,15 @@ Each says what it costs: a public measurement, or that there is none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from probes.base.evidence import Evidence, Severity, first_distinct
 from probes.base.plan import Plan, Step, instruction, make_plan
-from probes.base.text import join_limited, plural
+from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.checks.nccl.network import nccl_ib_disabled, nccl_net_socket
 from probes.facts.jobs.process_files import has_initialized_nvshmem
-from probes.facts.pci.interrupts import NicInterrupts
+from probes.facts.pci.functions import DEVICES
 from probes.facts.system.cpu import NUMA_BALANCING, POLICIES, TUNED_PROFILE, CpuClocks, CpuPolicy
 from probes.facts.system.numa import number_set
 from probes.plans.boot import sysctl_steps
@@ -166,26 +168,17 @@ def nic_interrupts(examination: Examination) -> Outcome:
         unseen = next((outcome for outcome in settings if outcome.status is Status.UNKNOWN), None)
         return unseen or passed(Evidence("/proc/*/environ", "no job is known to use TCP"))
     numa = need(examination.node.numa, "the NUMA nodes")
-    cpus = {node.number: number_set(node.cpulist) or frozenset() for node in numa.nodes}
+    near = {node.number: number_set(node.cpulist) or frozenset() for node in numa.nodes}
     functions, labels = functions_of(examination), examination.topology.labels
+    nics = need(facts, "the interrupts of the NICs")
     bad: dict[str, Evidence] = {}
-    good = 0
-    for nic in need(facts, "the interrupts of the NICs").nics:
-        near = (
-            cpus.get(known(functions[nic.bdf].numa_node, -1), frozenset())
-            if nic.bdf in functions
-            else frozenset()
-        )
-        fault = _spread_fault(nic, near)
-        good += not fault
-        if fault:
-            bad[nic.bdf] = Evidence(
-                f"/sys/bus/pci/devices/{nic.bdf}/msi_irqs", f"{labels.get(nic.bdf, nic.bdf)}: {fault}"
-            )
+    for bdf, used in nics.items():
+        node = functions[bdf].numa_node if bdf in functions else -1
+        if fault := _spread_fault(used, near.get(known(node, -1), frozenset())):
+            bad[bdf] = Evidence(f"{DEVICES}/{bdf}/msi_irqs", f"{labels.get(bdf, bdf)}: {fault}")
     if not bad:
-        return passed(
-            Evidence("/proc/irq/*/effective_affinity_list", f"{plural(good, 'NIC')} with spread interrupts")
-        )
+        shown = f"{plural(len(nics), 'NIC')} with spread interrupts"
+        return passed(Evidence("/proc/irq/*/effective_affinity_list", shown))
     return found(
         "A job uses TCP, and the interrupts of these NICs are not spread over the CPUs near them.",
         *first_distinct(bad.values()),
@@ -198,13 +191,10 @@ def nic_interrupts(examination: Examination) -> Outcome:
     )
 
 
-def _spread_fault(nic: NicInterrupts, near: frozenset[int]) -> str:
-    """Return what is wrong with the spread; "": nothing, or too few interrupts to say."""
-    used = [number_set(cpus) or frozenset() for cpus in nic.cpus]
-    every = frozenset().union(*used)
+def _spread_fault(used: Sequence[str], near: frozenset[int]) -> str:
+    """Return what is wrong with the CPUs of a NIC's interrupts; "": nothing, or too few to say."""
+    cpus = frozenset[int]().union(*(number_set(text) or () for text in used))
     count = plural(len(used), "completion interrupt")
-    if len(used) > 1 and len(every) == 1:
-        return f"{count}, all on CPU {next(iter(every))}"
-    if every and near and not every & near:
-        return f"{count}, all on CPUs of another NUMA node ({join_limited(map(str, sorted(every)))})"
-    return ""
+    if len(used) > 1 and len(cpus) == 1:
+        return f"{count}, all on CPU {next(iter(cpus))}"
+    return f"{count}, none on the NIC's NUMA node" if cpus and near and not cpus & near else ""

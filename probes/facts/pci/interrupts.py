@@ -8,55 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from probes.base.frozen import frozen
-from probes.base.unknown import Maybe, Unknown
-from probes.facts.pci.functions import DEVICES, PciFunction
-from probes.facts.system.numa import number_set, parse_list
+from probes.base.unknown import known
+from probes.facts.pci.functions import DEVICES
+from probes.facts.system.numa import parse_list
 from probes.host.protocol import Host
 
-_MOST_VECTORS = 16
+_MOST_VECTORS = 6
 _MOST_NICS = 64
 
 
-@frozen
-class NicInterrupts:
-    """The CPUs of a NIC's completion interrupts, as kernel lists; reading ends once they are spread."""
-
-    bdf: str
-    cpus: tuple[str, ...]
-
-
-@frozen
-class InterruptFacts:
-    """The NICs whose interrupts could be read."""
-
-    nics: tuple[NicInterrupts, ...]
-
-
-def probe(host: Host, nics: Iterable[PciFunction], near: dict[int, Maybe[str]]) -> Maybe[InterruptFacts]:
-    """Read up to 16 completion interrupts of each NIC; `near`: the CPUs of each NUMA node.
+def probe(host: Host, nics: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return the CPUs of each of the first six completion interrupts, as kernel lists, by NIC (BDF).
 
     The lowest number is left out: mlx5 has its events there. One that is not in use has no CPU.
     """
-    found = []
-    for nic in list(nics)[:_MOST_NICS]:
-        names = host.names(f"{DEVICES}/{nic.bdf}/msi_irqs")
-        if isinstance(names, Unknown):
-            continue
+    found = {}
+    for bdf in list(nics)[:_MOST_NICS]:
+        names = known(host.names(f"{DEVICES}/{bdf}/msi_irqs"), ())
         numbers = sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 7)
-        node = nic.numa_node
-        local = None if isinstance(node, Unknown) else number_set(near.get(node, ""))
-        cpus: list[str] = []
-        for number in numbers[1 : _MOST_VECTORS + 1]:
-            text = host.read(f"/proc/irq/{number}/effective_affinity_list")
-            if not isinstance(text, Unknown) and parse_list(text):
-                cpus.append(text)
-            if _is_spread(cpus, local):
-                break
-        found.append(NicInterrupts(nic.bdf, tuple(cpus)))
-    return InterruptFacts(tuple(found))
-
-
-def _is_spread(cpus: list[str], near: frozenset[int] | None) -> bool:
-    every = frozenset[int]().union(*(number_set(text) or () for text in cpus))
-    return len(every) > 1 and (not near or bool(every & near))
+        used = numbers[1 : _MOST_VECTORS + 1]
+        texts = (known(host.read(f"/proc/irq/{number}/effective_affinity_list"), "") for number in used)
+        found[bdf] = tuple(text for text in texts if parse_list(text))
+    return found

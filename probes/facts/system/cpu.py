@@ -7,10 +7,11 @@ read these files; none of them asks the hardware, as scaling_cur_freq would.
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
-from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known, not_found
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
@@ -21,6 +22,7 @@ TUNED_PROFILE = "/etc/tuned/active_profile"
 # With a policy for each of 256 CPUs, reading all of them takes 10 ms; 24, spread over the node, take 1 ms.
 _MOST_POLICIES = 24
 _MOST_STATES = 16
+_FREQUENCY = re.compile(r"\b[0-9]{4,9}\b", re.ASCII)
 _POLICY, _STATE = re.compile(r"policy([0-9]{1,5})"), re.compile(r"state([0-9]{1,2})")
 # They choose the frequency themselves; their "powersave" is like schedutil, not the lowest frequency
 # (admin-guide/pm/intel_pstate.rst, amd-pstate.rst, "Active Mode").
@@ -112,16 +114,14 @@ def _clocks(host: Host) -> Maybe[CpuClocks]:
         return Unknown(Reason.NOT_THERE, POLICIES, "no driver controls the frequencies")
     step = max(1.0, len(policies) / _MOST_POLICIES)
     chosen = [policies[int(place * step)] for place in range(min(len(policies), _MOST_POLICIES))]
-    table = _table(host, f"{POLICIES}/{policies[0]}")
+    table = _table(host, policies[0])
     read = [_policy(host, name, table) for name in chosen]
     active = tuple(policy for policy in read if not isinstance(policy, Unknown))
-    first = f"{POLICIES}/{active[0].name if active else policies[0]}"
+    if not active:
+        return not_found(read, POLICIES, "no governor")
+    first = f"{POLICIES}/{active[0].name}"
     driver = _word(host, f"{first}/scaling_driver")
-    preference = _word(host, f"{first}/energy_performance_preference")
-    unread = next((policy for policy in read if isinstance(policy, Unknown)), None)
-    return (
-        unread if unread is not None and not active else CpuClocks(driver, preference, active, len(policies))
-    )
+    return CpuClocks(driver, _word(host, f"{first}/energy_performance_preference"), active, len(policies))
 
 
 def _word(host: Host, path: str) -> Maybe[str]:
@@ -134,22 +134,18 @@ def _table(host: Host, policy: str) -> Maybe[int]:
     Its cpuinfo_max_freq includes the boost, which no governor chooses: the kernel lowers scaling_max_freq to
     an entry of the table (drivers/cpufreq/cpufreq.c, cpufreq_set_policy).
     """
-    path = f"{policy}/scaling_available_frequencies"
-    numbers = map_known(
-        host.read(path), lambda text: [int(n) for n in text.split()[:64] if n.isdecimal() and len(n) < 9]
-    )
-    return map_known(numbers, lambda found: max(found, default=0))
+    text = host.read(f"{POLICIES}/{policy}/scaling_available_frequencies")
+    return map_known(text, lambda found: max(map(int, _FREQUENCY.findall(found)), default=0))
 
 
 def _policy(host: Host, name: str, table: Maybe[int]) -> Maybe[CpuPolicy]:
     path = f"{POLICIES}/{name}"
-    governor = _word(host, f"{path}/scaling_governor")
-    limit, hardware = (
-        read_integer(host, f"{path}/{end}") for end in ("scaling_max_freq", "cpuinfo_max_freq")
+    limit, most = (
+        read_integer(host, f"{path}/scaling_max_freq"),
+        read_integer(host, f"{path}/cpuinfo_max_freq"),
     )
-    if not isinstance(table, Unknown):
-        hardware = map_known(hardware, lambda most: min(most, table))
-    return map_known(governor, lambda word: CpuPolicy(name, word, limit, hardware))
+    governor = _word(host, f"{path}/scaling_governor")
+    return map_known(governor, lambda word: CpuPolicy(name, word, limit, known(table, 0) or most))
 
 
 def _sleep(host: Host) -> Maybe[IdleState]:
@@ -159,10 +155,8 @@ def _sleep(host: Host) -> Maybe[IdleState]:
         return names
     for name in reversed(_numbered(names, _STATE)[:_MOST_STATES]):
         path = f"{IDLE}/{name}"
-        disabled = read_integer(host, f"{path}/disable")
-        if isinstance(disabled, Unknown):
-            return disabled
-        if not disabled:
-            title, exit_us = _word(host, f"{path}/name"), read_integer(host, f"{path}/latency")
-            return exit_us if isinstance(exit_us, Unknown) else IdleState(known(title, name), exit_us)
+        disabled, exit_us = read_integer(host, f"{path}/disable"), read_integer(host, f"{path}/latency")
+        title = _word(host, f"{path}/name")
+        if not isinstance(disabled, Unknown) and not disabled:
+            return map_known(exit_us, partial(IdleState, known(title, name)))
     return Unknown(Reason.NOT_THERE, IDLE, "no sleep state")
