@@ -95,7 +95,7 @@ _AFFECTS_NO_JOB = _patterns(
     r"perfquery .*",
     r"scontrol update .*",
     r"sysctl -w kernel\.numa_balancing=[0-3]",
-    r"cpupower frequency-set .*|tuned-adm profile .*",
+    r"cpupower frequency-set .*",
     r"systemctl (?:daemon-reload|(?:enable --now|start) nvidia-[\w-]+)",
 )
 

@@ -126,7 +126,8 @@ def slow_tail(figure: Sample | None, cpu: Maybe[CpuFacts]) -> str:
     if not any(settings):
         return ""
     named = ", ".join(filter(None, settings))
-    return f"1 % of the messages took {late / typical:.1f} times as long or longer. May delay them: {named}"
+    much = f"1 % of the messages took at least {late / typical:.1f} times as long as the typical one"
+    return f"{much}. These settings may delay messages: {named}"
 
 
 def _devices_of(examination: Examination, pair: Pair) -> set[str]:

@@ -18,7 +18,7 @@ from probes.facts.system.cpu import NUMA_BALANCING, POLICIES, TUNED_PROFILE, Cpu
 from probes.facts.system.numa import number_set
 from probes.plans.boot import sysctl_steps
 from probes.queries.finding import Area, Outcome, Scope, Status, found, need, passed
-from probes.queries.jobs import about, affected, jobs_of, maps, pid_in
+from probes.queries.jobs import NO_JOB, about, affected, jobs_of, maps, pid_in
 from probes.queries.pcie_paths import functions_of, is_grace
 from probes.snapshot.condition import OVER_TCP
 from probes.snapshot.examination import Examination
@@ -48,20 +48,21 @@ def cpu_clocks(examination: Examination) -> Outcome:
     absent = Evidence(POLICIES, "this kernel does not control the clocks, as in most virtual machines")
     clocks = need(facts.clocks, "the clocks of the CPUs", absent=absent)
     capped = [policy for policy in clocks.policies if _is_capped(policy)]
-    slow = [policy for policy in clocks.policies if policy.governor == "powersave"]
-    if clocks.has_own_governors or len(slow) < len(clocks.policies):
-        slow = []  # of some: they differ
+    is_lowest = clocks.governors == ("powersave",)
+    if is_lowest:
+        need(clocks.driver, "the driver of the CPUs' clocks")
+        is_lowest = not clocks.has_own_governors
     read = "" if len(clocks.policies) == clocks.count else f", {len(clocks.policies)} of {clocks.count} read"
     shown = Evidence(f"{POLICIES}/*/scaling_governor", f"{clocks}{read}")
-    if not (capped or slow or len(clocks.governors) > 1):
-        return passed(shown)
     causes = (
-        ("The limit of some CPUs is below what they can.", capped),
-        ("The governor keeps the CPUs at their lowest frequency.", slow),
-        ("The CPUs have different governors.", len(clocks.governors) > 1),
+        "The limit of these CPUs is below what they can." if capped else "",
+        "The governor keeps the CPUs at their lowest frequency." if is_lowest else "",
+        "The CPUs have different governors." if len(clocks.governors) > 1 else "",
     )
+    if not any(causes):
+        return passed(shown)
     return found(
-        " ".join(cause for cause, is_so in causes if is_so),
+        " ".join(filter(None, causes)),
         shown,
         *first_distinct(map(_limit, capped)),
         fix=_full_speed(clocks, facts.tuned_profile, capped),
@@ -69,7 +70,7 @@ def cpu_clocks(examination: Examination) -> Outcome:
 
 
 def _is_capped(policy: CpuPolicy) -> bool:
-    limit, hardware = known(policy.limit_khz, 0), known(policy.hardware_khz, 0)
+    limit, hardware = (need(khz, "the limits of the CPUs") for khz in (policy.limit_khz, policy.hardware_khz))
     return 0 < limit < _CAPPED * hardware
 
 
@@ -91,7 +92,7 @@ def _full_speed(clocks: CpuClocks, profile: str | Unknown, capped: list[CpuPolic
     if capped:
         most = max(known(policy.hardware_khz, 0) for policy in capped)
         limits = {known(policy.limit_khz, 0) for policy in clocks.policies}
-        undo = (*set_all, "-u", str(*limits)) if len(limits) == 1 else ()
+        undo = (*set_all, "-u", str(max(limits))) if len(limits) == 1 else ()
         steps.append(Step("Raise the limit of all CPUs", (*set_all, "-u", str(most)), undo=undo))
     if not isinstance(profile, str):
         steps.append(instruction("To keep this over reboots, set it with tuned or in a systemd unit"))
@@ -127,22 +128,20 @@ def numa_balancing_on(examination: Examination) -> Outcome:
         if has_initialized_nvshmem(process.libraries) or maps(process, _DEEP_EP)
     ]
     grace = is_grace(examination)
-    cause = f"It is on, and the node has {len(numa.nodes)} NUMA nodes."
-    profile, note = facts.tuned_profile, ""
+    cause = f"The kernel moves memory between the {len(numa.nodes)} NUMA nodes while programs run."
+    if grace:
+        cause += " NVIDIA's guide for Grace turns that off."
+    profile, note = facts.tuned_profile, "Programs that are not bound to a NUMA node may become slower."
     if isinstance(profile, str):
-        note = f"tuned is active (profile {profile}), and may set it again: see {TUNED_PROFILE}."
+        note += f" tuned may set it again, by its profile {profile} ({TUNED_PROFILE})."
     return found(
-        about(affected(jobs, users), f"They wait while it scans their memory. {cause}")
-        if users
-        else f"{cause} NVIDIA's guide for Grace turns it off."
-        if grace
-        else cause,
+        about(affected(jobs, users), cause) if users else cause,
         shown,
         *first_distinct(users),
         fix=make_plan(
             "Turn automatic NUMA balancing off",
             *sysctl_steps(examination, "numa-balancing", "kernel.numa_balancing", 0, value),
-            note=note or "Programs that are not bound to a NUMA node may become slower.",
+            note=note,
         ),
         severity=Severity.WARNING if users or grace else None,
         pids=frozenset(pid for pid in map(pid_in, users) if pid is not None),
@@ -170,7 +169,7 @@ def nic_interrupts(examination: Examination) -> Outcome:
     numa = need(examination.node.numa, "the NUMA nodes")
     near = {node.number: number_set(node.cpulist) or frozenset() for node in numa.nodes}
     functions, labels = functions_of(examination), examination.topology.labels
-    nics = need(facts, "the interrupts of the NICs")
+    nics = need(facts, "the interrupts of the NICs", absent=Evidence("/proc/*/fd", NO_JOB))
     bad: dict[str, Evidence] = {}
     for bdf, used in nics.items():
         node = functions[bdf].numa_node if bdf in functions else -1

@@ -157,6 +157,8 @@ def _sleep(host: Host) -> Maybe[IdleState]:
         path = f"{IDLE}/{name}"
         disabled, exit_us = read_integer(host, f"{path}/disable"), read_integer(host, f"{path}/latency")
         title = _word(host, f"{path}/name")
-        if not isinstance(disabled, Unknown) and not disabled:
+        if isinstance(disabled, Unknown):
+            return disabled
+        if not disabled:
             return map_known(exit_us, partial(IdleState, known(title, name)))
     return Unknown(Reason.NOT_THERE, IDLE, "no sleep state")

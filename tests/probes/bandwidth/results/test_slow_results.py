@@ -149,7 +149,7 @@ def latencies(typical: float, late: float) -> Sample:
 def test_late_messages_name_the_settings_that_may_delay_them() -> None:
     cpu = examination_of(f"{NODE}+numa-balancing-on").cpu
     text = slow_tail(latencies(2.0, 8.0), cpu)
-    assert text.startswith("1 % of the messages took 4.0 times as long or longer")
+    assert text.startswith("1 % of the messages took at least 4.0 times as long")
     assert "sleep state C6 (290 µs to wake up), automatic NUMA balancing is on" in text
     assert not slow_tail(latencies(2.0, 2.3), cpu)
     assert not slow_tail(latencies(2.0, 8.0), Unknown(Reason.TIMED_OUT, "cpu"))
