@@ -84,7 +84,7 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
     return numa.probe_cpu_model(run.host)
 
 
-def _interrupts(run: _Examining) -> Maybe[dict[str, tuple[str, ...]]]:
+def _interrupts(run: _Examining) -> Maybe[dict[str, Maybe[tuple[str, ...]]]]:
     """Read the interrupts of NICs only where a job runs: they matter to TCP alone."""
     jobs, pci = run.answer("processes", ProcessFacts), run.node.pci
     if isinstance(jobs, Unknown):
@@ -138,7 +138,7 @@ class Examination:
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
     cpu: Maybe[CpuFacts] = _probed("CPUs", lambda run: cpu.probe(run.host), directories=("/sys",))
     memory: Maybe[MemoryFacts] = _probed("memory", lambda run: numa.probe_memory(run.host))
-    interrupts: Maybe[dict[str, tuple[str, ...]]] = _probed(
+    interrupts: Maybe[dict[str, Maybe[tuple[str, ...]]]] = _probed(
         "interrupts", _interrupts, needs=("processes",), directories=("/proc",)
     )
     rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed(

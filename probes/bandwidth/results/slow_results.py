@@ -25,7 +25,7 @@ from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
 MOST_FINDINGS = 4
-OF_CPUS = ("cpu-clocks", "numa-balancing-on")
+_OF_CPUS = ("cpu-clocks", "numa-balancing-on")
 _LATE = 2.0  # times the typical latency
 _DEEP_US = 50  # to wake up; shallower states are usual where latency matters
 _AREAS_OF_JOBS = ("nccl", "environment")  # of findings about jobs, which a benchmark tool does not share
@@ -92,7 +92,7 @@ def open_findings(
     is another one of them.
     """
     devices = _devices_of(examination, pair)
-    of_cpus = OF_CPUS if memory in (HOST_MEMORY, STAGED) else ()
+    of_cpus = _OF_CPUS if memory in (HOST_MEMORY, STAGED) else ()
     concerned = [
         finding
         for finding in findings

@@ -172,10 +172,14 @@ def nic_interrupts(examination: Examination) -> Outcome:
     nics = need(facts, "the interrupts of the NICs", absent=Evidence("/proc/*/fd", NO_JOB))
     bad: dict[str, Evidence] = {}
     for bdf, used in nics.items():
+        if isinstance(used, Unknown):
+            continue
         node = functions[bdf].numa_node if bdf in functions else -1
         if fault := _spread_fault(used, near.get(known(node, -1), frozenset())):
             bad[bdf] = Evidence(f"{DEVICES}/{bdf}/msi_irqs", f"{labels.get(bdf, bdf)}: {fault}")
     if not bad:
+        for used in nics.values():
+            need(used, "the interrupts of the NICs")
         shown = f"{plural(len(nics), 'NIC')} with spread interrupts"
         return passed(Evidence("/proc/irq/*/effective_affinity_list", shown))
     return found(

@@ -44,9 +44,7 @@ class CpuClocks:
     """How the frequencies of the CPUs are chosen."""
 
     driver: Maybe[str]  # of the first policy: "intel_pstate"
-    preference: Maybe[
-        str
-    ]  # energy_performance_preference of the first policy; NOT_THERE: the driver has none
+    preference: Maybe[str]  # of the first policy (EPP); NOT_THERE: the driver has none
     policies: tuple[CpuPolicy, ...]  # those that were read; one whose CPUs are offline cannot be
     count: int  # of all policies
 

@@ -106,6 +106,8 @@ def test_unknown_clocks_are_not_ok() -> None:
     assert judged(blind, "cpu-clocks").status is Status.UNKNOWN
     tcp = replace(examination_of("hgx-h100+nic-interrupts"), interrupts=unread)
     assert judged(tcp, "nic-interrupts").status is Status.UNKNOWN
+    tcp = replace(tcp, interrupts={"0000:1a:00.0": unread, "0000:1b:00.0": ("0", "1")})
+    assert judged(tcp, "nic-interrupts").status is Status.UNKNOWN
 
 
 @pytest.mark.parametrize(
