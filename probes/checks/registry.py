@@ -30,7 +30,7 @@ from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk
-from probes.checks.system import combinations, device_files, kubernetes, limits, tools
+from probes.checks.system import combinations, cpus, device_files, kubernetes, limits, tools
 from probes.queries.finding import (
     Area,
     Check,
@@ -57,7 +57,7 @@ _ORDER: tuple[ModuleType | Area, ...] = (
     *(nic_devices, port_state, partition_keys, port_rates, dgx_spark, roce_gids, roce_mtu, roce_gids.RAILS),
     *(counters, bit_errors, nic_devices.KERNEL_LOG, floors),
     *(gpu_devices, driver, smmu, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
-    *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, device_files, kubernetes, combinations),
+    *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, cpus, device_files, kubernetes, combinations),
     *_OF_VARIABLES,
     *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, logs),
     *(live_jobs, live_ports, builds.NEXT_BOOT, tools),

@@ -109,6 +109,12 @@ def _of_node(examination: Examination) -> Iterator[Trait]:
     yield trait("bios", map_known(platform, lambda facts: facts.bios))
     environment = map_known(platform, lambda facts: facts.environment)
     yield trait("environment", map_known(environment, lambda place: place.value))
+    cpu = examination.cpu
+    clocks = cpu if isinstance(cpu, Unknown) else cpu.clocks
+    yield trait("cpu-governor", map_known(clocks, str))
+    yield trait(
+        "numa-balancing", map_known(cpu, lambda facts: _switch(map_known(facts.numa_balancing, bool)))
+    )
     yield trait("secure-boot", kernel if isinstance(kernel, Unknown) else _switch(kernel.secure_boot))
     yield trait("lockdown", map_known(kernel, lambda facts: facts.lockdown))
 

@@ -90,6 +90,26 @@ def command_line_steps(
     return (_manual(text, quoted), _apply_step(examination))
 
 
+_SYSCTL_FILE = "/etc/sysctl.d/gdrtop-{}.conf"  # after files whose names begin with digits (sysctl.d(5))
+
+
+def sysctl_steps(examination: Examination, subject: str, key: str, value: int, now: int) -> tuple[Step, ...]:
+    """Return the steps that set a sysctl now and at each boot, as this system keeps it.
+
+    `subject`: a word for the name of the file that is written for it.
+    """
+    step = Step(f"Set {key} now", ("sysctl", "-w", f"{key}={value}"), undo=("sysctl", "-w", f"{key}={now}"))
+    loader = known(map_known(examination.boot, lambda boot: boot.loader), None)
+    if loader is BootLoader.TALOS:
+        text = f"Add {key}={value} to the sysctls of the Talos machine configuration, or a reboot undoes it."
+        return (step, instruction(text))
+    if loader is BootLoader.MACHINE_CONFIG:
+        text = f"Add {key}={value} to a Tuned profile of the Node Tuning Operator, or a reboot undoes it."
+        return (step, instruction(text))
+    file = FileChange(_SYSCTL_FILE.format(subject), f"{key} = {value}\n")
+    return (step, Step(f"Set {key} at each boot", file=file))
+
+
 def settings_steps(examination: Examination, options: Iterable[str]) -> tuple[Step, ...]:
     """Return the steps after which the next boot has options that are in GRUB's settings already."""
     if known(map_known(examination.boot, lambda boot: boot.loader), None) is BootLoader.GRUB_BLS:

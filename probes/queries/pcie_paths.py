@@ -186,6 +186,25 @@ def express_of(examination: Examination, bdf: str) -> Maybe[PciExpress]:
     return map_known(config_of(examination, bdf), lambda space: space.express)
 
 
+def aspm_on_paths(examination: Examination) -> dict[str, Maybe[str]]:
+    """Return the ASPM of each link of a NIC, and between it and near GPUs, by the function at its lower end.
+
+    Below a root port, every second function of a chain is the lower end of a link.
+    """
+    functions, lower = functions_of(examination), dict.fromkeys(nic_registers(examination))
+    for path in near_paths(examination):
+        for end in (path.a, examination.topology.nic_ends.get(path.b, "")):
+            chain = functions[end].chain if end in functions else ()
+            lower |= dict.fromkeys(bdf for bdf in chain[1::2] if bdf == end or bdf in bridges_between(path))
+    seen = known(map_known(examination.config_space, lambda facts: facts.aspm), {})
+    return {
+        bdf: seen[bdf]
+        if bdf in seen
+        else map_known(express_of(examination, bdf), lambda express: express.aspm)
+        for bdf in lower
+    }
+
+
 def nic_registers(examination: Examination) -> dict[str, Maybe[PciExpress]]:
     """Return the PCI Express capability of each NIC; virtual functions have no settings of their own."""
     return {

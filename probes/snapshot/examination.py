@@ -21,14 +21,15 @@ from probes.facts.kernel.symbol_versions import SymbolVersions
 from probes.facts.network import routes
 from probes.facts.network.routes import InterfaceFacts
 from probes.facts.node import Node, probe_node
-from probes.facts.pci import config_space, rdma_topo
+from probes.facts.pci import config_space, interrupts, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
 from probes.facts.rdma import partition_keys, port_health, roce
 from probes.facts.rdma.partition_keys import FULL_MEMBER, PartitionKeyFacts
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
-from probes.facts.system import device_nodes, kubernetes, limits, numa, packages, services, tools
+from probes.facts.system import cpu, device_nodes, kubernetes, limits, numa, packages, services, tools
+from probes.facts.system.cpu import CpuFacts
 from probes.facts.system.device_nodes import DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
 from probes.facts.system.limits import MemlockFacts, RdmaCgroupFacts
@@ -96,6 +97,18 @@ def _cpu_model(run: _Examining) -> Maybe[CpuModel]:
     return numa.probe_cpu_model(run.host)
 
 
+def _interrupts(run: _Examining) -> Maybe[dict[str, Maybe[tuple[str, ...]]]]:
+    """Read the interrupts of NICs only where a job runs: they matter to TCP alone."""
+    jobs, pci = run.answer("processes", ProcessFacts), run.node.pci
+    if isinstance(jobs, Unknown):
+        return jobs
+    if isinstance(pci, Unknown):
+        return pci
+    if not any(known(process.gpu_files, ()) for process in jobs.processes):
+        return Unknown(Reason.NOT_THERE, "msi_irqs", "not read, because no process uses a GPU")
+    return interrupts.probe(run.host, (nic.bdf for nic in pci.nics if nic.physical_function is None))
+
+
 def _boot(run: _Examining) -> Maybe[BootFacts]:
     return boot.probe(run.host, run.answer("distribution", Distribution), run.node.kernel_release)
 
@@ -136,7 +149,11 @@ class Examination:
         "memlock", lambda run: limits.probe(run.host), directories=("/etc",)
     )
     cpuset: Maybe[CpusetFacts] = _probed("cpuset", lambda run: numa.probe_cpuset(run.host))
+    cpu: Maybe[CpuFacts] = _probed("CPUs", lambda run: cpu.probe(run.host), directories=("/sys",))
     memory: Maybe[MemoryFacts] = _probed("memory", lambda run: numa.probe_memory(run.host))
+    interrupts: Maybe[dict[str, Maybe[tuple[str, ...]]]] = _probed(
+        "interrupts", _interrupts, needs=("processes",), directories=("/proc",)
+    )
     rdma_cgroup: Maybe[RdmaCgroupFacts] = _probed(
         "RDMA control groups", _rdma_cgroup, needs=("processes",), directories=("/sys",)
     )

@@ -19,7 +19,7 @@ from probes.bandwidth.model.samples import HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.planning.affected_jobs import affected_by
 from probes.bandwidth.planning.series import plan_series, rows_of, with_expected
 from probes.bandwidth.results.against_earlier import machine_type
-from probes.bandwidth.results.slow_results import open_findings
+from probes.bandwidth.results.slow_results import open_findings, slow_tail
 from probes.base.origin import Source, origin_word
 from probes.base.unknown import Unknown, known
 from probes.checks.registry import findings
@@ -152,11 +152,15 @@ class SeriesRunner:
     def _judge(self, test: PlannedTest, figure: Sample | None, host: Sample | None) -> Assessment:
         """Rate a figure; a slow one names the open findings on its path."""
         judgment = rate(figure or Sample("", ""), test.limit, host, test.expected)
+        if late := slow_tail(figure, self._examination.cpu):
+            return replace(judgment, why=late)
         if not judgment.is_slow:
             return judgment
         if self._findings is None:
             self._findings = findings(self._examination)
-        return replace(judgment, findings=open_findings(self._examination, self._findings, test.pair))
+        return replace(
+            judgment, findings=open_findings(self._examination, self._findings, test.pair, test.memory)
+        )
 
 
 def _host_memory_figure(test: PlannedTest, earlier: Sequence[Result]) -> Sample | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from probes.bandwidth.model.expected import SPARK
 from probes.bandwidth.model.planned_series import Purpose
-from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.model.rating import NOT_MEASURED, Rating
 from probes.bandwidth.model.request import Mode
 from probes.bandwidth.model.result import (
     Ending,
@@ -99,7 +99,8 @@ def draw_result(
         add(f"its output: {result.failure_line}" if result.failure_line else "", Tone.DIM)
     else:
         add(result.failure, Tone.BAD)
-        if result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS):
+        is_latency = result.gbps is None and result.judgment.why != NOT_MEASURED
+        if is_latency or (result.gbps is not None and result.tool not in (*GDRCOPY, *NCCL_TESTS)):
             add(result.judgment.reason)
         for text in memory_lines(result):
             add(text, Tone.DIM)

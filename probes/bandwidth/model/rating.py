@@ -20,6 +20,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import Unknown
 
 LIKE_HOST = 0.95
+NOT_MEASURED = "no bandwidth was measured"
 LARGE_FROM_BYTES = 65536
 """Smaller messages are limited by the NIC's message rate, not by a link."""
 _STALLED = 0.5  # of what flows in most seconds
@@ -98,7 +99,7 @@ def rate(
 
 def _by_limit(sample: Sample, limit: Limit, host: Sample | None) -> Assessment:
     if sample.gbps is None:
-        return Assessment(Rating.UNKNOWN, "", "no bandwidth was measured")
+        return Assessment(Rating.UNKNOWN, "", NOT_MEASURED)
     least, most = limit.least, limit.gbps
     if least is None or isinstance(most, Unknown) or isinstance(least.nominal_gbps, Unknown) or not most:
         return Assessment(Rating.UNKNOWN, f"{sample.gbps:.0f} Gb/s", "the limit of the path is unknown")

@@ -11,12 +11,13 @@ from probes.bandwidth.model.expected import SPARK, spark_rate
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import OpenFinding, Rating
 from probes.bandwidth.model.result import Result, is_measured
-from probes.bandwidth.model.samples import GPU_PATHS
+from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY, STAGED, Sample
 from probes.bandwidth.results.against_earlier import local_time
 from probes.base.evidence import Evidence, Severity
 from probes.base.origin import Origin, origin_word
-from probes.base.unknown import known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.node import host_name
+from probes.facts.system.cpu import CpuFacts
 from probes.queries.finding import Finding
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import BELOW_LIMIT, SPARK_DEGRADED, Condition
@@ -24,6 +25,9 @@ from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
 
 MOST_FINDINGS = 4
+_OF_CPUS = ("cpu-clocks", "numa-balancing-on")
+_LATE = 2.0  # times the typical latency
+_DEEP_US = 50  # to wake up; shallower states are usual where latency matters
 _AREAS_OF_JOBS = ("nccl", "environment")  # of findings about jobs, which a benchmark tool does not share
 
 
@@ -78,30 +82,52 @@ def _condition(result: Result) -> Condition:
 
 
 def open_findings(
-    examination: Examination, findings: Iterable[Finding], pair: Pair
+    examination: Examination, findings: Iterable[Finding], pair: Pair, memory: str = ""
 ) -> tuple[OpenFinding, ...]:
     """Return the findings about GPU, NICs and the bridges between them, or about the whole data path.
+
+    With host memory, these are also those about the CPUs.
 
     They are MOST_FINDINGS at most. Those that cost bandwidth come first; a finding is left out if its cause
     is another one of them.
     """
     devices = _devices_of(examination, pair)
+    of_cpus = _OF_CPUS if memory in (HOST_MEMORY, STAGED) else ()
     concerned = [
         finding
         for finding in findings
         if finding.is_present
         and finding.id not in (BELOW_LIMIT, SPARK_DEGRADED)  # an earlier result is no reason for this one
-        and (finding.data_path or finding.severity is not Severity.NOTE)
+        and (finding.data_path or finding.severity is not Severity.NOTE or finding.id in of_cpus)
         and (
             devices & set(finding.devices)
             if finding.devices
-            else finding.data_path and finding.area not in _AREAS_OF_JOBS
+            else finding.id in of_cpus or (finding.data_path and finding.area not in _AREAS_OF_JOBS)
         )
     ]
     ids = {finding.id for finding in concerned}
     causes = [finding for finding in concerned if finding.part_of not in ids]
     causes.sort(key=lambda finding: not finding.data_path)
     return tuple(OpenFinding(finding.id, finding.title) for finding in causes[:MOST_FINDINGS])
+
+
+def slow_tail(figure: Sample | None, cpu: Maybe[CpuFacts]) -> str:
+    """Return the settings of the CPUs that may delay some messages of a latency test; "": few were late."""
+    times = {} if figure is None else {each.statistic: each.microseconds for each in figure.latencies}
+    typical, late = times.get("typical", 0.0), times.get("99 %", 0.0)
+    if isinstance(cpu, Unknown) or not typical or late < _LATE * typical:
+        return ""
+    clocks, sleep = cpu.clocks, cpu.deepest_sleep
+    settings = (
+        "" if isinstance(clocks, Unknown) or clocks.is_fast else str(clocks),
+        "" if isinstance(sleep, Unknown) or sleep.exit_us < _DEEP_US else str(sleep),
+        "automatic NUMA balancing is on" if known(cpu.numa_balancing, 0) else "",
+    )
+    if not any(settings):
+        return ""
+    named = ", ".join(filter(None, settings))
+    much = f"1 % of the messages took at least {late / typical:.1f} times as long as the typical one"
+    return f"{much}. These settings may delay messages: {named}"
 
 
 def _devices_of(examination: Examination, pair: Pair) -> set[str]:

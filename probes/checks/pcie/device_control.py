@@ -17,6 +17,7 @@ from probes.plans.ports import WRITE_ORDERING, firmware_steps
 from probes.queries.finding import Area, Outcome, passed
 from probes.queries.pcie_paths import (
     Tally,
+    aspm_on_paths,
     express_of,
     functions_of,
     near_paths,
@@ -174,36 +175,40 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
 
 @AREA.note(
     "pcie-aspm-on",
-    "Power saving (ASPM) is enabled on a NIC's PCIe link",
+    "Power saving (ASPM) is enabled on a PCIe link of a GPU or NIC",
     "Linux Documentation/ABI/testing/sysfs-bus-pci, link/l1_aspm; kernel-parameters.txt, pcie_aspm=",
-    ok="Power saving (ASPM) is disabled on the NICs' PCIe links",
-    impact="A sleeping link takes microseconds to wake, so small messages after a pause are late.",
+    ok="Power saving (ASPM) is disabled on the PCIe links of GPUs and NICs",
+    impact="A sleeping link takes microseconds to wake, so small messages after a pause are late. What it "
+    "costs GPUDirect RDMA has not been published.",
 )
 def pcie_aspm_on(examination: Examination) -> Outcome:
-    """Check ASPM in Link Control of each NIC."""
-
-    def wrong(express: PciExpress) -> str | Unknown:
-        if isinstance(express.aspm, Unknown):
-            return "" if express.aspm.reason is Reason.NOT_THERE else express.aspm
-        return "" if express.aspm == "off" else f"LnkCtl: ASPM {express.aspm} Enabled"
-
-    def fix(bad: dict[str, PciExpress]) -> Plan:
-        before = {bdf: ASPM_STATES.index(known(express.aspm, "off")) for bdf, express in bad.items()}
-        steps = [
-            Step(
-                f"Disable ASPM on the link of {bdf}",
-                ("setpci", "-s", bdf, "CAP_EXP+10.w=0000:0003"),
-                undo=("setpci", "-s", bdf, f"CAP_EXP+10.w={bits:04x}:0003"),
-            )
-            for bdf, bits in before.items()
-        ]
-        lasting = (
-            "To make this permanent, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
+    """Check ASPM on the links of NICs and on those between GPUs and near NICs."""
+    named, tally = examination.topology.labels, Tally()
+    links = aspm_on_paths(examination)
+    bad: dict[str, str] = {}
+    for bdf, state in links.items():
+        if isinstance(state, Unknown):
+            if state.reason is not Reason.NOT_THERE:
+                tally.unknowns.append(state)
+        elif state != ASPM_STATES[0]:
+            bad[bdf] = state
+            is_closed = isinstance(express_of(examination, bdf), Unknown)
+            source = f"{DEVICES}/{bdf}/link" if is_closed else f"lspci -vvv -s {bdf}"
+            tally.fault(Evidence(source, f"{named.get(bdf, bdf)}: LnkCtl: ASPM {state} Enabled"), bdf)
+    if not links:
+        return passed(Evidence(DEVICES, "no NIC whose settings this node controls"))
+    steps = [
+        Step(
+            f"Disable ASPM on the link of {bdf}",
+            ("setpci", "-s", bdf, "CAP_EXP+10.w=0000:0003"),
+            undo=("setpci", "-s", bdf, f"CAP_EXP+10.w={ASPM_STATES.index(state):04x}:0003"),
         )
-        return make_plan("Disable ASPM on the NICs' links", *steps, lasting)
-
+        for bdf, state in bad.items()
+    ]
+    lasting = "To make this permanent, disable ASPM in the BIOS or boot with pcie_aspm.policy=performance."
     cause = "The BIOS or the kernel's policy lets idle links sleep."
-    return each_nic(examination, wrong, cause, "ASPM Disabled on all NICs", fix)
+    fix = make_plan("Disable ASPM on these links", *steps, lasting) if steps else None
+    return tally.outcome(cause, Evidence("lspci -vvv", "ASPM Disabled on all links"), fix)
 
 
 @AREA.note(

@@ -69,7 +69,7 @@ SINGLES = (
 _LIBRARIES = re.compile(
     r"/(?P<name>libnccl(?:-net[\w-]*|-tuner[\w-]*)?|libibverbs|libmlx5|libcuda|libcudart|libucp|libfabric"
     r"|libnvshmem_host|nvshmem_(?:bootstrap|transport)_[a-z0-9]{1,20}|libgdrapi|libnixl|mooncake/engine"
-    r"|hybrid_ep_cpp|libplugin_(?:UCX|LIBFABRIC|UCCL|GPUNETIO|Mooncake)|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
+    r"|hybrid_ep_cpp|deep_ep_cpp|libplugin_(?:UCX|LIBFABRIC|UCCL|GPUNETIO|Mooncake)|libuct_(?:cuda|ib|cma|rdmacm|xpmem))"
     # auditwheel adds a hash to the name, setuptools the Python.
     r"(?:-[0-9a-f]{8}|\.cpython-[\w-]{1,60}|\.abi3)?\.so(?:\.(?P<version>[0-9][0-9.]{0,30}))?$"
 )

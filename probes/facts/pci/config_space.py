@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import field, fields
 
 from probes.base.frozen import frozen
 from probes.base.text import BDF, printable
-from probes.base.unknown import Maybe, Reason, Unknown, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.functions import DEVICES, PciFacts, PciKind, asleep
 from probes.facts.pci.rdma_topo import is_dma_function
 from probes.host.protocol import Host
+from probes.host.values import read_integer
 
 HEADER_BYTES = 64  # PCI_STD_HEADER_SIZEOF: readable by every user
 CONVENTIONAL_BYTES = 256  # PCI_CFG_SPACE_SIZE
@@ -103,6 +104,7 @@ _MOST_EXTENDED = (WHOLE_BYTES - CONVENTIONAL_BYTES) // 8  # pci_find_next_ext_ca
 
 # Types of functions without a link: integrated endpoints and event collectors of a root complex.
 _WITHOUT_LINK = (0x9, 0xA)
+_BEYOND = "PCI config beyond 64 bytes"
 ERRORS = ("correctable", "non-fatal", "fatal", "unsupported request")
 ASPM_STATES = ("off", "L0s", "L1", "L0s L1")
 
@@ -246,16 +248,35 @@ class ConfigSpaceFacts:
     """BDF -> configuration space, for the requested functions."""
 
     functions: dict[str, Maybe[ConfigSpace]]
+    aspm: dict[str, str] = field(default_factory=dict)  # of ASPM_STATES, where `config` is not readable
 
 
 def probe(host: Host, bdfs: Iterable[str]) -> ConfigSpaceFacts:
     """Read `config` of at most 512 functions; a failure affects only its own function.
 
+    Where only 64 bytes are readable, ASPM is read from `link`, which is there for the lower end of a link if
+    both ends support ASPM and the kernel controls it (drivers/pci/pcie/aspm.c); reading it wakes no device.
     NEEDS_ROOT or NOT_RECORDED (a dump): only 64 bytes. NOT_THERE: the function sleeps or is gone from sysfs.
     DRIVER_ERROR: it does not answer on the bus.
     """
     chosen = list(dict.fromkeys(bdfs))[:MAX_FUNCTIONS]
-    return ConfigSpaceFacts({bdf: _function(host, bdf) for bdf in chosen})
+    functions = {bdf: _function(host, bdf) for bdf in chosen}
+    closed = [
+        bdf for bdf, space in functions.items() if isinstance(space, Unknown) and _BEYOND in space.detail
+    ]
+    aspm = {bdf: _aspm(host, f"{DEVICES}/{bdf}/link") for bdf in closed}
+    return ConfigSpaceFacts(functions, {bdf: state for bdf, state in aspm.items() if state})
+
+
+def _aspm(host: Host, link: str) -> str:
+    """Return one of ASPM_STATES; "" if the kernel does not say."""
+    names = known(host.names(link), ())
+    states = [name for name in ("l0s_aspm", "l1_aspm") if name in names]
+    values = [read_integer(host, f"{link}/{name}") for name in states]
+    if not states or any(isinstance(value, Unknown) for value in values):
+        return ""
+    on = (name.partition("_")[0].upper() for name, value in zip(states, values, strict=True) if value == 1)
+    return " ".join(on).replace("L0S", "L0s") or ASPM_STATES[0]
 
 
 def path_functions(pci: PciFacts) -> tuple[str, ...]:
@@ -287,12 +308,11 @@ def _function(host: Host, bdf: str) -> Maybe[ConfigSpace]:
 
 
 def _only_the_header(host: Host, path: str) -> Unknown:
-    beyond = "PCI config beyond 64 bytes"
     if not host.origin.is_running:
-        return Unknown(Reason.NOT_RECORDED, path, beyond)
+        return Unknown(Reason.NOT_RECORDED, path, _BEYOND)
     if host.is_root():
-        return Unknown(Reason.IO_ERROR, path, f"{beyond} is denied even to root: CAP_SYS_ADMIN is missing")
-    return Unknown(Reason.NEEDS_ROOT, path, beyond)
+        return Unknown(Reason.IO_ERROR, path, f"{_BEYOND} is denied even to root: CAP_SYS_ADMIN is missing")
+    return Unknown(Reason.NEEDS_ROOT, path, _BEYOND)
 
 
 # The kernel's PCIe error counts for each function (Advanced Error Reporting).

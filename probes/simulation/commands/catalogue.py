@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from probes.base.text import printable
 from probes.base.unknown import Unknown
+from probes.facts.system.cpu import POLICIES
 from probes.facts.system.tool_names import PERFTEST
 from probes.facts.system.tools import DIRECTORIES
 from probes.host.protocol import CommandOutput, Host
@@ -68,6 +69,21 @@ def _sysctl(call: Invocation) -> CommandResult:
             lines.append(f"{key.strip()} = {value.strip()}")
     has_failed = not words or any(line.startswith("sysctl: ") for line in lines)
     return CommandResult(tuple(lines), int(has_failed), 0.1)
+
+
+def _cpupower(call: Invocation) -> CommandResult:
+    """`cpupower frequency-set -g GOVERNOR` or `-u KHZ`, for all CPUs."""
+    files = {"-g": "scaling_governor", "-u": "scaling_max_freq"}
+    if len(call.args) != 3 or call.args[0] != "frequency-set" or call.args[1] not in files:
+        return unsupported(call)
+    paths = [
+        path
+        for path in call.tree.files
+        if path.startswith(f"{POLICIES}/") and path.endswith(files[call.args[1]])
+    ]
+    for path in paths:
+        write(call.tree, path, f"{call.args[2]}\n")
+    return done(*(f"Setting cpu: {number}" for number in range(len(paths))))
 
 
 def _udevadm(call: Invocation) -> CommandResult:
@@ -161,6 +177,7 @@ def _query(call: Invocation) -> CommandResult | None:
 
 _OTHERS = {
     "sysctl": _sysctl,
+    "cpupower": _cpupower,
     "udevadm": _udevadm,
     "depmod": _depmod,
     "journalctl": _journalctl,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
+from probes.facts.system.cpu import POLICIES
 from probes.facts.system.platform import SERVICE_ACCOUNT
 from probes.facts.system.tool_names import PERFTEST
 from probes.simulation.faults.fault import (
     Faults,
     add_file,
     add_link,
+    as_change,
     change_fields,
     described,
     fault,
@@ -44,6 +49,14 @@ def _at_rdma_limit(tree: Tree) -> None:
     tree.add(f"{group}/rdma.max", "".join(f"{name} hca_handle=max hca_object=4096 \n" for name in names))
     used = "".join(f"{name} hca_handle=8 hca_object={812 if i else 4096} \n" for i, name in enumerate(names))
     tree.add(f"{group}/rdma.current", used)
+
+
+@as_change
+def _set_clocks(tree: Tree, files: Mapping[str, str], last: bool = False) -> None:
+    """Change files of all clock policies, or of the last one."""
+    names = sorted(tree.directories.get(POLICIES, ()), key=lambda name: int(name.removeprefix("policy")))
+    for name in names[-1:] if last else names:
+        tree.add_values(f"{POLICIES}/{name}", files)
 
 
 @FAULTS.fault("task-hung-in-driver", "A rank is hung in the GPU driver")
@@ -147,7 +160,8 @@ def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
 
 
 # fmt: off
-FAULTS += described("environment", _without_peermem, _no_gdrdrv)
+FAULTS += described("environment", _without_peermem, _no_gdrdrv,
+                    clocks=_set_clocks, last_clock=partial(_set_clocks, last=True))
 FAULTS += (
     fault("memlock-shell", "This shell can lock only 8 MiB of memory",
           add_file("/proc/40000/limits", limits(_SMALL, _SMALL))),

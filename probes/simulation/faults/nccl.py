@@ -91,6 +91,13 @@ def _over_tcp(tree: Tree, variable: str) -> None:
     end_rdma_traffic(tree)
 
 
+@as_change
+def _interrupts_on(tree: Tree, cpu: str) -> None:
+    """Send every interrupt of the NICs to one CPU."""
+    for path in [path for path in tree.files if path.startswith("/proc/irq/")]:
+        tree.add(path, f"{cpu}\n")
+
+
 @FAULTS.fault("job-log-differs", "A rank's log shows GPUDirect RDMA, but the rank copies through host memory")
 def _differs(tree: Tree) -> None:
     """Let the first rank copy through host memory, although its log shows GPUDirect RDMA."""
@@ -132,6 +139,7 @@ FAULTS += described(
     class_of_ports=_set_class,
     empty_gids=_empty_gids,
     over_tcp=_over_tcp,
+    interrupts_on=_interrupts_on,
     informs=_informs,
     warns=_warns,
 )

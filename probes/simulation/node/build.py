@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from probes.facts.gpudirect_probe import CXI_GPU_PARAMETER
 from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT
+from probes.facts.system.cpu import IDLE, NUMA_BALANCING, POLICIES
+from probes.facts.system.platform import hypervisor_of
 from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
 from probes.simulation.node.devices.pci import add_config_space, add_pci
 from probes.simulation.node.devices.ports import add_cxi, add_efa, add_ports, traffic_counter
@@ -53,6 +57,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     _add_platform(tree)
     add_system(tree)
     _add_numa(tree)
+    _add_cpus(tree)
     add_pci(tree)
     add_driver_proc(tree, description.driver.version)
     for number, nic in enumerate(tree.cards):
@@ -119,6 +124,28 @@ def _add_numa(tree: Tree) -> None:
         tree.add(f"{base}/node{number}/meminfo", f"Node {number} MemTotal:       {kib} kB\n")
     kib = sum(numa.memory_gib for numa in nodes) * GIB // 1024
     tree.add("/proc/meminfo", meminfo(kib, kib * 4 // 5, 65536, 61440))
+
+
+def _add_cpus(tree: Tree) -> None:
+    """Add the settings of the CPUs, a clock for each NUMA node; a virtual machine controls none."""
+    node = tree.description
+    tree.add(NUMA_BALANCING, "0\n")
+    if hypervisor_of(" ".join(node.product)) is not None:
+        return
+    is_arm = node.architecture == "aarch64"
+    clock = {
+        "scaling_driver": "cppc_cpufreq" if is_arm else "intel_pstate",
+        "scaling_governor": "performance",
+    }
+    if not is_arm:
+        clock["energy_performance_preference"] = "performance"
+    clock |= dict.fromkeys(("scaling_max_freq", "cpuinfo_max_freq"), "3447000" if is_arm else "3800000")
+    for numa in node.numa:
+        tree.add_values(f"{POLICIES}/policy{re.split('[-,]', numa.cpus)[0]}", clock)
+    for number, (name, exit_us) in enumerate(
+        (("WFI", 0),) if is_arm else (("POLL", 0), ("C1", 1), ("C6", 290))
+    ):
+        tree.add_values(f"{IDLE}/state{number}", {"name": name, "latency": exit_us, "disable": 0})
 
 
 def meminfo(total_kib: int, available_kib: int, cma_kib: int, free_cma_kib: int) -> str:

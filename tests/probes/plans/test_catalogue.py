@@ -128,7 +128,7 @@ def test_every_finding_with_a_fix_is_offered_with_its_plan() -> None:
     node = "hgx-h100+pcie-aspm-on"
     fix = offers_on(node)["fix:pcie-aspm-on"]
     assert fix.plan == findings_on(node)["pcie-aspm-on"].fix
-    assert fix.title == "Fix: Power saving (ASPM) is enabled on a NIC's PCIe link"
+    assert fix.title == "Fix: Power saving (ASPM) is enabled on a PCIe link of a GPU or NIC"
 
 
 def test_an_unreadable_node_has_no_actions_and_says_why() -> None:

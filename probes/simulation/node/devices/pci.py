@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from probes.facts.pci.functions import DEVICES
+from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import hypervisor_of
 from probes.simulation.node.model.description import NicDescription, RootDescription
 from probes.simulation.node.model.tree import GIB, PlacedGpu, PlacedNic, Tree
@@ -99,6 +100,7 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
     if nic.vpd:
         tree.add(f"{path}/vpd", _vpd(nic))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
+    _interrupts(tree, path, numa)
     if nic.id == "15b3:101e":  # a virtual function
         tree.link(f"{path}/physfn", "../0000:00:00.0")
     cards = tree.bridges if nic.manages_nvswitches else tree.nics
@@ -108,6 +110,15 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
         second = second_function(path)
         add_function(tree, second, nic.id, "020000", numa, nic.link, subsystem, nic.driver)
         tree.link(f"{second}/driver", f"../../../../bus/pci/drivers/{nic.driver}")
+
+
+def _interrupts(tree: Tree, path: str, numa: int) -> None:
+    """Add an interrupt for events and two for completions, on CPUs of the NIC's NUMA node."""
+    first = 100 + 4 * (len(tree.nics) + len(tree.bridges))
+    cpus = parse_list(tree.description.numa[max(numa, 0)].cpus) or (0,)
+    for number, cpu in enumerate((cpus[0], cpus[0], cpus[1]), first):
+        tree.add(f"{path}/msi_irqs/{number}", "msix\n")
+        tree.add(f"/proc/irq/{number}/effective_affinity_list", f"{cpu}\n")
 
 
 def second_function(path: str) -> str:

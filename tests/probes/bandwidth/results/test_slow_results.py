@@ -7,9 +7,10 @@ import pytest
 from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Ending, Result
-from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact
-from probes.bandwidth.results.slow_results import open_findings, slow_results
+from probes.bandwidth.model.samples import BY_PEERMEM, HOST_MEMORY, STAGED, About, Fact, Latency, Sample
+from probes.bandwidth.results.slow_results import open_findings, slow_results, slow_tail
 from probes.base.origin import Origin, Source
+from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import Judgment, judge
 from probes.queries.finding import Status
 from probes.snapshot.condition import BELOW_LIMIT, Condition, Watched
@@ -129,6 +130,33 @@ def test_an_earlier_slow_result_is_no_reason_for_the_next_one() -> None:
     slow_result = measured()
     judgment = judgment_with(NODE, slow_result)
     assert not open_findings(examination_of(NODE), judgment.findings, slow_result.pair)
+
+
+def test_settings_of_the_cpus_explain_slow_host_memory_only() -> None:
+    on = examination_of(f"{NODE}+numa-balancing-on,cpu-clocks-capped")
+    findings, pair = judge(on).findings, measured().pair
+    assert [each.id for each in open_findings(on, findings, pair, HOST_MEMORY)] == [
+        "cpu-clocks",
+        "numa-balancing-on",
+    ]
+    assert not open_findings(on, findings, pair, BY_PEERMEM)
+
+
+def latencies(typical: float, late: float) -> Sample:
+    return Sample("RDMA_Write", "", latencies=(Latency("typical", typical), Latency("99 %", late)))
+
+
+def test_late_messages_name_the_settings_that_may_delay_them() -> None:
+    cpu = examination_of(f"{NODE}+numa-balancing-on").cpu
+    text = slow_tail(latencies(2.0, 8.0), cpu)
+    assert text.startswith("1 % of the messages took at least 4.0 times as long")
+    assert "sleep state C6 (290 µs to wake up), automatic NUMA balancing is on" in text
+    assert not slow_tail(latencies(2.0, 2.3), cpu)
+    assert not slow_tail(latencies(2.0, 8.0), Unknown(Reason.TIMED_OUT, "cpu"))
+    assert not slow_tail(None, cpu)
+    assert not slow_tail(latencies(2.0, 8.0), examination_of("cloud-vm").cpu), (
+        "nothing is known to delay them"
+    )
 
 
 def test_without_slow_results_the_check_is_ok_and_says_that_maybe_nothing_was_measured() -> None:

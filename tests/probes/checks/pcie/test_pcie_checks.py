@@ -9,6 +9,9 @@ import pytest
 from probes.checks.registry import CHECKS
 from probes.facts.pci.config_space import ConfigSpaceFacts
 from probes.queries.finding import Status
+from probes.simulation.host import SimulatedHost
+from probes.simulation.node.devices.pci import LINK_CONTROL, real_path, set_bits
+from probes.snapshot.examination import examine
 from tests.probes.checks.pcie.nodes import ABSENT, DENIED, SLOW, finding, healthy, spaces, with_node
 from tests.support.doctor import findings_on
 
@@ -44,6 +47,27 @@ def test_facts_that_need_root_are_unknown() -> None:
         assert (result.status is Status.UNKNOWN) == (name in NEED_CONFIG), name
         if name in NEED_CONFIG:
             assert result.cause == "needs root: PCI config beyond 64 bytes"
+
+
+def test_aspm_is_judged_without_root_where_the_kernel_shows_it() -> None:
+    denied = dict.fromkeys(spaces(healthy()), DENIED)
+    shown = ConfigSpaceFacts(denied, dict.fromkeys(denied, "off"))
+    assert finding(replace(healthy(), config_space=shown), "pcie-aspm-on").status is Status.PASSED
+    bdf = healthy().topology.gpus[0].id
+    on = replace(shown, aspm={**shown.aspm, bdf: "L1"})
+    result = finding(replace(healthy(), config_space=on), "pcie-aspm-on")
+    assert result.evidence[0].source == f"/sys/bus/pci/devices/{bdf}/link"
+    assert result.evidence[0].value == "GPU0: LnkCtl: ASPM L1 Enabled"
+
+
+def test_only_the_lower_end_of_a_link_is_asked_for_aspm() -> None:
+    """Both ends must enable it, and the downstream port above GPU3 has it enabled alone."""
+    found = findings_on("hgx-h100+aspm-on-path")["pcie-aspm-on"]
+    assert [line.value for line in found.evidence] == ["GPU3: LnkCtl: ASPM L1 Enabled"]
+    host = SimulatedHost("hgx-h100", clock=lambda: 1000.0)
+    port = real_path(host.tree, host.tree.gpus[3].bdf).split("/")[-2]
+    set_bits(host.tree, port, LINK_CONTROL, 2, 3)
+    assert finding(examine(host), "pcie-aspm-on").status is Status.PASSED
 
 
 def test_a_probe_that_timed_out_never_passes() -> None:

@@ -148,6 +148,24 @@ def test_a_dump_of_64_bytes_does_not_ask_for_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("files", "state"),
+    [
+        ({"link__l1_aspm": "1\n", "link__l0s_aspm": "0\n"}, "L1"),
+        ({"link__l1_aspm": "1\n", "link__l0s_aspm": "1\n"}, "L0s L1"),
+        ({"link__l1_aspm": "0\n"}, "off"),
+        ({"link__l1_aspm": "x\n"}, None),
+        ({"link__clkpm": "1\n"}, None),
+        ({}, None),  # hidden, which does not mean off: the firmware may have enabled it
+    ],
+)
+def test_any_user_can_read_aspm_where_the_kernel_controls_it(
+    tmp_path: Path, files: dict[str, str], state: str | None
+) -> None:
+    facts = probe(LiveTree(written(tmp_path, config()[:64], **files)), [BDF])
+    assert facts.aspm.get(BDF) == state
+
+
+@pytest.mark.parametrize(
     "files", [{"power__runtime_status": "suspended\n"}, {"power_state": "D3cold\n"}], ids=str
 )
 def test_a_sleeping_function_is_not_woken(tmp_path: Path, files: dict[str, str]) -> None:
