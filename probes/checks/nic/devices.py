@@ -198,6 +198,8 @@ def _firmware(device: RdmaDevice) -> Evidence:
 _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.rst"
 _BOOT_SECONDS = 300.0
 _REFUSED_REGISTER = "ACCESS_REG"
+_REFUSED_MODULE = ("query_mcia_reg failed", "cable type not recognized")  # of ethtool -m
+_MONITORED = (_REFUSED_REGISTER, *_REFUSED_MODULE)
 _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
 _OF_NVIDIA = ("mlx", "infiniband mlx")
 
@@ -238,13 +240,13 @@ def nic_health_errors(examination: Examination) -> Outcome:
     impact="The NIC slows down, or its optics shut down.",
 )
 def nic_power_or_heat(examination: Examination) -> Outcome:
-    """Find alarms about the slot's power and the card's temperature."""
-    fix = make_plan(
-        "Check power and cooling",
-        "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature",
-    )
-    cause = "the NIC reported insufficient power or high temperature."
-    return found_in_log(examination, log_messages(examination, LogKind.NIC_POWER), cause, fix)
+    """Find alarms about power and temperature, of the card and of its optics."""
+    messages = log_messages(examination, LogKind.NIC_POWER)
+    meaning = meaning_of(messages[-1].text)
+    advice = "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature"
+    fix = make_plan("Check power and cooling", (meaning.fix if meaning else "") or advice)
+    cause = (meaning.cause if meaning else "") or "the NIC reported insufficient power or high temperature."
+    return found_in_log(examination, messages, cause, fix)
 
 
 @KERNEL_LOG.note(
@@ -278,19 +280,21 @@ def _is_about(*phrases: str) -> Filter:
 
 @KERNEL_LOG.note(
     "monitor-causes-log-flood",
-    "A monitor that reads NIC counters floods the kernel log",
+    "A monitor that reads NIC counters or modules floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
-    ok="No flood of refused counter reads in the kernel log",
+    ok="No flood of refused reads of NICs in the kernel log",
     impact="The log overflows and loses the messages that matter.",
 )
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
-    """Find registers that the firmware denies, as a reader of counters asks for them."""
-    messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(_REFUSED_REGISTER))
+    """Find registers that the firmware denies, as a reader of counters or modules asks for them."""
+    messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_MONITORED))
     fix = user_plan(
         "Exclude this NIC from monitoring",
         "Exclude the device in the exporter that reads its counters (its PID is in the log line)",
     )
     cause = "the firmware denies this host access to some registers. Nothing else is wrong."
+    if _REFUSED_REGISTER not in messages[-1].text and (meaning := meaning_of(messages[-1].text)):
+        cause = meaning.cause
     return found_in_log(examination, messages, cause, fix)
 
 
@@ -322,7 +326,7 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
 )
 def nic_firmware_command_failed(examination: Examination) -> Outcome:
     """Find all other commands that the firmware failed."""
-    reported = _is_about(_REFUSED_REGISTER, *_REFUSED_REGION)
+    reported = _is_about(*_MONITORED, *_REFUSED_REGION)
     messages = log_messages(examination, LogKind.NIC_COMMAND, lambda message: not reported(message))
     of_nvidia = any(message.text.startswith(_OF_NVIDIA) for message in messages)
     fix = make_plan(

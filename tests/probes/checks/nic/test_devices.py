@@ -128,6 +128,69 @@ def test_an_empty_cage_is_no_flap() -> None:
     assert status("link-flaps-log", empty) is Status.PASSED
 
 
+# drivers/net/ethernet/mellanox/mlx5/core/events.c, mlx5_pme_error_to_string
+HEAT_AND_POWER = (
+    "High Temperature",
+    "Power budget exceeded",
+    "One or more network ports have been powered down due to insufficient/unadvertised power on the PCIe slot",
+)
+OF_MODULES = (
+    "Long Range for non MLNX cable",
+    "Bus stuck (I2C or data shorted)",
+    "No EEPROM/retry timeout",
+    "Enforce part number list",
+    "Unknown identifier",
+    "Bad or shorted cable/module",
+)
+PREFIX = "mlx5_core 0000:18:00.0: port_module:259:(pid 0): "  # mlx5_core.h, mlx5_core_err
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [(error, "nic-power-or-heat") for error in HEAT_AND_POWER]
+    + [(error, "link-flaps-log") for error in OF_MODULES],
+)
+@pytest.mark.parametrize("prefix", [PREFIX, "mlx5_core 0000:18:00.0: "])
+def test_each_error_of_a_port_module_is_found(prefix: str, error: str, name: str) -> None:
+    line = f"{prefix}Port module event[error]: module 0, Cable error, {error}"
+    logged = with_log(HGX, line)
+    assert {each for each in OF_THE_LOG if status(each, logged) is Status.FOUND} == {name}
+    assert said(name, logged).devices == ("0000:18:00.0",)
+    assert line in [part.value for part in said(name, logged).evidence]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [("High Temperature", "too little airflow"), ("Power budget exceeded", "higher power class")],
+)
+def test_heat_and_power_of_a_module_are_explained(error: str, cause: str) -> None:
+    logged = with_log(HGX, f"{PREFIX}Port module event[error]: module 0, Cable error, {error}")
+    assert cause in said("nic-power-or-heat", logged).cause
+
+
+def test_a_module_that_was_disabled_long_after_boot_is_found() -> None:
+    line = "mlx5_core 0000:41:00.1: Port module event: module 1, Cable disabled"
+    assert status("link-flaps-log", with_log(HGX, line)) is Status.PASSED
+    later = replace(HGX, kernel_log=parse_log(f"<6>[ 4000.000000] {line}\n", "dmesg"))
+    assert status("link-flaps-log", later) is Status.FOUND
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("mlx5_query_mcia:382:(pid 91): query_mcia_reg failed: status: 0x4", "does not answer"),
+        ("enp24s0f0np0: mlx5e_get_module_info: cable type not recognized:0x19", "The module works"),
+    ],
+)
+def test_reading_modules_by_ethtool_floods_the_log_and_is_no_failed_command(line: str, cause: str) -> None:
+    line = f"mlx5_core 0000:18:00.0 {line}" if "enp" in line else f"mlx5_core 0000:18:00.0: {line}"
+    logged = with_log(HGX, line)
+    assert {each for each in OF_THE_LOG if status(each, logged) is Status.FOUND} == {
+        "monitor-causes-log-flood"
+    }
+    assert cause in said("monitor-causes-log-flood", logged).cause
+
+
 def test_rdma_devices_in_pods_are_not_a_fault() -> None:
     """The jobs in the pods are not visible from here, so nothing is found."""
     found = findings_on("pcie-l40s+rdma-devices-in-pods").values()
