@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, first_n
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
 from probes.base.plan import Step, make_plan, user_plan
 from probes.base.text import join_limited
@@ -14,9 +14,9 @@ from probes.facts.pci.nic_families import CONNECTX, CONNECTX_3, RDMA_MODULE_OF
 from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
 from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
-from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of
+from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of, switched_off
 from probes.queries.modules import driver_evidence, nics_of
-from probes.queries.ports import LINK_CAUSES, NO_PORTS, need_devices, severity_without
+from probes.queries.ports import LINK_CAUSES, NO_PORTS, cost_of_loss, need_devices, ports_of, severity_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -246,7 +246,13 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     advice = "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature"
     fix = make_plan("Check power and cooling", (meaning.fix if meaning else "") or advice)
     cause = (meaning.cause if meaning else "") or "the NIC reported insufficient power or high temperature."
-    return found_in_log(examination, messages, cause, fix)
+    off, ports = switched_off(examination), ports_of(examination)
+    lost = [] if isinstance(ports, Unknown) else [port for port in ports if port.facts.is_down]
+    lost = [port for port in lost if known(port.device.bdf, "") in off]
+    severity = (
+        min(Severity.WARNING, cost_of_loss(examination, lost), key=list(Severity).index) if lost else None
+    )
+    return found_in_log(examination, messages, cause, fix, severity)
 
 
 @KERNEL_LOG.note(

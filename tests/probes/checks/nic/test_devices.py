@@ -132,7 +132,8 @@ def test_an_empty_cage_is_no_flap() -> None:
 HEAT_AND_POWER = (
     "High Temperature",
     "Power budget exceeded",
-    "One or more network ports have been powered down due to insufficient/unadvertised power on the PCIe slot",
+    "One or more network ports have been powered down due to insufficient/unadvertised power on the PCIe "
+    "slot",
 )
 OF_MODULES = (
     "Long Range for non MLNX cable",
