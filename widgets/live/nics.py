@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import ACTIVE
+from probes.facts.rdma.optics import USUAL_WARNING
 from probes.facts.rdma.port_health import CounterColumn
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample, program_of
@@ -98,6 +99,7 @@ def draw(
         Column(
             "PCIe stall", cells(lambda port: percent_of_time(port.pcie_stall_percent, STALL_PERCENT)), 5, True
         ),
+        Column("°C", cells(_module_celsius), 11, True, least=3),
         Column("used by", cells(lambda port: Run(users.get(port.device, ""), Tone.DIM)), 8),
     ]
     if history is not None:
@@ -125,6 +127,7 @@ def sorted_rows(sample: LiveSample, sort: str) -> list[PortSample]:
         "received": lambda port: falling(port.received_gbps),
         "pause": lambda port: falling(port.pause_percent),
         "PCIe stall": lambda port: falling(port.pcie_stall_percent),
+        "temperature": lambda port: falling(port.module_celsius),
         "used by": lambda port: users.get(port.device, absent),
         "graph": lambda port: falling(rate_of(port)),
         **{name: partial(_events_of, group) for name, group in groups.items()},
@@ -198,6 +201,14 @@ def _state(state: Maybe[str]) -> Run:
     if isinstance(state, Unknown):
         return Run(UNKNOWN_MARK, Tone.DIM)
     return Run(state, Tone.PLAIN if state == ACTIVE else Tone.BAD)
+
+
+def _module_celsius(port: PortSample) -> Run:
+    """Return the temperature; a copper cable has none."""
+    celsius = port.module_celsius
+    if isinstance(celsius, Unknown):
+        return Run("–" if celsius.reason is Reason.NOT_THERE else UNKNOWN_MARK, Tone.DIM)
+    return Run(f"{celsius:.0f}", Tone.PLAIN if celsius < USUAL_WARNING else Tone.WARNING)
 
 
 def _line_rate(port: PortSample) -> Run:

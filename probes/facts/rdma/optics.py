@@ -79,12 +79,14 @@ def probe(host: Host, rdma: RdmaFacts) -> Temperatures:
 
 
 def read_modules(host: Host, before: Temperatures) -> Temperatures:
-    """Read the temperatures of modules alone again, for which it is one question to the firmware each."""
+    """Read the temperatures of modules alone again, with one question to the firmware each."""
+
+    def read(sensor: Sensor) -> Sensor:
+        is_refused = _refusal(sensor.celsius) is not None
+        return sensor if is_refused else replace(sensor, celsius=_celsius(host, sensor))
+
     return {
-        bdf: map_known(
-            sensors,
-            lambda found: tuple(replace(each, celsius=_celsius(host, each)) for each in modules_of(found)),
-        )
+        bdf: map_known(sensors, lambda found: tuple(map(read, modules_of(found))))
         for bdf, sensors in before.items()
     }
 
@@ -298,7 +300,7 @@ Modules = Mapping[str, Maybe[Module]]
 """The module of each PCI function, by BDF."""
 
 
-def read_own_readings(host: Host, rdma: RdmaFacts) -> Modules:
+def ask_modules(host: Host, rdma: RdmaFacts) -> Modules:
     """Ask mlxlink for the module of each NIC, one after the other: forty at once block each other (sichek).
 
     After a NIC that does not answer, or a refusal, no other is asked.
