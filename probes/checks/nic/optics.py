@@ -187,10 +187,14 @@ def _report(examination: Examination, problem: Callable[[Module], str], fix: str
         return unknown(f"needs the modules' own readings: {_ROOT_COMMAND}")
     modules = examination.modules
     asked = {port.device.name: modules.get(known(port.device.bdf, "")) for port in ports if port.is_active}
-    read = {name: module for name, module in asked.items() if module and not isinstance(module, Unknown)}
+    read = {name: module for name, module in asked.items() if isinstance(module, Module)}
     problems = {name: text for name, module in read.items() if (text := problem(module))}
     if not problems:
-        need(first_unread(asked.values()) or (), "the modules' own readings")
+        unread = first_unread(asked.values())
+        if unread is None and not read:  # mlxlink is not installed, or no port is active
+            unread = next((why for why in asked.values() if isinstance(why, Unknown)), None)
+        if unread is not None:
+            need(unread, "the modules' own readings")
         return passed(Evidence(" ".join(COMMAND), join_limited(read) or "no port is active"))
     return found(
         " ".join(f"{name}: {text}" for name, text in list(problems.items())[:3]),

@@ -9,7 +9,7 @@ driver was loaded (copper, or plugged in later) has no channel there. Power, bia
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from probes.base.evidence import Severity
@@ -66,7 +66,12 @@ class Sensor:
     @property
     def is_of_module(self) -> bool:
         """Whether it is in the optical module, and not in the NIC."""
-        return _OF_MODULE.fullmatch(self.label) is not None
+        return is_of_module(self.label)
+
+
+def is_of_module(label: str) -> bool:
+    """Return whether the sensor with this label is in an optical module."""
+    return _OF_MODULE.fullmatch(label) is not None
 
 
 Temperatures = Mapping[str, Maybe[tuple[Sensor, ...]]]
@@ -82,8 +87,10 @@ def read_modules(host: Host, before: Temperatures) -> Temperatures:
     """Read the temperatures of modules alone again, with one question to the firmware each."""
 
     def read(sensor: Sensor) -> Sensor:
-        is_refused = _refusal(sensor.celsius) is not None
-        return sensor if is_refused else replace(sensor, celsius=_celsius(host, sensor))
+        was = sensor.celsius
+        if isinstance(was, Unknown) and was.reason is Reason.IO_ERROR:
+            return sensor
+        return replace(sensor, celsius=_celsius(lambda path: _degrees(host, path), sensor.path))
 
     return {
         bdf: map_known(sensors, lambda found: tuple(map(read, modules_of(found))))
@@ -126,33 +133,23 @@ def _read_function(host: Host, bdf: str) -> Maybe[tuple[Sensor, ...]]:
     if isinstance(names, Unknown):
         absent = Unknown(Reason.NOT_THERE, directory, _NO_SENSORS)
         return absent if names.reason is Reason.NOT_THERE else names
-    found: list[Sensor] = []
     refused: Unknown | None = None
+
+    def ask(path: str) -> Maybe[float]:
+        """Read °C; each refusal is a line in the kernel log, so after one nothing else is asked."""
+        nonlocal refused
+        answer = _degrees(host, path) if refused is None else refused
+        if isinstance(answer, Unknown) and answer.reason is Reason.IO_ERROR:
+            refused = answer
+        return answer
+
+    found: list[Sensor] = []
     for path in _channels(host, directory, names):
         label = printable(known(host.read(f"{path}_label", 64), ""), 32) or path.rpartition("/")[2]
-        sensor = Sensor(label, path, _NO_VALUE, _NO_VALUE, _NO_VALUE)
-        if refused is None:
-            sensor = replace(sensor, celsius=_celsius(host, sensor))
-            refused = _refusal(sensor.celsius)
-        if refused is None:
-            highest, limit = (_degrees(host, f"{path}_{name}") for name in ("highest", "crit"))
-            sensor = replace(sensor, highest_celsius=_plausible(highest), limit_celsius=_limit(limit))
-            refused = _refusal(highest) or _refusal(limit)
-        # Each refusal is a line in the kernel log, so nothing else is asked.
-        found.append(sensor if refused is None else _without_values(sensor, refused))
+        celsius = _celsius(ask, path, is_of_module(label))
+        highest, limit = _plausible(ask(f"{path}_highest")), _limit(ask(f"{path}_crit"))
+        found.append(Sensor(label, path, celsius, highest, limit))
     return tuple(found)
-
-
-_NO_VALUE = Unknown(Reason.NOT_THERE, "hwmon", "not read")
-
-
-def _without_values(sensor: Sensor, why: Unknown) -> Sensor:
-    celsius = sensor.celsius if not isinstance(sensor.celsius, Unknown) else why
-    return replace(sensor, celsius=celsius, highest_celsius=why, limit_celsius=why)
-
-
-def _refusal(value: Maybe[float]) -> Unknown | None:
-    return value if isinstance(value, Unknown) and value.reason is Reason.IO_ERROR else None
 
 
 def _channels(host: Host, directory: str, names: tuple[str, ...]) -> Iterator[str]:
@@ -163,12 +160,12 @@ def _channels(host: Host, directory: str, names: tuple[str, ...]) -> Iterator[st
         yield from (f"{directory}/{name}/temp{number}" for number in numbers[:_MOST_SENSORS])
 
 
-def _celsius(host: Host, sensor: Sensor) -> Maybe[float]:
-    """Read a temperature; a high one twice, since single readings of a module can be wrong."""
-    first = _plausible(_degrees(host, f"{sensor.path}_input"))
-    if isinstance(first, Unknown) or first < USUAL_NOTE or not sensor.is_of_module:
+def _celsius(ask: Callable[[str], Maybe[float]], path: str, of_module: bool = True) -> Maybe[float]:
+    """Ask for a temperature; a high one of a module twice, since single readings can be wrong."""
+    first = _plausible(ask(f"{path}_input"))
+    if isinstance(first, Unknown) or first < USUAL_NOTE or not of_module:
         return first
-    second = _plausible(_degrees(host, f"{sensor.path}_input"))
+    second = _plausible(ask(f"{path}_input"))
     return second if isinstance(second, Unknown) else min(first, second)
 
 
