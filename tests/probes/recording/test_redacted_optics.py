@@ -4,7 +4,7 @@ import pytest
 
 from probes.facts.kernel.log import recognize
 from probes.recording.redaction.tokens import Tokens
-from tests.probes.checks.nic.test_devices import HEAT_AND_POWER, OF_MODULES, PREFIX
+from tests.support.module_errors import HEAT_AND_POWER, OF_MODULES, PREFIX
 
 
 @pytest.mark.parametrize("error", [*HEAT_AND_POWER, *OF_MODULES])

@@ -11,6 +11,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.queries.finding import Status
 from tests.support.changed_facts import found_in, said, status, with_devices, with_log, without
 from tests.support.doctor import examination_of, findings_on
+from tests.support.module_errors import HEAT_AND_POWER, OF_MODULES, PREFIX
 
 HGX = examination_of("hgx-h100")
 OF_PCI = ("nic-without-driver", "nic-without-driver-passed-through", "nic-without-rdma-device")
@@ -126,24 +127,6 @@ def test_a_flap_in_the_log_that_counters_show_is_not_counted_twice() -> None:
 def test_an_empty_cage_is_no_flap() -> None:
     empty = with_log(HGX, "mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged")
     assert status("link-flaps-log", empty) is Status.PASSED
-
-
-# drivers/net/ethernet/mellanox/mlx5/core/events.c, mlx5_pme_error_to_string
-HEAT_AND_POWER = (
-    "High Temperature",
-    "Power budget exceeded",
-    "One or more network ports have been powered down due to insufficient/unadvertised power on the PCIe "
-    "slot",
-)
-OF_MODULES = (
-    "Long Range for non MLNX cable",
-    "Bus stuck (I2C or data shorted)",
-    "No EEPROM/retry timeout",
-    "Enforce part number list",
-    "Unknown identifier",
-    "Bad or shorted cable/module",
-)
-PREFIX = "mlx5_core 0000:18:00.0: port_module:259:(pid 0): "  # mlx5_core.h, mlx5_core_err
 
 
 @pytest.mark.parametrize(
