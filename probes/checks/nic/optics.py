@@ -12,7 +12,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.optics import COMMAND, Module, Sensor, heat_of
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
-from probes.queries.ports import need_ports
+from probes.queries.ports import need_devices, need_ports
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -54,26 +54,18 @@ def _readings(
     sensors = [
         (bdf, sensor) for bdf, found in temperatures.items() for sensor in known(found, ()) if wanted(sensor)
     ]
+    devices = {known(device.bdf, ""): device for device in reversed(need_devices(examination))}
     readings = []
     for bdf, sensor in sensors:
-        device = _device(examination, bdf)
-        if not isinstance(sensor.celsius, Unknown):
-            verdict = judge(sensor, bdf)
-            readings.append(_Reading(*device, sensor, sensor.celsius, *verdict))
+        if not isinstance(sensor.celsius, Unknown) and (device := devices.get(bdf)) is not None:
+            named = device.name, known(device.board_id, "")
+            readings.append(_Reading(*named, sensor, sensor.celsius, *judge(sensor, bdf)))
     unread = first_unread((*temperatures.values(), *(sensor.celsius for _, sensor in sensors)))
     if unread is None and all(isinstance(found, Unknown) for found in temperatures.values()):
         unread = next(found for found in temperatures.values() if isinstance(found, Unknown))
     if unread is not None and not any(reading.severity for reading in readings):
         need(unread, "the temperatures of NICs")
     return readings
-
-
-def _device(examination: Examination, bdf: str) -> tuple[str, str]:
-    """Return the name and the board of the RDMA device of a function."""
-    devices = (port.device for port in need_ports(examination))
-    return next(
-        ((each.name, known(each.board_id, "")) for each in devices if known(each.bdf, "") == bdf), (bdf, "")
-    )
 
 
 def _judge_module(examination: Examination, sensor: Sensor, bdf: str) -> _Verdict:
