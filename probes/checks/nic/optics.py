@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
@@ -25,14 +26,18 @@ _ROOT_COMMAND = "sudo gdrtop topo --ports"
 
 @frozen
 class _Reading:
-    """The temperature of one sensor of a NIC, and the limit that is nearest."""
+    """The temperature of one sensor, and the limit that is nearest."""
 
-    nic: str
+    nics: tuple[str, ...]  # functions of one card that show the same sensor
     board: str
     sensor: Sensor
     celsius: float
     severity: Severity | None
     limit: str  # "the firmware warns from 75 °C"
+
+    @property
+    def name(self) -> str:
+        return " and ".join(self.nics)
 
     @property
     def evidence(self) -> Evidence:
@@ -55,17 +60,21 @@ def _readings(
         (bdf, sensor) for bdf, found in temperatures.items() for sensor in known(found, ()) if wanted(sensor)
     ]
     devices = {known(device.bdf, ""): device for device in reversed(need_devices(examination))}
-    readings = []
+    readings: dict[tuple[str, str], _Reading] = {}
     for bdf, sensor in sensors:
-        if not isinstance(sensor.celsius, Unknown) and (device := devices.get(bdf)) is not None:
-            named = device.name, known(device.board_id, "")
-            readings.append(_Reading(*named, sensor, sensor.celsius, *judge(sensor, bdf)))
+        if isinstance(sensor.celsius, Unknown) or (device := devices.get(bdf)) is None:
+            continue
+        key = bdf.rpartition(".")[0], sensor.label
+        nics = (*readings[key].nics, device.name) if key in readings else (device.name,)
+        verdict = judge(sensor, bdf)
+        new = _Reading(nics, known(device.board_id, ""), sensor, sensor.celsius, *verdict)
+        readings[key] = new if key not in readings else replace(readings[key], nics=nics)
     unread = first_unread((*temperatures.values(), *(sensor.celsius for _, sensor in sensors)))
     if unread is None and all(isinstance(found, Unknown) for found in temperatures.values()):
         unread = next(found for found in temperatures.values() if isinstance(found, Unknown))
-    if unread is not None and not any(reading.severity for reading in readings):
+    if unread is not None and not any(reading.severity for reading in readings.values()):
         need(unread, "the temperatures of NICs")
-    return readings
+    return [*readings.values()]
 
 
 def _judge_module(examination: Examination, sensor: Sensor, bdf: str) -> _Verdict:
@@ -98,13 +107,13 @@ def optic_hot(examination: Examination) -> Outcome:
     if not readings:
         return passed(Evidence("hwmon", "no module with a sensor: copper cables have none"))
     hot = [reading for reading in readings if reading.severity]
-    causes = [f"{each.nic}: the module is at {each.celsius:g} °C; {each.limit}" for each in hot]
+    causes = [f"{each.name}: the module is at {each.celsius:g} °C; {each.limit}" for each in hot]
     for alike in grouped((each.board, each) for each in readings).values():
         middle = sorted(each.celsius for each in alike)[(len(alike) - 1) // 2]
         odd = [each for each in alike if not each.severity and each.celsius >= middle + _ODD_CELSIUS]
         if len(alike) >= _LEAST_ALIKE:
             causes += [
-                f"{each.nic}: the module is at {each.celsius:g} °C, the median is {middle:g} °C"
+                f"{each.name}: the module is at {each.celsius:g} °C, the median is {middle:g} °C"
                 for each in odd
             ]
             hot += odd
@@ -116,7 +125,7 @@ def optic_hot(examination: Examination) -> Outcome:
         *first_n(each.evidence for each in hot),
         fix=_cooling(hot, is_everywhere=len(hot) == len(readings) > 1),
         severity=min(severities, key=list(Severity).index),
-        devices=tuple(dict.fromkeys(each.nic for each in hot)),
+        devices=tuple(dict.fromkeys(name for each in hot for name in each.nics)),
     )
 
 
@@ -155,14 +164,16 @@ def nic_hot(examination: Examination) -> Outcome:
 
     readings = _readings(examination, lambda sensor: not sensor.is_of_module, judge)
     hot = [reading for reading in readings if reading.severity]
+    if readings and not any(reading.limit for reading in readings):
+        return unknown("needs the limits of the NICs' temperatures (the firmware gives none)")
     if not hot:
-        return passed(*first_n(each.evidence for each in readings))
-    causes = [f"{each.nic}: {each.sensor.label} is at {each.celsius:g} °C; {each.limit}" for each in hot]
+        return passed(*(first_n(each.evidence for each in readings) or (_NO_SENSORS,)))
+    causes = [f"{each.name}: {each.sensor.label} is at {each.celsius:g} °C; {each.limit}" for each in hot]
     return found(
         f"{'. '.join(causes[:3])}{_and_more(causes)}.",
         *first_n(each.evidence for each in hot),
         fix=make_plan("Cool the NIC", "Check fans, airflow and blanking panels around the card"),
-        devices=tuple(dict.fromkeys(each.nic for each in hot)),
+        devices=tuple(dict.fromkeys(name for each in hot for name in each.nics)),
     )
 
 
@@ -171,9 +182,8 @@ def nic_hot(examination: Examination) -> Outcome:
 
 def _report(examination: Examination, problem: Callable[[Module], str], fix: str) -> Outcome:
     """Report the modules of active ports with a problem; unknown until they were asked."""
-    ports = [port for port in need_ports(examination) if not isinstance(port.device.bdf, Unknown)]
-    temperatures = known(examination.temperatures, {})
-    if not temperatures:
+    ports = need_ports(examination)
+    if not need(examination.temperatures, "the NICs that have modules", absent=_NO_SENSORS):
         return passed(_NO_SENSORS)
     if isinstance(examination.modules, Unknown):
         return unknown(f"needs the modules' own readings: {_ROOT_COMMAND}")

@@ -307,7 +307,9 @@ def ask_modules(host: Host, rdma: RdmaFacts) -> Modules:
     until = host.monotonic() + _MOST_SECONDS
     for number, bdf in enumerate(_functions(rdma)):
         if silent is None and (number >= _MOST_NICS or host.monotonic() > until):
-            silent = Unknown(Reason.TIMED_OUT, COMMAND[0], f"not asked: {number} NICs were, for long enough")
+            silent = Unknown(
+                Reason.TIMED_OUT, COMMAND[0], f"not asked: too many NICs, or too slow ({number})"
+            )
         found[bdf] = answer = _ask(host, bdf) if silent is None else silent
         if isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT:
             silent = Unknown(Reason.TIMED_OUT, answer.source, "not asked: the NIC before did not answer")
@@ -323,7 +325,7 @@ def _ask(host: Host, bdf: str) -> Maybe[Module]:
     for tool in _TOOLS:
         output = host.run((tool, "-d", bdf, *COMMAND[3:]), _SECONDS)
         if not isinstance(output, Unknown):
-            module = parse_module_json(output.stdout)
+            module = parse_module_json(output.stdout or output.stderr)
             if isinstance(module, Unknown) and output.exit_status and not host.is_root():
                 return Unknown(Reason.NEEDS_ROOT, " ".join(COMMAND))
             return module

@@ -80,7 +80,7 @@ def add_ports(tree: Tree) -> None:
 
 _SENSORS_SINCE = (6, 6)  # of Linux; OFED has them on older kernels
 _LEAST_OPTICAL_GBPS = 200.0  # slower NICs have copper cables
-_SENSORS = (("asic", 58, 105), ("Module0", 52, 75))  # the least temperature of a node, and the limit
+_SENSORS = (("asic", 58, 105), ("Module{}", 52, 75))  # the least temperature of a node, and the limit
 
 
 def add_temperatures(tree: Tree, nic: PlacedNic, number: int) -> None:
@@ -92,11 +92,13 @@ def add_temperatures(tree: Tree, nic: PlacedNic, number: int) -> None:
     has_optics = nic.kind.line_gbps >= _LEAST_OPTICAL_GBPS and not nic.kind.copper
     directory = f"{nic.path}/hwmon/hwmon{number}"
     tree.add(f"{directory}/name", "mlx5\n")
-    for channel, (label, least, limit) in enumerate(_SENSORS[: 1 + has_optics], 1):
-        celsius = least + round(angle_of(tree.seed, f"{nic.name} {label}"))
+    card, _, function = nic.bdf.rpartition(".")
+    for channel, (name, least, limit) in enumerate(_SENSORS[: 1 + has_optics], 1):
+        label = name.format(function)
+        celsius = least + round(angle_of(tree.seed, f"{card} {label}"))
         values = {"input": celsius * 1000, "highest": (celsius + 3) * 1000, "crit": limit * 1000}
-        for name, value in {"label": label, **values}.items():
-            tree.add(f"{directory}/temp{channel}_{name}", f"{value}\n")
+        for file, value in {"label": label, **values}.items():
+            tree.add(f"{directory}/temp{channel}_{file}", f"{value}\n")
 
 
 def _octets_of(nic: PlacedNic) -> tuple[tuple[str, ...], ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from probes.base.evidence import Severity
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import judge
 from probes.facts.rdma.optics import Module, Sensor, parse_module
@@ -122,6 +123,33 @@ def test_a_refused_sensor_is_unknown_and_hides_no_hot_module() -> None:
     hot = examination_of("hgx-h100+optic-hot")
     also_hot = {**known(hot.temperatures, {}), bdf_of("mlx5_0"): refused}
     assert status("optic-hot", replace(hot, temperatures=also_hot)) is Status.FOUND
+
+
+def test_two_functions_of_a_card_that_show_one_module_count_once() -> None:
+    """A cage of two ports has one module."""
+    dual = examination_of("oci-h100")
+    temperatures = {
+        bdf: tuple(replace(each, label="Module0") if each.is_of_module else each for each in known(found, ()))
+        for bdf, found in known(dual.temperatures, {}).items()
+    }
+    dual = replace(dual, temperatures=temperatures)
+    pairs = grouped((bdf.rpartition(".")[0], bdf) for bdf in temperatures)
+    both = next(bdfs for bdfs in pairs.values() if len(bdfs) == 2)
+    ports = ports_of(dual)
+    assert not isinstance(ports, Unknown)
+    names = [port.device.name for bdf in both for port in ports if known(port.device.bdf, "") == bdf]
+    found = said("optic-hot", with_module(dict.fromkeys(names, 78.0), 75.0, dual))
+    assert found.cause == f"{' and '.join(names)}: the module is at 78 °C; the firmware warns from 75 °C."
+    assert set(found.devices) == set(names)
+
+
+def test_a_nic_without_a_limit_is_not_judged() -> None:
+    none = Unknown(Reason.NOT_THERE, "hwmon", "no limit")
+    temperatures = {
+        bdf: tuple(replace(sensor, limit_celsius=none) for sensor in known(sensors, ()))
+        for bdf, sensors in known(HGX.temperatures, {}).items()
+    }
+    assert status("nic-hot", replace(HGX, temperatures=temperatures)) is Status.UNKNOWN
 
 
 def test_a_nic_at_its_limit_is_found() -> None:
