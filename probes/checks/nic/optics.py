@@ -11,7 +11,7 @@ from probes.base.grouping import grouped
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown, first_unread, known
-from probes.facts.rdma.optics import COMMAND, Module, Sensor, heat_of
+from probes.facts.rdma.optics import COMMAND, USUAL_ALARM, Module, Sensor, heat_of
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.ports import need_devices, need_ports
 from probes.snapshot.examination import Examination
@@ -88,7 +88,7 @@ def _judge_module(examination: Examination, sensor: Sensor, bdf: str) -> _Verdic
         severity = Severity.WARNING  # one reading alone can be wrong
     if alarm is not None:
         return severity, f"its own alarm is at {alarm:g} °C"
-    usual = "it reports no limit, and most modules switch off above 80 °C"
+    usual = f"it reports no limit, and the usual alarm is {USUAL_ALARM:g} °C"
     return severity, usual if limit is None else f"the firmware warns from {limit:g} °C"
 
 

@@ -1,6 +1,6 @@
 """Temperatures of NICs and their optical modules, and what a module reports of itself.
 
-Temperatures: the hwmon directory of mlx5 (core/hwmon.c; Linux 6.6, and DOCA-OFED on older kernels), which any
+Temperatures: the hwmon directory of mlx5 (core/hwmon.c; since Linux 6.6, and in OFED on older kernels), which any
 user may read, for InfiniBand, too. A value is a question to the firmware. A module without a sensor when the
 driver was loaded (copper, or plugged in later) has no channel there. Power, bias and the module's own limits:
 `mlxlink -m --json` of MFT, or mstlink of mstflint, as root.
@@ -33,7 +33,7 @@ _MOST_SENSORS = 16
 _INPUT = re.compile(r"temp(\d{1,2})_input", re.ASCII)
 # Module 0 has the sensor 64 (core/hwmon.c, to_mtmp_module_sensor_idx); the firmware names it "Module0".
 _OF_MODULE = re.compile(r"(?i)module ?\d{0,3}|sensor(?:6[4-9]|[7-9]\d|\d{3})", re.ASCII)
-_NO_SENSORS = "the driver reports no temperatures (Linux 6.6 and DOCA-OFED do)"
+_NO_SENSORS = "the driver reports no temperatures; Linux 6.6 and newer do"
 
 
 def heat_of(celsius: float, limit: float | None = None, alarm: float | None = None) -> Severity | None:
