@@ -1,7 +1,7 @@
 """Temperatures of NICs and their optical modules, and what a module reports of itself.
 
-Temperatures: the hwmon directory of mlx5 (core/hwmon.c; since Linux 6.6, and in OFED on older kernels), which any
-user may read, for InfiniBand, too. A value is a question to the firmware. A module without a sensor when the
+Temperatures: the hwmon directory of mlx5 (core/hwmon.c; since Linux 6.6, and in OFED before), which any user
+may read, for InfiniBand, too. A value is a question to the firmware. A module without a sensor when the
 driver was loaded (copper, or plugged in later) has no channel there. Power, bias and the module's own limits:
 `mlxlink -m --json` of MFT, or mstlink of mstflint, as root.
 """
