@@ -14,6 +14,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
+from probes.facts.rdma.optics import Temperatures, module_celsius, probe, read_modules
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled, without_netdev
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
@@ -100,6 +101,7 @@ def pcie_stall_percent(now: dict[str, int]) -> Maybe[float]:
 
 COUNTER_SECONDS = 2.0
 LINK_SECONDS = 5.0  # line rates and PCIe links, which seldom change
+MODULE_SECONDS = 10.0  # a temperature is a question to the firmware
 ETHTOOL_SECONDS = 1.0  # ethtool -S makes the driver query its firmware
 _REFUSED_SECONDS = 600.0
 _PRIORITIES = range(8)
@@ -170,6 +172,7 @@ class PortReader:
 
     def __init__(self) -> None:
         self._node: Node | None = None
+        self._sensors: Temperatures | None = None  # of this node
         self._ports: list[_Port] = []
         self._wanted: list[_Wanted] = []  # of the node, without what was refused
         self._functions: list[str] = []
@@ -177,14 +180,16 @@ class PortReader:
         self._before: Reading | None = None
         self._counters: PacedSource[_Counters] = PacedSource("port counters", COUNTER_SECONDS)
         self._ethtool: PacedSource[_Ethtool] = PacedSource("ethtool -S", ETHTOOL_SECONDS)
+        self._modules: PacedSource[Temperatures] = PacedSource("temperatures", MODULE_SECONDS)
         self._counted: Maybe[_Counters] | None = None  # the rounds that the ports have
         self._links_at: float | None = None
         self._asked: Maybe[_Ethtool] | None = None
 
-    def questions(self, host: Host, node: Node) -> tuple[Question, Question]:
+    def questions(self, host: Host, node: Node) -> tuple[Question, ...]:
         """Return what to ask before `read`."""
         now = host.monotonic()
         if node is not self._node:
+            self._sensors = None
             self._node, self._ports = node, self._renewed(host, node)
             self._wanted = _wanted(self._ports, now)
             self._functions = sorted({bdf for port in self._ports if (bdf := known(port.device.bdf, ""))})
@@ -200,7 +205,19 @@ class PortReader:
                 self._ethtool,
                 lambda: _Ethtool(host.monotonic(), host.ethtool_counters(names) if names else {}),
             ),
+            Question(self._modules, lambda: self._read_modules(host, node)),
         )
+
+    def _read_modules(self, host: Host, node: Node) -> Maybe[Temperatures]:
+        """Read which NICs have modules with a sensor once, then only these sensors."""
+        found = self._sensors
+        read = (
+            map_known(node.rdma, lambda rdma: probe(host, rdma))
+            if found is None
+            else read_modules(host, found)
+        )
+        self._sensors = known(read, None)
+        return read
 
     def read(self, reading: Reading) -> tuple[PortSample, ...]:
         """Return a sample of each port, in the order of the node; a port that did not change stays itself."""
@@ -219,7 +236,7 @@ class PortReader:
         is_later = before is not None and reading.at > before.at
         rates = port_rates(before, reading) if before is not None and is_later else {}
         self._before = reading
-        return tuple(_sample(port, reading, rates) for port in self._ports)
+        return tuple(_sample(port, reading, rates, self._modules.answer) for port in self._ports)
 
     def _renewed(self, host: Host, node: Node) -> list[_Port]:
         """Return the node's ports; what was read of one that is still there is kept."""
@@ -378,7 +395,12 @@ def _note_ethtool(port: _Port, before: Maybe[_Ethtool] | None, now: Maybe[_Ethto
     port.ethtool = dict(answer)
 
 
-def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortRate]) -> PortSample:
+def _sample(
+    port: _Port,
+    reading: Reading,
+    rates: Mapping[tuple[str, int], PortRate],
+    temperatures: Maybe[Temperatures],
+) -> PortSample:
     key = port.key
     rate = rates.get(key, _NO_RATE)
     new = PortSample(
@@ -398,6 +420,7 @@ def _sample(port: _Port, reading: Reading, rates: Mapping[tuple[str, int], PortR
         pcie_width=port.link[1],
         rates_from=rate.interface,
         sent_by_priority=port.priorities,
+        module_celsius=module_celsius(temperatures, port.device.bdf),
     )
     if port.sample is None or port.sample != new:
         port.sample = new

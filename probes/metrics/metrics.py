@@ -132,6 +132,7 @@ def families(seen: Observation, with_bytes: bool = False) -> tuple[Family, ...]:
         _family("job_silent_seconds", [({}, _silent_seconds(seen.sample))]),
         _family("kernel_client_info", _kernel_clients(seen.sample)),
         *_ports(seen, with_bytes),
+        *_temperatures(seen.examination),
         _family("last_check_timestamp_seconds", [({}, seen.examination.taken_at)]),
         _family("check_duration_seconds", [({}, seen.seconds)]),
     ]
@@ -291,6 +292,25 @@ def _ports(seen: Observation, with_bytes: bool) -> Iterator[Family]:
         own = [(labels, port.bytes) for labels, port in named if not port.bytes.interface]
         yield _family("port_data_transmitted_bytes", ((labels, read.sent_bytes) for labels, read in own))
         yield _family("port_data_received_bytes", ((labels, read.received_bytes) for labels, read in own))
+
+
+def _temperatures(examination: Examination) -> Iterator[Family]:
+    """Yield the temperature and the limit of each sensor; NICs without sensors have none."""
+    rdma, temperatures = examination.node.rdma, examination.temperatures
+    devices = () if isinstance(rdma, Unknown) else rdma.devices
+    names = {known(device.bdf, ""): device.name for device in reversed(devices)}
+    unread: list[tuple[Labels, Maybe[float]]] = []
+    if isinstance(temperatures, Unknown):
+        unread, temperatures = [({}, temperatures)], {}
+    by_device = [({"device": names.get(bdf, bdf)}, found) for bdf, found in temperatures.items()]
+    unread += [(labels, found) for labels, found in by_device if isinstance(found, Unknown)]
+    sensors = [
+        (labels | {"sensor": each.label}, each) for labels, found in by_device for each in known(found, ())
+    ]
+    celsius = ((labels, sensor.celsius) for labels, sensor in sensors)
+    limits = ((labels, sensor.limit_celsius) for labels, sensor in sensors)
+    yield _family("nic_temperature_celsius", [*unread, *celsius])
+    yield _family("nic_temperature_limit_celsius", [*unread, *limits])
 
 
 def _stall(port: PortTotals) -> Maybe[float]:

@@ -90,6 +90,14 @@ def with_messages(examination: Examination, outcome: Outcome, *kinds: LogKind) -
     return replace(outcome, evidence=(*outcome.evidence, *messages))
 
 
+def switched_off(examination: Examination) -> frozenset[str]:
+    """Return the functions whose newest event of a module is an error of heat or power: the port is off."""
+    log = examination.kernel_log
+    events = () if isinstance(log, Unknown) else log.messages
+    newest = {each.bdf: each.kind for each in events if "Port module event" in each.text and each.bdf}
+    return frozenset(bdf for bdf, kind in newest.items() if kind is LogKind.NIC_POWER)
+
+
 def meaning_of(line: str) -> Meaning | None:
     """Return what a line of the kernel means, by the catalogue of messages; None if it is not in there."""
     from probes.messages.catalogue import KERNEL, catalogue, explain  # not before there is a line to explain

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from probes.bandwidth.model.samples import parse_number
 from probes.base.text import join_limited, plural, printable
 from probes.facts.rdma.bit_errors import EFFECTIVE, RAW, SETTLED_MINUTES, SYMBOL
+from probes.facts.rdma.optics import NEAR_CELSIUS, USUAL_WARNING, parse_module
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.reading import Parsed, Section, Statement
@@ -23,7 +24,6 @@ SIGN = (
 _MOST_PORTS = 256
 _TITLE = re.compile(r'\s*"?[A-Z][\w ]{2,40} Info(?:rmation)?"?(?:\s*:\s*\{)?\s*$')
 _DEVICE = re.compile(r"\s(?:-d|--device)[ =](\S{1,60})")
-_RANGE = re.compile(r"(\S{1,200}) \[(\S{1,12})\.\.(\S{1,12})\]")
 _SHOWN = {
     **dict.fromkeys(("State", "Physical state", "Speed", "Width", "FEC", "Cable Type"), "{}"),
     **{"Temperature [C]": "module at {} °C", "Firmware Version": "firmware {}"},
@@ -32,8 +32,6 @@ _GOOD = ("", "0", "No Loopback", "No issue was observed")
 _DAY_MINUTES = 1440.0
 _RAW = "Raw Physical BER"  # before FEC
 _BIT_ERRORS = {"Symbol BER": SYMBOL, "Effective Physical BER": EFFECTIVE, _RAW: RAW}
-_TOO_HOT, _GLITCH = 75.0, 110.0  # °C, of modules without a limit; more is a failed reading
-_NEAR_CELSIUS, _UNEVEN_DB, _MARGIN_DB = 5.0, 2.0, 1.0
 _CLEAN = "Clean and reseat both ends of the cable, then swap it. Compare mlxlink -m -c of the other end."
 _SETTINGS = "Set the same speed, FEC and autonegotiation on both ends."
 _CABLE = "Reseat the cable or module, then replace it with one that NVIDIA lists for this NIC."
@@ -192,22 +190,14 @@ def _of_errors(port: _Port) -> _Found:
 
 
 def _of_module(port: _Port) -> _Found:
-    celsius, limits = port.number("Temperature [C]"), _RANGE.match(port.get("Temperature [C]", ""))
-    alarm = (_number(limits[3]) if limits else None) or _TOO_HOT
-    if celsius is not None and alarm - _NEAR_CELSIUS <= celsius <= _GLITCH:
-        cause = (
-            f"Its {'own' if limits else 'usual'} limit is {alarm:g} °C. Modules that are too hot switch off."
-        )
+    module = parse_module(port)
+    celsius, own = module.celsius, module.temperature.high
+    alarm = USUAL_WARNING if own is None else own
+    if celsius is not None and celsius >= alarm - NEAR_CELSIUS:
+        kind = "usual" if own is None else "own"
+        cause = f"Its {kind} limit is {alarm:g} °C. Modules that are too hot switch off."
         fix = "Read it again, since single readings can be wrong. Check fans and airflow."
         weight = Weight.WARNING if celsius >= alarm else Weight.NOTE
         yield "module-hot", weight, f"has a module at {celsius:g} °C", cause, fix
-    power = _RANGE.match(port.get("Rx Power Current [dBm]", ""))
-    lanes = [_number(lane) for lane in power[1].split(",")] if power else []
-    dbm = [lane for lane in lanes if lane is not None]
-    # Of a cable that is split, only some lanes are in use.
-    if power is None or len(dbm) < len(lanes) or f"{len(lanes)}x" != port.get("Width"):
-        return
-    least = _number(power[2])
-    if max(dbm) - min(dbm) > _UNEVEN_DB or (least is not None and min(dbm) < least - _MARGIN_DB):
-        cause = f"The lanes receive {', '.join(f'{lane:g}' for lane in dbm)} dBm. They should be within 2 dB."
-        yield "weak-light", Weight.WARNING, "has a lane with weak light", cause, _CLEAN
+    if module.weak_light:
+        yield "weak-light", Weight.WARNING, "has a lane with weak light", module.weak_light, _CLEAN

@@ -24,7 +24,8 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci import config_space, interrupts, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import partition_keys, port_health, roce
+from probes.facts.rdma import optics, partition_keys, port_health, roce
+from probes.facts.rdma.optics import Modules, Temperatures
 from probes.facts.rdma.partition_keys import FULL_MEMBER, PartitionKeyFacts
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
@@ -54,6 +55,7 @@ from probes.topology.paths import Topology, build
 
 EXAMINE_SECONDS = 10.0
 _NOT_READ = Unknown(Reason.NOT_RECORDED, "job logs", "not read")
+_NOT_ASKED = Unknown(Reason.NOT_RECORDED, "mlxlink", "not asked: gdrtop topo --ports does, as root")
 _NOT_WATCHED = Unknown(Reason.NOT_RECORDED, "live view", "not watched")
 
 
@@ -182,6 +184,9 @@ class Examination:
     port_health: Maybe[PortHealthFacts] = _probed(
         "port health", lambda run: map_known(run.node.rdma, lambda rdma: port_health.probe(run.host, rdma))
     )
+    temperatures: Maybe[Temperatures] = _probed(
+        "temperatures", lambda run: map_known(run.node.rdma, lambda rdma: optics.probe(run.host, rdma))
+    )
     device_nodes: Maybe[DeviceNodeFacts] = _probed(
         "device nodes", lambda run: device_nodes.probe(run.host), directories=("/dev",)
     )
@@ -227,6 +232,7 @@ class Examination:
     older_pids: Mapping[str, frozenset[int]] = field(default_factory=dict)
     next_boot: NextBootFacts | None = None  # of a copy that was started for a forecast; None: of no forecast
     job_logs: Maybe[tuple[JobLogReading, ...]] = _NOT_READ  # of jobs that use NCCL
+    modules: Maybe[Modules] = _NOT_ASKED  # what optical modules report of themselves
     watched: Maybe[Watched] = _NOT_WATCHED  # what jobs and ports do, over the time that gdrtop watched
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.text import join_limited, xml_comment
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.judgment import Judgment, judge
 from probes.checks.statements import device_statements, stated_facts
 from probes.facts.gpu.gpus import Gpu, GpuFabric, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.node import Node, derivation, probe_node
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name
+from probes.facts.rdma.optics import Module, ask_modules
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
 from probes.nccl.topology_file import system_of, xml_text
 from probes.queries.finding import Finding
-from probes.queries.ports import key_texts
+from probes.queries.ports import Port, key_texts, ports_of
 from probes.queries.usable_here import UsableHere
 from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import NicRole, roles_of
@@ -50,6 +52,7 @@ from tui.runtime.printing import ascii_text, heading, is_plain, print_lines, tex
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 from widgets.doctor.findings import highlights_of
 from widgets.node import matrix as matrix_drawing
+from widgets.node import optics as optics_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
 from widgets.node.highlights import UNPROVEN_MARK, Highlights
@@ -67,6 +70,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--format FORMAT": "text (default) or dot",
             "--json": "print JSON (gdrtop schema topo)",
             "--hops": "with --json: also the hops of each path, which are most of it",
+            "--ports": "also show temperatures, and as root the light of optical modules",
             "--switch-ports": "also show the errors that InfiniBand switches count on their ports to this "
             "node; needs root",
             "--nccl-xml": "write this node's NCCL topology file",
@@ -81,8 +85,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--json and --format dot exclude each other")
     if options.hops and not options.json:
         raise UsageError("--hops needs --json")
-    if options.switch_ports and (options.format == "dot" or options.nccl_xml):
-        raise UsageError("--switch-ports needs text or --json")
+    for name in ("ports", "switch_ports"):
+        if getattr(options, name) and (options.format == "dot" or options.nccl_xml):
+            raise UsageError(f"--{name.replace('_', '-')} needs text or --json")
     if not options.nccl_xml:
         write_topology(open_host(options), out, parsed(TopologyOptions, options))
     elif options.json or options.format == "dot":
@@ -102,6 +107,7 @@ class TopologyOptions(OutputOptions):
 
     format: str = "text"  # or "dot"
     hops: bool = False  # of each path, in JSON
+    ports: bool = False
     switch_ports: bool = False
 
 
@@ -149,6 +155,33 @@ _NIC = Annotated[
 ]
 
 
+class _Module(TypedDict):
+    """What an optical module reports of itself: a value a lane; alarm_celsius is its own limit."""
+
+    name: str
+    state: str
+    celsius: float | None
+    alarm_celsius: float | None
+    received_dbm: tuple[float, ...]
+    sent_dbm: tuple[float, ...]
+    bias_milliamperes: tuple[float, ...]
+    faults: tuple[str, ...]
+
+
+class _Sensor(TypedDict):
+    label: str  # as the firmware names it: "asic", "Module0"
+    celsius: Maybe[float]
+    highest_celsius: Maybe[float]  # since the driver was loaded
+    limit_celsius: Maybe[float]  # where the firmware warns
+
+
+class _Port(TypedDict):
+    device: str
+    port: int
+    sensors: Maybe[tuple[_Sensor, ...]]
+    module: Maybe[_Module]
+
+
 class _SwitchPort(TypedDict):
     device: str  # the NIC on this node
     port: int
@@ -179,6 +212,8 @@ class TopoDocument(TypedDict):
     verdict: VerdictObject
     gpus: Maybe[tuple[_GPU, ...]]
     nics: Maybe[tuple[_NIC, ...]]
+    # With --ports: temperatures, and what the optical module reports of itself.
+    ports: NotRequired[Maybe[tuple[_Port, ...]]]
     # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.
     switch_ports: NotRequired[Maybe[tuple[_SwitchPort, ...]]]
     # Of InfiniBand ports that have others than 0xffff at index 0: "0: 0x8013 full, 1: 0x7fff limited".
@@ -194,6 +229,8 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
     The verdict counts the findings, so that every command reports the same about a node.
     """
     examination = examine_host(host)
+    if options.ports and not isinstance(examination.node.rdma, Unknown):
+        examination = replace(examination, modules=ask_modules(host, examination.node.rdma))
     judgment = judge(examination)
     verdict, found = judgment.verdict, judgment.findings
     topology = examination.topology
@@ -208,15 +245,51 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
             content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
         elif options.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
+        if options.ports:
+            content["ports"] = _ports_json(examination)
         write_json(content, out)
     elif options.format == "dot":
         text = export.dot(marked_graph(topology, found), derivation(topology.node))
         out.write(ascii_text(text) if is_plain(out, options.ascii) else text)
     else:
         lines = _text(examination, found, verdict, text_width(out))
+        if options.ports:
+            lines.extend([(), *optics_drawing.port_lines(examination, found, text_width(out))])
         if options.switch_ports:
             lines.extend([(), *_switch_ports(asked)])
         print_lines(lines, out, options.ascii)
+
+
+def _ports_json(examination: Examination) -> list[dict[str, Any]] | None:
+    """Return the sensors and the module of each port; None: which ports there are is unknown."""
+    ports = ports_of(examination)
+    return None if isinstance(ports, Unknown) else [_port_json(examination, port) for port in ports]
+
+
+def _port_json(examination: Examination, port: Port) -> dict[str, Any]:
+    bdf = known(port.device.bdf, "")
+    none = Unknown(Reason.NOT_THERE, "hwmon", "this NIC has no sensors of its own")
+    sensors = map_known(examination.temperatures, lambda found: found.get(bdf, none))
+    module = map_known(examination.modules, lambda found: found.get(bdf, none))
+    return object_of(
+        {
+            "device": port.device.name,
+            "port": port.facts.number,
+            "sensors": map_known(sensors, lambda found: [object_from(each, _Sensor) for each in found]),
+            "module": map_known(module, _module_json),
+        }
+    )
+
+
+def _module_json(module: Module) -> dict[str, Any]:
+    return object_from(
+        module,
+        _Module,
+        alarm_celsius=module.temperature.high,
+        received_dbm=module.received.values,
+        sent_dbm=module.sent.values,
+        bias_milliamperes=module.bias.values,
+    )
 
 
 def _asked_switch_ports(host: Host, node: Node) -> Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]:

@@ -277,6 +277,7 @@ def of_port(port: PortSample, sample: LiveSample, width: int) -> list[Line]:
     for label, value, text in (
         ("Pause", port.pause_percent, "{:.0f}% of the time paused by flow control"),
         ("PCIe stall", port.pcie_stall_percent, "{:.0f}% of the last second the NIC waited for PCIe"),
+        ("Optics", port.module_celsius, "module at {:.0f} °C"),
     ):
         lines += _field(label, _shown(value, text.format), width)
     for process in ranks.in_order(sample):

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import ACTIVE
+from probes.facts.rdma.optics import USUAL_WARNING
 from probes.facts.rdma.port_health import CounterColumn
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample, program_of
@@ -26,7 +27,7 @@ _CONGESTION = (CounterColumn.CONGESTION.value, CounterColumn.WAIT.value)
 _OF_QUEUES = (CounterColumn.RETRANSMITS.value, CounterColumn.RECEIVER.value)
 STALL_PERCENT = 30.0  # mlx5 counts such seconds in outbound_pci_stalled_…_events
 _LEAST_GRAPH, _MOST_GRAPH = 12, 120  # a second a cell
-_OTHER_CELLS, _USERS_CELLS = 120, 8  # of the columns beside it
+_OTHER_CELLS, _USERS_CELLS, _CELSIUS_CELLS = 120, 8, 5  # of the columns beside it
 _LEAST_WIDTH = 100  # of a table with a graph
 Graph = Sequence[float | None]
 
@@ -98,6 +99,7 @@ def draw(
         Column(
             "PCIe stall", cells(lambda port: percent_of_time(port.pcie_stall_percent, STALL_PERCENT)), 5, True
         ),
+        *([Column("°C", cells(_module_celsius), 9, True, least=3)] if _has_optics(sample) else []),
         Column("used by", cells(lambda port: Run(users.get(port.device, ""), Tone.DIM)), 8),
     ]
     if history is not None:
@@ -125,6 +127,7 @@ def sorted_rows(sample: LiveSample, sort: str) -> list[PortSample]:
         "received": lambda port: falling(port.received_gbps),
         "pause": lambda port: falling(port.pause_percent),
         "PCIe stall": lambda port: falling(port.pcie_stall_percent),
+        "temperature": lambda port: falling(port.module_celsius),
         "used by": lambda port: users.get(port.device, absent),
         "graph": lambda port: falling(rate_of(port)),
         **{name: partial(_events_of, group) for name, group in groups.items()},
@@ -139,7 +142,8 @@ def _events_of(group: CounterGroup, port: PortSample) -> Maybe[float]:
 def graph_cells(sample: LiveSample, width: int) -> int:
     """Return how many values of a graph there is room for; 0 on a narrow screen."""
     users = max(map(len, _users(sample).values()), default=0)
-    room = min(_MOST_GRAPH, width - _OTHER_CELLS - max(_USERS_CELLS, users))
+    others = _OTHER_CELLS + _CELSIUS_CELLS * _has_optics(sample)
+    room = min(_MOST_GRAPH, width - others - max(_USERS_CELLS, users))
     return max(_LEAST_GRAPH, room) if width >= _LEAST_WIDTH else 0
 
 
@@ -198,6 +202,19 @@ def _state(state: Maybe[str]) -> Run:
     if isinstance(state, Unknown):
         return Run(UNKNOWN_MARK, Tone.DIM)
     return Run(state, Tone.PLAIN if state == ACTIVE else Tone.BAD)
+
+
+def _has_optics(sample: LiveSample) -> bool:
+    """Say whether the temperature of a module is known; copper cables have none."""
+    return any(not isinstance(port.module_celsius, Unknown) for port in sample.ports)
+
+
+def _module_celsius(port: PortSample) -> Run:
+    """Return the temperature; a copper cable has none."""
+    celsius = port.module_celsius
+    if isinstance(celsius, Unknown):
+        return Run("–" if celsius.reason is Reason.NOT_THERE else UNKNOWN_MARK, Tone.DIM)
+    return Run(f"{celsius:.0f}", Tone.PLAIN if celsius < USUAL_WARNING else Tone.WARNING)
 
 
 def _line_rate(port: PortSample) -> Run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.base.evidence import Evidence, first_n
+from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
 from probes.base.plan import Step, make_plan, user_plan
 from probes.base.text import join_limited
@@ -15,9 +15,9 @@ from probes.facts.rdma.devices import NAMESPACE_ARGV, RdmaDevice
 from probes.plans.load_modules import bind_steps, load_step
 from probes.plans.ports import update_firmware
 from probes.queries.finding import NEEDS_NAMESPACE, PCI_FUNCTIONS, Area, Outcome, found, need, passed, unknown
-from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of
+from probes.queries.kernel_log import Filter, bdfs_in, found_in_log, log_messages, meaning_of, switched_off
 from probes.queries.modules import driver_evidence, nics_of
-from probes.queries.ports import LINK_CAUSES, NO_PORTS, need_devices, severity_without
+from probes.queries.ports import LINK_CAUSES, NO_PORTS, cost_of_loss, need_devices, ports_of, severity_without
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
@@ -193,6 +193,8 @@ def _firmware(device: RdmaDevice) -> Evidence:
 _HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.rst"
 _BOOT_SECONDS = 300.0
 _REFUSED_REGISTER = "ACCESS_REG"
+_REFUSED_MODULE = ("query_mcia_reg failed", "cable type not recognized")  # of ethtool -m
+_MONITORED = (_REFUSED_REGISTER, *_REFUSED_MODULE)
 _REFUSED_REGION = ("reg mr failed", "register mr", "command REG_MR")  # mlx5, EFA
 _OF_NVIDIA = ("mlx", "infiniband mlx")
 
@@ -233,13 +235,19 @@ def nic_health_errors(examination: Examination) -> Outcome:
     impact="The NIC slows down, or its optics shut down.",
 )
 def nic_power_or_heat(examination: Examination) -> Outcome:
-    """Find alarms about the slot's power and the card's temperature."""
-    fix = make_plan(
-        "Check power and cooling",
-        "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature",
+    """Find alarms about power and temperature, of the card and of its optics."""
+    messages = log_messages(examination, LogKind.NIC_POWER)
+    meaning = meaning_of(messages[-1].text)
+    advice = "Check the slot's power limit (BIOS), auxiliary power, fans and optics temperature"
+    fix = make_plan("Check power and cooling", (meaning.fix if meaning else "") or advice)
+    cause = (meaning.cause if meaning else "") or "the NIC reported insufficient power or high temperature."
+    off, ports = switched_off(examination), ports_of(examination)
+    lost = [] if isinstance(ports, Unknown) else [port for port in ports if port.facts.is_down]
+    lost = [port for port in lost if known(port.device.bdf, "") in off]
+    severity = (
+        min(Severity.WARNING, cost_of_loss(examination, lost), key=list(Severity).index) if lost else None
     )
-    cause = "the NIC reported insufficient power or high temperature."
-    return found_in_log(examination, log_messages(examination, LogKind.NIC_POWER), cause, fix)
+    return found_in_log(examination, messages, cause, fix, severity)
 
 
 @KERNEL_LOG.note(
@@ -273,19 +281,21 @@ def _is_about(*phrases: str) -> Filter:
 
 @KERNEL_LOG.note(
     "monitor-causes-log-flood",
-    "A monitor that reads NIC counters floods the kernel log",
+    "A monitor that reads NIC counters or modules floods the kernel log",
     "https://github.com/prometheus/node_exporter/issues/3434",
-    ok="No flood of refused counter reads in the kernel log",
+    ok="No flood of refused reads of NICs in the kernel log",
     impact="The log overflows and loses the messages that matter.",
 )
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
-    """Find registers that the firmware denies, as a reader of counters asks for them."""
-    messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(_REFUSED_REGISTER))
+    """Find registers that the firmware denies, as a reader of counters or modules asks for them."""
+    messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_MONITORED))
     fix = user_plan(
         "Exclude this NIC from monitoring",
         "Exclude the device in the exporter that reads its counters (its PID is in the log line)",
     )
     cause = "the firmware denies this host access to some registers. Nothing else is wrong."
+    if _REFUSED_REGISTER not in messages[-1].text and (meaning := meaning_of(messages[-1].text)):
+        cause = meaning.cause
     return found_in_log(examination, messages, cause, fix)
 
 
@@ -317,7 +327,7 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
 )
 def nic_firmware_command_failed(examination: Examination) -> Outcome:
     """Find all other commands that the firmware failed."""
-    reported = _is_about(_REFUSED_REGISTER, *_REFUSED_REGION)
+    reported = _is_about(*_MONITORED, *_REFUSED_REGION)
     messages = log_messages(examination, LogKind.NIC_COMMAND, lambda message: not reported(message))
     of_nvidia = any(message.text.startswith(_OF_NVIDIA) for message in messages)
     fix = make_plan(

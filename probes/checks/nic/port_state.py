@@ -13,6 +13,7 @@ from probes.base.text import SHOWN
 from probes.base.unknown import Unknown, known, map_known
 from probes.plans.ports import KEEP, enable_steps, link_type_plan, netdev_steps, port_query
 from probes.queries.finding import Area, Outcome, PairGain, end_with, found, need, passed
+from probes.queries.kernel_log import switched_off
 from probes.queries.ports import (
     NO_PORTS,
     Port,
@@ -101,6 +102,7 @@ def _add_check(
         chosen = _ports_with(examination, problems)
         ports = [port for of_words in chosen.values() for port in of_words]
         severity = cost_of_loss(examination, ports)
+        is_switched_off = {known(port.device.bdf, "") for port in ports} <= switched_off(examination)
         steps = (step for words, of_words in chosen.items() for step in words.steps(of_words))
         return found(
             _causes(chosen),
@@ -109,6 +111,7 @@ def _add_check(
             severity=severity,
             devices=devices_of(ports),
             impact=_impact(examination, ports),
+            part_of=("nic-power-or-heat",) if is_switched_off else (),
             gains=_gains(examination, ports, severity),
         )
 

@@ -106,6 +106,8 @@ SHORT_BDF = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]"
 _NAME = r"([\w.-]{1,64})"
 _PARTS = {  # of the expressions in log_forms.txt
     "{mlx}": "mlx[45]_core {bdf}",
+    # mlx5_core.h, mlx5_core_err and _warn, not _info: "%s:%d:(pid %d): "; some begin with the function alone.
+    "{call}": r"(?:\w{1,64}:(?:\d{1,6}:)?(?:\(pid \d{1,10}\):)? )?",
     "{bdf}": f"(?P<bdf>{_BDF})",
     "{short_bdf}": f"(?P<bdf>{SHORT_BDF})",
     "{module}": f"(?P<module>{_NAME})",
@@ -331,7 +333,7 @@ def _of_other_nic(line: str, seconds: Maybe[float]) -> KernelMessage | None:
     )
 
 
-_NO_CABLE = ("unplugged", "NIC Link is Down")
+_NO_CABLE = ("unplugged", "Cable disabled", "NIC Link is Down")
 
 
 def may_be_unused_port(message: KernelMessage) -> bool:

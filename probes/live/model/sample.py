@@ -246,6 +246,9 @@ class LiveProcess:
 _NO_LINK = Unknown(Reason.NOT_RECORDED, "current_link_speed", "not read yet")
 
 
+_NO_MODULE = Unknown(Reason.NOT_THERE, "hwmon", "not read")
+
+
 @frozen
 class PortSample:
     """A port: rates in Gb/s (10^9 bits), counters as events a second since the sample before."""
@@ -264,6 +267,7 @@ class PortSample:
     pcie_width: Maybe[int] = _NO_LINK  # lanes
     rates_from: str = ""  # the interface whose whole traffic the rates are; "": the port's own counters
     sent_by_priority: Mapping[int, float] = field(default_factory=dict)  # Gb/s on Ethernet, if the NIC counts
+    module_celsius: Maybe[float] = _NO_MODULE  # of its optical module, some seconds old
 
     @property
     def name(self) -> str:

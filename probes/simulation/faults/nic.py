@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -104,6 +105,41 @@ def _set_counters(tree: Tree, ports: Mapping[str, Mapping[str, Any]]) -> None:
         for counter, value in counters.items():
             content = value if isinstance(value, str) else _rising(*value)
             replace_content(tree, f"{port_of(tree.nic(name))}/{counter}", content)
+
+
+@as_change
+def _set_temperatures(tree: Tree, nics: Mapping[str, Mapping[str, float]]) -> None:
+    """Change temperatures by NIC and label, °C."""
+    for name, celsius in nics.items():
+        directory = f"{_compute_nic(tree, name).path}/hwmon"
+        labels = [path for path in tree.files if path.startswith(directory) and path.endswith("_label")]
+        for path in labels:
+            if (value := celsius.get(tree.text(path).strip())) is not None:
+                for name in ("_input", "_highest"):
+                    replace_content(tree, path.replace("_label", name), f"{round(value * 1000)}\n")
+
+
+# mlxlink prints so of a healthy module (scitix/sichek).
+_MODULE_INFO = {
+    **{"Temperature [C]": "54 [-5..75]", "Bias Current [mA]": "8.380,8.380,8.380,8.380 [2..15]"},
+    "Rx Power Current [dBm]": "1.886,1.989,2.281,1.976 [-10.41..6]",
+    "Tx Power Current [dBm]": "1.562,1.427,1.559,1.761 [-8.508..5]",
+    **{"Identifier": "OSFP", "Module State": "Ready state", "Module FW Fault": "0"},
+}
+
+
+@as_change
+def _answer_mlxlink(tree: Tree, nics: Mapping[str, Mapping[str, str]]) -> None:
+    """Install mlxlink, which answers as for root; `nics`: values that differ, by the NIC."""
+    by_bdf = {tree.nic(name).bdf: dict(values) for name, values in nics.items()}
+
+    def answer(argv: tuple[str, ...], seconds: float) -> str:
+        values = _MODULE_INFO | by_bdf.get(argv[2], {})
+        sections = {"Operational Info": {"Width": "4x"}, "Module Info": values}
+        return json.dumps({"result": {"output": sections}, "status": {"code": 0, "message": "success"}})
+
+    tree.commands["mlxlink"] = answer
+    tree.add("/usr/bin/mlxlink", "")
 
 
 def _rising(start: int, seconds_each: float) -> Content:
@@ -356,7 +392,7 @@ def _post_by_gpu(tree: Tree) -> None:
 FAULTS += described(
     "nic", _in_one_subnet, unaddressed=_unaddress,
     port=_set_ports, keys=_set_keys, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
-    ethtool=_set_ethtool, fec=_set_fec,
+    ethtool=_set_ethtool, fec=_set_fec, celsius=_set_temperatures, mlxlink=_answer_mlxlink,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
     nic_files=_set_nic_files, virtual_function_of=_add_virtual_function,
 )

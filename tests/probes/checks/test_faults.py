@@ -178,8 +178,10 @@ def test_every_check_has_a_fault() -> None:
     before_a_boot = {"boot-settings-not-written", "boot-image-older-than-settings"}
     # Saved results are no part of a node; tests/probes/bandwidth/results/test_slow_results.py has them.
     by_results = {"bandwidth-below-limit", "spark-degraded-initialization"}
+    # Modules are asked by gdrtop topo --ports alone; tests/tui/commands/test_topo.py has a node for each.
+    by_asking = {"optic-power", "optic-fault"}
     checked = {check.id for check in CHECKS}
-    unfaulted = checked - before_a_boot - by_results - faulted
+    unfaulted = checked - before_a_boot - by_results - by_asking - faulted
     without_fault = sorted(f"{id_} ({place_of_check(id_)})" for id_ in unfaulted)
     assert not without_fault, f"add a fault to probes/simulation/faults/ that finds {without_fault}"
     without_check = sorted(faulted - checked)

@@ -157,6 +157,23 @@ def test_slow_sources_are_read_every_two_seconds_and_ethtool_once_a_second(host:
     assert host.ethtool_asked == [100.0, 101.0, 102.0, 103.0]
 
 
+def test_the_temperature_of_a_module_is_read_every_ten_seconds(host: Tree) -> None:
+    function = "/sys/devices/pci0000:15/0000:15:01.0"
+    link(host.root, "/sys/bus/pci/devices/0000:15:01.0", f"../../../{function.removeprefix('/sys/')}")
+    link(host.root, f"{function}/driver", "../../../bus/pci/drivers/mlx5_core")
+    for number, label in ((1, "asic"), (2, "Module0")):
+        sensor = f"{function}/hwmon/hwmon3/temp{number}"
+        for name, text in (("label", label), ("input", "61000"), ("highest", "64000"), ("crit", "75000")):
+            write(host.root, f"{sensor}_{name}", f"{text}\n")
+    samples, rounds = Samples(host), []
+    for second in range(25):
+        host.files_read.clear()
+        assert samples.at(100.0 + second).module_celsius == 61.0
+        rounds.append([path.rpartition("/")[2] for path in host.files_read if "/hwmon/" in path])
+    assert [number for number, files in enumerate(rounds) if files] == [0, 10, 20]
+    assert rounds[10] == ["temp2_input"]  # what does not change is read once
+
+
 def test_a_counter_that_wraps_at_32_bits_is_a_small_rise(host: Tree) -> None:
     samples = Samples(host)
     samples.at(100.0)

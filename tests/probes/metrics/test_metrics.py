@@ -201,3 +201,23 @@ def test_ports_of_pods_are_exported_that_other_exporters_on_the_host_do_not_see(
     sent = values(families_of("pcie-l40s+rdma-devices-in-pods-root", with_bytes=True), name, "device", "port")
     assert set(sent) == {("mlx5_0", "1"), ("mlx5_1", "1")}
     assert sent["mlx5_0", "1"] > 0
+
+
+def test_temperatures_are_exported_by_sensor_with_their_limit() -> None:
+    families = {family.metric.name: family for family in families_of("hgx-h100+optic-hot")}
+    for name, celsius in (
+        ("gdrtop_nic_temperature_celsius", 78),
+        ("gdrtop_nic_temperature_limit_celsius", 75),
+    ):
+        found = {
+            (sample.labels["device"], sample.labels["sensor"]): sample.value
+            for sample in families[name].samples
+        }
+        assert found["mlx5_3", "Module0"] == celsius
+        assert ("mlx5_4", "asic") in found
+        assert ("mlx5_4", "Module0") not in found  # a copper cable
+
+
+def test_a_driver_without_sensors_has_no_temperatures_and_no_0() -> None:
+    families = {family.metric.name: family for family in families_of("pcie-l40s")}
+    assert "gdrtop_nic_temperature_celsius" not in {name for name, each in families.items() if each.samples}

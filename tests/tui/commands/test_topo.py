@@ -373,3 +373,46 @@ def test_partition_keys_are_shown_where_they_are_not_the_default(hgx: SimulatedH
         write_topology(host, out, TopologyOptions(json=True))
         told = valid("topo", out.getvalue())
         assert told.get("partition_keys", {}).get("mlx5_7") == shown
+
+
+@pytest.mark.parametrize(
+    ("fault", "found", "words"),
+    [
+        ("optic-dim-lane", "An optical module has too little light", "-2.281"),
+        ("optic-fault", "An optical module reports a fault", "Module FW Fault"),
+    ],
+)
+def test_ports_asks_optical_modules_and_judges_them(fault: str, found: str, words: str) -> None:
+    """No other command asks them."""
+    out = io.StringIO()
+    host = SimulatedHost(f"hgx-h100+{fault}", clock=lambda: 1000.0)
+    write_topology(host, out, TopologyOptions(ports=True))
+    text = out.getvalue()
+    assert "1 warning" in text
+    assert found in text
+    assert words in text
+    out = io.StringIO()
+    write_topology(host, out, TopologyOptions())
+    assert found not in out.getvalue()
+
+
+def test_ports_are_in_the_document() -> None:
+    out = io.StringIO()
+    host = SimulatedHost("hgx-h100+optic-dim-lane", clock=lambda: 1000.0)
+    write_topology(host, out, TopologyOptions(ports=True, json=True))
+    document = valid("topo", out.getvalue())
+    ports = {port["device"]: port for port in document["ports"]}
+    assert [sensor["label"] for sensor in ports["mlx5_2"]["sensors"]] == ["asic", "Module0"]
+    assert ports["mlx5_2"]["module"]["received_dbm"] == [1.886, 1.989, -2.281, 1.976]
+    assert ports["mlx5_2"]["module"]["alarm_celsius"] == 75.0
+
+
+def test_a_node_without_mlxlink_says_so() -> None:
+    out = io.StringIO()
+    write_topology(SimulatedHost("hgx-h100", clock=lambda: 1000.0), out, TopologyOptions(ports=True))
+    assert "mstlink (mstflint) are not installed" in out.getvalue()
+
+
+def test_ports_needs_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["topo", "--ports", "--format", "dot", "--demo", "hgx-h100"]) == 3
+    assert "--ports needs text or --json" in capsys.readouterr().err

@@ -136,9 +136,9 @@ def test_no_column_is_forgotten(table: str) -> None:
         *("power_watts", "sm_clock_mhz"),
     )
     names = [name for group in COUNTER_GROUPS for name in group.names]
+    of_ports = ("pause_percent", "pcie_stall_percent", "module_celsius")
     busy, idle = (
-        {"counters": dict.fromkeys(names, value), "pause_percent": value, "pcie_stall_percent": value}
-        for value in (1.0, 0.0)
+        {"counters": dict.fromkeys(names, value), **dict.fromkeys(of_ports, value)} for value in (1.0, 0.0)
     )
     sample = a_sample(
         processes=processes,

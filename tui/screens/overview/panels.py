@@ -30,6 +30,7 @@ from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
+from widgets.node.optics import sensor_lines
 from widgets.node.topology import Form
 
 if TYPE_CHECKING:
@@ -317,11 +318,11 @@ class Panels:
         counters = nic_detail.counter_lines(*self._counters(device), width, alone)
         if alone:
             netdevs = readings.netdev_rates if is_live else None
-            past = self._past(device.name, width)
             examination = self.checked.examination
             keys = None if examination is None else key_texts(examination)
-            nic = nic_detail.draw_nic(device, role, width, netdevs, keys)
-            return [*nic, *nic_detail.fec_lines(self._health(device)), *past, *counters]
+            about = nic_detail.draw_nic(device, role, width, netdevs, keys)
+            about += [*nic_detail.fec_lines(self._health(device)), *self._past(device.name, width)]
+            return [*about, *self._sensors(device, width), *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
 
     def _health(self, device: RdmaDevice) -> list[PortHealth]:
@@ -339,6 +340,11 @@ class Panels:
         if examination is None:
             return []
         return nic_detail.past_lines(examination.component_history, examination.node, device, width)
+
+    def _sensors(self, device: RdmaDevice, width: int) -> list[Line]:
+        """Return the temperatures of the last check: each is a question to the firmware."""
+        examination = self.checked.examination
+        return [] if examination is None else sensor_lines(examination.temperatures, device.bdf, width)
 
     def _counters(
         self, device: RdmaDevice

@@ -8,7 +8,7 @@ from itertools import chain
 from probes.facts.pci.functions import DEVICES
 from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import hypervisor_of
-from probes.simulation.node.model.description import NicDescription, RootDescription
+from probes.simulation.node.model.description import VIRTUAL_FUNCTION, NicDescription, RootDescription
 from probes.simulation.node.model.tree import GIB, PlacedGpu, PlacedNic, Tree
 
 _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe", 6: "64.0 GT/s PCIe"}
@@ -101,7 +101,7 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
         tree.add(f"{path}/vpd", _vpd(nic))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
     _interrupts(tree, path, numa)
-    if nic.id == "15b3:101e":  # a virtual function
+    if nic.id == VIRTUAL_FUNCTION:
         tree.link(f"{path}/physfn", "../0000:00:00.0")
     cards = tree.bridges if nic.manages_nvswitches else tree.nics
     number = sum(placed.kind is nic for placed in cards)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from probes.base.text import version_numbers
 from probes.base.unknown import Maybe
 from probes.facts.kernel.modules import EFA_PEERMEM
-from probes.facts.pci.nic_families import FAMILIES, HARDWARE_OCTETS
+from probes.facts.pci.nic_families import CONNECTX, FAMILIES, HARDWARE_OCTETS
 from probes.facts.rdma.bit_errors import CORRECTED, LOST
 from probes.facts.rdma.bit_errors import RECEIVED as RECEIVED_BITS
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS
 from probes.facts.rdma.devices import is_virtual_hca
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, OCTETS_A_UNIT, PORT_DATA, Place, sampled
 from probes.host.protocol import CommandOutput
+from probes.simulation.node.model.description import VIRTUAL_FUNCTION
 from probes.simulation.node.model.tree import PlacedNic, Tree
 from probes.simulation.node.model.workload import SteppedTotal, Wave, angle_of, traffic_steps
 
@@ -57,6 +59,7 @@ _RAW_RATES = 1e-10, 4e-10  # of healthy links: share of wrong bits before FEC
 def add_ports(tree: Tree) -> None:
     """Add the subnet manager, counters and netdev of every port."""
     for index, nic in enumerate(tree.cards, 3):  # 1 is lo, 2 the management NIC
+        add_temperatures(tree, nic, index)
         if nic.kind.driver == "efa":
             continue
         port = port_of(nic)
@@ -100,6 +103,29 @@ def _add_link_counters(tree: Tree, nic: PlacedNic, netdev: str) -> None:
         counters[RECEIVED_BITS] = lambda seconds: bits_a_second * seconds
     if nic.kind.layer == "Ethernet":
         tree.fec[netdev] = "RS"
+
+
+_SENSORS_SINCE = (6, 6)  # of Linux; OFED has them on older kernels
+_LEAST_OPTICAL_GBPS = 200.0  # slower NICs have copper cables
+_SENSORS = (("asic", 58, 105), ("Module{}", 52, 75))  # the least temperature of a node, and the limit
+
+
+def add_temperatures(tree: Tree, nic: PlacedNic, number: int) -> None:
+    """Add the sensors of a NIC that is no virtual function, and of its optical module (mlx5/core/hwmon.c)."""
+    node = tree.description
+    has_sensors = node.modules.ofed or version_numbers(node.kernel)[:2] >= _SENSORS_SINCE
+    if nic.kind.driver != CONNECTX.pci_drivers[0] or nic.kind.id == VIRTUAL_FUNCTION or not has_sensors:
+        return
+    has_optics = nic.kind.line_gbps >= _LEAST_OPTICAL_GBPS and not nic.kind.copper
+    directory = f"{nic.path}/hwmon/hwmon{number}"
+    tree.add(f"{directory}/name", "mlx5\n")
+    card, _, function = nic.bdf.rpartition(".")
+    for channel, (name, least, limit) in enumerate(_SENSORS[: 1 + has_optics], 1):
+        label = name.format(function)
+        celsius = least + round(angle_of(tree.seed, f"{card} {label}"))
+        values = {"input": celsius * 1000, "highest": (celsius + 3) * 1000, "crit": limit * 1000}
+        for file, value in {"label": label, **values}.items():
+            tree.add(f"{directory}/temp{channel}_{file}", f"{value}\n")
 
 
 def _octets_of(nic: PlacedNic) -> tuple[tuple[str, ...], ...]:

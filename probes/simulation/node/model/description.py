@@ -60,6 +60,9 @@ class QosDescription:
 _DRIVERS = {family.vendor: family.pci_drivers[0] for family in reversed(FAMILIES)}
 
 
+VIRTUAL_FUNCTION = "15b3:101e"
+
+
 @frozen
 class NicDescription:
     """One kind of NIC; `gbps` is the traffic of a training job per port."""
@@ -81,6 +84,7 @@ class NicDescription:
     address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
     mtu: int = 0  # of the netdev; 0: the usual one
     qos: QosDescription | None = None
+    copper: bool = False  # passive cables, which have no sensor
     bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
 
     @property

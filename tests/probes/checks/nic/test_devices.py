@@ -11,6 +11,7 @@ from probes.facts.pci.functions import PciFacts, PciFunction
 from probes.queries.finding import Status
 from tests.support.changed_facts import found_in, said, status, with_devices, with_log, without
 from tests.support.doctor import examination_of, findings_on
+from tests.support.module_errors import HEAT_AND_POWER, OF_MODULES, PREFIX
 
 HGX = examination_of("hgx-h100")
 OF_PCI = ("nic-without-driver", "nic-without-driver-passed-through", "nic-without-rdma-device")
@@ -126,6 +127,52 @@ def test_a_flap_in_the_log_that_counters_show_is_not_counted_twice() -> None:
 def test_an_empty_cage_is_no_flap() -> None:
     empty = with_log(HGX, "mlx5_core 0000:41:00.1: Port module event: module 1, Cable unplugged")
     assert status("link-flaps-log", empty) is Status.PASSED
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [(error, "nic-power-or-heat") for error in HEAT_AND_POWER]
+    + [(error, "link-flaps-log") for error in OF_MODULES],
+)
+@pytest.mark.parametrize("prefix", [PREFIX, "mlx5_core 0000:18:00.0: "])
+def test_each_error_of_a_port_module_is_found(prefix: str, error: str, name: str) -> None:
+    line = f"{prefix}Port module event[error]: module 0, Cable error, {error}"
+    logged = with_log(HGX, line)
+    assert {each for each in OF_THE_LOG if status(each, logged) is Status.FOUND} == {name}
+    assert said(name, logged).devices == ("0000:18:00.0",)
+    assert line in [part.value for part in said(name, logged).evidence]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [("High Temperature", "too little airflow"), ("Power budget exceeded", "higher power class")],
+)
+def test_heat_and_power_of_a_module_are_explained(error: str, cause: str) -> None:
+    logged = with_log(HGX, f"{PREFIX}Port module event[error]: module 0, Cable error, {error}")
+    assert cause in said("nic-power-or-heat", logged).cause
+
+
+def test_a_module_that_was_disabled_long_after_boot_is_found() -> None:
+    line = "mlx5_core 0000:41:00.1: Port module event: module 1, Cable disabled"
+    assert status("link-flaps-log", with_log(HGX, line)) is Status.PASSED
+    later = replace(HGX, kernel_log=parse_log(f"<6>[ 4000.000000] {line}\n", "dmesg"))
+    assert status("link-flaps-log", later) is Status.FOUND
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("mlx5_query_mcia:382:(pid 91): query_mcia_reg failed: status: 0x4", "does not answer"),
+        ("enp24s0f0np0: mlx5e_get_module_info: cable type not recognized:0x19", "The module works"),
+    ],
+)
+def test_reading_modules_by_ethtool_floods_the_log_and_is_no_failed_command(line: str, cause: str) -> None:
+    line = f"mlx5_core 0000:18:00.0 {line}" if "enp" in line else f"mlx5_core 0000:18:00.0: {line}"
+    logged = with_log(HGX, line)
+    assert {each for each in OF_THE_LOG if status(each, logged) is Status.FOUND} == {
+        "monitor-causes-log-flood"
+    }
+    assert cause in said("monitor-causes-log-flood", logged).cause
 
 
 def test_rdma_devices_in_pods_are_not_a_fault() -> None:
