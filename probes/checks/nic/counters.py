@@ -14,7 +14,7 @@ from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, PORT_COUNTERS, Harm, Place, PortHealth
 from probes.plans.ports import zero_counters
 from probes.queries.finding import Area, Outcome, end_with, found, passed, unknown, unknown_without
-from probes.queries.jobs import jobs_of, not_counted
+from probes.queries.jobs import AT_WORK, jobs_of, not_counted
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import WITHOUT_FILES, statistic
@@ -301,7 +301,15 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     part_of=LINK_CAUSES,
 )
 def out_of_sequence_rising(examination: Examination) -> Outcome:
-    """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
+    """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too.
+
+    Adaptive routing does so on all ports alike, and without losses.
+    """
+    active = [port for port in need_ports(examination) if port.is_active]
+    if len(active) > 1 and all(port.is_reordered for port in active):
+        return passed(
+            Evidence(f"{active[0].path}/hw_counters", f"{AT_WORK} on all {len(active)} active ports")
+        )
     timeouts, _ = read_counters(examination, _TIMEOUTS, True)
     lossy = any(reading.rise for reading in timeouts)
     counters = _Counters(

@@ -8,6 +8,7 @@ value counts from the last reset, and many counters are so narrow that they stop
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache, partial
 
@@ -137,6 +138,19 @@ PORT_DATA = SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 OCTETS_A_UNIT = 4
 PORT_COUNTERS = _read_counters()
 
+LOSSES = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
+"""Counters that show that packets were lost, and not only overtaken by others."""
+REORDERED = frozenset(each.name for each in PORT_COUNTERS if each.rise and each.rise.harm is Harm.REORDERED)
+CNPS = frozenset(
+    counter.name
+    for counter in PORT_COUNTERS
+    if counter.column is CounterColumn.CONGESTION and counter.rise is not None
+)
+"""Congestion notifications of RoCE that a port has sent or followed."""
+MANY_CNPS = _RISES["slowed"].per_hour / 3600
+"""A second, from which on they slow a port down."""
+_FEW_LOSSES = 0.01  # of the packets out of order: a peer that ended leaves some behind
+
 ERROR_COUNTER_BITS = {counter.name: counter.bits for counter in PORT_COUNTERS if counter.bits is not None}
 """The standard counters, which all count trouble → their width in bits."""
 
@@ -234,6 +248,12 @@ def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
         if not isinstance(value, Unknown):
             values.setdefault(name, (value, False))
     return values
+
+
+def is_reordered(counts: Mapping[str, float]) -> bool:
+    """Return whether packets overtake each other and none is lost: adaptive routing or several paths."""
+    reordered, lost = (sum(counts.get(name, 0) for name in names) for names in (REORDERED, LOSSES))
+    return lost <= _FEW_LOSSES * reordered and reordered > 0
 
 
 def roce_mtu(netdev_mtu_bytes: int) -> int | None:

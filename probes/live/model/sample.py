@@ -289,7 +289,8 @@ class OddOne:
     evidence: tuple[Evidence, ...] = ()
     pid: int | None = None
     device: str = ""
-    aspect: str = ""  # "rate", "link", "path", "state", "nics", "place", "cpus"
+    aspect: str = ""  # "rate", "link", "path", "state", "nics", "place", "cpus", "volume", "plane"
+    causes: tuple[str, ...] = ()  # as in Condition
 
 
 @frozen
