@@ -21,6 +21,7 @@ from probes.facts.system.numa import parse_list
 from probes.live.events.gpus import FULL_SPEED_PERCENT
 from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import (
+    COLLISION,
     GpuSample,
     LiveJob,
     LiveProcess,
@@ -32,7 +33,6 @@ from probes.live.model.sample import (
     path_phrase,
 )
 from probes.live.model.settled import Lasting
-from probes.snapshot.condition import COLLISION
 
 # The rank that differs from an otherwise uniform job: path, NICs, PCIe link, CPU affinity, stopped.
 

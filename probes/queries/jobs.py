@@ -254,7 +254,7 @@ def conclude_values(
 
 MORE_PATHS: tuple[Step | str, ...] = (
     "Set NCCL_IB_QPS_PER_CONNECTION=4 and NCCL_IB_SPLIT_DATA_ON_QPS=1: each message then takes several paths",
-    "If the switches have adaptive routing for RoCE, set NCCL_IB_ADAPTIVE_ROUTING=1",
+    "With adaptive routing of RoCE on the switches, set NCCL_IB_ADAPTIVE_ROUTING=1",
     Step("Measure a job with both settings", ("gdrtop", "bench", "--bisect", "FILE"), needs_root=False),
 )
 """How NCCL spreads its traffic over equal paths: NCCL env.rst; NVIDIA/NVCRE pull request 287 (+70 %)."""
@@ -262,6 +262,11 @@ ONE_PATH = "nccl-one-path"
 QUEUE_PAIRS, ADAPTIVE_ROUTING = "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_ADAPTIVE_ROUTING"
 AT_WORK = "packets arrive out of order, and no losses are counted: adaptive routing is likely at work"
 _SPLIT, _LEVEL = "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_SL"
+
+
+def settings_of(process: Process) -> JobSettings:
+    """Return the settings of one process."""
+    return JobSettings(process, _values(process, None))
 
 
 def queue_pairs_per_connection(settings: JobSettings) -> int:
@@ -282,7 +287,7 @@ def spread_of(process: Process, layers: Collection[str] = ()) -> tuple[str, ...]
         return ()
     if isinstance(process.environment, Unknown):
         return (f"queue pairs per connection unknown ({process.environment})",)
-    settings, version = JobSettings(process, _values(process, None)), known(library.version, "")
+    settings, version = settings_of(process), known(library.version, "")
 
     def by(name: str) -> str:
         value = settings.get(name)

@@ -12,6 +12,7 @@ from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.live.ports import conditions_of, report_conditions
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.live.model.sample import COLLISION
 from probes.live.processes.fall_backs import causes
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.jobs import (
@@ -28,7 +29,6 @@ from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.kernel_log import P2P_REFUSALS, coverage
 from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import (
-    COLLISION,
     CONTRADICTED,
     KV_OVER_TCP,
     KV_STAGED,

@@ -328,7 +328,7 @@ def _ranks_here(examination: Examination, settings: JobSettings) -> int:
     impact="A job of many nodes loses bandwidth to links that are busy while others are not.",
 )
 def nccl_adaptive_routing_off(examination: Examination) -> Outcome:
-    """Find the variable at 0 in jobs of several nodes over InfiniBand, where NCCL's default is 1."""
+    """Find the variable at 0 in jobs on more than one node over InfiniBand, where NCCL's default is 1."""
     evidence = [
         settings.evidence(ADAPTIVE_ROUTING)
         for settings in jobs_of(examination).settings

@@ -17,8 +17,17 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.live.model.activity import LEAST_GBPS, least_gbps, rates_of
 from probes.live.model.explanations import explained
-from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
-from probes.snapshot.condition import COLLISION, CONGESTED, TRAFFIC_FELL, Condition
+from probes.live.model.sample import (
+    COLLISION,
+    EventKind,
+    LiveEvent,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PortSample,
+    Role,
+)
+from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
 _SHARE = 0.5
 _RECOVERED_SHARE = 0.7

@@ -280,6 +280,10 @@ class GpuSample:
     live: Maybe[NvmlLive]
 
 
+COLLISION = "collision"
+"""The cause of a NIC that carries less: connections that ECMP has put on one link."""
+
+
 @frozen
 class OddOne:
     """The NIC or the rank that differs from the others of its job."""
