@@ -385,7 +385,7 @@ class OddOneOut:
             if cnps:
                 sentence += "; congestion slows this NIC alone, without errors: likely an ECMP collision"
                 shown = f"{cnps:,.0f} congestion notifications a second; the other NICs have few"
-                evidence.append(Evidence(f"/sys/class/infiniband/{name}/ports/{ports[name].port}", shown))
+                evidence.append(Evidence(f"{path.removesuffix('counters')}hw_counters", shown))
             causes = (COLLISION,) if cnps else ()
             found["rate", name] = OddOne(name, sentence, tuple(evidence), None, name, "rate", causes)
         return found

@@ -13,6 +13,7 @@ from probes.base.text import capitalized, join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
+    COLLISION,
     STEP_ROLES,
     LiveJob,
     LiveProcess,
@@ -63,6 +64,7 @@ _MOST_EVIDENCE = 8
 _MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _SHOWN = attrgetter("devices", "ranks", "severity", "causes")
+_COLLIDES = "An ECMP collision likely slows {} of {}"
 _OF_ASPECTS = {"rate": SLOW_NIC, "volume": UNEVEN, "plane": PLANE_UNUSED}
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
@@ -354,6 +356,7 @@ def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
             job=job.id,
             job_name=job.name,
             subjects=() if odd.device or process is None else (_subject(process),),
+            effect=_COLLIDES.format(odd.device, program_of(job.name)) if COLLISION in odd.causes else "",
             causes=odd.causes,
         )
 
