@@ -252,10 +252,10 @@ def conclude_values(
     return conclude(jobs_of(examination), evidence, cause, fix=fix, severity=severity)
 
 
-MORE_PATHS: tuple[Step | str, ...] = (
+MORE_PATHS = (
     "Set NCCL_IB_QPS_PER_CONNECTION=4 and NCCL_IB_SPLIT_DATA_ON_QPS=1: each message then takes several paths",
     "With adaptive routing of RoCE on the switches, set NCCL_IB_ADAPTIVE_ROUTING=1",
-    Step("Measure a job with both settings", ("gdrtop", "bench", "--bisect", "FILE"), needs_root=False),
+    "Measure the job with and without these settings: one node alone does not show what they bring",
 )
 """How NCCL spreads its traffic over equal paths: NCCL env.rst; NVIDIA/NVCRE pull request 287 (+70 %)."""
 ONE_PATH = "nccl-one-path"

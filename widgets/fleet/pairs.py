@@ -128,7 +128,7 @@ def advice(report: PairsReport) -> list[str]:
     if attribution.crowds:
         texts.append(
             "The links between the switches may be over-subscribed, or congested by other jobs. On RoCE, "
-            "vary the queue pairs per connection before you blame them (NVIDIA/nccl issue 2409)."
+            "measure a slow pair with more queue pairs before you blame them: gdrtop bench --queue-pairs 4."
         )
     if attribution.below_limit:
         texts.append("All nodes may have the same fault: run gdrtop check on one of them.")

@@ -292,7 +292,7 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
 _UNEVEN_FIX = make_plan(
     "Compare the NICs of the job",
     instruction(
-        "Compare with what the job does: experts and pipeline stages may send unequally by design",
+        "Look at what the job does: experts and pipeline stages may send unequally by design",
         needs_root=False,
     ),
     instruction("Read the channels of each NIC in the job's log: gdrtop nccl-log FILE", needs_root=False),
@@ -302,7 +302,7 @@ _UNEVEN_FIX = make_plan(
 @AREA.note(
     UNEVEN,
     "One NIC carries more than its job's other NICs",
-    f"{NCCL_VARIABLES}; uccl-project/uccl issue 153",
+    NCCL_VARIABLES,
     ok="No running job is known to spread its traffic unevenly over its NICs",
     impact="The busiest NIC sets the pace, and the others have bandwidth left.",
     scope=Scope.DEVICES,
@@ -329,7 +329,7 @@ _PLANE_FIX = job_plan(
     impact="Each plane has half of the NIC's bandwidth.",
     data_path=True,
     scope=Scope.DEVICES,
-    part_of=(*_PORT_FAULTS, "nccl-ib-hca-leaves-out-nearest"),
+    part_of=_PORT_FAULTS,
 )
 def nic_plane_unused(examination: Examination) -> Outcome:
     """Find planes without traffic for a minute, while the other planes of the same NICs carry a job's."""

@@ -302,13 +302,9 @@ _MANY_NODES = 64  # cmax, platform_config.py: more are not below one leaf switch
 
 def _over(examination: Examination, settings: JobSettings, layer: str) -> list[str]:
     """Return the NICs of a link layer that NCCL's own network uses for a job; none if it is on one node."""
-    if (
-        not settings.is_read
-        or settings.get("NCCL_NET") not in (None, "IB")
-        or plugin_only_driver(examination)
-    ):
-        return []
-    if 0 < world_size(settings) <= _ranks_here(examination, settings):
+    is_alone = 0 < world_size(settings) <= _ranks_here(examination, settings)
+    is_other = settings.get("NCCL_NET") not in (None, "IB") or plugin_only_driver(examination)
+    if is_alone or is_other or not settings.is_read:
         return []
     used, devices = used_devices(examination, settings), examination.topology.devices
     return sorted(name for name in used if any(port.link_layer == layer for port in devices[name].ports))
@@ -350,7 +346,7 @@ def nccl_one_path(examination: Examination) -> Outcome:
     """Find jobs of over 64 nodes on RoCE with one queue pair per connection, without adaptive routing."""
     jobs = jobs_of(examination)
     evidence, nics = [], set[str]()
-    for process, settings in jobs.of_processes:
+    for process, settings in () if jobs.unseen else jobs.of_processes:
         nodes = world_size(settings) // max(1, _ranks_here(examination, settings))
         is_spread = queue_pairs_per_connection(settings) > 1 or adaptive_routing(settings, "Ethernet")
         own = [] if nodes <= _MANY_NODES or is_spread else _over(examination, settings, "Ethernet")

@@ -141,11 +141,7 @@ PORT_COUNTERS = _read_counters()
 LOSSES = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
 """Counters that show that packets were lost, and not only overtaken by others."""
 REORDERED = frozenset(each.name for each in PORT_COUNTERS if each.rise and each.rise.harm is Harm.REORDERED)
-CNPS = frozenset(
-    counter.name
-    for counter in PORT_COUNTERS
-    if counter.column is CounterColumn.CONGESTION and counter.rise is not None
-)
+CNPS = frozenset(each.name for each in PORT_COUNTERS if each.rise and each.column is CounterColumn.CONGESTION)
 """Congestion notifications of RoCE that a port has sent or followed."""
 MANY_CNPS = _RISES["slowed"].per_hour / 3600
 """A second, from which on they slow a port down."""
