@@ -310,7 +310,7 @@ _UNEVEN_FIX = make_plan(
 )
 def nic_traffic_uneven(examination: Examination) -> Outcome:
     """Find NICs above 1.2 times the average of their job for 5 min, with as many queue pairs on each."""
-    return report_conditions(examination, UNEVEN, _UNEVEN_FIX)
+    return report_conditions(examination, UNEVEN, _UNEVEN_FIX, 90.0)
 
 
 _PLANE_FIX = job_plan(
@@ -333,7 +333,7 @@ _PLANE_FIX = job_plan(
 )
 def nic_plane_unused(examination: Examination) -> Outcome:
     """Find planes without traffic for a minute, while the other planes of the same NICs carry a job's."""
-    return report_conditions(examination, PLANE_UNUSED, _PLANE_FIX)
+    return report_conditions(examination, PLANE_UNUSED, _PLANE_FIX, 90.0)
 
 
 _SILENT_FIX = make_plan(
