@@ -6,6 +6,7 @@ A ConnectX-8 with two planes has a PCI function and an RDMA device for each (dee
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ _LONGEST_STEP = 3.0  # seconds between samples that follow each other
 _UNEVEN = 1.2  # times the average
 _UNUSED = 0.01  # of the other plane's rate
 _LISTS = ("NVSHMEM_HCA_LIST", "NVSHMEM_HCA_PE_MAPPING", "UCX_NET_DEVICES")
+_NAMES = re.compile(r"[\w.-]+")
 _Rates = Mapping[str, tuple[float, float]]  # Gb/s sent and received, by device
 _Ports = Mapping[str, PortSample]
 
@@ -125,8 +127,8 @@ def _mean(samples: Sequence[_Rates]) -> dict[str, tuple[float, float]]:
 def _may_use(process: LiveProcess, device: str, port: int) -> bool:
     """Return whether no setting keeps a process from a device; False if its environment is unknown."""
     settings = settings_of(process.process)
-    lists = [value for name in _LISTS if (value := settings.get(name)) not in (None, "all")]
-    is_listed = all(device in (value or "") for value in lists)
+    lists = [value for name in _LISTS if (value := settings.get(name) or "all") != "all"]
+    is_listed = all((device in _NAMES.findall(value)) != value.startswith("^") for value in lists)
     return (
         settings.is_read
         and is_listed

@@ -150,6 +150,8 @@ def conf(text: str) -> tuple[LiveProcess, ...]:
         # On purpose.
         {"processes": with_settings(NCCL_IB_HCA="=mlx5_4,mlx5_5,mlx5_6")},
         {"processes": with_settings(UCX_NET_DEVICES="mlx5_4:1,mlx5_5:1,mlx5_6:1")},
+        {"processes": with_settings(UCX_NET_DEVICES="mlx5_120:1,mlx5_130:1,mlx5_140:1")},
+        {"processes": with_settings(NVSHMEM_HCA_LIST="^mlx5_12,mlx5_13,mlx5_14")},
         {"processes": with_settings(NVSHMEM_HCA_LIST="mlx5_4,mlx5_5,mlx5_6")},
         {"processes": conf("=mlx5_4,mlx5_5,mlx5_6")},
         # Unknown: the environment belongs to another user.
@@ -182,5 +184,5 @@ def test_two_ports_of_other_nics_are_no_planes(name: str) -> None:
 
 
 def test_settings_that_allow_both_planes() -> None:
-    everything = with_settings(UCX_NET_DEVICES="all", NCCL_IB_HCA="mlx5", NVSHMEM_DEBUG="INFO")
+    everything = with_settings(UCX_NET_DEVICES="all", NCCL_IB_HCA="mlx5", NVSHMEM_HCA_LIST="^mlx5_4")
     assert len(Watching(PLANES).see(65, **planes(processes=everything))) == 3
