@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from probes.base.frozen import frozen
-from probes.base.text import plural, version_numbers
+from probes.base.text import join_limited, plural, version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.own_container import plugin_devices
@@ -20,6 +20,7 @@ from probes.live.processes.node_evidence import gpu_users
 from probes.nccl.settings import parse_number
 from probes.queries.finding import Finding, concerns, costs_bandwidth
 from probes.queries.jobs import (
+    AT_WORK,
     PEERMEM_VARIABLE,
     STAGING_SETTINGS,
     TCP_SETTINGS,
@@ -32,9 +33,11 @@ from probes.queries.jobs import (
     mooncake_uses_peermem,
     pid_in,
     sees_no_verbs_file,
+    spread_of,
     usable_paths,
 )
 from probes.queries.modules import has_no_rdma_device
+from probes.queries.ports import ports_of
 from probes.queries.queue_pair_makers import NVSHMEM
 from probes.snapshot.examination import Examination
 from probes.topology.paths import Topology
@@ -261,6 +264,7 @@ class ProcessExplanation:
     serving: Serving | None  # the parts of an inference engine in it
     transfer: TransferPath | None  # what moves its KV caches
     queues: tuple[str, ...]  # a sentence for those that it makes outside of verbs, which `nics` lacks
+    spread: tuple[str, ...]  # how NCCL spreads its traffic over paths, a phrase each
     unexpected: str  # how the path of now differs from what NCCL takes; "": it does not, or is unknown
 
     @property
@@ -309,6 +313,7 @@ def explain_process(
         serving=live.serving,
         transfer=live.transfer,
         queues=tuple(queues.sentence for queues in live.own_queues),
+        spread=_spread(live, examination),
         unexpected=_unexpected(live.path, libraries),
     )
 
@@ -446,6 +451,15 @@ def _fullest(limits: Sequence[RdmaLimit]) -> Iterable[str]:
         used = "?" if isinstance(limit.used, Unknown) else limit.used
         of_several = f", the fullest of {len(alike)} devices" if len(alike) > 1 else ""
         yield f"RDMA control group: {used} of {limit.most} {resource} on {limit.device} in use{of_several}"
+
+
+def _spread(live: LiveProcess, examination: Examination) -> tuple[str, ...]:
+    """Return NCCL's settings, and whether the ports of the process show adaptive routing at work."""
+    ports = [port for port in known(ports_of(examination), ()) if port.device.name in live.ready_nics]
+    texts = spread_of(live.process, {known(port.facts.link_layer, "") for port in ports} - {""})
+    seen = [port.name for port in ports if port.is_reordered]
+    where = "" if len(seen) == len(ports) else f" on {join_limited(seen)}"
+    return (*texts, AT_WORK + where) if texts and seen else texts
 
 
 def _unexpected(path: PathJudgment, libraries: Maybe[tuple[LibraryPath, ...]]) -> str:

@@ -34,6 +34,7 @@ from probes.live.processes.jobs import jobs_of
 from probes.live.processes.processes import ProcessReader, ProcessSnapshot
 from probes.live.ras.findings import RasEvents
 from probes.live.silence import Silence
+from probes.live.spread import Spread
 from probes.snapshot.rates import Reading
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class LiveSampler:
         self._processes = ProcessReader()
         self._ports = PortReader()
         self._bus = BusBandwidth()
-        self._odd = OddOneOut(settles)
+        self._odd, self._spread = OddOneOut(settles), Spread()
         self._silence = Silence()
         self._steps: JobSteps | None = None
         self._events: EventDetector | None = None
@@ -312,6 +313,7 @@ class LiveSampler:
         )
         updates: list[tuple[str, Callable[[LiveSample], tuple[LiveJob, ...]]]] = [
             ("the odd one out", lambda sample: self._odd.update(sample, node)),
+            ("the spread of traffic", lambda sample: self._spread.update(sample, node)),
             ("silent jobs", self._silence.update),
             ("the GPUs of jobs", self._with_gpus),
             ("the slowest ranks", lambda sample: self._bus.with_slowest(sample.jobs, host.wall_clock())),

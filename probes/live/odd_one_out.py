@@ -13,14 +13,15 @@ from typing import TypeVar
 from probes.base.evidence import Evidence
 from probes.base.frozen import frozen
 from probes.base.text import plural
-from probes.base.unknown import Unknown, known, map_known
+from probes.base.unknown import Maybe, Unknown, known, map_known
 from probes.facts.node import Node
 from probes.facts.pci.functions import PciFacts, PciFunction, words
-from probes.facts.rdma.port_health import RECEIVED, SENT
+from probes.facts.rdma.port_health import CNPS, MANY_CNPS, PORT_COUNTERS, RECEIVED, SENT, Harm
 from probes.facts.system.numa import parse_list
 from probes.live.events.gpus import FULL_SPEED_PERCENT
 from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import (
+    COLLISION,
     GpuSample,
     LiveJob,
     LiveProcess,
@@ -49,6 +50,7 @@ class Places:
     nics: Mapping[str, str]  # RDMA device -> BDF
     gpu_nodes: Mapping[str, int]  # BDF -> NUMA node
     cpus: Mapping[int, frozenset[int]]  # NUMA node -> CPUs
+    roce: frozenset[str] = frozenset()  # RDMA devices with Ethernet ports
 
 
 def places_of(node: Node) -> Places:
@@ -60,6 +62,7 @@ def places_of(node: Node) -> Places:
         {device.name: device.bdf for device in devices if not isinstance(device.bdf, Unknown)},
         {gpu.bdf: gpu.numa_node for gpu in gpus if not isinstance(gpu.numa_node, Unknown)},
         {numa.number: _cpus(numa.cpulist) for numa in nodes if not isinstance(numa.cpulist, Unknown)},
+        frozenset(each.name for each in devices if any(port.link_layer == "Ethernet" for port in each.ports)),
     )
 
 
@@ -241,6 +244,13 @@ def _allowed_cpus(process: LiveProcess) -> str:
 WINDOW_SECONDS = 10.0
 _SHARE = 0.5
 _NORMAL_SHARE = 0.7
+_COLLIDED_SHARE = 0.65  # of two connections on one uplink, each gets half
+_TIMES_CNPS = 5  # as many as the other NICs get
+_ERRORS = frozenset(
+    counter.name
+    for counter in PORT_COUNTERS
+    if counter.rise and counter.rise.harm not in (Harm.CONGESTION, Harm.RECEIVER, Harm.REORDERED)
+)
 _SENDING_SHARE = 0.25  # of the highest median: below, the job computes or writes a checkpoint
 _SLOWEST_SHARE, _NOT_SLOWEST_SHARE = 0.75, 0.85  # of the median: a job's line names its slowest NIC
 _ON, _OFF = 3, 3  # samples until a statement is made and withdrawn
@@ -343,7 +353,7 @@ class OddOneOut:
             self._slowest.pop(job.id, None)
             return {}
         sent, received = [pair[0] for pair in known], [pair[1] for pair in known]
-        rates.append(rates_at(at, names, sent, received))
+        rates.append(rates_at(at, names, sent, received, [ports[name].counters for name in names]))
         while len(rates) > 1 and rates[1].at <= at - WINDOW_SECONDS:
             rates.popleft()
         if at - rates[0].at < WINDOW_SECONDS:
@@ -354,20 +364,30 @@ class OddOneOut:
         for place, name in enumerate(names):
             here = shares_sent[place], shares_received[place]
             slow = [share for share in here if share.is_odd]
+            cnps = 0.0
+            if name in self._places.roce and min(share.of_others for share in here) < _COLLIDED_SHARE:
+                cnps = _cnps_alone(rates, place)
+            if cnps and not slow:
+                slow = [min(here, key=lambda share: share.of_others)]
             if not slow:
                 continue
             verb, verbs, share = "carries", "carry", slow[0]
             if len(slow) == 1 and max(share.of_others for share in here) > _NORMAL_SHARE:
-                verb, verbs = ("sends", "send") if here[0].is_odd else ("receives", "receive")
+                verb, verbs = ("sends", "send") if slow[0] is here[0] else ("receives", "receive")
             sentence = (
                 f"{name} {verb} {gbps_text(share.rate)}; "
                 f"the other {len(names) - 1} NICs of this job {verbs} {gbps_text(share.others)} (median)"
             )
             path = f"/sys/class/infiniband/{name}/ports/{ports[name].port}/counters"
-            source = f"{path}/{SENT if here[0].is_odd else RECEIVED}"
+            source = f"{path}/{SENT if slow[0] is here[0] else RECEIVED}"
             shown = f"{gbps_text(share.rate)} on average in {WINDOW_SECONDS:.0f} s of traffic"
-            evidence = Evidence(source, shown)
-            found["rate", name] = OddOne(name, sentence, (evidence,), None, name, "rate")
+            evidence = [Evidence(source, shown)]
+            if cnps:
+                sentence += "; congestion slows this NIC alone, without errors: likely an ECMP collision"
+                shown = f"{cnps:,.0f} congestion notifications a second; the other NICs have few"
+                evidence.append(Evidence(f"{path.removesuffix('counters')}hw_counters", shown))
+            causes = (COLLISION,) if cnps else ()
+            found["rate", name] = OddOne(name, sentence, tuple(evidence), None, name, "rate", causes)
         return found
 
 
@@ -380,6 +400,7 @@ class Rates:
     rows: tuple[list[float], list[float]]
     medians: tuple[float, float]
     busier: list[float]  # the higher rate of each NIC
+    counters: Sequence[Mapping[str, Maybe[float]]] = ()  # of each NIC, events a second
 
 
 @frozen
@@ -396,10 +417,33 @@ class Share:
         return self.rate / self.others if self.others else 1.0
 
 
-def rates_at(at: float, names: tuple[str, ...], sent: list[float], received: list[float]) -> Rates:
+def rates_at(
+    at: float,
+    names: tuple[str, ...],
+    sent: list[float],
+    received: list[float],
+    counters: Sequence[Mapping[str, Maybe[float]]] = (),
+) -> Rates:
     """Return the rates of NICs at one moment, from what each sends and receives in Gb/s."""
     medians = _median(sent), _median(received)
-    return Rates(at, names, (sent, received), medians, list(map(max, sent, received)))
+    return Rates(at, names, (sent, received), medians, list(map(max, sent, received)), counters)
+
+
+def _cnps_alone(rates: deque[Rates], place: int) -> float:
+    """Return how many congestion notifications a NIC gets a second; 0: not many, others too, or errors.
+
+    On all NICs alike, they come from several senders to one receiver (incast).
+    """
+
+    def mean(place: int, names: frozenset[str]) -> float:
+        counters = (rate.counters[place] for rate in rates)
+        return sum(known(each.get(name, 0.0), 0.0) for each in counters for name in names) / len(rates)
+
+    own = mean(place, CNPS)
+    if own < MANY_CNPS or mean(place, _ERRORS):
+        return 0.0
+    others = max(mean(other, CNPS) for other in range(len(rates[-1].names)) if other != place)
+    return own if own >= _TIMES_CNPS * others else 0.0
 
 
 def nic_shares(rates: deque[Rates], direction: int) -> list[Share]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity, first_distinct
@@ -19,6 +19,7 @@ from probes.facts.system.numa import parse_list
 from probes.facts.system.platform import Environment
 from probes.host.nvml import NvmlLive
 from probes.nccl.settings import parse_number
+from probes.nccl.variables.catalogue import NEWEST, parse_version, variables
 from probes.queries.finding import Outcome, end_with, found, needs, passed, unknown
 from probes.queries.kernel_log import is_dmabuf_refused
 from probes.queries.queue_pair_makers import (
@@ -251,6 +252,60 @@ def conclude_values(
     return conclude(jobs_of(examination), evidence, cause, fix=fix, severity=severity)
 
 
+MORE_PATHS = (
+    "Set NCCL_IB_QPS_PER_CONNECTION=4 and NCCL_IB_SPLIT_DATA_ON_QPS=1: each message then takes several paths",
+    "With adaptive routing of RoCE on the switches, set NCCL_IB_ADAPTIVE_ROUTING=1",
+    "Measure the job with and without these settings: one node alone does not show what they bring",
+)
+"""How NCCL spreads its traffic over equal paths: NCCL env.rst; NVIDIA/NVCRE pull request 287 (+70 %)."""
+ONE_PATH = "nccl-one-path"
+QUEUE_PAIRS, ADAPTIVE_ROUTING = "NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_ADAPTIVE_ROUTING"
+AT_WORK = "packets arrive out of order, and no losses are counted: adaptive routing is likely at work"
+_SPLIT, _LEVEL = "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_IB_SL"
+
+
+def settings_of(process: Process) -> JobSettings:
+    """Return the settings of one process."""
+    return JobSettings(process, _values(process, None))
+
+
+def queue_pairs_per_connection(settings: JobSettings) -> int:
+    """Return how many queue pairs NCCL makes for each connection."""
+    return parse_number(settings.get(QUEUE_PAIRS) or variables()[QUEUE_PAIRS].default()) or 1
+
+
+def adaptive_routing(settings: JobSettings, layer: str) -> bool:
+    """Return whether NCCL's transfers allow adaptive routing, by default on InfiniBand alone (net_ib.cc)."""
+    value = parse_number(settings.get(ADAPTIVE_ROUTING) or "")
+    return layer == "InfiniBand" if value in (None, -2) else value != 0
+
+
+def spread_of(process: Process, layers: Collection[str] = ()) -> tuple[str, ...]:
+    """Return how NCCL in a process spreads its traffic, a phrase each; `layers`: of its NICs, if known."""
+    library = next((each for each in known(process.libraries, ()) if each.name == "libnccl"), None)
+    if library is None:
+        return ()
+    if isinstance(process.environment, Unknown):
+        return (f"queue pairs per connection unknown ({process.environment})",)
+    settings, version = settings_of(process), known(library.version, "")
+
+    def by(name: str) -> str:
+        value = settings.get(name)
+        return f"the default of NCCL {version}".rstrip() if value is None else f"{name}={value}"
+
+    count = queue_pairs_per_connection(settings)
+    split = settings.get(_SPLIT) or variables()[_SPLIT].default(parse_version(version) or NEWEST)
+    use = ", which share each message" if parse_number(split) else ", which take turns"
+    texts = [f"queue pairs per connection: {count}{use * (count > 1)} ({by(QUEUE_PAIRS)})"]
+    for layer in sorted(layers):
+        word = "on" if adaptive_routing(settings, layer) else "off"
+        level = layer == "InfiniBand" and settings.get(_LEVEL) is not None
+        texts.append(
+            f"adaptive routing on {layer}: {word} ({by(ADAPTIVE_ROUTING)}{f', {by(_LEVEL)}' * level})"
+        )
+    return tuple(texts)
+
+
 SET_IN = f"the job script, the image or {NCCL_CONF}"
 """Where a running job's variable may come from."""
 
@@ -325,8 +380,8 @@ def _conf(conf: object) -> dict[str, str]:
     return dict(getattr(conf, "values", {}))
 
 
-def _values(process: Process, facts: ProcessFacts) -> dict[str, tuple[str, str]]:
-    own = "" if process.nccl_conf == facts.nccl_conf else f"/proc/{process.pid}/root"
+def _values(process: Process, facts: ProcessFacts | None) -> dict[str, tuple[str, str]]:
+    own = "" if facts is None or process.nccl_conf == facts.nccl_conf else f"/proc/{process.pid}/root"
     values = {name: (value, f"{own}{NCCL_CONF}") for name, value in _conf(process.nccl_conf).items()}
     values.update({name: (value, process.user_conf_path) for name, value in _conf(process.user_conf).items()})
     if not isinstance(process.environment, Unknown):

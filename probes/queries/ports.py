@@ -14,7 +14,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, is_there, known, map_known
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort, is_virtual_hca, port_name
 from probes.facts.rdma.partition_keys import DEFAULT_KEY, KeyTable, is_full
-from probes.facts.rdma.port_health import PortHealth, PortHealthFacts
+from probes.facts.rdma.port_health import PortHealth, PortHealthFacts, is_reordered
 from probes.queries.finding import RDMA_DEVICES, need
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.condition import FLAPPING
@@ -72,6 +72,12 @@ class Port:
         gids = (gid.gid for gid in known(self.facts.gids, ()) if gid.index == 0)
         guids = (node, *(Evidence(f"{self.path}/gids/0", gid) for gid in gids))
         return tuple(guid for guid in guids if guid.value and not guid.value[-19:].strip("0x:"))
+
+    @property
+    def is_reordered(self) -> bool:
+        """Whether packets have overtaken each other, and hardly any was lost: adaptive routing at work."""
+        counts = known(map_known(self.health, lambda health: health.hw_errors), {})
+        return is_reordered({name: known(count, 0) for name, count in counts.items()})
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ STAGED, OVER_TCP = "job-staged", "job-over-tcp"
 CONTRADICTED = "path-contradicts-node"
 STOPPED, RANK_ENDED, ODD_RANK = "rank-stopped", "rank-ended", "rank-differs"
 SLOW_NIC, TRAFFIC_FELL, SILENT = "nic-slow-in-job", "job-traffic-fell", "job-silent"
+UNEVEN, PLANE_UNUSED = "nic-traffic-uneven", "nic-plane-unused"
 CONGESTED = "network-congested"
 STEP_LONGER = "job-step-longer"
 FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
@@ -45,7 +46,7 @@ class Condition:
     subjects: tuple[frozenset[str], ...] = ()
     effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
     is_begun: bool = False  # it began then, and not before gdrtop looked
-    causes: tuple[str, ...] = ()  # of KV caches over TCP: ids of steps in fall_backs.toml
+    causes: tuple[str, ...] = ()  # of KV caches over TCP: ids of steps in fall_backs.toml; COLLISION
     grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 

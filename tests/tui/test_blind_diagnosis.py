@@ -44,6 +44,8 @@ def _rank(number: int) -> Callable[[Tree], set[str]]:
 # What a fault that comes with time is about, and when it begins; the others are there from the start.
 SUBJECTS: dict[str, tuple[float, Callable[[Tree], set[str]]]] = {
     "nic-slow": (0, _rank(live.SLOW_RANK)),
+    "ecmp-collision": (live.CONGESTED_AFTER, _rank(live.SLOW_RANK)),
+    "plane-unused": (60, lambda tree: {"one plane of its NICs"}),
     "nic-flapping": (live.FLAP_FIRST, _rank(live.FLAPPING_RANK)),
     "nic-link-retrained": (live.RETRAINED_AFTER, _rank(live.RETRAINED_RANK)),
     "rank-stopped": (live.STOPPED_AFTER, _rank(live.STOPPED_RANK)),
@@ -63,8 +65,8 @@ SUBJECTS: dict[str, tuple[float, Callable[[Tree], set[str]]]] = {
 }
 # Once missed, because their nodes had a second problem, which stood first.
 ONCE_MISSED = ("acs-direct-nic", "k8s-rdma-not-enabled", "nccl-gid-index-not-v2")
-# Found after a quarter of an hour, which tests/probes/live/test_watched_faults.py watches without a screen.
-SLOW = {"step-longer"}
+# Found after minutes, which tests/probes/live/test_watched_faults.py watches without a screen.
+SLOW = {"step-longer", "nic-uneven"}
 WATCHED = {name for name, fault in FAULTS.items() if fault.shows} - SLOW
 
 

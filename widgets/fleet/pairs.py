@@ -126,7 +126,10 @@ def advice(report: PairsReport) -> list[str]:
     if any(each.place is Place.RAIL for each in attribution.culprits):
         texts.append("Check the leaf switch of the rail: all nodes have it in common.")
     if attribution.crowds:
-        texts.append("The links between the switches may be over-subscribed, or congested by other jobs.")
+        texts.append(
+            "The links between the switches may be over-subscribed, or congested by other jobs. On RoCE, "
+            "measure a slow pair with more queue pairs before you blame them: gdrtop bench --queue-pairs 4."
+        )
     if attribution.below_limit:
         texts.append("All nodes may have the same fault: run gdrtop check on one of them.")
     if attribution.sparks:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import TypeVar
 
 from probes.base.evidence import Evidence
-from probes.base.text import binary_size, capitalized, plural, printable
+from probes.base.text import binary_size, capitalized, join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.statements import Health, rank_health
 from probes.facts.jobs.processes import name_of
 from probes.facts.pci.functions import words
+from probes.facts.rdma.port_health import is_reordered
 from probes.host.collectives import CollectiveSpeed
 from probes.live.model.sample import (
     GpuSample,
@@ -25,6 +26,7 @@ from probes.live.model.sample import (
     PortSample,
     Role,
 )
+from probes.queries.jobs import AT_WORK, spread_of
 from probes.queries.modules import PEERMEM_REFCNT
 from probes.queries.queue_pair_makers import uncounted, unlisted
 from widgets.base.figures import gibibytes, in_gbps, local_time, share, short
@@ -87,7 +89,8 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
         unread = "queue pairs and memory regions unknown"
         what = "no queue pairs or memory regions" if process.is_listed else unread
         uses.append(f"{what}: {', '.join(idle)}")
-    lines += labeled("Queues", (queues.sentence for queues in process.own_queues), width)
+    queues = [each.sentence for each in process.own_queues]
+    lines += labeled("Queues", (*queues, *_spread(process, sample)), width)
     lines += _bus(process, sample, width)
     used = process.used_nics
     unlisted = f"unknown: {used.detail}" if isinstance(used, Unknown) else ""
@@ -114,6 +117,18 @@ def of_process(process: LiveProcess, sample: LiveSample, width: int) -> list[Lin
     for label, text in _python_commands(process):
         lines += _field(label, text, width, Tone.DIM)
     return lines
+
+
+def _spread(process: LiveProcess, sample: LiveSample) -> list[str]:
+    """Return how NCCL spreads its traffic, and whether ports show adaptive routing at work now."""
+    rates = {
+        port.name: {name: known(rate, 0.0) for name, rate in port.counters.items()}
+        for port in sample.ports
+        if port.device in process.ready_nics
+    }
+    seen = [name for name, counters in rates.items() if is_reordered(counters)]
+    texts = [*spread_of(process.process)]
+    return [*texts, f"{AT_WORK} on {join_limited(seen)}"] if texts and seen else texts
 
 
 def _path_health(process: LiveProcess, sample: LiveSample) -> Health:

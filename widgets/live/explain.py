@@ -55,6 +55,7 @@ def _kind(explained: ProcessExplanation) -> tuple[object, ...]:
         explained.unexpected,
         explained.limits,
         explained.queues,
+        explained.spread,
         map_known(explained.given, len),
         map_known(
             explained.gpus, lambda gpus: tuple(tuple(nic.word for nic in gpu.nics[:1]) for gpu in gpus)
@@ -82,7 +83,7 @@ def draw_process(explained: ProcessExplanation, width: int) -> list[Line]:
     texts = [f"unknown ({gpus})"] if isinstance(gpus, Unknown) else [_gpu_text(gpu) for gpu in gpus]
     lines += labeled("GPUs", texts or ["none in use"], width)
     lines += labeled("NICs", (_nics_text(explained),), width)
-    lines += labeled("Queues", explained.queues, width)
+    lines += labeled("Queues", (*explained.queues, *explained.spread), width)
     given = explained.given
     if not isinstance(given, Unknown):
         lines += labeled("Given", given or ("no device by the kubelet",), width)

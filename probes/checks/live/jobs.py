@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from probes.base.evidence import Evidence, first_distinct
 from probes.base.plan import Plan, instruction, make_plan, user_plan
 from probes.base.text import join_limited
@@ -10,9 +12,18 @@ from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU
 from probes.checks.live.ports import conditions_of, report_conditions
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
+from probes.live.model.sample import COLLISION
 from probes.live.processes.fall_backs import causes
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
-from probes.queries.jobs import NCCL_VARIABLES, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan
+from probes.queries.jobs import (
+    MORE_PATHS,
+    NCCL_VARIABLES,
+    ONE_PATH,
+    RESTARTS,
+    STAGING_SETTINGS,
+    TCP_SETTINGS,
+    job_plan,
+)
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
 from probes.queries.kernel_log import P2P_REFUSALS, coverage
@@ -23,6 +34,7 @@ from probes.snapshot.condition import (
     KV_STAGED,
     ODD_RANK,
     OVER_TCP,
+    PLANE_UNUSED,
     RANK_ENDED,
     RAS_PROBLEM,
     SILENT,
@@ -31,6 +43,7 @@ from probes.snapshot.condition import (
     STEP_LONGER,
     STOPPED,
     TRAFFIC_FELL,
+    UNEVEN,
 )
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
@@ -247,6 +260,17 @@ _SLOW_NIC_FIX = make_plan(
     instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", needs_root=False),
     "Check the NIC's cable and switch port, and the settings of its rail",
 )
+_COLLISION_FIX = job_plan(
+    "Let the job use more paths through the network",
+    *MORE_PATHS,
+    note="A restart alone gives its connections other ports: the collision is then gone, or on another NIC.",
+)
+
+
+def _slow_nic_fix(examination: Examination) -> Plan:
+    """Cure a collision where all that is slow shows one; else find out what slows the NIC."""
+    conditions = conditions_of(examination, SLOW_NIC)
+    return _COLLISION_FIX if all(COLLISION in each.causes for each in conditions) else _SLOW_NIC_FIX
 
 
 @AREA.warning(
@@ -261,7 +285,55 @@ _SLOW_NIC_FIX = make_plan(
 )
 def nic_slow_in_job(examination: Examination) -> Outcome:
     """Find NICs below half the median of their job's NICs while the job sends."""
-    return report_conditions(examination, SLOW_NIC, _SLOW_NIC_FIX, 13.0)
+    outcome = report_conditions(examination, SLOW_NIC, _slow_nic_fix, 13.0)
+    return replace(outcome, part_of=(ONE_PATH,)) if outcome.fix is _COLLISION_FIX else outcome
+
+
+_UNEVEN_FIX = make_plan(
+    "Compare the NICs of the job",
+    instruction(
+        "Look at what the job does: experts and pipeline stages may send unequally by design",
+        needs_root=False,
+    ),
+    instruction("Read the channels of each NIC in the job's log: gdrtop nccl-log FILE", needs_root=False),
+)
+
+
+@AREA.note(
+    UNEVEN,
+    "One NIC carries more than its job's other NICs",
+    NCCL_VARIABLES,
+    ok="No running job is known to spread its traffic unevenly over its NICs",
+    impact="The busiest NIC sets the pace, and the others have bandwidth left.",
+    scope=Scope.DEVICES,
+    part_of=(*_PORT_FAULTS, SLOW_NIC, ODD_RANK),
+)
+def nic_traffic_uneven(examination: Examination) -> Outcome:
+    """Find NICs above 1.2 times the average of their job for 5 min, with as many queue pairs on each."""
+    return report_conditions(examination, UNEVEN, _UNEVEN_FIX, 90.0)
+
+
+_PLANE_FIX = job_plan(
+    "Let the job use both planes",
+    "With NVSHMEM, set NVSHMEM_ENABLE_MULTI_PORT=1, or NVSHMEM_IBGDA_ENABLE_MULTI_PORT=1 in older versions. "
+    "DeepEP also has to use the queue pairs of all ports (pull request 650)",
+    "With NCCL, leave NCCL_IB_MERGE_NICS unset, so that it uses both functions of a NIC as one",
+)
+
+
+@AREA.warning(
+    PLANE_UNUSED,
+    "A job uses only one plane of its NICs",
+    "https://github.com/deepseek-ai/DeepEP/pull/650; https://github.com/NVIDIA/nccl/pull/2244",
+    ok="No running job is known to leave a plane of its NICs unused",
+    impact="Each plane has half of the NIC's bandwidth.",
+    data_path=True,
+    scope=Scope.DEVICES,
+    part_of=_PORT_FAULTS,
+)
+def nic_plane_unused(examination: Examination) -> Outcome:
+    """Find planes without traffic for a minute, while the other planes of the same NICs carry a job's."""
+    return report_conditions(examination, PLANE_UNUSED, _PLANE_FIX, 90.0)
 
 
 _SILENT_FIX = make_plan(

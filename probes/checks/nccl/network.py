@@ -29,16 +29,23 @@ from probes.queries.finding import (
     unknown,
 )
 from probes.queries.jobs import (
+    ADAPTIVE_ROUTING,
     FAR_NIC,
+    MORE_PATHS,
     NCCL_VARIABLES,
+    ONE_PATH,
     OVER_TCP,
+    QUEUE_PAIRS,
     JobSettings,
+    adaptive_routing,
     conclude,
     conclude_values,
     gpus_of,
     job_plan,
     jobs_of,
+    queue_pairs_per_connection,
     without_variable,
+    world_size,
 )
 from probes.queries.modules import plugin_only_driver
 from probes.queries.ports import key_table, same_cause_as_down
@@ -303,6 +310,70 @@ def used_devices(examination: Examination, settings: JobSettings) -> frozenset[s
         nics = examination.topology.nics_of_nccl(gpu, chosen)
         used |= chosen if nics is None else set(nics)
     return frozenset(used)
+
+
+# How a job spreads its traffic over equal paths.
+
+_MANY_NODES = 64  # cmax, platform_config.py: more are not below one leaf switch
+
+
+def _over(examination: Examination, settings: JobSettings, layer: str) -> list[str]:
+    """Return the NICs of a link layer that NCCL's own network uses for a job; none if it is on one node."""
+    is_alone = 0 < world_size(settings) <= _ranks_here(examination, settings)
+    is_other = settings.get("NCCL_NET") not in (None, "IB") or plugin_only_driver(examination)
+    if is_alone or is_other or not settings.is_read:
+        return []
+    used, devices = used_devices(examination, settings), examination.topology.devices
+    return sorted(name for name in used if any(port.link_layer == layer for port in devices[name].ports))
+
+
+def _ranks_here(examination: Examination, settings: JobSettings) -> int:
+    """Return how many processes with a GPU are of the same job."""
+    job = None if settings.process is None else settings.process.job
+    return sum(process.job == job for process in jobs_of(examination).processes)
+
+
+@AREA.warning(
+    "nccl-adaptive-routing-off",
+    "NCCL_IB_ADAPTIVE_ROUTING=0 keeps a job from adaptive routing",
+    NCCL_VARIABLES + "#nccl-ib-adaptive-routing",
+    ok="No job disables adaptive routing on InfiniBand",
+    impact="A job of many nodes loses bandwidth to links that are busy while others are not.",
+)
+def nccl_adaptive_routing_off(examination: Examination) -> Outcome:
+    """Find the variable at 0 in jobs on more than one node over InfiniBand, where NCCL's default is 1."""
+    evidence = [
+        settings.evidence(ADAPTIVE_ROUTING)
+        for settings in jobs_of(examination).settings
+        if settings.get(ADAPTIVE_ROUTING) is not None and not adaptive_routing(settings, "InfiniBand")
+        if _over(examination, settings, "InfiniBand")
+    ]
+    cause = "on InfiniBand, NCCL lets large messages use adaptive routing unless this variable is 0."
+    return conclude(jobs_of(examination), evidence, cause, fix=without_variable(ADAPTIVE_ROUTING))
+
+
+@AREA.note(
+    ONE_PATH,
+    "A job of many nodes uses one path per connection",
+    NCCL_VARIABLES + "#nccl-ib-qps-per-connection; https://github.com/NVIDIA/NVCRE/pull/287",
+    ok="No job of many nodes is limited to one path per connection on RoCE",
+    impact="Where ECMP puts several connections on one link, they share its bandwidth, and the job waits.",
+)
+def nccl_one_path(examination: Examination) -> Outcome:
+    """Find jobs of over 64 nodes on RoCE with one queue pair per connection, without adaptive routing."""
+    jobs = jobs_of(examination)
+    evidence, nics = [], set[str]()
+    for process, settings in () if jobs.unseen else jobs.of_processes:
+        nodes = world_size(settings) // max(1, _ranks_here(examination, settings))
+        is_spread = queue_pairs_per_connection(settings) > 1 or adaptive_routing(settings, "Ethernet")
+        own = [] if nodes <= _MANY_NODES or is_spread else _over(examination, settings, "Ethernet")
+        if own:
+            nics.update(own)
+            value = f"{QUEUE_PAIRS} is {settings.get(QUEUE_PAIRS) or 'not set'}, on {nodes} nodes"
+            evidence.append(Evidence(f"/proc/{process.pid}/environ", value))
+    cause = "each connection has one queue pair, all of whose packets take the same path."
+    fix = job_plan("Let the job use more paths through the network", *MORE_PATHS)
+    return conclude(jobs, evidence, cause, fix=fix, devices=tuple(sorted(nics)))
 
 
 def nearest_left_out(

@@ -16,7 +16,7 @@ from probes.host.fec import COUNTS
 from probes.host.fec import SOURCE as FEC_SOURCE
 from probes.plans.ports import zero_counters
 from probes.queries.finding import Area, Outcome, end_with, found, passed, unknown, unknown_without
-from probes.queries.jobs import jobs_of, not_counted
+from probes.queries.jobs import AT_WORK, jobs_of, not_counted
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 from probes.snapshot.rates import WITHOUT_FILES, statistic
@@ -336,13 +336,21 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     "out-of-sequence-rising",
     "Packets arrive out of order",
     HW_REFERENCE,
-    ok="No packets arrive out of order",
+    ok="Packets arrive in order, or out of order as with adaptive routing",
     impact="Lost packets are sent again, so jobs slow down and vary in speed.",
     data_path=True,
     part_of=LINK_CAUSES,
 )
 def out_of_sequence_rising(examination: Examination) -> Outcome:
-    """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too."""
+    """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too.
+
+    Adaptive routing does so on most ports alike, and without losses.
+    """
+    readings, _ = read_counters(examination, _REORDERED, Place.HARDWARE)
+    ports = {reading.port.name: reading.port for reading in readings if reading.value}.values()
+    active = [port for port in need_ports(examination) if port.is_active]
+    if all(port.is_reordered for port in ports) and len(ports) >= max(2, len(active) / 2):
+        return passed(Evidence("out_of_sequence", f"{port_names(list(ports))}: {AT_WORK}"))
     timeouts, _ = read_counters(examination, _TIMEOUTS, Place.HARDWARE)
     lossy = any(reading.rise for reading in timeouts)
     counters = Counters(

@@ -11,15 +11,13 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Bond, BondMember, RdmaDevice, shows_unknown_speed
-from probes.nccl.settings import parse_number
 from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
-from probes.queries.jobs import RESTARTS, jobs_of
+from probes.queries.jobs import QUEUE_PAIRS, RESTARTS, jobs_of, queue_pairs_per_connection
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
-QUEUE_PAIRS = "NCCL_IB_QPS_PER_CONNECTION"
 _NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device uses a bond")
 
 
@@ -231,7 +229,7 @@ def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
         for setting in settings
         if setting.process is None or used_devices(examination, setting) & names
     ]
-    single = [setting for setting in used if (parse_number(setting.get(QUEUE_PAIRS) or "") or 1) < 2]
+    single = [setting for setting in used if queue_pairs_per_connection(setting) < 2]
     if jobs.not_known and not single:
         return unknown(jobs.not_known)
     if used and not single:

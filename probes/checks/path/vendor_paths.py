@@ -12,7 +12,7 @@ from probes.facts.gpudirect import GdrPath, GpuDirectFacts, Requirement
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.pci.functions import DEVICES, PciFunction, PciKind, is_for_guests
-from probes.facts.pci.nic_families import CONNECTX
+from probes.facts.pci.nic_families import CONNECTX, CONNECTX_8
 from probes.facts.rdma.data_direct import DATA_DIRECT_FUNCTION
 from probes.facts.rdma.devices import RdmaDevice
 from probes.nccl.settings import parse_number
@@ -242,7 +242,6 @@ _GUIDE = (
 _VARIABLE = "NCCL_IB_DATA_DIRECT"
 # rdma-core 54: libmlx5.so.1.25.54.0
 _NEEDED = (("libnccl", "NCCL", (2, 27, 3), "2.27.3"), ("libmlx5", "rdma-core", (1, 25), "54"))
-_CONNECTX_8 = 0x1023
 _THROUGH_CPU = (
     "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to the CPU (504 of "
     "800 Gb/s on a GB300)."
@@ -300,7 +299,7 @@ def _none_here(examination: Examination) -> Outcome:
     """Judge a bus without DMA functions: a ConnectX-8 on Grace, with its switch above a GPU, has one."""
     functions = functions_of(examination)
     mellanox = [function for function in functions.values() if function.vendor_id == CONNECTX.vendor]
-    nics = [nic for nic in mellanox if nic.kind is PciKind.NIC and nic.device_id == _CONNECTX_8]
+    nics = [nic for nic in mellanox if nic.kind is PciKind.NIC and nic.device_id == CONNECTX_8]
     gpus = [function for function in functions.values() if function.kind is PciKind.GPU]
     switches = {function.bdf for function in mellanox if function.kind is PciKind.BRIDGE}
     if not nics or not is_grace(examination) or not any(switches.intersection(gpu.chain) for gpu in gpus):

@@ -51,6 +51,7 @@ CONNECTX = NicFamily(
     (range(0x1011, 0x5A00), range(0x7000, 0x10000)),
     asks_peer_memory=True,
 )
+CONNECTX_8 = 0x1023  # its device ID
 CONNECTX_3 = NicFamily(
     "ConnectX-3",  # and older
     0x15B3,

@@ -152,6 +152,15 @@ PORT_DATA = SENT, RECEIVED = "port_xmit_data", "port_rcv_data"
 OCTETS_A_UNIT = 4
 PORT_COUNTERS = _read_counters()
 
+LOSSES = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
+"""Counters that show that packets were lost, and not only overtaken by others."""
+REORDERED = frozenset(each.name for each in PORT_COUNTERS if each.rise and each.rise.harm is Harm.REORDERED)
+CNPS = frozenset(each.name for each in PORT_COUNTERS if each.rise and each.column is CounterColumn.CONGESTION)
+"""Congestion notifications of RoCE that a port has sent or followed."""
+MANY_CNPS = min(events / seconds for events, seconds in _RISES["slowed"].limits)
+"""A second, from which on they slow a port down."""
+_FEW_LOSSES = 0.01  # of the packets out of order: a peer that ended leaves some behind
+
 ERROR_COUNTER_BITS = {counter.name: counter.bits for counter in PORT_COUNTERS if counter.bits is not None}
 """The standard counters, which all count trouble → their width in bits."""
 
@@ -285,6 +294,12 @@ def _values_of(health: PortHealth) -> dict[str, tuple[int, bool]]:
         if name in _ETHTOOL_ERRORS:
             values.setdefault(name, (count, False))
     return values
+
+
+def is_reordered(counts: Mapping[str, float]) -> bool:
+    """Return whether packets overtake each other and none is lost: adaptive routing or several paths."""
+    reordered, lost = (sum(counts.get(name, 0) for name in names) for names in (REORDERED, LOSSES))
+    return lost <= _FEW_LOSSES * reordered and reordered > 0
 
 
 def roce_mtu(netdev_mtu_bytes: int) -> int | None:

@@ -13,6 +13,7 @@ from probes.base.text import capitalized, join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.live.model.activity import longer_step, waiting_text
 from probes.live.model.sample import (
+    COLLISION,
     STEP_ROLES,
     LiveJob,
     LiveProcess,
@@ -39,6 +40,7 @@ from probes.snapshot.condition import (
     ODD_RANK,
     OVER_TCP,
     PAUSED,
+    PLANE_UNUSED,
     SILENT,
     SLOW_NIC,
     STAGED,
@@ -46,6 +48,7 @@ from probes.snapshot.condition import (
     STOPPED,
     THROTTLED,
     TRAFFIC_FELL,
+    UNEVEN,
     Condition,
     Unread,
     Watched,
@@ -60,7 +63,9 @@ _SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the
 _MOST_EVIDENCE = 8
 _MOST_NAME = 64  # characters of a program's name in a title
 _NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
-_SHOWN = attrgetter("devices", "ranks", "severity")
+_SHOWN = attrgetter("devices", "ranks", "severity", "causes")
+_COLLIDES = "An ECMP collision likely slows {} of {}"
+_OF_ASPECTS = {"rate": SLOW_NIC, "volume": UNEVEN, "plane": PLANE_UNUSED}
 _STATE, _PAUSE, _SENT = attrgetter("state"), attrgetter("pause_percent"), attrgetter("sent_gbps")
 Key = tuple[str, str]
 
@@ -147,7 +152,11 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
         ((ERRORS_RISING,), "the error counters of the ports", errors),
         ((THROTTLED,), "the throttle reasons of the GPUs", reasons),
         ((STOPPED,), "the states of the processes", map(_STATE, processes)),
-        ((SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT), "the rates of the ports", map(_SENT, ports)),
+        (
+            (SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT, UNEVEN, PLANE_UNUSED),
+            "the rates of the ports",
+            map(_SENT, ports),
+        ),
     )
     found: dict[str, Unread] = {}
     for checks, what, values in figures:
@@ -333,18 +342,22 @@ def _odd(job: LiveJob, sample: LiveSample) -> Iterator[Condition]:
         if odd.aspect in ("path", "state"):
             continue
         process = None if odd.pid is None else sample.process(odd.pid)
+        check = _OF_ASPECTS.get(odd.aspect, ODD_RANK)
         devices = (odd.device,) if odd.device else () if process is None else process.gpus
         yield Condition(
-            check=SLOW_NIC if odd.aspect == "rate" else ODD_RANK,
+            check=check,
             subject=odd.device or f"{job.id} {odd.subject}",
             text=odd.sentence,
             since=sample.taken_at,
+            severity=Severity.NOTE if check == UNEVEN else Severity.WARNING,
             evidence=odd.evidence,
             devices=devices,
             ranks=() if process is None else (process.rank_name,),
             job=job.id,
             job_name=job.name,
             subjects=() if odd.device or process is None else (_subject(process),),
+            effect=_COLLIDES.format(odd.device, program_of(job.name)) if COLLISION in odd.causes else "",
+            causes=odd.causes,
         )
 
 

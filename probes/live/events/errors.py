@@ -11,7 +11,7 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.unknown import Unknown
 from probes.facts.rdma.bit_errors import WINDOW_SECONDS
 from probes.facts.rdma.devices import ACTIVE
-from probes.facts.rdma.port_health import PORT_COUNTERS, Harm, Rise
+from probes.facts.rdma.port_health import LOSSES, PORT_COUNTERS, Harm, Rise
 from probes.live.model.explanations import explanation_of
 from probes.live.model.sample import EventKind, LiveEvent, LiveProcess, LiveSample, PortSample
 from probes.snapshot.condition import ERRORS_RISING, Condition
@@ -71,7 +71,6 @@ _ALL_RULES = tuple(
     for number, (_, seconds) in enumerate(counter.rise.limits)
 )
 _RULES = tuple(rule for rule in _ALL_RULES if rule.harm is not Harm.REORDERED)
-_LOST = frozenset(counter.name for counter in PORT_COUNTERS if counter.rise and counter.rise.shows_loss)
 
 
 # What follows from a link that is down.
@@ -107,7 +106,7 @@ class _Port:
             return
         self.counters = port.counters
         moving = {name for name in port.counters if _rate(port, name) > 0}
-        rules = _RULES if moving.isdisjoint(_LOST) else _ALL_RULES
+        rules = _RULES if moving.isdisjoint(LOSSES) else _ALL_RULES
         self.rules = tuple(
             rule
             for rule in rules

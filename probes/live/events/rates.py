@@ -17,7 +17,16 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.live.model.activity import LEAST_GBPS, least_gbps, rates_of
 from probes.live.model.explanations import explained
-from probes.live.model.sample import EventKind, LiveEvent, LiveJob, LiveProcess, LiveSample, PortSample, Role
+from probes.live.model.sample import (
+    COLLISION,
+    EventKind,
+    LiveEvent,
+    LiveJob,
+    LiveProcess,
+    LiveSample,
+    PortSample,
+    Role,
+)
 from probes.snapshot.condition import CONGESTED, TRAFFIC_FELL, Condition
 
 _SHARE = 0.5
@@ -171,7 +180,9 @@ class RateEvents:
             return
         earlier, self._before = self._before, {}
         for job in sample.jobs:
-            names = [name for name in self._nics_of(job) if name in ports]
+            collided = {odd.device for odd in job.odd if COLLISION in odd.causes}  # a finding of its own
+            of_job = self._nics_of(job)
+            names = [name for name in of_job if name in ports and name not in collided]
             if not names or job.role is Role.STORAGE:
                 continue
             begin = min(ports[name][0] for name in names)
@@ -188,6 +199,8 @@ class RateEvents:
                 f"{job.name} carries at most {_gbps(rate, usual)} on {plural(len(names), 'NIC')} that report "
                 f"congestion, down from {_gbps(usual, usual)}"
             )
+            if 1 < len(names) == len(of_job):
+                text += ". All of its NICs do, as with several senders to one receiver (incast)"
             shown = tuple(Evidence(_port(name), f"{ports[name][1]} rises") for name in names)
             since, about = sample.taken_at - (sample.at - begin), (tuple(names), (), job.id, job.name)
             yield Condition(CONGESTED, job.id, text, since, Severity.WARNING, shown, *about)

@@ -284,6 +284,10 @@ class GpuSample:
     live: Maybe[NvmlLive]
 
 
+COLLISION = "collision"
+"""The cause of a NIC that carries less: connections that ECMP has put on one link."""
+
+
 @frozen
 class OddOne:
     """The NIC or the rank that differs from the others of its job."""
@@ -293,7 +297,8 @@ class OddOne:
     evidence: tuple[Evidence, ...] = ()
     pid: int | None = None
     device: str = ""
-    aspect: str = ""  # "rate", "link", "path", "state", "nics", "place", "cpus"
+    aspect: str = ""  # "rate", "link", "path", "state", "nics", "place", "cpus", "volume", "plane"
+    causes: tuple[str, ...] = ()  # as in Condition
 
 
 @frozen

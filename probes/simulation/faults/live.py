@@ -6,11 +6,13 @@ Times in seconds since the node was opened.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from probes.facts.kernel.modules import PEERMEM
+from probes.facts.pci.nic_families import CONNECTX_8
 from probes.facts.rdma.port_health import RECEIVED, SENT
-from probes.simulation.faults.fault import ChangeTree, Faults, fault, replace_content
+from probes.simulation.faults.fault import ChangeTree, Faults, change_devices, fault, replace_content
 from probes.simulation.node.devices.ports import add_switch, netdev_of, port_of
 from probes.simulation.node.jobs.nccl_log import add_dumps
 from probes.simulation.node.jobs.processes import (
@@ -32,6 +34,7 @@ from probes.simulation.node.jobs.traffic import (
     scale,
     scale_job,
 )
+from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via, log
 from probes.simulation.node.model.workload import OPENED, Steps, changes, longer_steps
 
@@ -45,7 +48,7 @@ NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
 LONGER_AFTER, _LONGER_SHARE = 720.0, 0.23
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
-_CONGESTED = 0.6
+_CONGESTED, _COLLIDED, _LESS = 0.6, 0.5, 0.7
 RETRAINED_RANK, RETRAINED_AFTER = 6, 15.0
 _RETRAINED_SHARE = 0.6  # of the traffic, over half of the PCIe bandwidth
 _SLOW_SHARE = 0.33
@@ -285,6 +288,48 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
+def _ecmp_collision(tree: Tree, rank: Program) -> None:
+    nic = nic_of(tree, rank)
+    if nic.kind.layer != "Ethernet":
+        return
+    scale(tree, nic, changes((OPENED + CONGESTED_AFTER, _COLLIDED)))
+    replace_content(tree, f"{port_of(nic)}/hw_counters/rp_cnp_handled", _rising(2500))
+
+
+def _uneven(tree: Tree, rank: Program) -> None:
+    for nic in used_nics(tree):
+        if nic.name not in rank.nics:
+            scale(tree, nic, changes(before=_LESS))
+
+
+def _with_planes(node: NodeDescription) -> NodeDescription:
+    """Split each ConnectX-8 of a node into two planes, with a function each, on Ethernet."""
+    compute = node.nic.get("compute")
+    if compute is None or int(compute.id.partition(":")[2], 16) != CONNECTX_8 or compute.layer == "Ethernet":
+        return node
+    compute = replace(compute, layer="Ethernet", rate="400 Gb/sec (4X NDR)", gbps=305)
+    split = change_devices(
+        lambda device: (
+            f"{device}+mlx5_{int(device.rpartition('_')[2]) + 8}" if "compute" in device else device
+        )
+    )
+    return split(replace(node, nic={**node.nic, "compute": compute}))
+
+
+def _plane_unused(tree: Tree) -> None:
+    """Let each rank use the first plane of its NIC alone."""
+    for rank in ranks(tree):
+        for nic in tree.nics:
+            if nic.name in rank.nics[1:]:
+                scale(tree, nic, changes(before=0.0))
+        rank.nics = rank.nics[:1]
+
+
+def _routed_adaptively(tree: Tree) -> None:
+    for nic in used_nics(tree):
+        replace_content(tree, f"{port_of(nic)}/hw_counters/out_of_sequence", lambda at: f"{int(400 * at)}\n")
+
+
 def _storage_traffic(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     line = nic.kind.line_gbps
@@ -338,6 +383,14 @@ FAULTS += (
           _step_longer, shows=("job-step-longer",)),
     _live("packets-lost-live", "After 10 s a port loses packets",
           _of_rank(0, _packets_lost), shows=("port-errors-rising",)),
+    _live("ecmp-collision", "After 10 s the connections of one NIC share a link of the network (ECMP)",
+          _of_rank(SLOW_RANK, _ecmp_collision), shows=("nic-slow-in-job",), on="oci-h100"),
+    _live("plane-unused", "A job uses only one plane of each ConnectX-8",
+          _plane_unused, shows=("nic-plane-unused",), on="hgx-b300", change_description=_with_planes),
+    _live("nic-uneven", "One NIC carries more than the others, with as many queue pairs",
+          _of_rank(SLOW_RANK, _uneven), shows=("nic-traffic-uneven",)),
+    _live("adaptive-routing-seen", "Packets overtake each other on all ports, as with adaptive routing",
+          _routed_adaptively),
     _live("storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another",
           _of_rank(0, _storage_traffic)),
 )

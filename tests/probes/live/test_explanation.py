@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from probes.base.unknown import known
+from probes.base.unknown import Reason, Unknown, known
 from probes.checks.judgment import judge
+from probes.facts.jobs.process_files import MappedLibrary
+from probes.facts.jobs.processes import Process
 from probes.live.explain import ProcessExplanation, explain_process
 from probes.live.job_examination import examine_and_sample
+from probes.queries.jobs import spread_of
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
+
+DENIED = Unknown(Reason.NEEDS_ROOT, "/proc/1/environ")
 
 
 def explained(name: str) -> dict[int, ProcessExplanation]:
@@ -48,3 +55,38 @@ def test_the_limits_of_a_process(name: str, limit: str) -> None:
 def test_a_container_hides_nics_from_a_process(fault: str, missing: str) -> None:
     seen = [process.visible_nics for process in explained(f"hgx-h100+{fault}").values()]
     assert any(isinstance(names, tuple) and missing not in names for names in seen)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hgx-h100", ["queue pairs per connection: 1 (the default of NCCL 2.27.7)"]),
+        ("hgx-h100", ["adaptive routing on InfiniBand: on (the default of NCCL 2.27.7)"]),
+        ("bare-roce", ["queue pairs per connection: 2, which take turns (NCCL_IB_QPS_PER_CONNECTION=2)"]),
+        ("bare-roce", ["adaptive routing on Ethernet: off (the default of NCCL 2.27.7)"]),
+        ("oci-h100", ["queue pairs per connection: 1 (NCCL_IB_QPS_PER_CONNECTION=1)"]),
+        ("hgx-h100+adaptive-routing-seen", ["no losses are counted: adaptive routing is likely at work"]),
+    ],
+)
+def test_how_nccl_spreads_its_traffic(name: str, said: list[str]) -> None:
+    spread = "\n".join(explained(name)[41003].spread)
+    assert all(words in spread for words in said), spread
+
+
+def test_adaptive_routing_at_work_is_not_claimed_without_its_sign() -> None:
+    for name in ("hgx-h100", "hgx-h100+out-of-sequence-rising"):
+        assert "at work" not in "".join(text for each in explained(name).values() for text in each.spread)
+
+
+def test_queue_pairs_of_another_users_process_are_unknown() -> None:
+    process = Process(1, "python3", 1000, "S", *[DENIED] * 8)
+    nccl = MappedLibrary("libnccl", "/lib/libnccl.so.2", "2.19.3")
+    assert spread_of(replace(process, libraries=(nccl,))) == (
+        "queue pairs per connection unknown (needs root)",
+    )
+    old = {"NCCL_IB_QPS_PER_CONNECTION": "4", "NCCL_IB_SL": "1", "NCCL_IB_ADAPTIVE_ROUTING": "0"}
+    assert spread_of(replace(process, libraries=(nccl,), environment=old), ["InfiniBand"]) == (
+        "queue pairs per connection: 4, which share each message (NCCL_IB_QPS_PER_CONNECTION=4)",
+        "adaptive routing on InfiniBand: off (NCCL_IB_ADAPTIVE_ROUTING=0, NCCL_IB_SL=1)",
+    )
+    assert not spread_of(replace(process, libraries=()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
 from probes.facts.pci.functions import PciFacts
 from probes.live.model.sample import (
+    COLLISION,
     GpuSample,
     LiveJob,
     LiveProcess,
@@ -319,3 +320,56 @@ def test_an_idle_job_has_no_slowest_nic() -> None:
     watching = Watching()
     watching.see(20, (0.0,) * 7 + (0.1,))
     assert watching.slowest is None
+
+
+# A collision: on RoCE, congestion slows one NIC alone.
+
+CNPS = {"rp_cnp_handled": 2500.0}
+
+
+@cache
+def oci() -> Node:
+    return probe_node(SimulatedHost("oci-h100"), seconds=60.0)
+
+
+def slow(node: Node, rate: float, counters: Mapping[str, float], others: Mapping[str, float]) -> list[OddOne]:
+    """Return what is slow of eight NICs of which the last one carries `rate`."""
+    ports = (*(port(n, counters=others) for n in range(7)), port(7, rate, counters=counters))
+    return [odd for odd in Watching(node).see(20, ports=ports) if odd.aspect == "rate"]
+
+
+@pytest.mark.parametrize("rate", [150.0, 222.0])  # 40 and 60 %
+def test_a_nic_that_congestion_slows_alone_has_likely_a_collision(rate: float) -> None:
+    few = {"rp_cnp_handled": 20.0, "out_of_sequence": 900.0}
+    (odd,) = slow(oci(), rate, {**CNPS, "out_of_sequence": 900.0}, few)
+    assert (odd.device, odd.causes) == ("mlx5_8", (COLLISION,))
+    assert "congestion slows this NIC alone, without errors: likely an ECMP collision" in odd.sentence
+    assert odd.evidence[1].value.startswith("2,500 congestion notifications a second")
+
+
+@pytest.mark.parametrize(
+    ("counters", "others"),
+    [
+        (CNPS, CNPS),  # several senders to one receiver
+        (CNPS, {"rp_cnp_handled": 800.0}),
+        ({"rp_cnp_handled": 90.0}, {}),
+        ({**CNPS, "packet_seq_err": 0.5}, {}),
+        ({**CNPS, "symbol_error": 2.0}, {}),
+        ({}, {}),
+    ],
+)
+def test_congestion_of_all_nics_and_errors_are_no_collision(
+    counters: Mapping[str, float], others: Mapping[str, float]
+) -> None:
+    assert not slow(oci(), 222.0, counters, others)
+    (odd,) = slow(oci(), 150.0, counters, others)
+    assert not odd.causes
+
+
+def test_infiniband_has_no_ecmp() -> None:
+    assert not slow(hgx(), 222.0, CNPS, {})
+
+
+def test_a_nic_at_two_thirds_and_one_that_is_as_fast_have_no_collision() -> None:
+    assert not slow(oci(), 260.0, CNPS, {})
+    assert not slow(oci(), 370.0, CNPS, {})

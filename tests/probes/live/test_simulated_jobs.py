@@ -178,8 +178,10 @@ def hidden_case(number: int) -> tuple[str, str, int]:
     """Return a node, a fault and a seed that the judge does not know."""
     chance = random.Random(number)
     # Only RAS and dumps tell a rank that is behind, or was from the start, from a network that has stopped.
-    # A longer step takes minutes.
-    faults = tuple(name for name in LIVE if name not in ("rank-behind", "job-hung", "step-longer"))
+    # A longer step and an uneven spread take minutes. A collision and planes need RoCE.
+    unseen = {"rank-behind", "job-hung", "step-longer", "nic-uneven"}
+    unseen |= {"ecmp-collision", "plane-unused", "adaptive-routing-seen"}
+    faults = tuple(name for name in LIVE if name not in unseen)
     node, fault, seed = chance.choice(NODES), chance.choice(("", *faults)), chance.randrange(1000)
     # Where ranks use nvidia_peermem, its count does not show which of them copies through host memory.
     return ("hgx-h100" if (node, fault) == ("dgx-a100", "job-rank-staged") else node), fault, seed

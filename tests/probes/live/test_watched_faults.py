@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from probes.base.evidence import Severity
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgment import Judgment, exit_status
 from probes.host.nvml import NvmlLive
@@ -28,6 +29,7 @@ GREEN = (State.ACTIVE, State.READY)
 SHOWN = {name: fault for name, fault in FAULTS.items() if fault.shows}
 # Seconds after which each of them is a finding, counted from the start of gdrtop.
 LATEST = {"congestion": 110, "rank-behind": 80, "nic-flapping": 70, "step-longer": 1100, "job-hung": 70}
+LATEST |= {"plane-unused": 75, "nic-uneven": 320}
 
 
 @dataclass
@@ -89,6 +91,30 @@ def test_a_fault_that_comes_while_watching_is_found(name: str) -> None:
     assert all(finding.since is not None and finding.cause and finding.evidence for finding in shown)
     is_degraded = watched.monitor.judgment.verdict.state not in GREEN
     assert is_degraded == any(finding.data_path or finding.takes for finding in shown)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", ",nccl-one-path"])
+def test_a_collision_is_one_finding_with_its_cure(more: str) -> None:
+    watched = Watched(f"oci-h100+ecmp-collision{more}")
+    judgment = watched.step(100)
+    found = {finding.id: finding for finding in judgment.found}
+    slow, root = found["nic-slow-in-job"], found["nccl-one-path" if more else "nic-slow-in-job"]
+    assert slow.title.startswith("An ECMP collision likely slows mlx5_12 of train.py since ")
+    assert slow.fix is not None
+    assert any("NCCL_IB_QPS_PER_CONNECTION=4" in step.why for step in slow.fix.steps)
+    assert [finding.id for finding in judgment.listed] == [root.id]
+    assert (root.severity, root.data_path) == (Severity.WARNING, True)
+    assert "network-congested" not in found
+
+
+@pytest.mark.slow
+def test_congestion_of_all_nics_is_an_incast_and_no_collision() -> None:
+    watched = Watched("oci-h100+congestion")
+    watched.step(100)
+    (found,) = (each for each in watched.monitor.judgment.found if each.id == "network-congested")
+    assert "several senders to one receiver (incast)" in found.cause
+    assert "nic-slow-in-job" not in watched.found
 
 
 @pytest.mark.slow

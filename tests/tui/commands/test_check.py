@@ -92,7 +92,7 @@ def test_it_begins_with_one_line_a_finding() -> None:
     assert "roce-gid-wrong" in summary[1]  # the same cause
     assert "GPU2, GPU3" in summary[2]
     assert "job-log-staged" in summary[4]  # the same cause, by the job's log
-    assert summary[7] == "? 10 checks need up to 90 s of watching"
+    assert summary[7] == "? 12 checks need up to 90 s of watching"
     assert status == 2
 
 

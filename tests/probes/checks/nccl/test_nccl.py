@@ -359,3 +359,53 @@ def test_relaxed_ordering_weighs_more_on_virtual_machines() -> None:
     off = {"NCCL_IB_PCI_RELAXED_ORDERING": "0"}
     assert said(with_job("hgx-h100", **off), "nccl-relaxed-ordering-off").severity is Severity.NOTE
     assert said(with_job("cloud-vm", **off), "nccl-relaxed-ordering-off").severity is Severity.WARNING
+
+
+# How a job spreads its traffic over paths.
+
+
+@pytest.mark.parametrize(
+    ("node", "variables", "is_found"),
+    [
+        ("hgx-h100", {"NCCL_IB_ADAPTIVE_ROUTING": "0", "WORLD_SIZE": "64"}, True),
+        ("hgx-h100", {"NCCL_IB_ADAPTIVE_ROUTING": "0"}, True),  # of how many nodes is unknown
+        ("hgx-h100", {"NCCL_IB_ADAPTIVE_ROUTING": "0", "WORLD_SIZE": "1"}, False),  # no network
+        ("hgx-h100", {"NCCL_IB_ADAPTIVE_ROUTING": "1", "WORLD_SIZE": "64"}, False),
+        ("hgx-h100", {"NCCL_IB_ADAPTIVE_ROUTING": "-2", "WORLD_SIZE": "64"}, False),  # the default
+        ("hgx-h100", {"NCCL_IB_ADAPTIVE_ROUTING": "0", "NCCL_NET": "Socket"}, False),
+        ("bare-roce", {"NCCL_IB_ADAPTIVE_ROUTING": "0", "WORLD_SIZE": "64"}, False),  # the default of RoCE
+        ("aws-p5", {"NCCL_IB_ADAPTIVE_ROUTING": "0", "WORLD_SIZE": "64"}, False),
+    ],
+)
+def test_adaptive_routing_that_is_off_by_hand(node: str, variables: dict[str, str], is_found: bool) -> None:
+    status = said(with_job(node, **variables), "nccl-adaptive-routing-off").status
+    assert (status is Status.FOUND) == is_found
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_found"),
+    [
+        ({"WORLD_SIZE": "520"}, True),  # 65 nodes of 8
+        ({"WORLD_SIZE": "512"}, False),
+        ({"WORLD_SIZE": "520", "NCCL_IB_QPS_PER_CONNECTION": "2"}, False),
+        ({"WORLD_SIZE": "520", "NCCL_IB_ADAPTIVE_ROUTING": "1"}, False),
+        ({"WORLD_SIZE": "520", "NCCL_NET": "gIB"}, False),
+        ({}, False),
+    ],
+)
+def test_a_large_job_with_one_path_per_connection(variables: dict[str, str], is_found: bool) -> None:
+    node = with_processes(examination_of("oci-h100"))
+    facts = processes_of(node)
+    changed = (replace(each, environment=variables) if each.environment else each for each in facts.processes)
+    node = replace(node, processes=replace(facts, processes=tuple(changed)))
+    finding = said(node, "nccl-one-path")
+    assert (finding.status is Status.FOUND) == is_found
+    if is_found:
+        assert "on 65 nodes" in finding.evidence[0].value
+        assert "mlx5_0" in finding.devices
+
+
+def test_the_paths_of_a_job_are_unknown_without_its_environment() -> None:
+    denied = with_processes(examination_of("oci-h100+nccl-one-path"), environment=DENIED)
+    assert said(denied, "nccl-one-path").status is Status.UNKNOWN
+    assert said(denied, "nccl-adaptive-routing-off").status is Status.UNKNOWN

@@ -136,6 +136,20 @@ def test_out_of_order_alone_may_be_adaptive_routing() -> None:
     assert lossy.severity is Severity.WARNING
 
 
+def test_adaptive_routing_on_most_ports_is_no_finding() -> None:
+    name = "hgx-h100+adaptive-routing-seen"
+    for examination in (examination_of(name), two_examinations(name)):
+        fine = said("out-of-sequence-rising", examination)
+        assert fine.status is Status.PASSED
+        assert "adaptive routing is likely at work" in fine.evidence[0].value
+
+
+@pytest.mark.parametrize("counter", ["packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans"])
+def test_packets_out_of_order_and_losses_are_found(counter: str) -> None:
+    lossy = with_health(HGX, lambda port: replace(port, hw_errors={"out_of_sequence": 900, counter: 90}))
+    assert status("out-of-sequence-rising", lossy) is Status.FOUND
+
+
 COUNTED = ("symbol-errors-rising", "link-flaps", "port-discards-rising", "error-counter-full")
 
 

@@ -22,6 +22,7 @@ from probes.snapshot.condition import (
     CONTRADICTED,
     ODD_RANK,
     OVER_TCP,
+    PLANE_UNUSED,
     RANK_ENDED,
     RAS_PROBLEM,
     SILENT,
@@ -30,12 +31,13 @@ from probes.snapshot.condition import (
     STAGED,
     STOPPED,
     TRAFFIC_FELL,
+    UNEVEN,
 )
 from tests.support.doctor import examination_of
 from tests.support.event_runs import Following, lasting
 from tests.support.live_samples import BEGAN, a_job, a_port, a_process, a_sample
 
-NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT}
+NEED_WATCHING = {RANK_ENDED, SLOW_NIC, TRAFFIC_FELL, CONGESTED, SILENT, UNEVEN, PLANE_UNUSED}
 
 
 def unknown(node: Following) -> set[str]:
@@ -54,7 +56,7 @@ def test_a_job_that_has_just_started_was_not_watched() -> None:
     node.see(a_sample())
     assert unknown(node) == NEED_WATCHING
     node.see(a_sample(), 40)
-    assert unknown(node) == {CONGESTED, SILENT}
+    assert unknown(node) == {CONGESTED, SILENT, UNEVEN, PLANE_UNUSED}
     node.see(a_sample(), 50)
     assert not unknown(node)
 

@@ -234,6 +234,12 @@ def test_the_version_decides_what_exists() -> None:
     assert not has(judged(split, nccl="2.20"), 1, NOTE, "is the default")
 
 
+def test_adaptive_routing_is_judged_by_the_link_layer() -> None:
+    off = "export NCCL_IB_ADAPTIVE_ROUTING=0\n"
+    assert has(judged(off), 1, WARNING, "keeps a job from adaptive routing")
+    assert not has(judged(off, node="bare-roce"), 1, WARNING, "keeps a job from adaptive routing")
+
+
 def test_the_version_decides_whether_pxb_turns_off_c2c() -> None:
     line = "export NCCL_NET_GDR_LEVEL=PXB\n"
     assert has(judged(line, node="gb200", nccl="2.29.2"), 1, WARNING, "lower than the distance")
