@@ -24,7 +24,8 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci import config_space, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import port_health, roce
+from probes.facts.rdma import cable_ends, port_health, roce
+from probes.facts.rdma.cable_ends import CableEnds
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
 from probes.facts.system import device_nodes, kubernetes, limits, numa, packages, services, tools
@@ -174,6 +175,9 @@ class Examination:
     )
     qos: Maybe[QosFacts] = _probed(
         "RoCE QoS", lambda run: map_known(run.node.rdma, lambda rdma: roce.probe(run.host, rdma))
+    )
+    cable_ends: Maybe[CableEnds] = _probed(
+        "cable ends", lambda run: map_known(run.node.rdma, lambda rdma: cable_ends.probe(run.host, rdma))
     )
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from probes.base.data_files import read_text
+from probes.base.text import REDACTED
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.pci.nic_families import PROVIDERS
 from probes.facts.rdma.port_health import PORT_COUNTERS
@@ -108,7 +109,6 @@ ARGUMENT, CONTAINER, PROGRAM = "command-line argument", "container id", "program
 UID, JOB, VARIABLE, OTHER = "user id", "job id", "variable", "other word"
 COMMUNICATOR = "communicator"
 
-_UNNAMED = "redacted-"
 _TOKENS = {
     HOST: "host-{}",
     USER: "user-{}",
@@ -116,7 +116,7 @@ _TOKENS = {
     ARGUMENT: "argument-{}",
     PROGRAM: "program-{}",
     COMMUNICATOR: "communicator-{}",
-    OTHER: f"{_UNNAMED}{{}}",
+    OTHER: f"{REDACTED}{{}}",
 }
 FIRST_UID = 1_000_000  # real user ids become larger ones; root stays 0
 
@@ -250,7 +250,7 @@ class Tokens:
     def _is_own_word(self, word: str) -> bool:
         """Return whether gdrtop's sentences have this word, and no host, user or job is known by it."""
         key = word.lower()
-        return key in OWN_WORDS and self._words.get(key, _UNNAMED).startswith(_UNNAMED)
+        return key in OWN_WORDS and self._words.get(key, REDACTED).startswith(REDACTED)
 
     def _unknown(self, word: str) -> str:
         key = word.lower()

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
+from probes.fleet.cables import NodeCableFault
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Uncompared
 from probes.fleet.node_set import fold_nodes
+from probes.fleet.rails import CableFaultKind
 from probes.fleet.summary import NodeSummary, to_json
 from probes.fleet.traits import Trait
 from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_json
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line
 from widgets.fleet.answer import draw_answer, draw_node_rows
+from widgets.fleet.cables import COLUMNS, cable_rows, draw_cable_faults, draw_cables, fault_words
 
 NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
 
@@ -35,6 +38,20 @@ _SUMMARY = Annotated[
 _UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 
 
+class _CablePlace(TypedDict):
+    node: str
+    nic: str
+    switch: str
+    switch_port: str
+    usual_switch: str | None  # where equal nodes end
+
+
+class _CABLE_FAULT(TypedDict):
+    kind: CableFaultKind
+    text: str
+    cables: tuple[_CablePlace, ...]
+
+
 class FleetDocument(TypedDict):
     """`gdrtop diff --json`."""
 
@@ -44,6 +61,7 @@ class FleetDocument(TypedDict):
     groups: tuple[_GROUP, ...]  # the worst first
     differences: tuple[_DIFFERENCE, ...]  # what decides the path first
     uncompared: tuple[_UNCOMPARED, ...]
+    cable_faults: tuple[_CABLE_FAULT, ...]  # cables that do not end where those of equal nodes end
     unanswered: tuple[Unanswered, ...]
     nodes: tuple[_SUMMARY, ...]
 
@@ -78,10 +96,38 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
             object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
             for each in fleet.uncompared
         ],
+        "cable_faults": [_cable_fault_json(found) for found in fleet.cable_faults],
         "unanswered": plain_value(fleet.unanswered),
         "nodes": [to_json(summary) for summary in fleet.summaries],
     }
     return document("fleet", NO_NODE, origin, time.time(), content)
+
+
+def _cable_fault_json(found: NodeCableFault) -> dict[str, Any]:
+    fault = found.fault
+    usual: Iterable[str | None] = [end.label for end in fault.usual] or [None] * len(fault.ends)
+    places = zip(fault.places, found.nics, fault.ends, usual, strict=True)
+    cables = [
+        {"node": node, "nic": nic, "switch": end.label, "switch_port": end.port, "usual_switch": other}
+        for (node, _), nic, end, other in places
+    ]
+    return {"kind": fault.kind.value, "text": fault_words(fault, found.nics), "cables": cables}
+
+
+def print_cables(fleet: Fleet, out: TextIO, options: argparse.Namespace) -> int:
+    """Print a row a cable, and what is wrong with cables; 1: something is, 3: a node does not answer."""
+    if options.csv:
+        import csv
+
+        rows = [COLUMNS, *cable_rows(fleet)]
+        # A spreadsheet takes a text that begins so for a formula, and switches send any text.
+        safe = [
+            [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in row] for row in rows
+        ]
+        csv.writer(out, lineterminator="\n").writerows(safe)
+    else:
+        print_lines([*draw_cables(fleet), *draw_cable_faults(fleet, text_width(out))], out, options.ascii)
+    return 1 if fleet.cable_faults else 3 if fleet.unanswered else 0
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class NicDescription:
     address: str = ""  # IPv4 with prefix, "192.168.{number}.157/16"; "": no route leads over it
     mtu: int = 0  # of the netdev; 0: the usual one
     qos: QosDescription | None = None
+    leaf: str = ""  # name of the switch as LLDP tells it; {member} is "a" or "b" of bonded ports
     bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
 
     @property
