@@ -15,7 +15,7 @@ from probes.checks.live import jobs as live_jobs
 from probes.checks.live import ports as live_ports
 from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import engines, gdr_settings, library, logs, network, other_settings
-from probes.checks.nic import counters, dgx_spark, port_rates, port_state, roce_gids, roce_mtu
+from probes.checks.nic import cables, counters, dgx_spark, port_rates, port_state, roce_gids, roce_mtu
 from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
@@ -44,7 +44,7 @@ _ORDER: tuple[ModuleType | Area, ...] = (
     *(on_disk, in_use.PARAMETERS, boot, in_use),
     *(dmabuf, vendor_paths, gdr_path.REFUSALS, vendor_paths.DATA_DIRECT),
     *(errors, acs, iommu, placement.PASSTHROUGH, placement, acs.HOST_BRIDGES, links, device_control),
-    *(nic_devices, port_state, port_rates, dgx_spark, roce_gids, roce_mtu, roce_gids.RAILS),
+    *(nic_devices, port_state, port_rates, dgx_spark, roce_gids, roce_mtu, roce_gids.RAILS, cables),
     *(counters, nic_devices.KERNEL_LOG),
     *(gpu_devices, driver, smmu, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
     *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, device_files, kubernetes, combinations),

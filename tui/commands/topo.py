@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.text import printable, xml_comment
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, judge
@@ -18,6 +19,7 @@ from probes.checks.statements import device_statements, stated_facts
 from probes.facts.gpu.gpus import Gpu, GpuFabric, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.node import Node, derivation, probe_node
+from probes.facts.rdma.cable_ends import PortCable, read_cables
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
 from probes.host.protocol import Host
@@ -53,6 +55,7 @@ from widgets.node import matrix as matrix_drawing
 from widgets.node import nccl_tree
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
+from widgets.node.cables import draw_cables
 from widgets.node.highlights import UNPROVEN_MARK, Highlights
 from widgets.node.path import label_of
 
@@ -68,6 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--format FORMAT": "text (default) or dot",
             "--json": "print JSON (gdrtop schema topo)",
             "--hops": "with --json: also the hops of each path, which are most of it",
+            "--ports": "also show where the cable of each port ends; InfiniBand needs root",
             "--switch-ports": "also show the errors that InfiniBand switches count on their ports to this "
             "node; needs root",
             "--nccl-xml [FILE]": "show an NCCL topology file; without FILE, write this node's",
@@ -83,8 +87,9 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--json and --format dot exclude each other")
     if options.hops and not options.json:
         raise UsageError("--hops needs --json")
-    if options.switch_ports and (options.format == "dot" or options.nccl_xml is not None):
-        raise UsageError("--switch-ports needs text or --json")
+    for name in ("ports", "switch_ports"):
+        if getattr(options, name) and (options.format == "dot" or options.nccl_xml is not None):
+            raise UsageError(f"--{name.replace('_', '-')} needs text or --json")
     if options.nccl_xml is None:
         write_topology(open_host(options), out, parsed(TopologyOptions, options))
     elif options.json or options.format == "dot":
@@ -115,6 +120,7 @@ class TopologyOptions(OutputOptions):
 
     format: str = "text"  # or "dot"
     hops: bool = False  # of each path, in JSON
+    ports: bool = False
     switch_ports: bool = False
 
 
@@ -162,6 +168,13 @@ _NIC = Annotated[
 ]
 
 
+class _Port(TypedDict):
+    device: str
+    port: int
+    # Where its cables end: a bond has several. On Ethernet as the switch says by LLDP.
+    cables: tuple[Annotated[PortCable, Changed(without=("device", "port"))], ...]
+
+
 class _SwitchPort(TypedDict):
     device: str  # the NIC on this node
     port: int
@@ -192,6 +205,7 @@ class TopoDocument(TypedDict):
     verdict: VerdictObject
     gpus: Maybe[tuple[_GPU, ...]]
     nics: Maybe[tuple[_NIC, ...]]
+    ports: NotRequired[Maybe[tuple[_Port, ...]]]  # with --ports
     # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.
     switch_ports: NotRequired[Maybe[tuple[_SwitchPort, ...]]]
     paths: tuple[_Path, ...]
@@ -217,15 +231,36 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
             content["unknown"] = content.get("unknown", {}) | {"switch_ports": str(asked)}
         elif options.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
+        if options.ports:
+            content["ports"] = _ports_json(_cables(host, examination))
         write_json(content, out)
     elif options.format == "dot":
         text = export.dot(marked_graph(topology, found), derivation(topology.node))
         out.write(ascii_text(text) if is_plain(out, options.ascii) else text)
     else:
         lines = _text(examination, found, verdict, text_width(out))
+        if options.ports:
+            lines.extend([(), *draw_cables(_cables(host, examination), text_width(out))])
         if options.switch_ports:
             lines.extend([(), *_switch_ports(asked)])
         print_lines(lines, out, options.ascii)
+
+
+def _cables(host: Host, examination: Examination) -> tuple[PortCable, ...]:
+    rdma = examination.node.rdma
+    return () if isinstance(rdma, Unknown) else read_cables(host, rdma, examination.cable_ends)
+
+
+def _ports_json(cables: Iterable[PortCable]) -> list[dict[str, Any]]:
+    of_ports = grouped(((cable.device, cable.port), cable) for cable in cables)
+    return [
+        {
+            "device": device,
+            "port": port,
+            "cables": [object_of({"netdev": c.netdev, "end": c.end}) for c in own],
+        }
+        for (device, port), own in of_ports.items()
+    ]
 
 
 def _asked_switch_ports(host: Host, node: Node) -> Maybe[Mapping[tuple[str, int], Maybe[SwitchPort]]]:

@@ -13,7 +13,7 @@ from typing import Any
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.text import REDACTED, parse_json, printable
-from probes.base.unknown import Maybe, Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.rdma.switch_ports import ask_ports, node_info, query_failure
@@ -27,7 +27,8 @@ _AS_NOBODY = (
     *("setpriv", "--reuid=nobody", "--regid=_lldpd", "--groups=adm", "--inh-caps=-all", "--no-new-privs"),
     *LLDP,
 )
-_JOIN = "join the group of lldpd (adm on Debian and Ubuntu, else that of /run/lldpd.socket), or run as root"
+_JOIN = "run as root, or join the group adm on Debian and Ubuntu, else that of /run/lldpd.socket"
+NOT_INSTALLED = Unknown(Reason.NOT_THERE, "lldpctl", "lldpd is not installed")
 _SECONDS = 5.0
 _MOST_NEIGHBORS = 1000
 _TEXT = 80
@@ -42,7 +43,8 @@ class CableEnd:
     switch_id: str  # what identifies it: "0c:42:a1:00:00:01", or the GUID of its system image
     switch: str = ""  # its name
     port_id: str = ""  # "swp3", "FourHundredGigE1/0/98"; where it is a MAC address, the description says more
-    # What its admin has written, "To-gpu17-eth0"; often the port's own name. On InfiniBand the chip's GUID.
+    # What its admin has written, "To-gpu17-eth0"; often the port's own name. On InfiniBand the GUID of the
+    # chip, where the switch has several.
     port_description: str = ""
     max_frame_bytes: int | None = None  # some switches send the MTU here (lldpd issue 511)
     vlan: int | None = None  # of untagged frames, as far as the switch sends VLANs
@@ -73,6 +75,16 @@ class CableEnd:
         return f"{self.label} {self.port}".rstrip()
 
 
+@frozen
+class PortCable:
+    """A cable of an RDMA port."""
+
+    device: str
+    port: int
+    netdev: str  # a bond has several cables; "": unknown
+    end: Maybe[CableEnd]
+
+
 Neighbors = Mapping[str, tuple[CableEnd, ...]]  # by network interface
 CableEnds = Mapping[str, Maybe[CableEnd]]  # by netdev
 
@@ -99,10 +111,18 @@ def ends_of_port(ends: CableEnds, port: RdmaPort) -> dict[str, Maybe[CableEnd]]:
     return {netdev: ends[netdev] for netdev in netdevs_of(port) if netdev in ends}
 
 
-def read_infiniband(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Maybe[CableEnd]]:
-    """Ask for the switch port of each InfiniBand port by its device and number; needs root."""
-    ports = [(device.name, port) for device, port in _ports(rdma) if port.link_layer == "InfiniBand"]
-    return ask_ports(host, ports, lambda device, port: infiniband_end(host, device, port.number))
+def read_cables(host: Host, rdma: RdmaFacts, ends: Maybe[CableEnds]) -> tuple[PortCable, ...]:
+    """Return all cables; the switch of each InfiniBand port is asked, which needs root."""
+    infiniband = ((device.name, port) for device, port in _ports(rdma) if port.link_layer == "InfiniBand")
+    asked = ask_ports(host, infiniband, lambda device, port: infiniband_end(host, device, port.number))
+    found: list[PortCable] = []
+    for device, port in _ports(rdma):
+        of_port = {name: ends if isinstance(ends, Unknown) else ends.get(name) for name in netdevs_of(port)}
+        if (device.name, port.number) in asked:
+            of_port = {known(port.netdev, ""): asked[device.name, port.number]}
+        about = device.name, port.number
+        found.extend(PortCable(*about, netdev, end) for netdev, end in of_port.items() if end is not None)
+    return tuple(found)
 
 
 def infiniband_end(host: Host, device: str, port: int) -> Maybe[CableEnd]:
@@ -112,7 +132,8 @@ def infiniband_end(host: Host, device: str, port: int) -> Maybe[CableEnd]:
         return info
     if not {"SystemGuid", "LocalPort", "Guid"} <= info.keys():
         return Unknown(Reason.MALFORMED, "smpquery", "its output has no GUID or port")
-    return CableEnd(info["SystemGuid"], port_id=info["LocalPort"], port_description=info["Guid"])
+    system, chip = info["SystemGuid"], info["Guid"]
+    return CableEnd(system, "", info["LocalPort"], "" if chip == system else chip)
 
 
 # Ethernet
@@ -124,7 +145,7 @@ def read_neighbors(host: Host) -> Maybe[Neighbors]:
     if isinstance(output, Unknown) and output.reason is Reason.NOT_THERE:
         may_read = host.access(_DEBIAN)
         if isinstance(may_read, Unknown):
-            return Unknown(Reason.NOT_THERE, "lldpctl", "lldpd is not installed")
+            return NOT_INSTALLED
         if not host.is_root():
             return Unknown(Reason.NEEDS_PERMISSION, _DEBIAN, _JOIN)
         output = host.run(_AS_NOBODY, _SECONDS)
@@ -217,6 +238,12 @@ def _age(text: str) -> int | None:
         return None
     days, hours, minutes, seconds = map(int, match.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def age_text(seconds: int) -> str:
+    """Return seconds as lldpctl writes an age."""
+    minutes, hours = seconds // 60, seconds // 3600
+    return f"{hours // 24} day{'s' * (hours >= 48)}, {hours % 24:02}:{minutes % 60:02}:{seconds % 60:02}"
 
 
 # What the description of a switch port says of the node that it leads to.

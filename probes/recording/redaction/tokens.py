@@ -189,6 +189,11 @@ class Tokens:
         return {kind: len(values) for kind, values in sorted(self._values.items()) if values}
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the known names of hosts; the first is this one's."""
+        return tuple(self._values.get(HOST, ()))
+
+    @property
     def replaced(self) -> tuple[str, ...]:
         """Return the words that were replaced because they are unknown."""
         return tuple(self._values.get(OTHER, ()))

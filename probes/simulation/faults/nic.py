@@ -289,8 +289,9 @@ def _swap_cables(tree: Tree) -> None:
 @as_change
 def _set_neighbor(tree: Tree, number: int, /, **fields: str) -> None:
     """Change what the switch port says at the other end of a NIC's first cable."""
-    neighbor = tree.neighbors[lldp_netdevs(tree, tree.compute_nics[number])[0]]
-    neighbor["port"] = {**neighbor["port"], **fields}
+    netdev = lldp_netdevs(tree, tree.compute_nics[number])[0]
+    neighbor = tree.neighbors[netdev]
+    tree.neighbors[netdev] = {**neighbor, "port": {**neighbor["port"], **fields}}
 
 
 def _lldp_denied(tree: Tree) -> None:

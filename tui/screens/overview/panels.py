@@ -28,6 +28,7 @@ from widgets.live import job_lines, job_traffic
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
+from widgets.node.cables import cable_lines
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
 from widgets.node.topology import Form
 
@@ -317,7 +318,9 @@ class Panels:
         if alone:
             netdevs = readings.netdev_rates if is_live else None
             past = self._past(device.name, width)
-            return [*nic_detail.draw_nic(device, role, width, netdevs), *past, *counters]
+            examination = self.checked.examination
+            cables = cable_lines(device, None if examination is None else examination.cable_ends, width)
+            return [*nic_detail.draw_nic(device, role, width, netdevs), *cables, *past, *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
 
     def _past(self, device: str, width: int) -> list[Line]:
