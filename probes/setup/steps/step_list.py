@@ -17,6 +17,7 @@ from probes.checks.judgment import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.node import host_name
+from probes.facts.system.platform import is_guest
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.common import reboot_step as reboot_command
@@ -174,6 +175,24 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
     return replace(step, state=StepState.BLOCKED, reason="no RDMA device exists yet")
 
 
+def _with_far_ends(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Say where the cables of Ethernet ports end, or that LLDP does not say it; then the step is optional."""
+    step = _with_devices(facts, step)
+    ends, is_virtual = facts.examination.cable_ends, is_guest(facts.examination.node.platform) is True
+    is_of_lldp = all(name.startswith("cable-") for name in step.findings)
+    if isinstance(ends, Unknown) or not ends or not is_of_lldp or is_virtual:
+        return step  # a virtual machine's cables are its host's
+    unread = [end for end in ends.values() if isinstance(end, Unknown)]
+    if unread and step.state in (StepState.DONE, StepState.UNKNOWN):
+        which = "the cables end" if len(unread) == len(ends) else f"{plural(len(unread), 'cable')} end"
+        why = unread[0].detail or unread[0].reason.value
+        reason = f"where {which} is unknown: {why}"
+        return replace(step, state=StepState.UNKNOWN, reason=reason, is_optional=True)
+    if step.state is StepState.DONE and not step.findings:
+        return replace(step, reason=f"{step.reason}; {plural(len(ends), 'switch port')} known")
+    return step
+
+
 def _without_verbs(facts: SetupFacts, step: SetupStep) -> SetupStep:
     """Skip perftest on a node with Slingshot NICs, which have no verbs."""
     if facts.path is not GdrPath.CXI:
@@ -186,6 +205,7 @@ _COMPLETE = {
     "containers": with_operators,
     "modules": complete_modules,
     "ports": _with_devices,
+    "cables": _with_far_ends,
     "boot": complete_boot,
     "tools": _without_verbs,
     _OTHERS: _if_judged,
