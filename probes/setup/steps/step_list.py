@@ -17,6 +17,7 @@ from probes.checks.judgment import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.node import host_name
+from probes.facts.rdma.cable_ends import NOT_INSTALLED
 from probes.facts.system.platform import is_guest
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.plans.common import REBOOT_ENDS_JOBS
@@ -176,13 +177,15 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
 
 
 def _with_far_ends(facts: SetupFacts, step: SetupStep) -> SetupStep:
-    """Say where the cables of Ethernet ports end, or that LLDP does not say it; then the step is optional."""
+    """Say whether the ends of Ethernet cables are known; without an answer of lldpd, the step is optional."""
     step = _with_devices(facts, step)
     ends, is_virtual = facts.examination.cable_ends, is_guest(facts.examination.node.platform) is True
     is_of_lldp = all(name.startswith("cable-") for name in step.findings)
     if isinstance(ends, Unknown) or not ends or not is_of_lldp or is_virtual:
         return step  # a virtual machine's cables are its host's
     unread = [end for end in ends.values() if isinstance(end, Unknown)]
+    if NOT_INSTALLED in unread and step.state is StepState.DONE:
+        return replace(step, reason=f"{step.reason}; {NOT_INSTALLED.detail}, so their ends are unknown")
     if unread and step.state in (StepState.DONE, StepState.UNKNOWN):
         which = "the cables end" if len(unread) == len(ends) else f"{plural(len(unread), 'cable')} end"
         why = unread[0].detail or unread[0].reason.value
