@@ -19,7 +19,8 @@ class Cable:
 
     slot: str  # place of the NIC in the PCI tree, as in Trait
     nic: str  # "mlx5_0"; of a bond with the netdev, "mlx5_bond_0 ens1f0np0"
-    end: Maybe[CableEnd]
+    end: CableEnd | None
+    why_unknown: str = ""  # with no end: "lldpd is not installed"
 
 
 @frozen
@@ -45,7 +46,10 @@ def cables_of(examination: Examination) -> tuple[Cable, ...]:
             of_port = ends_of_port(ends, port)
             for netdev, end in of_port.items():
                 member = f" {netdev}" if len(of_port) > 1 else ""
-                found.append(Cable(f"{place}{suffix}", f"{device.name}{suffix}{member}", end))
+                known_end, why = (
+                    (None, end.detail or end.reason.value) if isinstance(end, Unknown) else (end, "")
+                )
+                found.append(Cable(f"{place}{suffix}", f"{device.name}{suffix}{member}", known_end, why))
     return tuple(found)
 
 
@@ -60,14 +64,13 @@ def faults_of_type(
             slot = slots.get(cable.slot, cable.slot)
             counts[slot] = counts.get(slot, 0) + 1
             keyed.setdefault(node, {})[slot, counts[slot]] = cable
-    places = sorted({place for own in keyed.values() for place in own})
-    rails = check_rails(
-        {
-            node: {number: own[place].end for number, place in enumerate(places) if place in own}
-            for node, own in keyed.items()
-        }
-    )
+    places = sorted({place for at in keyed.values() for place in at})
+    leaves: dict[str, dict[int, Maybe[CableEnd]]] = {node: {} for node in keyed}
+    for node, at in keyed.items():
+        for number, place in enumerate(places):
+            if place in at and (end := at[place].end) is not None:
+                leaves[node][number] = end
     return [
         NodeCableFault(fault, tuple(keyed[node][places[number]].nic for node, number in fault.places))
-        for fault in cable_faults(rails)
+        for fault in cable_faults(check_rails(leaves))
     ]

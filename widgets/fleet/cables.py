@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 
-from probes.base.unknown import Unknown
 from probes.fleet.cables import Cable
 from probes.fleet.compare import Fleet
 from probes.fleet.rails import CableFault, CableFaultKind
@@ -49,9 +48,7 @@ def cable_rows(fleet: Fleet) -> Iterator[tuple[str, ...]]:
 
 def _cells(cable: Cable) -> tuple[str, str, str, str]:
     end = cable.end
-    if isinstance(end, Unknown):
-        return "", "", "", str(end)
-    return end.label, end.port, end.port_description, ""
+    return ("", "", "", cable.why_unknown) if end is None else (end.label, end.port, end.port_description, "")
 
 
 def draw_cables(fleet: Fleet) -> list[Line]:

@@ -69,8 +69,8 @@ def _devices(found_of: Iterable[tuple[_Cable, object]]) -> tuple[str, ...]:
     "A switch port is described as that of another host or NIC",
     _LLDP,
     ok="Switch ports are described as those of this node, or name no node",
-    impact="If the cable is wrong, traffic between equal NICs of two nodes crosses the spine. If only the "
-    "text is old, the next repair is done at the wrong cable.",
+    impact="With a wrong cable, traffic between equal NICs of two nodes crosses the spine. With an old "
+    "description, the next repair is done at the wrong cable.",
 )
 def cable_port_description(examination: Examination) -> Outcome:
     """Compare the description of each switch port with the names of this host and of its NICs."""

@@ -26,7 +26,7 @@ from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, lines_of
 from probes.setup.env.advice import State as AdviceState
 from probes.setup.env.recommend import recommend
-from probes.setup.step import BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
+from probes.setup.step import OPEN_STATES, BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.drivers import (
     complete_boot,
@@ -186,7 +186,7 @@ def _with_far_ends(facts: SetupFacts, step: SetupStep) -> SetupStep:
     unread = [end for end in ends.values() if isinstance(end, Unknown)]
     if NOT_INSTALLED in unread and step.state is StepState.DONE:
         return replace(step, reason=f"{step.reason}; {NOT_INSTALLED.detail}, so their ends are unknown")
-    if unread and step.state in (StepState.DONE, StepState.UNKNOWN):
+    if unread and step.state not in OPEN_STATES:
         which = "the cables end" if len(unread) == len(ends) else f"{plural(len(unread), 'cable')} end"
         why = unread[0].detail or unread[0].reason.value
         reason = f"where {which} is unknown: {why}"
