@@ -377,4 +377,4 @@ class PairsReport:
     @property
     def cable_faults(self) -> tuple[CableFault, ...]:
         """The cables that end elsewhere than those of other nodes."""
-        return cable_faults(self.leaves)
+        return cable_faults(self.leaves, lambda node, rail: f"rail {rail}")

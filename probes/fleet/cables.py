@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Unknown, known
 from probes.facts.rdma.cable_ends import CableEnd, ends_of_port
 from probes.fleet.rails import CableFault, cable_faults, check_rails
@@ -23,14 +24,6 @@ class Cable:
     why_unknown: str = ""  # with no end: "lldpd is not installed"
 
 
-@frozen
-class NodeCableFault:
-    """A cable fault with the names of NICs on their nodes."""
-
-    fault: CableFault
-    nics: tuple[str, ...]  # of each place
-
-
 def cables_of(examination: Examination) -> tuple[Cable, ...]:
     """Return the cables of a node's Ethernet ports, without those of virtual functions."""
     ends, nics = examination.cable_ends, nics_of(examination)
@@ -46,31 +39,23 @@ def cables_of(examination: Examination) -> tuple[Cable, ...]:
             of_port = ends_of_port(ends, port)
             for netdev, end in of_port.items():
                 member = f" {netdev}" if len(of_port) > 1 else ""
-                known_end, why = (
-                    (None, end.detail or end.reason.value) if isinstance(end, Unknown) else (end, "")
-                )
-                found.append(Cable(f"{place}{suffix}", f"{device.name}{suffix}{member}", known_end, why))
+                why = end.detail or end.reason.value if isinstance(end, Unknown) else ""
+                nic = f"{device.name}{suffix}{member}"
+                found.append(Cable(f"{place}{suffix}", nic, known(end, None), why))
     return tuple(found)
 
 
 def faults_of_type(
     cables: Mapping[str, Sequence[Cable]], moved: Sequence[Mapping[str, str]]
-) -> list[NodeCableFault]:
+) -> tuple[CableFault, ...]:
     """Return the faults of nodes of one type; `moved`: slots under which those of each node are compared."""
-    keyed: dict[str, dict[tuple[str, int], Cable]] = {}
+    placed: dict[str, dict[tuple[str, int], Cable]] = {}
     for (node, own), slots in zip(cables.items(), moved, strict=True):
-        counts: dict[str, int] = {}
-        for cable in own:
-            slot = slots.get(cable.slot, cable.slot)
-            counts[slot] = counts.get(slot, 0) + 1
-            keyed.setdefault(node, {})[slot, counts[slot]] = cable
-    places = sorted({place for at in keyed.values() for place in at})
-    leaves: dict[str, dict[int, Maybe[CableEnd]]] = {node: {} for node in keyed}
-    for node, at in keyed.items():
-        for number, place in enumerate(places):
-            if place in at and (end := at[place].end) is not None:
-                leaves[node][number] = end
-    return [
-        NodeCableFault(fault, tuple(keyed[node][places[number]].nic for node, number in fault.places))
-        for fault in cable_faults(check_rails(leaves))
-    ]
+        of_slots = grouped((slots.get(cable.slot, cable.slot), cable) for cable in own)
+        placed[node] = {(slot, at): each for slot, of in of_slots.items() for at, each in enumerate(of)}
+    places = sorted({place for own in placed.values() for place in own})
+    leaves: dict[str, dict[int, Maybe[CableEnd]]] = {
+        node: {places.index(place): end for place, cable in own.items() if (end := cable.end) is not None}
+        for node, own in placed.items()
+    }
+    return cable_faults(check_rails(leaves), lambda node, number: placed[node][places[number]].nic)

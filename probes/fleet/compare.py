@@ -15,7 +15,8 @@ from statistics import median
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.unknown import Unknown
-from probes.fleet.cables import NodeCableFault, faults_of_type
+from probes.fleet.cables import faults_of_type
+from probes.fleet.rails import CableFault
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.fleet.traits import Fact, Place, fact_of, rank_of
 from probes.snapshot.verdict import State, Verdict
@@ -143,7 +144,7 @@ class Fleet:
     differences: tuple[Difference, ...]  # what decides the path first
     uncompared: tuple[Uncompared, ...]
     roles: tuple[tuple[Role, int], ...]  # types with their number of nodes, the largest first
-    cable_faults: tuple[NodeCableFault, ...] = ()
+    cable_faults: tuple[CableFault, ...] = ()
 
     @property
     def counts(self) -> dict[State, int]:
@@ -179,9 +180,9 @@ def compare(
     )
 
 
-def _cable_faults(members: Sequence[NodeSummary]) -> list[NodeCableFault]:
+def _cable_faults(members: Sequence[NodeSummary]) -> tuple[CableFault, ...]:
     if not any(member.cables for member in members):
-        return []
+        return ()
     return faults_of_type({member.name: member.cables for member in members}, aligned_slots(members))
 
 

@@ -8,7 +8,7 @@ RDMA devices do not decide: if a NIC is missing, all names after it change.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -228,39 +228,59 @@ class CableFaultKind(Enum):
 
 @frozen
 class CableFault:
-    """A cable that does not end where those of equal nodes end."""
+    """A cable that does not end where those of equal nodes end: two if swapped, several at one port."""
 
     kind: CableFaultKind
-    places: tuple[tuple[str, int], ...]  # nodes and rails: two if swapped, or at the same port
-    ends: tuple[CableEnd, ...]  # of each place
-    usual: tuple[CableEnd, ...] = ()  # where other nodes of the group end
+    nodes: tuple[str, ...]
+    nics: tuple[str, ...]  # of each node; a node is named once for each of its NICs
+    ends: tuple[CableEnd, ...]
+    usual: tuple[CableEnd, ...] = ()  # where the cables of equal nodes end
 
 
-def cable_faults(rails: Iterable[RailLeaves]) -> tuple[CableFault, ...]:
-    """Return the cables that end elsewhere than those of other nodes at the same leaves."""
+def cable_faults(rails: Iterable[RailLeaves], nic: Callable[[str, int], str]) -> tuple[CableFault, ...]:
+    """Return the cables that end elsewhere than those of other nodes at the same leaves.
+
+    `nic`: the name of a node's NIC on a rail.
+    """
     nodes: dict[str, dict[int, CableEnd]] = {}
     for rail in rails:
         for node, end in rail.known.items():
             nodes.setdefault(node, {})[rail.rail] = end
+
+    def fault(kind: CableFaultKind, places: Sequence[tuple[str, int]], *usual: CableEnd) -> CableFault:
+        of_nodes, numbers = zip(*places, strict=True)
+        ends = tuple(nodes[node][number] for node, number in places)
+        return CableFault(kind, of_nodes, tuple(map(nic, of_nodes, numbers)), ends, usual)
+
     found: list[CableFault] = []
     for group in _groups(nodes):
         of_group = check_rails({node: nodes[node] for node in group})
-        usual = {rail.rail: rail.usual for rail in of_group}
+        usual = {rail.rail: leaf for rail in of_group if (leaf := rail.usual) is not None}
         wrong = grouped((node, rail.rail) for rail in of_group for node in rail.elsewhere)
         for node, numbers in wrong.items():
-            found.extend(_of_node(node, nodes[node], numbers, usual))
+            for kind, own in _kinds(nodes[node], usual, numbers):
+                found.append(fault(kind, [(node, number) for number in own], *(usual[each] for each in own)))
     ports = grouped(
         ((end.switch_id, end.port_id, end.port_description), (node, number))
         for node, ends in nodes.items()
         for number, end in ends.items()
         if end.port_id
     )
-    shared = (places for places in ports.values() if len(places) > 1)
-    found.extend(
-        CableFault(CableFaultKind.SAME_PORT, tuple(places), tuple(nodes[node][rail] for node, rail in places))
-        for places in shared
-    )
+    found += [fault(CableFaultKind.SAME_PORT, places) for places in ports.values() if len(places) > 1]
     return tuple(found)
+
+
+def _kinds(
+    ends: Mapping[int, CableEnd], usual: Mapping[int, CableEnd], numbers: Sequence[int]
+) -> Iterator[tuple[CableFaultKind, tuple[int, ...]]]:
+    """Yield what is wrong with the rails of these numbers, of which all end elsewhere."""
+    left = set(numbers)
+    for pair in combinations(numbers, 2):
+        crossed = [usual[number].switch_id for number in reversed(pair)]
+        if [ends[number].switch_id for number in pair] == crossed and left.issuperset(pair):
+            left.difference_update(pair)
+            yield CableFaultKind.SWAPPED, pair
+    yield from ((CableFaultKind.WRONG_SWITCH, (number,)) for number in sorted(left))
 
 
 def _groups(nodes: Mapping[str, Mapping[int, CableEnd]]) -> list[list[str]]:
@@ -279,36 +299,3 @@ def _groups(nodes: Mapping[str, Mapping[int, CableEnd]]) -> list[list[str]]:
         if nearest & own or len(nodes[members[0]]) == 1:
             groups[nearest] = [*groups[nearest], *members]
     return list(groups.values())
-
-
-def _of_node(
-    node: str, ends: Mapping[int, CableEnd], numbers: Sequence[int], usual: Mapping[int, CableEnd | None]
-) -> Iterator[CableFault]:
-    """Yield the faults of a node whose rails of these numbers end elsewhere."""
-    left = list(numbers)
-    wanted = {number: end for number in numbers if (end := usual[number]) is not None}
-    for first, second in combinations(numbers, 2):
-        is_crossed = (
-            ends[first].switch_id == wanted[second].switch_id
-            and ends[second].switch_id == wanted[first].switch_id
-        )
-        if is_crossed and first in left and second in left:
-            left = [number for number in left if number not in (first, second)]
-            yield _fault(CableFaultKind.SWAPPED, node, ends, wanted, first, second)
-    for number in left:
-        yield _fault(CableFaultKind.WRONG_SWITCH, node, ends, wanted, number)
-
-
-def _fault(
-    kind: CableFaultKind,
-    node: str,
-    ends: Mapping[int, CableEnd],
-    usual: Mapping[int, CableEnd],
-    *numbers: int,
-) -> CableFault:
-    return CableFault(
-        kind,
-        tuple((node, number) for number in numbers),
-        tuple(ends[number] for number in numbers),
-        tuple(usual[number] for number in numbers),
-    )

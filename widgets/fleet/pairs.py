@@ -63,9 +63,7 @@ def answers(report: PairsReport) -> list[tuple[str, Tone]]:
         why = "with two nodes, gdrtop cannot tell which end is slow"
         text = f"{tests} slow or failed: {why if few else 'no node, NIC or rail explains them'}"
         found.append((f"{count}, {text}", Tone.WARNING))
-    for fault in report.cable_faults:
-        words = fault_words(fault, [f"rail {rail}" for _, rail in fault.places])
-        found.append((words, Tone.WARNING))
+    found += [(fault_words(fault), Tone.WARNING) for fault in report.cable_faults]
     if found:
         return found
     figures = ", ".join(

@@ -33,7 +33,7 @@ _SECONDS = 5.0
 _MOST_NEIGHBORS = 1000
 _TEXT = 80
 _MOST_BYTES, _MOST_VLAN = 1_000_000, 4094
-_AGE = re.compile(r"([0-9]{1,6}) days?, ([0-9]{1,2}):([0-9]{2}):([0-9]{2})", re.ASCII)
+AGE = re.compile(r"[0-9]{1,6} days?, [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
 
 @frozen
@@ -49,7 +49,7 @@ class CableEnd:
     max_frame_bytes: int | None = None  # some switches send the MTU here (lldpd issue 511)
     vlan: int | None = None  # of untagged frames, as far as the switch sends VLANs
     aggregation: int | None = None  # the link aggregation group of the port
-    age_seconds: int | None = None  # since the switch was first heard
+    age: str = ""  # since the switch was first heard: "55 days, 00:25:58"
     ttl_seconds: int | None = None  # after which the switch is forgotten if it is not heard again
 
     @property
@@ -204,7 +204,7 @@ def _ends(facts: object) -> Iterator[CableEnd]:
                 _number(_item(port, "mfs"), _MOST_BYTES),
                 _number(_item(vlans[0], "vlan-id"), _MOST_VLAN) if vlans else None,
                 _number(_item(port, "aggregation")),
-                _age(_text(_item(facts, "age"))),
+                _text(_item(facts, "age")),
                 _number(_item(port, "ttl")),
             )
 
@@ -230,20 +230,6 @@ def _number(value: object, most: int = 1 << 32) -> int | None:
     text = _text(value)
     number = int(text) if text.isascii() and text.isdecimal() and len(text) < 11 else 0
     return number if 0 < number <= most else None
-
-
-def _age(text: str) -> int | None:
-    match = _AGE.fullmatch(text)
-    if match is None:
-        return None
-    days, hours, minutes, seconds = map(int, match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-
-
-def age_text(seconds: int) -> str:
-    """Return seconds as lldpctl writes an age."""
-    minutes, hours = seconds // 60, seconds // 3600
-    return f"{hours // 24} day{'s' * (hours >= 48)}, {hours % 24:02}:{minutes % 60:02}:{seconds % 60:02}"
 
 
 # What the description of a switch port says of the node that it leads to.

@@ -32,7 +32,7 @@ LLDP = json.dumps(
 )
 
 
-def faults_of(*nodes: str) -> list[tuple[CableFaultKind, tuple[tuple[str, int], ...]]]:
+def faults_of(*nodes: str) -> list[tuple[CableFaultKind, tuple[str, ...]]]:
     """Return the faults of nodes whose rails end at switches of these letters."""
     leaves = {
         f"gpu{number}": {
@@ -43,7 +43,8 @@ def faults_of(*nodes: str) -> list[tuple[CableFaultKind, tuple[tuple[str, int], 
         }
         for number, text in enumerate(nodes)
     }
-    return [(fault.kind, fault.places) for fault in cable_faults(check_rails(leaves))]
+    found = cable_faults(check_rails(leaves), lambda node, rail: f"{node}.{rail}")
+    return [(fault.kind, fault.nics) for fault in found]
 
 
 class Node(SimulatedHost):
@@ -85,8 +86,8 @@ def test_what_cannot_be_read_is_unknown_with_its_reason() -> None:
 
 def test_a_swapped_cable_shows_and_a_second_group_of_nodes_does_not() -> None:
     swapped, wrong = CableFaultKind.SWAPPED, CableFaultKind.WRONG_SWITCH
-    assert faults_of(*["ab"] * 4, "ba", " b", *["ab"] * 3) == [(swapped, (("gpu4", 0), ("gpu4", 1)))]
-    assert faults_of("abcd", "abcd", "abcx") == [(wrong, (("gpu2", 3),))]
+    assert faults_of(*["ab"] * 4, "ba", " b", *["ab"] * 3) == [(swapped, ("gpu4.0", "gpu4.1"))]
+    assert faults_of("abcd", "abcd", "abcx") == [(wrong, ("gpu2.3",))]
     assert faults_of(*["a"] * 6, *["b"] * 4) == []
     assert faults_of("a", "b") == []  # half have each
 
@@ -96,8 +97,8 @@ def test_each_group_of_nodes_at_the_same_leaves_is_compared_by_itself() -> None:
     first, second = ["abcd"] * 3, ["efgh"] * 3
     assert faults_of(*first, *second) == []
     assert faults_of(*first, "abdc", *second, "efgx") == [
-        (CableFaultKind.SWAPPED, (("gpu3", 2), ("gpu3", 3))),
-        (CableFaultKind.WRONG_SWITCH, (("gpu7", 3),)),
+        (CableFaultKind.SWAPPED, ("gpu3.2", "gpu3.3")),
+        (CableFaultKind.WRONG_SWITCH, ("gpu7.3",)),
     ]
     assert faults_of(*first, *first, "efgh") == []  # the only node of another unit
 
@@ -110,10 +111,10 @@ def test_cables_without_a_system_are_no_fault() -> None:
 def test_two_nics_at_one_switch_port() -> None:
     end = CableEnd("0c:42:a1:00:00:01", "leaf1", "swp3")
     rails = check_rails({"gpu1": {0: end}, "gpu2": {0: end}, "gpu3": {0: replace(end, port_id="swp4")}})
-    (fault,) = cable_faults(rails)
-    assert (fault.kind, fault.places) == (CableFaultKind.SAME_PORT, (("gpu1", 0), ("gpu2", 0)))
+    (fault,) = cable_faults(rails, lambda node, rail: "mlx5_0")
+    assert (fault.kind, fault.nodes) == (CableFaultKind.SAME_PORT, ("gpu1", "gpu2"))
 
 
 def test_names_of_a_redacted_recording_are_not_compared() -> None:
     ends = {f"gpu{n}": {0: CableEnd(f"redacted-{n % 2}", port_id="swp1")} for n in range(9)}
-    assert cable_faults(check_rails(ends)) == ()
+    assert cable_faults(check_rails(ends), lambda node, rail: "") == ()

@@ -125,10 +125,10 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
         return content
     attribution = report.attribution
     wrong = {
-        place: end
+        tuple(place): end
         for fault in report.cable_faults
         if fault.usual
-        for place, end in zip(fault.places, fault.usual, strict=True)
+        for *place, end in zip(fault.nodes, fault.nics, fault.usual, strict=True)
     }
     return content | {
         "answers": [text for text, _ in answers(report)],
@@ -167,7 +167,7 @@ def _result_json(result: PairResult) -> dict[str, Any]:
     )
 
 
-def _leaves_json(rail: RailLeaves, wrong: Mapping[tuple[str, int], CableEnd]) -> list[dict[str, Any]]:
+def _leaves_json(rail: RailLeaves, wrong: Mapping[tuple[str, ...], CableEnd]) -> list[dict[str, Any]]:
     """`wrong`: where the rails of nodes with a cable fault should end."""
     return [
         {
@@ -175,8 +175,10 @@ def _leaves_json(rail: RailLeaves, wrong: Mapping[tuple[str, int], CableEnd]) ->
             "node": node,
             "switch": None if isinstance(leaf, Unknown) else leaf.label,
             "switch_port": None if isinstance(leaf, Unknown) else leaf.port,
-            "differs": (node, rail.rail) in wrong,
-            "usual_switch": usual.label if (usual := wrong.get((node, rail.rail), rail.usual)) else None,
+            "differs": (node, f"rail {rail.rail}") in wrong,
+            "usual_switch": usual.label
+            if (usual := wrong.get((node, f"rail {rail.rail}"), rail.usual))
+            else None,
             "why_unknown": str(leaf) if isinstance(leaf, Unknown) else "",
         }
         for node, leaf in rail.leaves.items()

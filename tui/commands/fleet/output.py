@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.fleet.cables import NodeCableFault
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Uncompared
 from probes.fleet.node_set import fold_nodes
-from probes.fleet.rails import CableFaultKind
+from probes.fleet.rails import CableFault
 from probes.fleet.summary import NodeSummary, to_json
 from probes.fleet.traits import Trait
 from tui.runtime.json_values import Changed, Time, document, object_from, plain_value, write_json
@@ -38,18 +37,7 @@ _SUMMARY = Annotated[
 _UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 
 
-class _CablePlace(TypedDict):
-    node: str
-    nic: str
-    switch: str
-    switch_port: str
-    usual_switch: str | None  # where equal nodes end
-
-
-class _CABLE_FAULT(TypedDict):
-    kind: CableFaultKind
-    text: str
-    cables: tuple[_CablePlace, ...]
+_CABLE_FAULT = Annotated[CableFault, Changed(text=str)]
 
 
 class FleetDocument(TypedDict):
@@ -96,22 +84,13 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
             object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
             for each in fleet.uncompared
         ],
-        "cable_faults": [_cable_fault_json(found) for found in fleet.cable_faults],
+        "cable_faults": [
+            object_from(fault, _CABLE_FAULT, text=fault_words(fault)) for fault in fleet.cable_faults
+        ],
         "unanswered": plain_value(fleet.unanswered),
         "nodes": [to_json(summary) for summary in fleet.summaries],
     }
     return document("fleet", NO_NODE, origin, time.time(), content)
-
-
-def _cable_fault_json(found: NodeCableFault) -> dict[str, Any]:
-    fault = found.fault
-    usual: Iterable[str | None] = [end.label for end in fault.usual] or [None] * len(fault.ends)
-    places = zip(fault.places, found.nics, fault.ends, usual, strict=True)
-    cables = [
-        {"node": node, "nic": nic, "switch": end.label, "switch_port": end.port, "usual_switch": other}
-        for (node, _), nic, end, other in places
-    ]
-    return {"kind": fault.kind.value, "text": fault_words(fault, found.nics), "cables": cables}
 
 
 def print_cables(fleet: Fleet, out: TextIO, options: argparse.Namespace) -> int:
