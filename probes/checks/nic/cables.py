@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.frozen import frozen
-from probes.base.plan import make_plan, user_plan
+from probes.base.plan import user_plan
 from probes.base.text import SHOWN, join_limited
-from probes.base.unknown import Reason, Unknown, known
+from probes.base.unknown import Maybe, Unknown, known
 from probes.checks.nic.roce_gids import NO_ROCE, roce_ports
 from probes.facts.node import host_name
 from probes.facts.rdma.cable_ends import (
@@ -19,16 +18,13 @@ from probes.facts.rdma.cable_ends import (
     ends_of_port,
 )
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown_without
-from probes.queries.ports import Port
+from probes.queries.ports import Port, devices_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic")
-_LLDP = "IEEE 802.1AB, 8.5.5 Port Description TLV; lldpctl(8)"
-_FRAME_SIZE = "IEEE 802.3, 79.3.4 Maximum Frame Size TLV; lldpd/lldpd issue 511: some switches send the MTU"
 
 
-@frozen
-class _Cable:
+class _Cable(NamedTuple):
     port: Port
     netdev: str
     end: CableEnd
@@ -39,35 +35,33 @@ class _Cable:
 
     @property
     def evidence(self) -> Evidence:
-        end = self.end
-        size = f", frames of at most {end.max_frame_bytes} bytes" if end.max_frame_bytes else ""
-        return Evidence("lldpctl", f'{self.netdev}: {end} "{end.port_description}"{size}')
+        size = self.end.max_frame_bytes
+        frames = "" if size is None else f", frames of at most {size} bytes"
+        return Evidence("lldpctl", f'{self.netdev}: {self.end} "{self.end.port_description}"{frames}')
 
 
 def _cables(examination: Examination) -> list[_Cable]:
     """Return the cables of active RoCE ports whose end is known, or end the check if there is none."""
-    ports = roce_ports(examination)
+    what, ports = "what LLDP says of the switch ports", roce_ports(examination)
     end_with(None if ports else passed(NO_ROCE))
-    what = "what LLDP says of the switch ports"
     ends = need(examination.cable_ends, what)
-    heard = [(port, *each) for port in ports for each in ends_of_port(ends, port.facts).items()]
-    cables = [_Cable(port, name, end) for port, name, end in heard if not isinstance(end, Unknown)]
-    unread = [end for _, _, end in heard if isinstance(end, Unknown)]
+    cables, unread = [], NOT_INSTALLED
+    for port in ports:
+        for netdev, end in ends_of_port(ends, port.facts).items():
+            if isinstance(end, Unknown):
+                unread = end
+            else:
+                cables.append(_Cable(port, netdev, end))
     if not cables:
-        why = unread[0] if unread else Unknown(Reason.NOT_THERE, "lldpctl", "no netdev has an RDMA port")
-        absent = passed(Evidence("lldpctl", why.detail))
-        end_with(absent if why == NOT_INSTALLED else unknown_without(what, why))
+        absent = passed(Evidence("lldpctl", unread.detail))
+        end_with(absent if unread == NOT_INSTALLED else unknown_without(what, unread))
     return cables
-
-
-def _devices(found_of: Iterable[tuple[_Cable, object]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(cable.port.device.name for cable, _ in found_of))
 
 
 @AREA.note(
     "cable-port-description",
     "A switch port is described as that of another host or NIC",
-    _LLDP,
+    "IEEE 802.1AB, 8.5.5 Port Description TLV; lldpctl(8)",
     ok="Switch ports are described as those of this node, or name no node",
     impact="With a wrong cable, traffic between equal NICs of two nodes crosses the spine. With an old "
     "description, the next repair is done at the wrong cable.",
@@ -77,31 +71,27 @@ def cable_port_description(examination: Examination) -> Outcome:
     cables = _cables(examination)
     own = need(host_name(examination.node), "the host name")
     names = {
-        cable.netdev: (cable.netdev, cable.port.device.name, known(cable.port.facts.netdev, cable.netdev))
-        for cable in cables
+        netdev: {netdev, port.device.name, known(port.facts.netdev, netdev)} for port, netdev, _ in cables
     }
-    every = [name for of_cable in names.values() for name in of_cable]
-    of_hosts: list[tuple[_Cable, str]] = []
-    of_nics: list[tuple[_Cable, str]] = []
+    every = sorted(set().union(*names.values()))
+    wrong: list[tuple[_Cable, str]] = []
+    is_of_host = False
     for cable in cables:
-        text = cable.end.port_description
-        hosts = described_hosts(text, own)
-        nics = described_nics(text, every)
+        hosts = described_hosts(cable.end.port_description, own)
+        nics = described_nics(cable.end.port_description, every)
         if hosts and not any(hosts.values()):
-            of_hosts.append((cable, next(iter(hosts))))
-        elif hosts and nics and not set(nics) & set(names[cable.netdev]):
-            of_nics.append((cable, nics[0]))
-    wrong = [*of_hosts, *of_nics]
+            is_of_host = True
+            wrong.append((cable, next(iter(hosts))))
+        elif hosts and nics and names[cable.netdev].isdisjoint(nics):
+            wrong.append((cable, nics[0]))
     if not wrong:
         return passed(*first_n(cable.evidence for cable in cables))
-    said = join_limited(
-        f"the switch port of {cable.name} is described as that of {name}" for cable, name in wrong
-    )
+    said = (f"the switch port of {cable.name} is described as that of {name}" for cable, name in wrong)
     return found(
-        f"Either the cable or the description is wrong: {said}.",
+        f"Either the cable or the description is wrong: {join_limited(said)}.",
         *first_n(cable.evidence for cable, _ in wrong),
-        severity=Severity.WARNING if of_hosts else None,
-        devices=_devices(wrong),
+        severity=Severity.WARNING if is_of_host else None,
+        devices=devices_of(cable.port for cable, _ in wrong),
         fix=user_plan(
             "Find out which is wrong, the cable or the description",
             "Compare the leaf switches of this node's NICs with those of its neighbors: "
@@ -115,7 +105,7 @@ def cable_port_description(examination: Examination) -> Outcome:
 @AREA.warning(
     "cable-frame-size",
     "A switch port forwards smaller frames than the NIC sends",
-    _FRAME_SIZE,
+    "IEEE 802.3, 79.3.4 Maximum Frame Size TLV; lldpd/lldpd issue 511: some switches send the MTU",
     ok="Switch ports forward frames of the NICs' MTU",
     impact="Small messages get through. The switch drops larger packets, so transfers fail or hang.",
     data_path=True,
@@ -123,28 +113,31 @@ def cable_port_description(examination: Examination) -> Outcome:
 def cable_frame_size(examination: Examination) -> Outcome:
     """Compare the MTU of each netdev with the largest frame of its switch port, with headers or without."""
     cables = [cable for cable in _cables(examination) if cable.end.max_frame_bytes is not None]
-    small: list[tuple[_Cable, int]] = []
-    for cable in cables:
-        mtu = need(need(cable.port.health, "the NICs' MTUs").netdev_mtu_bytes, "the NICs' MTUs")
-        if (cable.end.max_frame_bytes or mtu) < mtu:
-            small.append((cable, mtu))
+    mtus = {cable.netdev: need(_mtu(cable), "the NICs' MTUs") for cable in cables}
+    small = [cable for cable in cables if (cable.end.max_frame_bytes or 0) < mtus[cable.netdev]]
     if not small:
         nothing = Evidence("lldpctl", "no switch sends its largest frame size")
         return passed(*first_n(cable.evidence for cable in cables) or (nothing,))
-    said = join_limited(
-        f"{cable.end} takes at most {cable.end.max_frame_bytes} bytes, but {cable.name} has an MTU of {mtu}"
-        for cable, mtu in small
+    said = (
+        f"{cable.end} takes at most {cable.end.max_frame_bytes} bytes, but {cable.name} has an MTU of"
+        f" {mtus[cable.netdev]}"
+        for cable in small
     )
     return found(
-        f"{said}.",
-        *first_n(cable.evidence for cable, _ in small),
-        devices=_devices(small),
-        fix=make_plan(
+        f"{join_limited(said)}.",
+        *first_n(cable.evidence for cable in small),
+        devices=devices_of(cable.port for cable in small),
+        fix=user_plan(
             "Raise the frame size on the switch",
             *(
-                f"On switch {cable.end.label}, set the MTU of port {cable.end.port} to at least {mtu}"
-                for cable, mtu in small[:SHOWN]
+                f"On switch {end.label}, set the MTU of port {end.port} to at least {mtus[netdev]}"
+                for _, netdev, end in small[:SHOWN]
             ),
             note="Until then, a smaller MTU on the NIC avoids the loss. It must be the same on all nodes.",
         ),
     )
+
+
+def _mtu(cable: _Cable) -> Maybe[int]:
+    health = cable.port.health
+    return health if isinstance(health, Unknown) else health.netdev_mtu_bytes
