@@ -17,7 +17,7 @@ from probes.checks.judgment import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.node import host_name
-from probes.facts.rdma.cable_ends import NOT_INSTALLED
+from probes.facts.rdma.cable_ends import NOT_INSTALLED, ends_of_port
 from probes.facts.system.platform import is_guest
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.plans.common import REBOOT_ENDS_JOBS
@@ -178,22 +178,23 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
 
 def _with_far_ends(facts: SetupFacts, step: SetupStep) -> SetupStep:
     """Say whether the ends of Ethernet cables are known; without an answer of lldpd, the step is optional."""
-    step = _with_devices(facts, step)
-    ends, is_virtual = facts.examination.cable_ends, is_guest(facts.examination.node.platform) is True
+    step, node, ends = _with_devices(facts, step), facts.examination.node, facts.examination.cable_ends
     is_of_lldp = all(name.startswith("cable-") for name in step.findings)
-    if isinstance(ends, Unknown) or not ends or not is_of_lldp or is_virtual:
+    if isinstance(ends, Unknown) or isinstance(node.rdma, Unknown) or not is_of_lldp:
+        return step
+    active = [port for device in node.rdma.devices for port in device.ports if port.is_active]
+    heard = [end for port in active for end in ends_of_port(ends, port).values()]
+    unread = [end for end in heard if isinstance(end, Unknown)]
+    if not heard or is_guest(node.platform) is True or step.state in OPEN_STATES:
         return step  # a virtual machine's cables are its host's
-    unread = [end for end in ends.values() if isinstance(end, Unknown)]
-    if NOT_INSTALLED in unread and step.state is StepState.DONE:
-        return replace(step, reason=f"{step.reason}; {NOT_INSTALLED.detail}, so their ends are unknown")
-    if unread and step.state not in OPEN_STATES:
-        which = "the cables end" if len(unread) == len(ends) else f"{plural(len(unread), 'cable')} end"
+    if unread and NOT_INSTALLED not in unread:
         why = unread[0].detail or unread[0].reason.value
-        reason = f"where {which} is unknown: {why}"
+        reason = f"the other end of {len(unread)} of {plural(len(heard), 'cable')} is unknown: {why}"
         return replace(step, state=StepState.UNKNOWN, reason=reason, is_optional=True)
-    if step.state is StepState.DONE and not step.findings:
-        return replace(step, reason=f"{step.reason}; {plural(len(ends), 'switch port')} known")
-    return step
+    said = (
+        f"{NOT_INSTALLED.detail}, so their ends are unknown" if unread else f"{len(heard)} switch ports known"
+    )
+    return step if step.findings else replace(step, reason=f"{step.reason}; {said}")
 
 
 def _without_verbs(facts: SetupFacts, step: SetupStep) -> SetupStep:

@@ -414,3 +414,19 @@ def test_marked_paths_are_marked_in_json(node: str, mark: str, sign: str) -> Non
     marked = [path for path in paths if mark in path]
     assert len(marked) == len(re.findall(f"PIX•?{sign}", topology_text(host))) == 16
     assert {path["smi"] for path in marked} == {"PIX"}
+
+
+def test_where_cables_end_is_shown_on_request() -> None:
+    out = io.StringIO()
+    write_topology(SimulatedHost("pcie-l40s"), out, TopologyOptions(ports=True))
+    assert "  mlx5_1  ens1np0  leaf1   Ethernet1" in out.getvalue()
+    out = io.StringIO()
+    write_topology(SimulatedHost("pcie-l40s"), out, TopologyOptions("json", ports=True))
+    document = valid("topo", out.getvalue())
+    ends = [port["cables"][0]["end"] for port in document["ports"]]
+    assert [end["switch"] for end in ends] == ["leaf0", "leaf1"]
+    out = io.StringIO()
+    write_topology(SimulatedHost("hgx-h100"), out, TopologyOptions("json", ports=True))
+    document = valid("topo", out.getvalue())
+    assert "smpquery" in document["ports"][0]["cables"][0]["unknown"]["end"]
+    assert main(["topo", "--demo", "--ports", "--format", "dot"]) == 3

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
+from probes.facts.rdma.cable_ends import read_cables
 from probes.facts.rdma.devices import RdmaFacts
 from probes.simulation.host import SimulatedHost
+from probes.snapshot.examination import examine
 from probes.snapshot.rates import PortRate
 from widgets.base.lines import plain
+from widgets.node.cables import cable_lines, draw_cables
 from widgets.node.nic_detail import draw_nic, past_lines
 
 
@@ -28,3 +31,28 @@ def test_a_nic_that_was_slow_in_earlier_jobs_says_so() -> None:
     assert plain(row).startswith("mlx5_6 was the slow NIC in 7 of its last 9 jobs (gdrtop watch, since 20")
     assert past_lines(history, node, "mlx5_5", 120) == []
     assert past_lines(Unknown(Reason.NOT_THERE), node, "mlx5_6", 120) == []
+
+
+def test_where_the_cables_of_a_nic_end() -> None:
+    examination = examine(SimulatedHost("bare-roce"))
+    rdma = examination.node.rdma
+    assert isinstance(rdma, RdmaFacts)
+    rows = [plain(row) for row in cable_lines(rdma.devices[0], examination.cable_ends, 120)]
+    assert rows == [
+        "cable to  leaf0a Ethernet1 (To-bare-roce-ens0f0np0) from ens0f0np0",
+        "cable to  leaf0b Ethernet1 (To-bare-roce-ens0f1np1) from ens0f1np1",
+    ]
+    assert cable_lines(rdma.devices[0], None, 120) == []
+    assert cable_lines(rdma.devices[0], Unknown(Reason.TIMED_OUT), 120) == []
+
+
+def test_unknown_ends_are_one_line_a_reason() -> None:
+    host = SimulatedHost("hgx-h100")
+    examination = examine(host)
+    assert isinstance(examination.node.rdma, RdmaFacts)
+    cables = read_cables(host, examination.node.rdma, examination.cable_ends)
+    rows = [plain(row) for row in draw_cables(cables, 200)]
+    assert rows[-1] == "  unknown for mlx5_4, mlx5_9: lldpd is not installed"
+    assert "smpquery (infiniband-diags) is not installed" in rows[-2]
+    assert len(rows) == 3
+    assert plain(draw_cables((), 80)[1]) == "  no NIC has an RDMA port"
