@@ -52,7 +52,11 @@ def faults_of_type(
     placed: dict[str, dict[tuple[str, int], Cable]] = {}
     for (node, own), slots in zip(cables.items(), moved, strict=True):
         of_slots = grouped((slots.get(cable.slot, cable.slot), cable) for cable in own)
-        placed[node] = {(slot, at): each for slot, of in of_slots.items() for at, each in enumerate(of)}
+        placed[node] = {
+            (slot, number): cable
+            for slot, of_slot in of_slots.items()
+            for number, cable in enumerate(of_slot)
+        }
     places = sorted({place for own in placed.values() for place in own})
     leaves: dict[str, dict[int, Maybe[CableEnd]]] = {
         node: {places.index(place): end for place, cable in own.items() if (end := cable.end) is not None}

@@ -33,7 +33,6 @@ _SECONDS = 5.0
 _MOST_NEIGHBORS = 1000
 _TEXT = 80
 _MOST_BYTES, _MOST_VLAN = 1_000_000, 4094
-AGE = re.compile(r"[0-9]{1,6} days?, [0-9]{2}:[0-9]{2}:[0-9]{2}", re.ASCII)
 
 
 @frozen
@@ -265,8 +264,10 @@ def _numbers(match: re.Match[str]) -> tuple[int, ...]:
 
 def described_nics(description: str, names: Iterable[str]) -> list[str]:
     """Return which of these names of NICs and netdevs a description has as words."""
+    text = description.lower()
     return [
         name
         for name in names
-        if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", description, re.IGNORECASE)
+        if name.lower() in text
+        and re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", description, re.IGNORECASE)
     ]

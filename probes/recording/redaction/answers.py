@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from probes.base.unknown import Unknown
 from probes.facts.kernel.log import recognize, started_driver
 from probes.facts.pci.nic_families import HARDWARE_OCTETS
-from probes.facts.rdma.cable_ends import AGE, CableEnd, described_hosts, host_form, parse_lldp
+from probes.facts.rdma.cable_ends import CableEnd, described_hosts, host_form, parse_lldp
 from probes.facts.rdma.port_health import PORT_COUNTERS
 from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
 from probes.host.collectives import CollectiveSpeed
@@ -120,7 +120,7 @@ def _neighbor(tokens: Tokens, end: CableEnd) -> dict[str, Any]:
     identity: dict[str, Any] = {"id": {"value": tokens.token(OTHER, end.switch_id)}}
     numbers = {"mfs": end.max_frame_bytes, "aggregation": end.aggregation, "ttl": end.ttl_seconds}
     return {
-        "age": end.age if AGE.fullmatch(end.age) else "",
+        "age": end.age if re.fullmatch(r"[0-9]{1,6} days?(?:[:, ]+[0-9]{2}){3}", end.age) else "",
         "chassis": {tokens.token(OTHER, end.switch): identity} if end.switch else identity,
         "port": {
             "id": {"value": tokens.text(end.port_id)},

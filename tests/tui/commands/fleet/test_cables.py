@@ -96,6 +96,6 @@ def test_cables_come_back_from_json_as_they_were() -> None:
 
 
 def test_moments_of_one_node_and_nodes_of_several_types_are_not_compared() -> None:
-    one, other = (judge_simulated(name, name, 0) for name in ("pcie-l40s", "pcie-l40s+cable-swapped"))
-    assert compare((one, other), by_type=False).cable_faults == ()
-    assert compare((one, judge_simulated("roce", "bare-roce", 0))).cable_faults == ()
+    first, second = (judge_simulated(name, name, 0) for name in ("pcie-l40s", "pcie-l40s+cable-swapped"))
+    assert compare((first, second), by_type=False).cable_faults == ()
+    assert compare((first, judge_simulated("roce", "bare-roce", 0))).cable_faults == ()
