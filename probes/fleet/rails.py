@@ -21,6 +21,7 @@ from probes.facts.node import Node
 from probes.facts.rdma.cable_ends import CableEnd, Neighbors, heard_on, infiniband_end, read_neighbors
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software
+from probes.facts.rdma.roce import netdevs_of
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS
 from probes.topology.nccl_paths import ORDER
@@ -38,7 +39,7 @@ class Rail:
     gpu_label: str  # "GPU3"; "" without a GPU
     bdf: str
     link_layer: str  # "InfiniBand" or "Ethernet"
-    netdev: Maybe[str]
+    netdev: Maybe[str]  # of a bond that of its first port
     is_active: bool  # the port is ACTIVE, or its state unknown
 
 
@@ -132,7 +133,7 @@ def _rail(topology: Topology, number: int, nic: _Nic) -> Rail:
         gpu_label=gpus[0].label if gpus else "",
         bdf=nic.bdf,
         link_layer=known(port.link_layer, ""),
-        netdev=port.netdev,
+        netdev=next(iter(netdevs_of(port)), port.netdev),
         is_active=not port.is_down,
     )
 

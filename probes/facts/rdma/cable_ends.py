@@ -29,6 +29,7 @@ _AS_NOBODY = (
 )
 _JOIN = "run as root, or join the group adm on Debian and Ubuntu, else that of /run/lldpd.socket"
 NOT_INSTALLED = Unknown(Reason.NOT_THERE, "lldpctl", "lldpd is not installed")
+_SILENT = "lldpd has heard no switch here: none sends LLDP, or the NIC's firmware takes it"
 _SECONDS = 5.0
 _MOST_NEIGHBORS = 1000
 _TEXT = 80
@@ -167,9 +168,8 @@ def heard_on(neighbors: Maybe[Neighbors], netdev: str) -> Maybe[CableEnd]:
     """Return the neighbor of a netdev; of several, the first one."""
     if isinstance(neighbors, Unknown):
         return neighbors
-    detail = f"lldpd has heard no switch on {netdev}: it sends no LLDP, or the NIC's firmware takes it"
     found = neighbors.get(netdev)
-    return found[0] if found else Unknown(Reason.NOT_THERE, "lldpctl", detail)
+    return found[0] if found else Unknown(Reason.NOT_THERE, "lldpctl", _SILENT)
 
 
 def parse_lldp(text: str) -> Maybe[Neighbors]:
