@@ -29,7 +29,7 @@ _AS_NOBODY = (
 )
 _JOIN = "run as root, or join the group adm on Debian and Ubuntu, else that of /run/lldpd.socket"
 NOT_INSTALLED = Unknown(Reason.NOT_THERE, "lldpctl", "lldpd is not installed")
-_SILENT = "lldpd has heard no switch here: none sends LLDP, or the NIC's firmware takes it"
+_SILENT = "lldpd has heard no switch here: it may send no LLDP, or the NIC's firmware may take it"
 _SECONDS = 5.0
 _MOST_NEIGHBORS = 1000
 _TEXT = 80
