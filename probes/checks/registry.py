@@ -17,6 +17,7 @@ from probes.checks.modules import builds, loaded, refused
 from probes.checks.nccl import engines, gdr_settings, library, logs, network, other_settings
 from probes.checks.nic import (
     bit_errors,
+    cables,
     counters,
     dgx_spark,
     floors,
@@ -56,7 +57,7 @@ _ORDER: tuple[ModuleType | Area, ...] = (
     *(dmabuf, vendor_paths, gdr_path.REFUSALS, vendor_paths.DATA_DIRECT),
     *(errors, acs, iommu, placement.PASSTHROUGH, placement, acs.HOST_BRIDGES, links, device_control),
     *(nic_devices, port_state, partition_keys, port_rates, dgx_spark, roce_gids, roce_mtu, roce_gids.RAILS),
-    *(counters, bit_errors, optics, nic_devices.KERNEL_LOG, floors),
+    *(cables, counters, bit_errors, optics, nic_devices.KERNEL_LOG, floors),
     *(gpu_devices, driver, smmu, modes, nvlink, fabric, nvlink.ACROSS_NODES, driver.XIDS),
     *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, cpus, device_files, kubernetes, combinations),
     *_OF_VARIABLES,

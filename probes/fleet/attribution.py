@@ -16,7 +16,7 @@ from probes.bandwidth.model.expected import spark_least, spark_sign
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Unknown, known
-from probes.fleet.rails import RailLeaves
+from probes.fleet.rails import CableFault, RailLeaves, cable_faults
 from probes.queries.ports import SPARK_NAME
 
 SLOW_SHARE = 0.9
@@ -375,6 +375,6 @@ class PairsReport:
         return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
 
     @property
-    def misplaced(self) -> tuple[RailLeaves, ...]:
-        """The rails of which a node ends at another leaf than the others."""
-        return tuple(rail for rail in self.leaves if rail.elsewhere)
+    def cable_faults(self) -> tuple[CableFault, ...]:
+        """The cables that end elsewhere than those of other nodes."""
+        return cable_faults(self.leaves, lambda node, rail: f"rail {rail}")

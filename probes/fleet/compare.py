@@ -15,6 +15,8 @@ from statistics import median
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.unknown import Unknown
+from probes.fleet.cables import faults_of_type
+from probes.fleet.rails import CableFault
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.fleet.traits import Fact, Place, fact_of, rank_of
 from probes.snapshot.verdict import State, Verdict
@@ -142,6 +144,7 @@ class Fleet:
     differences: tuple[Difference, ...]  # what decides the path first
     uncompared: tuple[Uncompared, ...]
     roles: tuple[tuple[Role, int], ...]  # types with their number of nodes, the largest first
+    cable_faults: tuple[CableFault, ...] = ()
 
     @property
     def counts(self) -> dict[State, int]:
@@ -173,7 +176,14 @@ def compare(
         differences=tuple(sorted(differences, key=lambda difference: rank_of(difference.fact.id))),
         uncompared=tuple(Uncompared(tuple(facts), *key) for key, facts in unread.items()),
         roles=tuple((members[0].role, len(members)) for members in types),
+        cable_faults=tuple(fault for members in types for fault in _cable_faults(members)) if by_type else (),
     )
+
+
+def _cable_faults(members: Sequence[NodeSummary]) -> tuple[CableFault, ...]:
+    if not any(member.cables for member in members):
+        return ()
+    return faults_of_type({member.name: member.cables for member in members}, aligned_slots(members))
 
 
 def fleet_status(fleet: Fleet, tolerance: int = 0) -> int:

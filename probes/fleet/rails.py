@@ -7,19 +7,21 @@ RDMA devices do not decide: if a NIC is missing, all names after it change.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from enum import Enum
+from functools import partial
+from itertools import combinations
 
 from probes.base.frozen import frozen
-from probes.base.text import parse_json, printable
+from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.node import Node
+from probes.facts.rdma.cable_ends import CableEnd, Neighbors, heard_on, infiniband_end, read_neighbors
 from probes.facts.rdma.cxi import has_verbs
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software
-from probes.facts.rdma.switch_ports import query_failure
+from probes.facts.rdma.roce import netdevs_of
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS
 from probes.topology.nccl_paths import ORDER
@@ -37,7 +39,7 @@ class Rail:
     gpu_label: str  # "GPU3"; "" without a GPU
     bdf: str
     link_layer: str  # "InfiniBand" or "Ethernet"
-    netdev: Maybe[str]
+    netdev: Maybe[str]  # of a bond that of its first port
     is_active: bool  # the port is ACTIVE, or its state unknown
 
 
@@ -131,34 +133,14 @@ def _rail(topology: Topology, number: int, nic: _Nic) -> Rail:
         gpu_label=gpus[0].label if gpus else "",
         bdf=nic.bdf,
         link_layer=known(port.link_layer, ""),
-        netdev=port.netdev,
+        netdev=next(iter(netdevs_of(port)), port.netdev),
         is_active=not port.is_down,
     )
 
 
-# The switch of a rail. Ethernet: what lldpd has heard (`lldpctl -f json`; lldpd's src/client/json_writer.c).
-# InfiniBand: the node at the other end of the cable, by a directed route (`smpquery -D nodeinfo 0,PORT`;
-# infiniband-diags).
+# Where the cables of rails end.
 
-LLDP = ("lldpctl", "-f", "json")
-_SECONDS = 5.0
-_MOST_NEIGHBORS = 1000
-_FIELD = re.compile(r"^(NodeType|SystemGuid):\.{1,40}(.{1,40})$", re.M)
 _ENOUGH = 2  # nodes with a known leaf
-_T = TypeVar("_T")
-
-
-@frozen
-class Leaf:
-    """A switch, by what identifies it, and its name if it has one."""
-
-    id: str  # "0c:42:a1:00:00:01", or a system image GUID
-    name: str = ""
-
-    @property
-    def label(self) -> str:
-        """Its name, or what identifies it."""
-        return self.name or self.id
 
 
 @frozen
@@ -166,32 +148,45 @@ class RailLeaves:
     """Where one rail of all nodes ends."""
 
     rail: int
-    leaves: Mapping[str, Maybe[Leaf]]  # by node
+    leaves: Mapping[str, Maybe[CableEnd]]  # by node
 
     @property
-    def usual(self) -> Leaf | None:
-        """The leaf of most nodes; None if fewer than two are known, or no leaf has more than half of them."""
-        found = Counter(leaf for leaf in self.leaves.values() if not isinstance(leaf, Unknown))
-        leaf, count = found.most_common(1)[0] if found else (None, 0)
-        return leaf if sum(found.values()) >= _ENOUGH and 2 * count > sum(found.values()) else None
+    def known(self) -> dict[str, CableEnd]:
+        """The ends that are known and called the same on all nodes."""
+        ends = ((node, end) for node, end in self.leaves.items() if not isinstance(end, Unknown))
+        return {node: end for node, end in ends if end.is_comparable}
 
     @property
-    def elsewhere(self) -> dict[str, Leaf]:
+    def _counts(self) -> Counter[str]:
+        return Counter(end.switch_id for end in self.known.values())
+
+    @property
+    def usual(self) -> CableEnd | None:
+        """An end at the leaf of most nodes; None: fewer than two are known, or no leaf has more than half."""
+        found = self._counts
+        switch, count = found.most_common(1)[0] if found else ("", 0)
+        if sum(found.values()) < _ENOUGH or 2 * count <= sum(found.values()):
+            return None
+        return next(end for end in self.known.values() if end.switch_id == switch)
+
+    @property
+    def elsewhere(self) -> dict[str, CableEnd]:
         """Nodes whose rail ends at another leaf than that of most nodes, and with few other nodes.
 
         A leaf with more than a tenth of the nodes belongs to another group of nodes, not to a wrong cable.
         """
-        found = {node: leaf for node, leaf in self.leaves.items() if not isinstance(leaf, Unknown)}
-        counts, most = Counter(found.values()), max(1, len(found) // 10)
-        usual = self.usual
+        counts, usual = self._counts, self.usual
+        most = max(1, sum(counts.values()) // 10)
         return {
-            node: leaf for node, leaf in found.items() if usual not in (None, leaf) and counts[leaf] <= most
+            node: end
+            for node, end in self.known.items()
+            if usual is not None and end.switch_id != usual.switch_id and counts[end.switch_id] <= most
         }
 
     @property
     def count(self) -> int:
         """The number of different leaves that are known."""
-        return len({leaf for leaf in self.leaves.values() if not isinstance(leaf, Unknown)})
+        return len(self._counts)
 
     @property
     def unknown(self) -> dict[str, Unknown]:
@@ -199,25 +194,23 @@ class RailLeaves:
         return {node: leaf for node, leaf in self.leaves.items() if isinstance(leaf, Unknown)}
 
 
-def read_leaves(host: Host, rails: Iterable[Rail]) -> dict[int, Maybe[Leaf]]:
+def read_leaves(host: Host, rails: Iterable[Rail]) -> dict[int, Maybe[CableEnd]]:
     """Ask a node for the leaf of each rail: one command for all Ethernet ports, one for each other port."""
-    neighbors: Maybe[dict[str, Leaf]] | None = None
-    found: dict[int, Maybe[Leaf]] = {}
+    neighbors: Maybe[Neighbors] | None = None
+    found: dict[int, Maybe[CableEnd]] = {}
     for rail in rails:
         if rail.link_layer == "InfiniBand":
-            port = str(rail.port)
-            argv = ("smpquery", "-C", rail.nic, "-P", port, "-D", "nodeinfo", f"0,{port}")
-            found[rail.number] = _answer(host, "smpquery", argv, parse_node_info)
+            found[rail.number] = infiniband_end(host, rail.nic, rail.port)
         elif rail.link_layer == "Ethernet":
             if neighbors is None:
-                neighbors = _answer(host, " ".join(LLDP), LLDP, parse_lldp)
-            found[rail.number] = _heard(neighbors, rail)
+                neighbors = read_neighbors(host)
+            found[rail.number] = map_known(rail.netdev, partial(heard_on, neighbors))
         else:
             found[rail.number] = Unknown(Reason.NOT_THERE, rail.nic, "this fabric does not show its switches")
     return found
 
 
-def check_rails(leaves: Mapping[str, Mapping[int, Maybe[Leaf]]]) -> tuple[RailLeaves, ...]:
+def check_rails(leaves: Mapping[str, Mapping[int, Maybe[CableEnd]]]) -> tuple[RailLeaves, ...]:
     """Return where each rail ends, by what each node has answered."""
     numbers = sorted({number for of_node in leaves.values() for number in of_node})
     return tuple(
@@ -226,64 +219,84 @@ def check_rails(leaves: Mapping[str, Mapping[int, Maybe[Leaf]]]) -> tuple[RailLe
     )
 
 
-def _answer(host: Host, name: str, argv: tuple[str, ...], parse: Callable[[str], Maybe[_T]]) -> Maybe[_T]:
-    output = host.run(argv, _SECONDS)
-    if isinstance(output, Unknown):
-        return output
-    if output.exit_status != 0:
-        return query_failure(host, name, output.stderr or output.stdout)
-    return parse(output.stdout)
+class CableFaultKind(Enum):
+    """What is wrong with a cable."""
+
+    SWAPPED = "swapped"  # two NICs of a node end where the other one should
+    WRONG_SWITCH = "wrong switch"
+    SAME_PORT = "same switch port"  # which one cable alone can reach
 
 
-# Ethernet
+@frozen
+class CableFault:
+    """A cable that does not end where those of equal nodes end: two if swapped, several at one port."""
+
+    kind: CableFaultKind
+    nodes: tuple[str, ...]
+    nics: tuple[str, ...]  # of each node; a node is named once for each of its NICs
+    ends: tuple[CableEnd, ...]
+    usual: tuple[CableEnd, ...] = ()  # where the cables of equal nodes end
 
 
-def _heard(neighbors: Maybe[dict[str, Leaf]], rail: Rail) -> Maybe[Leaf]:
-    nothing = Unknown(Reason.NOT_THERE, "lldpctl", f"lldpd has heard no switch on {rail.netdev}")
-    return map_known(neighbors, lambda found: map_known(rail.netdev, lambda name: found.get(name, nothing)))
+def cable_faults(rails: Iterable[RailLeaves], nic: Callable[[str, int], str]) -> tuple[CableFault, ...]:
+    """Return the cables that end elsewhere than those of other nodes at the same leaves.
+
+    `nic`: the name of a node's NIC on a rail.
+    """
+    nodes: dict[str, dict[int, CableEnd]] = {}
+    for rail in rails:
+        for node, end in rail.known.items():
+            nodes.setdefault(node, {})[rail.rail] = end
+
+    def fault(kind: CableFaultKind, places: Sequence[tuple[str, int]], *usual: CableEnd) -> CableFault:
+        of_nodes, numbers = zip(*places, strict=True)
+        ends = tuple(nodes[node][number] for node, number in places)
+        return CableFault(kind, of_nodes, tuple(map(nic, of_nodes, numbers)), ends, usual)
+
+    found: list[CableFault] = []
+    for group in _groups(nodes):
+        of_group = check_rails({node: nodes[node] for node in group})
+        usual = {rail.rail: leaf for rail in of_group if (leaf := rail.usual) is not None}
+        wrong = grouped((node, rail.rail) for rail in of_group for node in rail.elsewhere)
+        for node, numbers in wrong.items():
+            for kind, own in _kinds(nodes[node], usual, numbers):
+                found.append(fault(kind, [(node, number) for number in own], *(usual[each] for each in own)))
+    ports = grouped(
+        ((end.switch_id, end.port_id, end.port_description), (node, number))
+        for node, ends in nodes.items()
+        for number, end in ends.items()
+        if end.port_id
+    )
+    found += [fault(CableFaultKind.SAME_PORT, places) for places in ports.values() if len(places) > 1]
+    return tuple(found)
 
 
-def parse_lldp(text: str) -> Maybe[dict[str, Leaf]]:
-    """Parse lldpctl's JSON; return the switch that each network interface has heard, the first one."""
-    content = parse_json(text)
-    if content is None:
-        return Unknown(Reason.MALFORMED, "lldpctl", "its output is not valid JSON")
-    found: dict[str, Leaf] = {}
-    interfaces = _item(_item(content, "lldp"), "interface")
-    # A list with several neighbors, and an object with one.
-    for listed in (interfaces if isinstance(interfaces, list) else [interfaces])[:_MOST_NEIGHBORS]:
-        for interface, facts in _items(listed):
-            for leaf in _chassis(_item(facts, "chassis")):
-                found.setdefault(printable(interface, 64), leaf)
-    return found
+def _kinds(
+    ends: Mapping[int, CableEnd], usual: Mapping[int, CableEnd], numbers: Sequence[int]
+) -> Iterator[tuple[CableFaultKind, tuple[int, ...]]]:
+    """Yield what is wrong with the rails of these numbers, of which all end elsewhere."""
+    left = set(numbers)
+    for pair in combinations(numbers, 2):
+        crossed = [usual[number].switch_id for number in reversed(pair)]
+        if [ends[number].switch_id for number in pair] == crossed and left.issuperset(pair):
+            left.difference_update(pair)
+            yield CableFaultKind.SWAPPED, pair
+    yield from ((CableFaultKind.WRONG_SWITCH, (number,)) for number in sorted(left))
 
 
-def _chassis(chassis: object) -> Iterator[Leaf]:
-    """Yield a neighbor: `{NAME: {"id": {"value": …}}}`, or without a name `{"id": {"value": …}}`."""
-    named = [("", chassis)] if "id" in dict(_items(chassis)) else _items(chassis)
-    for name, facts in named:
-        value = _item(_item(facts, "id"), "value")
-        if isinstance(value, str) and value:
-            yield Leaf(printable(value, 80), printable(name, 80))
+def _groups(nodes: Mapping[str, Mapping[int, CableEnd]]) -> list[list[str]]:
+    """Return the nodes at the same leaves, such as those of a scalable unit; swapped cables change none.
 
-
-def _item(value: object, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
-
-
-def _items(value: object) -> list[tuple[str, Any]]:
-    return list(value.items())[:_MOST_NEIGHBORS] if isinstance(value, dict) else []
-
-
-# InfiniBand
-
-
-def parse_node_info(text: str) -> Maybe[Leaf]:
-    """Parse smpquery's description of a node; anything but a switch is no leaf."""
-    fields = {match[1]: match[2].strip() for match in _FIELD.finditer(text)}
-    kind, guid = fields.get("NodeType"), fields.get("SystemGuid")
-    if kind is None or guid is None:
-        return Unknown(Reason.MALFORMED, "smpquery", "its output has no node type or GUID")
-    if kind != "Switch":
-        return Unknown(Reason.NOT_THERE, "smpquery", f"the cable leads to a {printable(kind, 40)}")
-    return Leaf(printable(guid, 40))
+    A node with leaves of its own belongs to the group with which it shares the most. If it shares none, its
+    only rail may be at a wrong leaf; several rails are those of another group.
+    """
+    leaves = {node: frozenset(end.switch_id for end in ends.values()) for node, ends in nodes.items()}
+    by_leaves = grouped((own, node) for node, own in leaves.items())
+    groups = {own: members for own, members in by_leaves.items() if len(members) >= _ENOUGH}
+    for own, members in by_leaves.items():
+        if own in groups or not groups:
+            continue
+        nearest = max(groups, key=lambda each: (len(each & own), len(by_leaves[each])))
+        if nearest & own or len(nodes[members[0]]) == 1:
+            groups[nearest] = [*groups[nearest], *members]
+    return list(groups.values())

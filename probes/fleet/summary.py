@@ -15,6 +15,7 @@ from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.checks.judgment import Judgment, exit_status
 from probes.facts.system.platform import PlatformFacts
+from probes.fleet.cables import Cable, cables_of
 from probes.fleet.traits import (
     MOST_CHARACTERS,
     MOST_TRAITS,
@@ -47,6 +48,7 @@ _CODEC = Codec(
         "": Bounds(text=_TEXT, least=0, most=_MOST_FIGURE),
         "taken_at": Bounds(least=0, most=_YEAR_2100),
         "findings": Bounds(items=_MOST_FINDINGS),
+        "cables": Bounds(items=_MOST_DEVICES),
         "devices": Bounds(text=MOST_CHARACTERS, items=_MOST_DEVICES),
         "names": Bounds(text=MOST_CHARACTERS, items=_MOST_DEVICES),
         **dict.fromkeys(("gpus", "nics"), Bounds(text=MOST_CHARACTERS, least=0, items=_MOST_MODELS)),
@@ -85,6 +87,7 @@ class NodeSummary:
     role: Role
     findings: tuple[FoundProblem, ...]  # critical ones first, one for each cause
     traits: tuple[Trait, ...]
+    cables: tuple[Cable, ...] = ()  # of its Ethernet ports
 
     @property
     def status(self) -> int:
@@ -112,6 +115,7 @@ def summarize(
             _problem(finding, examination.topology.labels) for finding in judgment.listed[:_MOST_FINDINGS]
         ),
         traits=(*traits_of(examination), *_figures(results))[:MOST_TRAITS],
+        cables=cables_of(examination)[:_MOST_DEVICES],
     )
 
 

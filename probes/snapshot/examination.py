@@ -24,7 +24,8 @@ from probes.facts.node import Node, probe_node
 from probes.facts.pci import config_space, interrupts, rdma_topo
 from probes.facts.pci.config_space import ConfigSpaceFacts, PcieErrorFacts
 from probes.facts.pci.rdma_topo import RdmaTopoFacts
-from probes.facts.rdma import optics, partition_keys, port_health, roce
+from probes.facts.rdma import cable_ends, optics, partition_keys, port_health, roce
+from probes.facts.rdma.cable_ends import CableEnds
 from probes.facts.rdma.optics import Modules, Temperatures
 from probes.facts.rdma.partition_keys import FULL_MEMBER, PartitionKeyFacts
 from probes.facts.rdma.port_health import PortHealthFacts
@@ -212,6 +213,9 @@ class Examination:
     )
     partition_keys: Maybe[PartitionKeyFacts] = _probed(
         "partition keys", _partition_keys, needs=("processes",), directories=("/sys",)
+    )
+    cable_ends: Maybe[CableEnds] = _probed(
+        "cable ends", lambda run: map_known(run.node.rdma, lambda rdma: cable_ends.probe(run.host, rdma))
     )
     rail_networks: Maybe[RailNetworkFacts] = _probed("RoCE networks", _rail_networks, needs=("interfaces",))
     topology_files: Maybe[TopologyFileFacts] = _probed(

@@ -18,6 +18,7 @@ from probes.checks.statements import device_statements, stated_facts
 from probes.facts.gpu.gpus import Gpu, GpuFabric, GpuFacts
 from probes.facts.gpudirect import GpuDirectFacts
 from probes.facts.node import Node, derivation, probe_node
+from probes.facts.rdma.cable_ends import PortCable, read_cables
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, port_name
 from probes.facts.rdma.optics import Module, ask_modules
 from probes.facts.rdma.switch_ports import SwitchPort, read_switch_ports
@@ -55,6 +56,7 @@ from widgets.node import matrix as matrix_drawing
 from widgets.node import optics as optics_drawing
 from widgets.node import topology as topology_drawing
 from widgets.node import verdict as verdict_drawing
+from widgets.node.cables import draw_cables
 from widgets.node.highlights import UNPROVEN_MARK, Highlights
 from widgets.node.path import label_of
 
@@ -70,7 +72,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--format FORMAT": "text (default) or dot",
             "--json": "print JSON (gdrtop schema topo)",
             "--hops": "with --json: also the hops of each path, which are most of it",
-            "--ports": "also show temperatures, and as root the light of optical modules",
+            "--ports": "also show where the cable of each port ends, temperatures, and as root the light of "
+            "optical modules and the ends on InfiniBand",
             "--switch-ports": "also show the errors that InfiniBand switches count on their ports to this "
             "node; needs root",
             "--nccl-xml": "write this node's NCCL topology file",
@@ -178,6 +181,8 @@ class _Sensor(TypedDict):
 class _Port(TypedDict):
     device: str
     port: int
+    # Where its cables end: a bond has several. On Ethernet as the switch says by LLDP.
+    cables: tuple[Annotated[PortCable, Changed(without=("device", "port"))], ...]
     sensors: Maybe[tuple[_Sensor, ...]]
     module: Maybe[_Module]
 
@@ -212,7 +217,7 @@ class TopoDocument(TypedDict):
     verdict: VerdictObject
     gpus: Maybe[tuple[_GPU, ...]]
     nics: Maybe[tuple[_NIC, ...]]
-    # With --ports: temperatures, and what the optical module reports of itself.
+    # With --ports: where cables end, temperatures, and what the optical module reports of itself.
     ports: NotRequired[Maybe[tuple[_Port, ...]]]
     # With --switch-ports: what the InfiniBand switch at the other end of each cable counts on its port.
     switch_ports: NotRequired[Maybe[tuple[_SwitchPort, ...]]]
@@ -246,7 +251,7 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
         elif options.switch_ports:
             content["switch_ports"] = [_switch_port_json(*item) for item in asked.items()]
         if options.ports:
-            content["ports"] = _ports_json(examination)
+            content["ports"] = _ports_json(examination, _cables(host, examination))
         write_json(content, out)
     elif options.format == "dot":
         text = export.dot(marked_graph(topology, found), derivation(topology.node))
@@ -254,19 +259,31 @@ def write_topology(host: Host, out: TextIO, options: TopologyOptions) -> None:
     else:
         lines = _text(examination, found, verdict, text_width(out))
         if options.ports:
+            lines.extend([(), *draw_cables(_cables(host, examination), text_width(out))])
             lines.extend([(), *optics_drawing.port_lines(examination, found, text_width(out))])
         if options.switch_ports:
             lines.extend([(), *_switch_ports(asked)])
         print_lines(lines, out, options.ascii)
 
 
-def _ports_json(examination: Examination) -> list[dict[str, Any]] | None:
-    """Return the sensors and the module of each port; None: which ports there are is unknown."""
+def _cables(host: Host, examination: Examination) -> tuple[PortCable, ...]:
+    rdma = examination.node.rdma
+    return () if isinstance(rdma, Unknown) else read_cables(host, rdma, examination.cable_ends)
+
+
+def _ports_json(examination: Examination, cables: Sequence[PortCable]) -> list[dict[str, Any]] | None:
+    """Return cables, sensors and the module of each port; None: which ports there are is unknown."""
     ports = ports_of(examination)
-    return None if isinstance(ports, Unknown) else [_port_json(examination, port) for port in ports]
+    if isinstance(ports, Unknown):
+        return None
+    of_ports = grouped(((cable.device, cable.port), cable) for cable in cables)
+    return [
+        _port_json(examination, port, of_ports.get((port.device.name, port.facts.number), ()))
+        for port in ports
+    ]
 
 
-def _port_json(examination: Examination, port: Port) -> dict[str, Any]:
+def _port_json(examination: Examination, port: Port, cables: Sequence[PortCable]) -> dict[str, Any]:
     bdf = known(port.device.bdf, "")
     none = Unknown(Reason.NOT_THERE, "hwmon", "this NIC has no sensors of its own")
     sensors = map_known(examination.temperatures, lambda found: found.get(bdf, none))
@@ -275,6 +292,7 @@ def _port_json(examination: Examination, port: Port) -> dict[str, Any]:
         {
             "device": port.device.name,
             "port": port.facts.number,
+            "cables": [object_of({"netdev": cable.netdev, "end": cable.end}) for cable in cables],
             "sensors": map_known(sensors, lambda found: [object_from(each, _Sensor) for each in found]),
             "module": map_known(module, _module_json),
         }

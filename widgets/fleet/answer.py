@@ -32,6 +32,7 @@ from widgets.base.lines import (
     width_of,
     wrapped,
 )
+from widgets.fleet.cables import draw_cable_faults
 from widgets.fleet.differences import draw_differences, draw_uncompared, label_of, role_name
 from widgets.node import verdict as verdict_drawing
 
@@ -47,6 +48,7 @@ def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     for group in fleet.groups[:_MOST_GROUPS]:
         lines.extend(_group(group, width))
     lines.extend(_more_groups(fleet.groups[_MOST_GROUPS:], width))
+    lines += draw_cable_faults(fleet, width)
     if len(fleet.summaries) > 1:
         lines.extend([(), *draw_differences(fleet, width)])
         if fleet.uncompared:

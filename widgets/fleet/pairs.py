@@ -10,10 +10,10 @@ from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import Crowd, Culprit, PairResult, PairsReport, Place
-from probes.fleet.rails import RailLeaves
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line, paragraphs, section, wrapped
+from widgets.fleet.cables import fault_words
 
 _MOST_TESTS = 20
 _MOST_NAMES = 6
@@ -63,7 +63,7 @@ def answers(report: PairsReport) -> list[tuple[str, Tone]]:
         why = "with two nodes, gdrtop cannot tell which end is slow"
         text = f"{tests} slow or failed: {why if few else 'no node, NIC or rail explains them'}"
         found.append((f"{count}, {text}", Tone.WARNING))
-    found += [(text, Tone.WARNING) for rail in report.misplaced for text in _misplaced_words(rail)]
+    found += [(fault_words(fault), Tone.WARNING) for fault in report.cable_faults]
     if found:
         return found
     figures = ", ".join(
@@ -105,13 +105,6 @@ def _crowd_words(crowd: Crowd, count: str) -> str:
     )
 
 
-def _misplaced_words(rail: RailLeaves) -> Iterable[str]:
-    usual = rail.usual
-    for node, leaf in rail.elsewhere.items():
-        if usual is not None:
-            yield f"rail {rail.rail}: {node} ends at switch {leaf.label}, most other nodes at {usual.label}"
-
-
 def advice(report: PairsReport) -> list[str]:
     """Return what to look at, a sentence each."""
     attribution, texts = report.attribution, []
@@ -136,8 +129,8 @@ def advice(report: PairsReport) -> list[str]:
         texts.append("Run gdrtop check on both nodes, and gdrtop bench --sweep --ssh for each function.")
     if attribution.unexplained and len(report.nodes) > _PAIR_ONLY:
         texts.append("Run again with --full to measure each of these nodes with all others.")
-    if report.misplaced:
-        texts.append("Check the cables of these nodes: two of them may be swapped.")
+    if report.cable_faults:
+        texts.append("Check the cables of these nodes.")
     return texts
 
 

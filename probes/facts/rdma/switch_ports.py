@@ -8,8 +8,9 @@ through the port (0,PORT), and `perfquery LID PORT` without -r and -R.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable
@@ -17,6 +18,7 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.rdma.devices import RdmaFacts, RdmaPort
 from probes.host.protocol import Host
 
+T = TypeVar("T")
 _SECONDS, _MOST_SECONDS = 5.0, 60.0  # of a query, and after which no other port is asked
 _MOST_PORTS = 64
 _FIELD = re.compile(r"^([A-Za-z0-9]{1,40}):\.{1,60}([^\n.][^\n]{0,60})$", re.MULTILINE)
@@ -54,39 +56,57 @@ class SwitchPort:
 
 
 def read_switch_ports(host: Host, rdma: RdmaFacts) -> dict[tuple[str, int], Maybe[SwitchPort]]:
-    """Ask for the switch port of each port of the node; after a query without an answer, for no other."""
-    found: dict[tuple[str, int], Maybe[SwitchPort]] = {}
+    """Ask for the switch port of each port of the node, and what it has counted."""
+    ports = ((device.name, port) for device in rdma.devices for port in device.ports)
+    return ask_ports(host, ports, lambda device, port: _ask(host, device, port))
+
+
+def ask_ports(
+    host: Host, ports: Iterable[tuple[str, RdmaPort]], ask: Callable[[str, RdmaPort], Maybe[T]]
+) -> dict[tuple[str, int], Maybe[T]]:
+    """Ask about each port that is up; after a query without an answer, about no other."""
+    found: dict[tuple[str, int], Maybe[T]] = {}
     silent: Unknown | None = None
     until = host.monotonic() + _MOST_SECONDS
-    ports = ((device.name, port) for device in rdma.devices for port in device.ports)
     for number, (device, port) in enumerate(ports):
         if silent is None and number >= _MOST_PORTS:
             silent = Unknown(Reason.NOT_THERE, device, f"not asked: only the first {_MOST_PORTS} ports are")
         elif silent is None and host.monotonic() > until:
             why = f"not asked: the ports before took {_MOST_SECONDS:g} s"
             silent = Unknown(Reason.TIMED_OUT, device, why)
-        answer = _ask(host, device, port) if silent is None else silent
+        if silent is not None:
+            answer: Maybe[T] = silent
+        elif port.link_layer == "InfiniBand" and port.is_down:
+            answer = Unknown(Reason.NOT_THERE, device, f"the port is {port.state}")
+        else:
+            answer = ask(device, port)
         if silent is None and isinstance(answer, Unknown) and answer.reason is Reason.TIMED_OUT:
             silent = Unknown(Reason.TIMED_OUT, answer.source, "not asked: the query before had no answer")
         found[device, port.number] = answer
     return found
 
 
+def node_info(host: Host, device: str, port: int) -> Maybe[dict[str, str]]:
+    """Return what a switch at the other end of a cable says of itself; NOT_THERE: it is no switch."""
+    argv = ("smpquery", "-C", device, "-P", str(port), "-D", "nodeinfo", f"0,{port}")
+    found = query(host, argv)
+    kind = "" if isinstance(found, Unknown) else found.get("NodeType", "")
+    if isinstance(found, Unknown) or kind == "Switch":
+        return found
+    what = f"the cable leads to a {kind}" if kind else "its output has no node type"
+    return Unknown(Reason.NOT_THERE if kind else Reason.MALFORMED, "smpquery", what)
+
+
 def _ask(host: Host, device: str, port: RdmaPort) -> Maybe[SwitchPort]:
     if port.link_layer != "InfiniBand":
         layer = port.link_layer
         return layer if isinstance(layer, Unknown) else Unknown(Reason.NOT_THERE, device, _ETHERNET)
-    if port.is_down:
-        return Unknown(Reason.NOT_THERE, device, f"the port is {port.state}")
     here = ("-C", device, "-P", str(port.number))
     route = f"0,{port.number}"
-    node = query(host, ("smpquery", *here, "-D", "nodeinfo", route))
+    node = node_info(host, device, port.number)
     if isinstance(node, Unknown):
         return node
-    kind, guid, number = (node.get(name, "") for name in ("NodeType", "Guid", "LocalPort"))
-    if kind != "Switch":
-        what = f"the cable leads to a {kind}" if kind else "its output has no node type"
-        return Unknown(Reason.NOT_THERE if kind else Reason.MALFORMED, "smpquery", what)
+    guid, number = node.get("Guid", ""), node.get("LocalPort", "")
     management = query(host, ("smpquery", *here, "-D", "portinfo", route, "0"))
     if isinstance(management, Unknown):
         return management

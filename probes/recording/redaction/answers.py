@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from probes.base.unknown import Reason, Unknown
 from probes.facts.kernel.log import recognize, started_driver
 from probes.facts.pci.nic_families import HARDWARE_OCTETS
+from probes.facts.rdma.cable_ends import CableEnd, described_hosts, host_form, parse_lldp
 from probes.facts.rdma.port_health import PORT_COUNTERS
 from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
 from probes.host.collectives import CollectiveSpeed
@@ -22,7 +23,16 @@ from probes.host.protocol import ETHTOOL_COUNTERS, KernelMessage, LogFinding
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.tcp_sockets import TcpSocket
 from probes.recording.redaction.config_files import symbol_lines
-from probes.recording.redaction.tokens import COMMUNICATOR, JOB, PROGRAM, RAS_WORDS, SERIAL, Tokens
+from probes.recording.redaction.tokens import (
+    COMMUNICATOR,
+    HOST,
+    JOB,
+    OTHER,
+    PROGRAM,
+    RAS_WORDS,
+    SERIAL,
+    Tokens,
+)
 
 _STRINGS = (
     *(b"libcuda.so\0", b"libcuda.so", b"cuMemGetHandleForAddressRange", b"use_cuda_bus_id\0", b"use_cuda\0"),
@@ -96,6 +106,48 @@ def modinfo(tokens: Tokens, text: str) -> str:
 def symbol_versions(tokens: Tokens, text: str) -> str:
     """Keep the lines of known symbols that modprobe prints of a module's file."""
     return symbol_lines(tokens, text.encode("utf-8", "replace")).decode()
+
+
+def neighbors(tokens: Tokens, text: str) -> str:
+    """Keep what is read of LLDP; switches get names that only this recording has."""
+    found = parse_lldp(text)
+    if isinstance(found, Unknown):
+        return tokens.text(text)
+    kept = [{tokens.text(netdev): _neighbor(tokens, end)} for netdev, ends in found.items() for end in ends]
+    return json.dumps({"lldp": {"interface": kept} if kept else {}}, separators=(",", ":"))
+
+
+def _neighbor(tokens: Tokens, end: CableEnd) -> dict[str, Any]:
+    identity: dict[str, Any] = {"id": {"value": tokens.token(OTHER, end.switch_id)}}
+    numbers = {"mfs": end.max_frame_bytes, "aggregation": end.aggregation, "ttl": end.ttl_seconds}
+    return {
+        "age": end.age if re.fullmatch(r"[0-9]{1,6} days?(?:[:, ]+[0-9]{2}){3}", end.age) else "",
+        "chassis": {tokens.token(OTHER, end.switch): identity} if end.switch else identity,
+        "port": {
+            "id": {"value": tokens.text(end.port_id)},
+            "descr": _port_description(tokens, end.port_description),
+            **{name: str(number) for name, number in numbers.items() if number is not None},
+        },
+        **({} if end.vlan is None else {"vlan": {"vlan-id": str(end.vlan), "pvid": True}}),
+    }
+
+
+def _port_description(tokens: Tokens, text: str) -> str:
+    """Keep whether a description names this host or another one, and names of NICs."""
+    for host in tokens.hosts:
+        form, named = host_form(host), described_hosts(text, host)
+        if form is not None and named:
+            pieces, at = [], 0
+            for match in form.finditer(text):
+                name = tokens.name(HOST, host if named[match[0]] else match[0])
+                pieces += [_description_words(tokens, text[at : match.start()]), name]
+                at = match.end()
+            return " ".join(filter(None, (*pieces, _description_words(tokens, text[at:]))))
+    return _description_words(tokens, text)
+
+
+def _description_words(tokens: Tokens, text: str) -> str:
+    return tokens.text(text.replace("-", " ").strip(" _"))
 
 
 def help_text(tokens: Tokens, text: str) -> str:

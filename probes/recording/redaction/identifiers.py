@@ -138,6 +138,8 @@ COMMANDS: dict[str, Callable[[Tokens, str], str]] = {
     "journalctl": rules.kernel_log,
     "modinfo": rules.modinfo,
     "modprobe": rules.symbol_versions,
+    "lldpctl": rules.neighbors,
+    "setpriv": rules.neighbors,  # which runs lldpctl
     "kubectl": rules.cluster_objects,
     "oc": rules.cluster_objects,
 }

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from probes.base.data_files import read_text
+from probes.base.text import REDACTED
 from probes.facts.kernel.modules import COMPANIONS, CORE_LADDER
 from probes.facts.pci.nic_families import PROVIDERS
 from probes.facts.rdma.partition_keys import DEFAULT_KEY, FULL_MEMBER
@@ -109,7 +110,6 @@ ARGUMENT, CONTAINER, PROGRAM = "command-line argument", "container id", "program
 UID, JOB, VARIABLE, OTHER = "user id", "job id", "variable", "other word"
 COMMUNICATOR, PARTITION = "communicator", "partition"
 
-_UNNAMED = "redacted-"
 _TOKENS = {
     HOST: "host-{}",
     USER: "user-{}",
@@ -117,7 +117,7 @@ _TOKENS = {
     ARGUMENT: "argument-{}",
     PROGRAM: "program-{}",
     COMMUNICATOR: "communicator-{}",
-    OTHER: f"{_UNNAMED}{{}}",
+    OTHER: f"{REDACTED}{{}}",
 }
 FIRST_UID = 1_000_000  # real user ids become larger ones; root stays 0
 
@@ -190,6 +190,11 @@ class Tokens:
         return {kind: len(values) for kind, values in sorted(self._values.items()) if values}
 
     @property
+    def hosts(self) -> tuple[str, ...]:
+        """Return the known names of hosts; the first is this one's."""
+        return tuple(self._values.get(HOST, ()))
+
+    @property
     def replaced(self) -> tuple[str, ...]:
         """Return the words that were replaced because they are unknown."""
         return tuple(self._values.get(OTHER, ()))
@@ -258,7 +263,7 @@ class Tokens:
     def _is_own_word(self, word: str) -> bool:
         """Return whether gdrtop's sentences have this word, and no host, user or job is known by it."""
         key = word.lower()
-        return key in OWN_WORDS and self._words.get(key, _UNNAMED).startswith(_UNNAMED)
+        return key in OWN_WORDS and self._words.get(key, REDACTED).startswith(REDACTED)
 
     def _unknown(self, word: str) -> str:
         key = word.lower()

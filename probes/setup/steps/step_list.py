@@ -17,6 +17,8 @@ from probes.checks.judgment import conclude
 from probes.facts.gpudirect import GdrPath, hardware_of
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.node import host_name
+from probes.facts.rdma.cable_ends import NOT_INSTALLED, ends_of_port
+from probes.facts.system.platform import is_guest
 from probes.facts.system.tool_names import NCCL_TESTS
 from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.plans.common import reboot_step as reboot_command
@@ -24,7 +26,7 @@ from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, lines_of
 from probes.setup.env.advice import State as AdviceState
 from probes.setup.env.recommend import recommend
-from probes.setup.step import BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
+from probes.setup.step import OPEN_STATES, BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.drivers import (
     complete_boot,
@@ -174,6 +176,27 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
     return replace(step, state=StepState.BLOCKED, reason="no RDMA device exists yet")
 
 
+def _with_far_ends(facts: SetupFacts, step: SetupStep) -> SetupStep:
+    """Say whether the ends of Ethernet cables are known; without an answer of lldpd, the step is optional."""
+    step, node, ends = _with_devices(facts, step), facts.examination.node, facts.examination.cable_ends
+    is_of_lldp = all(name.startswith("cable-") for name in step.findings)
+    if isinstance(ends, Unknown) or isinstance(node.rdma, Unknown) or not is_of_lldp:
+        return step
+    active = [port for device in node.rdma.devices for port in device.ports if port.is_active]
+    heard = [end for port in active for end in ends_of_port(ends, port).values()]
+    unread = [end for end in heard if isinstance(end, Unknown)]
+    if not heard or is_guest(node.platform) is True or step.state in OPEN_STATES:
+        return step  # a virtual machine's cables are its host's
+    if unread and NOT_INSTALLED not in unread:
+        why = unread[0].detail or unread[0].reason.value
+        reason = f"the other end of {len(unread)} of {plural(len(heard), 'cable')} is unknown: {why}"
+        return replace(step, state=StepState.UNKNOWN, reason=reason, is_optional=True)
+    said = (
+        f"{NOT_INSTALLED.detail}, so their ends are unknown" if unread else f"{len(heard)} switch ports known"
+    )
+    return step if step.findings else replace(step, reason=f"{step.reason}; {said}")
+
+
 def _without_verbs(facts: SetupFacts, step: SetupStep) -> SetupStep:
     """Skip perftest on a node with Slingshot NICs, which have no verbs."""
     if facts.path is not GdrPath.CXI:
@@ -186,6 +209,7 @@ _COMPLETE = {
     "containers": with_operators,
     "modules": complete_modules,
     "ports": _with_devices,
+    "cables": _with_far_ends,
     "boot": complete_boot,
     "tools": _without_verbs,
     _OTHERS: _if_judged,

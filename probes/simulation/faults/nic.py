@@ -13,6 +13,7 @@ from probes.facts.jobs.pods import LOGS
 from probes.facts.kernel.modules import EFA_PEERMEM
 from probes.facts.rdma.port_health import PORT_DATA
 from probes.facts.rdma.roce import CONF
+from probes.host.protocol import CommandOutput
 from probes.simulation.faults.fault import (
     ChangeDescription,
     Faults,
@@ -26,7 +27,7 @@ from probes.simulation.faults.fault import (
     refused,
     replace_content,
 )
-from probes.simulation.node.devices.network import set_qos
+from probes.simulation.node.devices.network import lldp_netdevs, set_qos
 from probes.simulation.node.devices.pci import add_function
 from probes.simulation.node.devices.ports import netdev_of, port_of, set_keys
 from probes.simulation.node.jobs.processes import (
@@ -388,6 +389,26 @@ def _post_by_gpu(tree: Tree) -> None:
     add_rank(tree, 46600, 0, {"NVSHMEM_IB_ENABLE_IBGDA": "1"}, libraries)
 
 
+def _swap_cables(tree: Tree) -> None:
+    """Swap the cables of the first two NICs: of bonds, those of their first ports."""
+    first, second = (lldp_netdevs(tree, nic)[0] for nic in tree.compute_nics[:2])
+    heard = tree.neighbors
+    heard[first], heard[second] = heard[second], heard[first]
+
+
+@as_change
+def _set_neighbor(tree: Tree, number: int, /, **fields: str) -> None:
+    """Change what the switch port says at the other end of a NIC's first cable."""
+    netdev = lldp_netdevs(tree, tree.compute_nics[number])[0]
+    neighbor = tree.neighbors[netdev]
+    tree.neighbors[netdev] = {**neighbor, "port": {**neighbor["port"], **fields}}
+
+
+def _lldp_denied(tree: Tree) -> None:
+    text = "[WARN/control] unable to connect to socket /run/lldpd.socket: Permission denied\n"
+    tree.commands["lldpctl"] = lambda argv, seconds: CommandOutput(argv, 1, "", text)
+
+
 # fmt: off
 FAULTS += described(
     "nic", _in_one_subnet, unaddressed=_unaddress,
@@ -426,6 +447,14 @@ FAULTS += (
           lambda tree: _in_pods(tree, is_root=True), finds=(), on="pcie-l40s"),
     fault("bond", "A NIC (mlx5_9) is part of a bond",
           _bond, finds=("single-rail-or-half-rate-bond",), excludes=("roce-gid-wrong-no-v2",)),
+    fault("cable-swapped", "The cables of two NICs (mlx5_bond_0, mlx5_bond_1) are swapped",
+          _swap_cables, finds=("cable-port-description",), on="bare-roce"),
+    fault("cable-port-description", "The switch port of a NIC (mlx5_bond_0) is described as another node's",
+          _set_neighbor(0, descr="To-bare-roce2-eth0"), on="bare-roce"),
+    fault("frame-size-small", "The switch port of a NIC (mlx5_bond_2) forwards no jumbo frames",
+          _set_neighbor(2, mfs="1522"), finds=("cable-frame-size",), on="bare-roce"),
+    fault("lldp-not-readable", "Healthy: this user may not ask lldpd where cables end",
+          _lldp_denied, finds=(), on="bare-roce"),
     fault("roce-trust-pcp", "RoCE ports trust PCP, so the DSCP of jobs is ignored",
           _trust_pcp, finds=("roce-class-not-lossless",), on="oci-h100"),
 )

@@ -10,7 +10,14 @@ from probes.facts.rdma.devices import EMPTY_GID
 from probes.facts.rdma.port_health import RECEIVED, SENT
 from probes.facts.system.cpu import IDLE, NUMA_BALANCING, POLICIES
 from probes.facts.system.platform import hypervisor_of
-from probes.simulation.node.devices.network import add_network, add_qos, add_rails, address_of, port_netdev
+from probes.simulation.node.devices.network import (
+    add_lldp,
+    add_network,
+    add_qos,
+    add_rails,
+    address_of,
+    port_netdev,
+)
 from probes.simulation.node.devices.pci import add_config_space, add_pci
 from probes.simulation.node.devices.ports import add_cxi, add_efa, add_ports, traffic_counter
 from probes.simulation.node.jobs.processes import add_processes
@@ -70,6 +77,7 @@ def build_tree(description: NodeDescription, seed: int, boot: int = 1) -> Tree:
     add_ports(tree)
     add_rails(tree)
     add_qos(tree)
+    add_lldp(tree)
     add_kernel_log(tree)
     add_services(tree)
     add_slurm(tree)

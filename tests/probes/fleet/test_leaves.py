@@ -3,14 +3,10 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
-
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.fleet.rails import Leaf, Rail, check_rails, parse_lldp, parse_node_info, read_leaves
+from probes.facts.rdma.cable_ends import NOT_INSTALLED, CableEnd
+from probes.fleet.rails import CableFaultKind, Rail, cable_faults, check_rails, read_leaves
 from probes.host.protocol import CommandOutput
 from probes.simulation.host import SimulatedHost
 
@@ -23,16 +19,32 @@ NodeType:........................Switch
 NumPorts:........................65
 SystemGuid:......................0xfc6a1c0300a1b2c0
 Guid:............................0xfc6a1c0300a1b2c0
+LocalPort:.......................7
 """
 
 
-def neighbor(interface: str, mac: str, name: str = "") -> dict[str, Any]:
-    chassis: dict[str, Any] = {"id": {"type": "mac", "value": mac}}
-    return {interface: {"via": "LLDP", "chassis": {name: chassis} if name else chassis, "port": {}}}
+LLDP = json.dumps(
+    {
+        "lldp": {
+            "interface": {"eth0": {"chassis": {"leaf1": {"id": {"value": "0c:42:a1:00:00:01"}}}, "port": {}}}
+        }
+    }
+)
 
 
-def lldp(*neighbors: dict[str, Any]) -> str:
-    return json.dumps({"lldp": {"interface": list(neighbors) if len(neighbors) > 1 else neighbors[0]}})
+def faults_of(*nodes: str) -> list[tuple[CableFaultKind, tuple[str, ...]]]:
+    """Return the faults of nodes whose rails end at switches of these letters."""
+    leaves = {
+        f"gpu{number}": {
+            rail: Unknown(Reason.NEEDS_ROOT)
+            if letter == " "
+            else CableEnd(letter, port_id=f"swp{number}s{rail}")
+            for rail, letter in enumerate(text)
+        }
+        for number, text in enumerate(nodes)
+    }
+    found = cable_faults(check_rails(leaves), lambda node, rail: f"{node}.{rail}")
+    return [(fault.kind, fault.nics) for fault in found]
 
 
 class Node(SimulatedHost):
@@ -48,18 +60,13 @@ class Node(SimulatedHost):
         return self.answer
 
 
-def test_lldpd_names_the_switch_of_each_interface() -> None:
-    text = lldp(neighbor("eth0", "0c:42:a1:00:00:01", "leaf1"), neighbor("eth1", "0c:42:a1:00:00:02"))
-    assert parse_lldp(text) == {"eth0": Leaf("0c:42:a1:00:00:01", "leaf1"), "eth1": Leaf("0c:42:a1:00:00:02")}
-    assert parse_lldp(lldp(neighbor("eth0", "a", "leaf1"))) == {"eth0": Leaf("a", "leaf1")}
-    assert parse_lldp('{"lldp": {}}') == {}
-
-
 def test_the_other_end_of_an_infiniband_cable() -> None:
     node = Node(CommandOutput((), 0, NODE_INFO, ""))
-    assert read_leaves(node, [INFINIBAND]) == {3: Leaf("0xfc6a1c0300a1b2c0")}
+    assert read_leaves(node, [INFINIBAND]) == {3: CableEnd("0xfc6a1c0300a1b2c0", port_id="7")}
     assert node.asked == [("smpquery", "-C", "mlx5_3", "-P", "1", "-D", "nodeinfo", "0,1")]
-    assert isinstance(parse_node_info(NODE_INFO.replace("Switch", "Channel Adapter")), Unknown)
+    adapter = Node(CommandOutput((), 0, NODE_INFO.replace("Switch", "Channel Adapter"), ""))
+    assert "leads to a Channel Adapter" in str(read_leaves(adapter, [INFINIBAND])[3])
+    assert isinstance(read_leaves(Node(CommandOutput((), 0, "", "")), [INFINIBAND])[3], Unknown)
 
 
 def test_what_cannot_be_read_is_unknown_with_its_reason() -> None:
@@ -69,50 +76,45 @@ def test_what_cannot_be_read_is_unknown_with_its_reason() -> None:
     assert found.reason is Reason.NEEDS_ROOT
     missing = Unknown(Reason.NOT_THERE, "lldpctl", "not installed")
     node = Node(missing)
-    assert read_leaves(node, [ETHERNET, replace(ETHERNET, number=1)]) == {0: missing, 1: missing}
+    assert read_leaves(node, [ETHERNET, replace(ETHERNET, number=1)]) == {0: NOT_INSTALLED, 1: NOT_INSTALLED}
     assert len(node.asked) == 1
-    silent = read_leaves(Node(CommandOutput((), 0, lldp(neighbor("eth9", "a")), "")), [ETHERNET])[0]
-    assert "lldpd has heard no switch on eth0" in str(silent)
+    heard = read_leaves(Node(CommandOutput((), 0, LLDP, "")), [ETHERNET, replace(ETHERNET, netdev="eth1")])
+    assert "lldpd has heard no switch" in str(heard[0])
     efa = read_leaves(node, [replace(ETHERNET, link_layer="Unspecified")])[0]
     assert isinstance(efa, Unknown)
 
 
 def test_a_swapped_cable_shows_and_a_second_group_of_nodes_does_not() -> None:
-    leaves: dict[str, dict[int, Maybe[Leaf]]] = {f"gpu{n}": {0: Leaf("a"), 1: Leaf("b")} for n in range(9)}
-    leaves["gpu4"] = {0: Leaf("b"), 1: Leaf("a")}
-    leaves["gpu5"][0] = Unknown(Reason.NEEDS_ROOT)
-    first, second = check_rails(leaves)
-    assert (first.elsewhere, second.elsewhere) == ({"gpu4": Leaf("b")}, {"gpu4": Leaf("a")})
-    assert list(first.unknown) == ["gpu5"]
-    two_groups = check_rails({f"gpu{n}": {0: Leaf("a" if n < 6 else "b")} for n in range(10)})[0]
-    assert two_groups.elsewhere == {}
-    assert two_groups.count == 2
-    half = check_rails({"gpu1": {0: Leaf("a")}, "gpu2": {0: Leaf("b")}})[0]
-    assert half.usual is None
-    assert half.elsewhere == {}
+    swapped, wrong = CableFaultKind.SWAPPED, CableFaultKind.WRONG_SWITCH
+    assert faults_of(*["ab"] * 4, "ba", " b", *["ab"] * 3) == [(swapped, ("gpu4.0", "gpu4.1"))]
+    assert faults_of("abcd", "abcd", "abcx") == [(wrong, ("gpu2.3",))]
+    assert faults_of(*["a"] * 6, *["b"] * 4) == []
+    assert faults_of("a", "b") == []  # half have each
 
 
-@pytest.mark.slow
-@given(
-    st.one_of(
-        st.text(max_size=300),
-        st.builds(
-            json.dumps,
-            st.recursive(
-                st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=8)),
-                lambda inner: (
-                    st.lists(inner, max_size=3)
-                    | st.dictionaries(
-                        st.sampled_from(["lldp", "interface", "chassis", "id", "value", "x"]),
-                        inner,
-                        max_size=4,
-                    )
-                ),
-                max_leaves=20,
-            ),
-        ),
-    )
-)
-def test_no_output_raises_an_error(text: str) -> None:
-    assert isinstance(parse_lldp(text), (dict, Unknown))
-    assert isinstance(parse_node_info(text), (Leaf, Unknown))
+def test_each_group_of_nodes_at_the_same_leaves_is_compared_by_itself() -> None:
+    """With two scalable units of equal size, no leaf has more than half of a rail."""
+    first, second = ["abcd"] * 3, ["efgh"] * 3
+    assert faults_of(*first, *second) == []
+    assert faults_of(*first, "abdc", *second, "efgx") == [
+        (CableFaultKind.SWAPPED, ("gpu3.2", "gpu3.3")),
+        (CableFaultKind.WRONG_SWITCH, ("gpu7.3",)),
+    ]
+    assert faults_of(*first, *first, "efgh") == []  # the only node of another unit
+
+
+def test_cables_without_a_system_are_no_fault() -> None:
+    assert faults_of("ab", "ba", "ab", "ba", "ab", "ba") == []
+    assert faults_of(*["aaaa"] * 3, *["bbbb"] * 3) == []  # a switch a rack
+
+
+def test_two_nics_at_one_switch_port() -> None:
+    end = CableEnd("0c:42:a1:00:00:01", "leaf1", "swp3")
+    rails = check_rails({"gpu1": {0: end}, "gpu2": {0: end}, "gpu3": {0: replace(end, port_id="swp4")}})
+    (fault,) = cable_faults(rails, lambda node, rail: "mlx5_0")
+    assert (fault.kind, fault.nodes) == (CableFaultKind.SAME_PORT, ("gpu1", "gpu2"))
+
+
+def test_names_of_a_redacted_recording_are_not_compared() -> None:
+    ends = {f"gpu{n}": {0: CableEnd(f"redacted-{n % 2}", port_id="swp1")} for n in range(9)}
+    assert cable_faults(check_rails(ends), lambda node, rail: "") == ()

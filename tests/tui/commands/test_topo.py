@@ -416,3 +416,19 @@ def test_a_node_without_mlxlink_says_so() -> None:
 def test_ports_needs_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topo", "--ports", "--format", "dot", "--demo", "hgx-h100"]) == 3
     assert "--ports needs text or --json" in capsys.readouterr().err
+
+
+def test_where_cables_end_is_shown_on_request() -> None:
+    out = io.StringIO()
+    write_topology(SimulatedHost("pcie-l40s"), out, TopologyOptions(ports=True))
+    assert "  mlx5_1  ens1np0  leaf1   Ethernet1" in out.getvalue()
+    out = io.StringIO()
+    write_topology(SimulatedHost("pcie-l40s"), out, TopologyOptions("json", ports=True))
+    document = valid("topo", out.getvalue())
+    ends = [port["cables"][0]["end"] for port in document["ports"]]
+    assert [end["switch"] for end in ends] == ["leaf0", "leaf1"]
+    out = io.StringIO()
+    write_topology(SimulatedHost("hgx-h100"), out, TopologyOptions("json", ports=True))
+    document = valid("topo", out.getvalue())
+    assert "smpquery" in document["ports"][0]["cables"][0]["unknown"]["end"]
+    assert main(["topo", "--demo", "--ports", "--format", "dot"]) == 3

@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from probes.base.unknown import Reason, Unknown
+from probes.facts.rdma.cable_ends import CableEnd
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult, PairsReport, attribute
 from probes.fleet.pairs import all_rounds, quick_rounds
-from probes.fleet.rails import Leaf, RailLeaves
+from probes.fleet.rails import RailLeaves
 from tests.support.pair_speeds import FAILED, Speed, measure, names
 from widgets.base.lines import plain, width_of
 from widgets.fleet.pairs import draw_pairs
@@ -88,14 +89,14 @@ def test_failures_and_what_was_left_out_have_reasons() -> None:
 
 def test_a_swapped_cable_and_unknown_switches() -> None:
     leaves = {
-        name: Leaf(f"0c:42:a1:00:00:0{int(name == 'gpu4')}", f"leaf{int(name == 'gpu4')}")
+        name: CableEnd(f"0c:42:a1:00:00:0{int(name == 'gpu4')}", f"leaf{int(name == 'gpu4')}")
         for name in names(6)
     }
     unknown = dict.fromkeys(names(6), Unknown(Reason.NEEDS_ROOT, "smpquery", "permission denied"))
     found = matrix(lambda *_: 390.0)
     text = text_of(replace(found, leaves=(RailLeaves(0, leaves), RailLeaves(1, unknown))))
-    assert text.startswith("rail 0: gpu4 ends at switch leaf1, most other nodes at leaf0")
-    assert "two of them may be swapped" in text
+    assert text.startswith("gpu4 rail 0 ends at switch leaf1, most other nodes at leaf0")
+    assert "Check the cables of these nodes" in text
     assert "unknown for 6 ports (needs root: permission denied)" in text
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from probes.base.unknown import Reason, Unknown
 from probes.facts.node import probe_node
+from probes.facts.rdma.cable_ends import read_cables
 from probes.facts.rdma.devices import RdmaFacts
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.queries.ports import key_texts
@@ -14,6 +15,7 @@ from probes.snapshot.examination import examine
 from probes.snapshot.rates import PortRate
 from tests.support.doctor import examination_of
 from widgets.base.lines import plain
+from widgets.node.cables import cable_lines, draw_cables
 from widgets.node.nic_detail import draw_nic, fec_lines, past_lines
 
 
@@ -53,3 +55,28 @@ def test_partition_keys_are_shown_where_they_are_not_the_default() -> None:
         device = next(device for device in examination.node.rdma_devices if device.name == "mlx5_1")
         rows = [plain(row) for row in draw_nic(device, None, 120, keys=key_texts(examination))]
         assert [row for row in rows if "P_Key" in row] == ([shown] if shown else [])
+
+
+def test_where_the_cables_of_a_nic_end() -> None:
+    examination = examine(SimulatedHost("bare-roce"))
+    rdma = examination.node.rdma
+    assert isinstance(rdma, RdmaFacts)
+    rows = [plain(row) for row in cable_lines(rdma.devices[0], examination.cable_ends, 120)]
+    assert rows == [
+        "cable to  leaf0a Ethernet1 (To-bare-roce-ens0f0np0) from ens0f0np0",
+        "cable to  leaf0b Ethernet1 (To-bare-roce-ens0f1np1) from ens0f1np1",
+    ]
+    assert cable_lines(rdma.devices[0], None, 120) == []
+    assert cable_lines(rdma.devices[0], Unknown(Reason.TIMED_OUT), 120) == []
+
+
+def test_unknown_ends_are_one_line_a_reason() -> None:
+    host = SimulatedHost("hgx-h100")
+    examination = examine(host)
+    assert isinstance(examination.node.rdma, RdmaFacts)
+    cables = read_cables(host, examination.node.rdma, examination.cable_ends)
+    rows = [plain(row) for row in draw_cables(cables, 200)]
+    assert rows[-1] == "  unknown for mlx5_4, mlx5_9: lldpd is not installed"
+    assert "smpquery (infiniband-diags) is not installed" in rows[-2]
+    assert len(rows) == 3
+    assert plain(draw_cables((), 80)[1]) == "  no NIC has an RDMA port"

@@ -15,6 +15,7 @@ from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Unknown
 from probes.facts.network.routes import listening
 from probes.facts.node import probe_node
+from probes.facts.rdma.cable_ends import CableEnd
 from probes.fleet.attribution import PairMemory, PairResult, suspects
 from probes.fleet.pairs import (
     NodePair,
@@ -30,7 +31,7 @@ from probes.fleet.pairs import (
     repeated_rounds,
     seconds_of,
 )
-from probes.fleet.rails import Leaf, Rail, rails_of, read_leaves, with_equal_numbers
+from probes.fleet.rails import Rail, rails_of, read_leaves, with_equal_numbers
 from probes.host.probe_thread import LONGEST_SECONDS, start_probe
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination, examine
@@ -112,7 +113,7 @@ class PairsSession:
         """Nodes that take no part, and why."""
         self.rails_left_out: dict[str, str] = {}
         """Rails of nodes that cannot be measured, "gpu3 rail 1, GPU memory", and why."""
-        self.leaves: dict[str, dict[int, Maybe[Leaf]]] = {}
+        self.leaves: dict[str, dict[int, Maybe[CableEnd]]] = {}
         self.results: list[PairResult] = []
         self.not_saved = ""
 

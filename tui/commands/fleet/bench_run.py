@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
+from probes.facts.rdma.cable_ends import CableEnd
 from probes.fleet.attribution import (
     BelowLimit,
     Crowd,
@@ -72,6 +73,7 @@ class _Leaf(TypedDict):
     rail: int
     node: str
     switch: str | None
+    switch_port: str | None
     differs: bool  # most other nodes end at another switch
     usual_switch: str | None
     why_unknown: str
@@ -122,6 +124,12 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
     if report is None:
         return content
     attribution = report.attribution
+    wrong = {
+        tuple(place): end
+        for fault in report.cable_faults
+        if fault.usual
+        for *place, end in zip(fault.nodes, fault.nics, fault.usual, strict=True)
+    }
     return content | {
         "answers": [text for text, _ in answers(report)],
         "culprits": [_culprit_json(culprit) for culprit in attribution.culprits],
@@ -131,7 +139,7 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
         "results": [_result_json(result) for result in report.results],
         "left_out": [{"name": name, "reason": why} for name, why in report.left_out.items()],
         "rails_left_out": [{"name": name, "reason": why} for name, why in report.rails_left_out.items()],
-        "leaves": [leaf for rail in report.leaves for leaf in _leaves_json(rail)],
+        "leaves": [leaf for rail in report.leaves for leaf in _leaves_json(rail, wrong)],
     }
 
 
@@ -159,15 +167,18 @@ def _result_json(result: PairResult) -> dict[str, Any]:
     )
 
 
-def _leaves_json(rail: RailLeaves) -> list[dict[str, Any]]:
-    usual, elsewhere = rail.usual, rail.elsewhere
+def _leaves_json(rail: RailLeaves, wrong: Mapping[tuple[str, ...], CableEnd]) -> list[dict[str, Any]]:
+    """`wrong`: where the rails of nodes with a cable fault should end."""
     return [
         {
             "rail": rail.rail,
             "node": node,
             "switch": None if isinstance(leaf, Unknown) else leaf.label,
-            "differs": node in elsewhere,
-            "usual_switch": None if usual is None else usual.label,
+            "switch_port": None if isinstance(leaf, Unknown) else leaf.port,
+            "differs": (node, f"rail {rail.rail}") in wrong,
+            "usual_switch": usual.label
+            if (usual := wrong.get((node, f"rail {rail.rail}"), rail.usual))
+            else None,
             "why_unknown": str(leaf) if isinstance(leaf, Unknown) else "",
         }
         for node, leaf in rail.leaves.items()
@@ -355,7 +366,7 @@ class FleetBench:
             return EXIT_NOT_MEASURED, f"{report.failed} of {plural(len(report.results), 'test')} failed"
         if self._session.left_behind:
             return EXIT_NOT_MEASURED, "a process may still run on a node"
-        if not report.attribution.is_clean or report.misplaced:
+        if not report.attribution.is_clean or report.cable_faults:
             return EXIT_BELOW, answers(report)[0][0]
         if report.left_out or report.rails_left_out:
             nodes, rails = plural(len(report.left_out), "node"), plural(len(report.rails_left_out), "rail")

@@ -29,7 +29,7 @@ from tui.command_line.arguments import (
     whole_number,
 )
 from tui.commands.fleet.nodes import demo_fleet, named_nodes, names_nodes, targets
-from tui.commands.fleet.output import print_fleet
+from tui.commands.fleet.output import print_cables, print_fleet
 from tui.commands.fleet.saved_nodes import judge_saved, judging_processes, read_lines, summary_of_host
 from tui.files.new_file import make_directory
 from tui.runtime.open_host import open_simulated
@@ -59,6 +59,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         {
             "--save DIR": "write a recording of each node to DIR",
             "--redact": "with --save: replace names, addresses and serial numbers",
+            "--cables": "print where each cable ends, and which are swapped",
+            "--csv": "with --cables: comma-separated, for a spreadsheet",
             "--tolerate N": "ignore the N worst nodes in the exit status",
         },
         save={"default": ""},
@@ -86,6 +88,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     """Judge the nodes that the options name, and return the exit status."""
     if options.redact and not options.save:
         raise UsageError("--redact needs --save DIR; the answer itself names nodes")
+    if options.cables and (options.json or options.rows):
+        raise UsageError("--cables excludes --json and --rows; JSON has the cables of each node anyway")
+    if options.csv and not options.cables:
+        raise UsageError("--csv needs --cables")
     progress = ProgressLine(sys.stderr)
 
     running: list[FanOut[Judged]] = []
@@ -129,7 +135,11 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
     found = compare([each.summary for each in judged], unanswered)
     not_saved = [each.not_saved for each in judged if each.not_saved]
     status = EXIT_WRONG_USAGE if not_saved else fleet_status(found, options.tolerate)
-    print_fleet(found, out, status, options, origin)
+    if options.cables:
+        of_cables = print_cables(found, out, options)
+        status = status if not_saved else of_cables
+    else:
+        print_fleet(found, out, status, options, origin)
     for why in not_saved[:_MOST_NOT_SAVED]:
         print(f"gdrtop: not saved: {why}", file=sys.stderr)
     if (more := len(not_saved) - _MOST_NOT_SAVED) > 0:

@@ -12,12 +12,14 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Uncompared
 from probes.fleet.node_set import fold_nodes
+from probes.fleet.rails import CableFault
 from probes.fleet.summary import to_json
 from tui.commands.consumers.fleet_node import SUMMARY
 from tui.runtime.json_values import Changed, document, object_from, plain_value, write_json
 from tui.runtime.printing import heading_of, print_lines, text_width
 from widgets.base.lines import Line
 from widgets.fleet.answer import draw_answer, draw_node_rows
+from widgets.fleet.cables import COLUMNS, cable_rows, draw_cable_faults, draw_cables, fault_words
 
 NO_NODE = Unknown(Reason.NOT_THERE, "", "the document is about several nodes")
 
@@ -31,6 +33,9 @@ _DIFFERENCE = Annotated[
 _UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 
 
+_CABLE_FAULT = Annotated[CableFault, Changed(text=str)]
+
+
 class FleetDocument(TypedDict):
     """`gdrtop diff --json`."""
 
@@ -40,6 +45,7 @@ class FleetDocument(TypedDict):
     groups: tuple[_GROUP, ...]  # the worst first
     differences: tuple[_DIFFERENCE, ...]  # what decides the path first
     uncompared: tuple[_UNCOMPARED, ...]
+    cable_faults: tuple[_CABLE_FAULT, ...]  # cables that do not end where those of equal nodes end
     unanswered: tuple[Unanswered, ...]
     nodes: tuple[SUMMARY, ...]
 
@@ -74,10 +80,29 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
             object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
             for each in fleet.uncompared
         ],
+        "cable_faults": [
+            object_from(fault, _CABLE_FAULT, text=fault_words(fault)) for fault in fleet.cable_faults
+        ],
         "unanswered": plain_value(fleet.unanswered),
         "nodes": map(to_json, fleet.summaries),  # each is written before the next one is made
     }
     return document("fleet", NO_NODE, origin, time.time(), content)
+
+
+def print_cables(fleet: Fleet, out: TextIO, options: argparse.Namespace) -> int:
+    """Print a row a cable, and what is wrong with cables; 1: something is, 3: a node does not answer."""
+    if options.csv:
+        import csv
+
+        rows = [COLUMNS, *cable_rows(fleet)]
+        # A spreadsheet takes a text that begins so for a formula, and switches send any text.
+        safe = [
+            [f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell for cell in row] for row in rows
+        ]
+        csv.writer(out, lineterminator="\n").writerows(safe)
+    else:
+        print_lines([*draw_cables(fleet), *draw_cable_faults(fleet, text_width(out))], out, options.ascii)
+    return 1 if fleet.cable_faults else 3 if fleet.unanswered else 0
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:

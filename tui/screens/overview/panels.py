@@ -29,6 +29,7 @@ from widgets.live import job_lines, job_traffic
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
+from widgets.node.cables import cable_lines
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
 from widgets.node.optics import sensor_lines
 from widgets.node.topology import Form
@@ -321,6 +322,7 @@ class Panels:
             examination = self.checked.examination
             keys = None if examination is None else key_texts(examination)
             about = nic_detail.draw_nic(device, role, width, netdevs, keys)
+            about += cable_lines(device, None if examination is None else examination.cable_ends, width)
             about += [*nic_detail.fec_lines(self._health(device)), *self._past(device.name, width)]
             return [*about, *self._sensors(device, width), *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]

@@ -80,7 +80,7 @@ def _add_bond(tree: Tree, nic: PlacedNic) -> None:
     master = f"/sys/devices/virtual/net/{bond}"
     tree.link(f"/sys/class/net/{bond}", f"../../devices/virtual/net/{bond}")
     first = f"{nic.path}/net/{netdev_of(tree, nic)}"
-    second_name = netdev_of(tree, nic).replace("f0np0", "f1np1")
+    second_name = _second_netdev(netdev_of(tree, nic))
     second = f"{second_function(nic.path)}/net/{second_name}"
     tree.link(f"/sys/class/net/{second_name}", f"../../{second.removeprefix('/sys/')}")
     tree.link(f"{second}/device", "../..")
@@ -103,6 +103,10 @@ def _add_bond(tree: Tree, nic: PlacedNic) -> None:
     tree.add_values(f"{master}/bonding", {"slaves": slaves, **modes})
     for direction in ("tx", "rx"):
         tree.add(f"{master}/statistics/{direction}_bytes", few_bytes)
+
+
+def _second_netdev(first: str) -> str:
+    return first.replace("f0np0", "f1np1")
 
 
 def add_qos(tree: Tree) -> None:
@@ -148,6 +152,54 @@ def _text(qos: QosDescription) -> str:
         *(f"tc: {tc} ratelimit: unlimited, tsa: vendor\n\t priority:  {tc}" for tc in range(_PRIORITIES)),
     ]
     return "\n".join(lines) + "\n"
+
+
+# The switch at the other end of each cable, as lldpd hears it.
+
+_FRAME_BYTES = 9216
+
+
+def lldp_netdevs(tree: Tree, nic: PlacedNic) -> list[str]:
+    """Return the netdevs of a NIC's cables: both ports of a bond."""
+    first = netdev_of(tree, nic)
+    return [first, _second_netdev(first)] if nic.kind.bonded_ports > 1 else [first]
+
+
+def add_lldp(tree: Tree) -> None:
+    """Add lldpd where the description names leaves: each rail has one, and each node a port of its own."""
+    for nic in tree.nics:
+        for netdev, member in zip(lldp_netdevs(tree, nic) if nic.kind.leaf else (), "ab", strict=False):
+            identity = {"type": "mac", "value": f"0c:42:a1:00:{nic.number:02x}:0{'ab'.index(member) + 1}"}
+            leaf = nic.kind.leaf.format(number=nic.number, member=member)
+            tree.neighbors[netdev] = {
+                "via": "LLDP",
+                "age": "12 days, 04:10:33",
+                "chassis": {leaf: {"id": identity, "descr": "SONiC Software Version", "mgmt-ip": "10.0.3.1"}},
+                "port": {
+                    "id": {"type": "ifname", "value": f"Ethernet{tree.seed + 1}"},
+                    "descr": f"To-{tree.description.hostname}-{netdev}",
+                    "ttl": "120",
+                    "mfs": str(_FRAME_BYTES),
+                },
+            }
+    if tree.neighbors:
+        tree.commands["lldpctl"] = lambda argv, seconds: _heard(tree)
+        tree.add("/usr/sbin/lldpctl", "")
+
+
+def _directory(tree: Tree, netdev: str) -> str:
+    return tree.links[f"/sys/class/net/{netdev}"].replace("../..", "/sys", 1)
+
+
+def _heard(tree: Tree) -> str:
+    """Return what lldpctl prints: a list of neighbors, or the only one."""
+    heard = [
+        {netdev: neighbor}
+        for netdev, neighbor in tree.neighbors.items()
+        if tree.text(f"{_directory(tree, netdev)}/operstate").strip() == "up"
+    ]
+    interfaces = {} if not heard else {"interface": heard if len(heard) > 1 else heard[0]}
+    return json.dumps({"lldp": interfaces})
 
 
 MANAGEMENT = "eno1"

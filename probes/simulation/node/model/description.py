@@ -85,6 +85,7 @@ class NicDescription:
     mtu: int = 0  # of the netdev; 0: the usual one
     qos: QosDescription | None = None
     copper: bool = False  # passive cables, which have no sensor
+    leaf: str = ""  # name of the switch as LLDP tells it; {member} is "a" or "b" of bonded ports
     bonded_ports: int = 1  # 2: the RDMA device spans both functions of its card, bonded as `netdev`
 
     @property

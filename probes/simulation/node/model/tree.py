@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from probes.base.frozen import frozen
 from probes.base.unknown import Maybe, Reason, Unknown
@@ -191,6 +192,7 @@ class Tree:
     """TCP connections, as a function of the seconds."""
     lost: set[int] = field(default_factory=set)  # GPUs that fell off the bus while gdrtop ran
     throttled: set[int] = field(default_factory=set)  # GPUs that are too hot
+    neighbors: dict[str, dict[str, Any]] = field(default_factory=dict)  # what lldpd has heard, by netdev
     ethtool: dict[str, dict[str, Callable[[float], float]]] = field(default_factory=dict)
     """Counters of `ethtool -S` by netdev."""
     fec: dict[str, str] = field(default_factory=dict)

@@ -312,6 +312,32 @@ def test_a_node_that_cannot_do_it_by_design_sets_up_its_path_through_host_memory
 
 
 @pytest.mark.parametrize(
+    ("node", "state", "reason", "is_optional"),
+    [
+        ("bare-roce", StepState.DONE, "16 switch ports known", False),
+        ("bare-roce+frame-size-small", StepState.TO_DO, "forwards smaller frames", False),
+        ("bare-roce+cable-swapped", StepState.DONE, "nothing to do; note: A switch port is described", False),
+        (
+            "bare-roce+lldp-not-readable",
+            StepState.UNKNOWN,
+            "the other end of 16 of 16 cables is unknown",
+            True,
+        ),
+        ("hgx-h100", StepState.DONE, "lldpd is not installed, so their ends are unknown", False),
+        ("cloud-vm", StepState.DONE, "no cable has a fault that this node can see", False),
+        ("pcie-l40s+port-down", StepState.BLOCKED, "waiting for: Bring up the ports", False),
+    ],
+)
+def test_cables_are_judged_once_the_ports_are_up(
+    node: str, state: StepState, reason: str, is_optional: bool
+) -> None:
+    step = guide_of(node).step("cables")
+    assert step is not None
+    assert (step.state, step.is_optional) == (state, is_optional)
+    assert reason in step.reason
+
+
+@pytest.mark.parametrize(
     ("fault", "step"),
     [
         ("spark-function-unaddressed", "ports"),
