@@ -180,8 +180,16 @@ def nic_hot(examination: Examination) -> Outcome:
 # What modules report of themselves.
 
 
-def _report(examination: Examination, problem: Callable[[Module], str], fix: str) -> Outcome:
-    """Report the modules of active ports with a problem; unknown until they were asked."""
+def _report(
+    examination: Examination,
+    problem: Callable[[Module], str],
+    fix: str,
+    missing: Callable[[Module], bool] = lambda module: False,
+) -> Outcome:
+    """Report the modules of active ports with a problem; unknown until they were asked.
+
+    `missing`: whether a module cannot be judged, because the number of its lanes in use was not read.
+    """
     ports = need_ports(examination)
     if not need(examination.temperatures, "the NICs that have modules", absent=_NO_SENSORS):
         return passed(_NO_SENSORS)
@@ -192,6 +200,8 @@ def _report(examination: Examination, problem: Callable[[Module], str], fix: str
     read = {name: module for name, module in asked.items() if isinstance(module, Module)}
     problems = {name: text for name, module in read.items() if (text := problem(module))}
     if not problems:
+        if without := [name for name, module in read.items() if missing(module)]:
+            return unknown(f"mlxlink printed no width of the link for {join_limited(without)}")
         unread = first_unread(asked.values())
         if unread is None and not read:  # mlxlink is not installed, or no port is active
             unread = next((why for why in asked.values() if isinstance(why, Unknown)), None)
@@ -217,7 +227,10 @@ def optic_power(examination: Examination) -> Outcome:
     """Compare the lanes of a module with each other and with the module's limits."""
     fix = "Clean both ends, reseat them, then swap the cable. Compare mlxlink -d BDF -m -c of both ends"
     return _report(
-        examination, lambda module: " ".join(filter(None, (module.weak_light, module.beyond_limits))), fix
+        examination,
+        lambda module: " ".join(filter(None, (module.weak_light, module.beyond_limits))),
+        fix,
+        missing=lambda module: bool(module.received.values) and module.lanes_in_use is None,
     )
 
 

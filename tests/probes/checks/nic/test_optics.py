@@ -171,6 +171,16 @@ def test_a_user_needs_root_for_the_readings_of_modules() -> None:
     assert said("optic-power", replace(HGX, modules=denied)).cause.startswith("needs root")
 
 
+def test_light_is_not_judged_without_the_number_of_lanes() -> None:
+    """Of a cable that is split, only some lanes are in use."""
+    modules: dict[str, Maybe[Module]] = {
+        bdf: replace(module, lanes_in_use=None) if isinstance(module, Module) else module
+        for bdf, module in known(asked().modules, {}).items()
+    }
+    found = said("optic-power", replace(HGX, modules=modules))
+    assert (found.status, "no width" in found.cause) == (Status.UNKNOWN, True)
+
+
 def test_without_mlxlink_the_readings_of_modules_are_unknown() -> None:
     absent: dict[str, Maybe[Module]] = dict.fromkeys(
         known(HGX.temperatures, {}), Unknown(Reason.NOT_THERE, "mlxlink", "mlxlink is not installed")
