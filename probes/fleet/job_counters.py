@@ -90,8 +90,13 @@ class JobDifference:
 
     @property
     def problems(self) -> int:
-        """How many ports are low, and how many counters are high on some port."""
-        high = {grown.name for port in self.ports for grown in port.grown if grown.is_high}
+        """How many ports are low, and how many things went wrong on some port: two counters may count one."""
+        high = {
+            grown.sentence.removeprefix(port.port)
+            for port in self.ports
+            for grown in port.grown
+            if grown.is_high
+        }
         return len(high) + sum(bool(port.low) for port in self.ports)
 
 

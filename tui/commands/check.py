@@ -222,7 +222,9 @@ def write_check(
             if not options.consumer:  # whose exit status is about the node
                 return EXIT_WRONG_USAGE
     if profile is not None:
-        return write_profile(profile, examination, judgment, at, out, options.json, options.ascii)
+        return write_profile(
+            profile, examination, judgment, at, out, as_json=options.json, ascii_only=options.ascii
+        )
     if options.consumer == FLEET:
         from tui.commands.consumers.fleet_node import write_fleet_node
 

@@ -26,13 +26,15 @@ class CheckedStep(StepDefinition):
 
     done: str  # the reason of a step that is done: "all ports are active"
     checks: tuple[str, ...]
+    may_be_unknown: tuple[str, ...] = ()  # further checks, which many nodes have no answer for
     only: GdrPath | None = None  # the path that needs it; None: both
     notes_count: bool = False  # findings of severity note count as well
     complete: Callable[[SetupFacts, SetupStep], SetupStep] | None = None  # adds what no check knows
 
     def covers(self, id_: str) -> bool:
         """Return whether a finding belongs to this step."""
-        return any(id_.startswith(name[:-1]) if name.endswith("*") else id_ == name for name in self.checks)
+        names = (*self.checks, *self.may_be_unknown)
+        return any(id_.startswith(name[:-1]) if name.endswith("*") else id_ == name for name in names)
 
     def findings_of(self, facts: SetupFacts) -> list[Finding]:
         """Return the findings that give this step its state."""
@@ -53,7 +55,11 @@ class CheckedStep(StepDefinition):
         found = [finding for finding in own if finding.is_present]
         counted = [finding for finding in found if self.notes_count or finding.severity is not Severity.NOTE]
         causes = [facts.findings.get(finding.part_of) for finding in counted if finding.fix is None]
-        unclear = [finding for finding in own if finding.status is Status.UNKNOWN]
+        unclear = [
+            finding
+            for finding in own
+            if finding.status is Status.UNKNOWN and finding.id not in self.may_be_unknown
+        ]
         # Notes alone: the step is done, but its usual sentence would hide them.
         behind = counted or unclear or found
         ids = tuple(finding.id for finding in behind)

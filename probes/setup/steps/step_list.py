@@ -177,12 +177,8 @@ def _with_devices(facts: SetupFacts, step: SetupStep) -> SetupStep:
 
 
 def _with_far_ends(facts: SetupFacts, step: SetupStep) -> SetupStep:
-    """Say whether the ends of Ethernet cables are known.
-
-    The step is optional where cables are unknown: not every NIC counts bit errors, or tells where its cables end.
-    """
+    """Say whether the ends of Ethernet cables are known; without an answer of lldpd, the step is optional."""
     step, node, ends = _with_devices(facts, step), facts.examination.node, facts.examination.cable_ends
-    step = replace(step, is_optional=step.is_optional or step.state is StepState.UNKNOWN)
     is_of_lldp = all(name.startswith("cable-") for name in step.findings)
     if isinstance(ends, Unknown) or isinstance(node.rdma, Unknown) or not is_of_lldp:
         return step

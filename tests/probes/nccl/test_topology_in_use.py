@@ -161,8 +161,9 @@ def test_a_healthy_azure_node_has_no_finding_and_every_check_runs() -> None:
     assert not [
         finding.id for finding in found if finding.status is Status.FOUND and finding.severity in wrong
     ]
-    moving = {check.id for check in CHECKS if check.is_moving}  # some need watching
-    assert {finding.id for finding in found if finding.status is Status.UNKNOWN} <= moving
+    allowed = {check.id for check in CHECKS if check.is_moving}  # some need watching
+    allowed |= {"bit-errors-before-fec", "symbols-lost", "module-hot-events", "module-faulty"}  # no ib_ipoib
+    assert {finding.id for finding in found if finding.status is Status.UNKNOWN} <= allowed
 
 
 def test_a_redacted_file_gives_the_same_paths() -> None:

@@ -198,7 +198,7 @@ def test_a_node_with_5000_processes_needs_half_of_what_is_allowed(monkeypatch: p
     RemoteHost(Target("node")).read_ahead(examine_with_jobs)
     assert max(sizes) < MOST_MESSAGE_BYTES / 2
     assert sum(sizes) < MOST_READING_BYTES / 2
-    assert sum(counts) < MOST_QUESTIONS / 1.5
+    assert sum(counts) < MOST_QUESTIONS / 1.4
 
 
 def test_what_has_not_been_asked_is_noted_once() -> None:
