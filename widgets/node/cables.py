@@ -17,7 +17,7 @@ def draw_cables(cables: Sequence[PortCable], width: int) -> list[Line]:
     """Draw a row a cable below a title: NIC, netdev, switch, port and how the switch describes the port."""
     lines = [line(Run("Where the cables end", Tone.TITLE))]
     if not cables:
-        return [*lines, line("  no NIC has an RDMA port")]
+        return [*lines, line("  no port here has a cable; those of virtual functions are their host's")]
     shown = [(cable, cable.end) for cable in cables if not isinstance(cable.end, Unknown)]
     titles = {
         "switch": [end.label for _, end in shown],

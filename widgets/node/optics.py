@@ -82,9 +82,14 @@ def port_lines(examination: Examination, findings: Sequence[Finding], width: int
         Column("bias mA", cells_of(ports, lambda port: text(port, "bias")), 8),
     ]
     readings = [own(port) for port in ports]
-    if all(isinstance(each, Unknown) for each in readings):
+    is_read = not all(isinstance(each, Unknown) for each in readings)
+    if not is_read:
         columns = columns[:5]
-    lines: list[Line] = [line("Optics"), *draw_columns(columns, [port.name for port in ports], width)]
+    lines: list[Line] = [line(Run("Optics and temperatures", Tone.TITLE))]
+    if is_read or any(sensor(port, is_of_module) for port in ports for is_of_module in (True, False)):
+        lines += draw_columns(columns, [port.name for port in ports], width)
+    else:
+        lines.append(line("No NIC shows temperatures."))
     for why in dict.fromkeys(str(each) for each in readings if isinstance(each, Unknown)):
         lines += wrapped(f"Light, bias and own limits of modules unknown: {why}", width, Tone.DIM)
     for finding in findings:

@@ -79,4 +79,4 @@ def test_unknown_ends_are_one_line_a_reason() -> None:
     assert rows[-1] == "  unknown for mlx5_4, mlx5_9: lldpd is not installed"
     assert "smpquery (infiniband-diags) is not installed" in rows[-2]
     assert len(rows) == 3
-    assert plain(draw_cables((), 80)[1]) == "  no NIC has an RDMA port"
+    assert "no port here has a cable" in plain(draw_cables((), 80)[1])
