@@ -9,6 +9,7 @@ A profile is a TOML file with the title, source and date of the audit and a row 
     path = "any"             or "dmabuf", "peermem": new jobs can use it
     loaded = ["gdrdrv"]      modules that are loaded
     measured = "gpu"         or "host": the newest test of each near pair of GPU and NIC reached its limit
+    notes = "fail"           its checks may not even find a note
     instead = "…"            what shows it, where gdrtop cannot
 
 A criterion passes if all that it names holds. What is unknown, was not measured or is not for gdrtop to judge
@@ -77,6 +78,7 @@ class Criterion:
     path: str = ""
     loaded: tuple[str, ...] = ()
     measured: str = ""
+    notes: str = ""
     instead: str = ""
 
 
@@ -134,7 +136,7 @@ def _profile(name: str, content: Mapping[str, Any]) -> Profile:
     return Profile(name, title or name, source, date, criteria)
 
 
-_KEYS = ("id", "text", "checks", "path", "loaded", "measured", "instead")
+_KEYS = ("id", "text", "checks", "path", "loaded", "measured", "notes", "instead")
 _LISTS = ("checks", "loaded")
 
 
@@ -156,7 +158,7 @@ def _criterion(row: object, number: int) -> Criterion:
     for words, names in ((checks, {check.id for check in CHECKS}), (loaded, set(LADDER))):
         if unknown := next((word for word in words if word not in names), None):
             raise ProfileError(f"criterion {name}: unknown name {unknown}{did_you_mean(unknown, names)}")
-    for key, choices in (("path", (*_PATHS, "")), ("measured", (*_MEMORIES, ""))):
+    for key, choices in (("path", (*_PATHS, "")), ("measured", (*_MEMORIES, "")), ("notes", ("fail", ""))):
         if texts[key] not in choices:
             raise ProfileError(f"criterion {name}: {key} is one of {', '.join(filter(None, choices))}")
     if not (checks or loaded or texts["path"] or texts["measured"] or texts["instead"]):
@@ -203,7 +205,7 @@ def _parts(
     for name in criterion.loaded:
         yield _loaded(name, examination)
     for check in criterion.checks:
-        yield _of_check(check, findings.get(check))
+        yield _of_check(check, findings.get(check), notes_fail=bool(criterion.notes))
     if criterion.measured:
         yield from _measured(criterion.measured, results, examination.topology)
 
@@ -228,14 +230,14 @@ def _loaded(name: str, examination: Examination) -> _Part:
     return (Answer.PASS, f"{name} is loaded") if is_loaded else (Answer.FAIL, f"{name} is not loaded")
 
 
-def _of_check(name: str, finding: Finding | None) -> _Part:
+def _of_check(name: str, finding: Finding | None, notes_fail: bool) -> _Part:
     if finding is None:
         return Answer.NOT_SHOWN, f"{name} was left out"
     if finding.status is Status.UNKNOWN:
         return Answer.NOT_SHOWN, f"{name}: {finding.cause}"
     if finding.status is Status.PASSED:
         return Answer.PASS, finding.ok or f"{name} found nothing"
-    if finding.severity is Severity.NOTE:
+    if finding.severity is Severity.NOTE and not notes_fail:
         return Answer.PASS, f"{name} is only a note: {finding.title}"
     silenced = ", silenced here" if finding.status is Status.SILENCED else ""
     return Answer.FAIL, f"{name}{silenced}: {finding.title}"

@@ -64,6 +64,14 @@ def test_a_measurement_that_was_not_made_is_not_shown() -> None:
     assert (answer.answer, answer.evidence) == (Answer.NOT_SHOWN, (words,))
 
 
+def test_a_note_fails_only_where_the_audit_asks_for_it() -> None:
+    row = f'{ROW}checks = ["firmware-below-floor"]\n'
+    fault = "hgx-h100+firmware-below-floor-without-vfs"
+    assert answers(fault, row)["a"].answer is Answer.PASS
+    assert answers(fault, f'{row}notes = "fail"\n')["a"].answer is Answer.FAIL
+    assert answers("hgx-h100", f'{row}notes = "fail"\n')["a"].answer is Answer.PASS
+
+
 def test_a_module_that_is_not_loaded_fails() -> None:
     assert answers("hgx-h100", f'{ROW}loaded = ["gdrdrv"]\n')["a"].answer is Answer.PASS
     assert answers("hgx-h100+no-gdr-path", f'{ROW}loaded = ["nvidia_peermem"]\n')["a"].answer is Answer.FAIL
@@ -81,6 +89,7 @@ def test_a_module_that_is_not_loaded_fails() -> None:
         (f'{ROW}checks = ["acs-redirect-enable"]', "did you mean acs-redirect-enabled"),
         (f'{ROW}loaded = ["nvidia_permem"]', "did you mean nvidia_peermem"),
         (f'{ROW}path = "fast"', "one of any"),
+        (f'{ROW}notes = "x"', "notes is one of fail"),
         (f'{ROW}instead = "x"\n{ROW}instead = "y"', "twice"),
         (f'{ROW}instead = 3', "not a text"),
         ('[[criterion]]\nid = "a"\ninstead = "x"', "needs an id and a text"),

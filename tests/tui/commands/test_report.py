@@ -324,7 +324,7 @@ def test_a_certificate_has_its_checksum_and_is_compared(
 ) -> None:
     old, new = tmp_path / "old.json", tmp_path / "new.json"
     assert main(["report", "--demo", "hgx-h100", "--certificate", str(old)]) == 0
-    assert "INCOMPLETE: 8 criteria passed, 0 failed, 2 not shown" in capsys.readouterr().err
+    assert "INCOMPLETE: 10 criteria passed, 0 failed, 2 not shown" in capsys.readouterr().err
     digest = hashlib.sha256(old.read_bytes()).hexdigest()
     assert (tmp_path / "old.json.sha256").read_text() == f"{digest}  old.json\n"
     arguments = ["report", "--demo", "hgx-h100+acs-on", "--certificate", "--since", str(old)]
