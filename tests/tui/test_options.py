@@ -62,6 +62,36 @@ def is_duration(action: argparse.Action) -> bool:
     return getattr(action.type, "__qualname__", "").startswith("duration.")
 
 
+def typed_commands() -> Iterator[tuple[str, str]]:
+    """All commands of gdrtop in the manual and in texts of the program: its name and each option."""
+    root = Path(cli.__file__).parents[1]
+    paths = [root / "README.md", *(root / "tui/manual").glob("*.md")]
+    paths += [path for part in ("probes", "tui", "widgets") for path in (root / part).rglob("*.py")]
+    paths += (root / "probes").rglob("*.toml")
+    for path in paths:
+        for match in re.finditer(r"gdrtop((?: [^\s|>#;&`'\"]+)+)", path.read_text(encoding="utf-8")):
+            name = ""
+            for word in match[1].split():
+                if option := re.match(r"--[a-z][a-z0-9-]*\w", word):
+                    yield name, option[0]
+                elif f"{name} {word}".strip() in PARSERS:
+                    name = f"{name} {word}".strip()
+                elif not name or word.endswith((".", ",", ":")):
+                    break
+
+
+def test_an_option_that_a_text_names_exists() -> None:
+    own = {option for action in PARSERS[""]._actions for option in action.option_strings}
+    options = {
+        name: own | {option for action in parser._actions for option in action.option_strings}
+        for name, parser in PARSERS.items()
+    }
+    options["fleet"] |= options["fleet check"]
+    typed = set(typed_commands())
+    assert ("ras", "--interval") in typed
+    assert not {f"gdrtop {name} {option}" for name, option in typed if option not in options[name]}
+
+
 @pytest.mark.parametrize("name", PARSERS)
 def test_a_time_is_a_duration_everywhere(name: str) -> None:
     for action in PARSERS[name]._actions:

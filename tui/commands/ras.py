@@ -180,7 +180,7 @@ class Ras:
     # Reports
 
     def ask(self) -> int:
-        """Ask each job once, or with --watch again and again; return the exit status."""
+        """Ask each job once, or with --interval again and again; return the exit status."""
         command = VERBOSE_STATUS if self._options.verbose else STATUS
         command = DIAGNOSTICS if self._options.diagnostics else command
         status = EXIT_UNKNOWN

@@ -13,7 +13,7 @@ from probes.nccl.ras import BAD, Diagnostics, RasEvent, RasReport
 from widgets.base.health import SEVERITY_MARKS
 from widgets.base.lines import Line, Tone, wrapped
 
-_AGAIN = "Compare two reports to see whether they move (--watch 10)."
+_AGAIN = "Compare two reports to see whether they move (--interval 10)."
 _OTHER_SHOWN = 5
 _INDENT = "  "
 
