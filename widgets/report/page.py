@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, cast
 
@@ -121,6 +122,7 @@ class Page:
     counts: str
     findings: tuple[FindingText, ...]
     nothing_found: str  # what stands there if there is none
+    same_by_hand: tuple[str, ...]  # commands that show their evidence
     not_run: tuple[str, ...]
     matrix: MatrixText | None
     jobs: tuple[str, ...]
@@ -151,6 +153,7 @@ def page_of(report: Report, version: str) -> Page:
         nothing_found="The checks that could run found nothing."
         if report.judgment.verdict.state is State.UNKNOWN
         else "No findings.",
+        same_by_hand=_same_by_hand(entry.first for entry in entries if entry.first.is_present),
         not_run=tuple(needs_text(entry) for entry in entries if entry.first.status is Status.UNKNOWN),
         matrix=_matrix(report),
         jobs=_jobs(report.sample),
@@ -256,6 +259,21 @@ def _finding(finding: Finding, names: Mapping[str, str]) -> FindingText:
         note="" if plan is None else plan.note,
         reference=finding.reference,
     )
+
+
+_MOST_COMMANDS = 60
+_READERS = re.compile(
+    r"(?:dmesg|ethtool|ibstat|ibv_devinfo|lldpctl|lspci|mlxlink|modinfo|nvidia-smi|rdma|setpci|systemctl)"
+    r"(?: [\w./+-]+(?::[\w.]+)*)+"
+)
+
+
+def _same_by_hand(findings: Iterable[Finding]) -> tuple[str, ...]:
+    """Return the commands that show what findings are based on: the maker of a part has no gdrtop."""
+    sources = [piece.source for finding in findings for piece in finding.evidence]
+    files = (f"head -n 40 {path}" for path in sources if re.fullmatch(r"(?!/proc/\d)/[\w./:+-]+", path))
+    commands = (match[0] for match in map(_READERS.match, sources) if match)
+    return tuple(dict.fromkeys((*files, *commands)))[:_MOST_COMMANDS]
 
 
 def _step(steps: Sequence[Step]) -> StepText:

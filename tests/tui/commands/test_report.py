@@ -247,6 +247,14 @@ def test_saved_results_and_runs_get_the_same_tokens() -> None:
         assert "node-7" not in text
 
 
+def test_the_evidence_can_be_read_without_gdrtop() -> None:
+    report = report_on("hgx-h100+acs-on")
+    _, _, by_hand = text_of(report, "md").partition("### The same without gdrtop")
+    commands = by_hand.split("```")[1].splitlines()
+    assert any(re.fullmatch(r"setpci -s [0-9a-f:.]+ ECAP_ACS\+6\.w", command) for command in commands)
+    assert "The same without gdrtop" in text_of(report, "html")
+
+
 @pytest.mark.slow
 def test_a_recording_and_a_tree_have_a_report_and_say_so(tmp_path: Path) -> None:
     clock = SteppedClock()
