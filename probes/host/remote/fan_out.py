@@ -10,9 +10,9 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Executor, ThreadPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -63,6 +63,20 @@ class FanOutOptions:
 
     fan_out: int
     seconds: float
+
+
+class _Deadline:
+    """When a node has to have answered: what gdrtop itself waits for meanwhile is not its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    @contextmanager
+    def put_off(self) -> Iterator[None]:
+        """Move the deadline by the time that the block takes."""
+        begin = time.monotonic()
+        yield
+        self.until += time.monotonic() - begin
 
 
 class FanOut(Generic[T]):
@@ -133,14 +147,14 @@ class FanOut(Generic[T]):
 
     def _read(self, target: Target) -> None:
         """Ask a node until it is judged."""
-        until, host, failure, found = time.monotonic() + self._seconds, target.host, "", None
+        deadline, host, failure, found = _Deadline(self._seconds), target.host, "", None
         try:
-            with closing(self._connected(target, until)) as connection:
+            with closing(self._connected(target, deadline)) as connection:
                 connection.most_bytes = self._most_node_bytes
-                found = self._asked(connection, until)
+                found = self._asked(connection, deadline)
         except ConnectionFailed as error:
             failure = str(error)
-            if failure == SILENT and time.monotonic() >= until:
+            if failure == SILENT and time.monotonic() >= deadline.until:
                 failure = f"it did not answer within {self._seconds:g} s"
         with self._changed:
             if found is None:
@@ -151,18 +165,18 @@ class FanOut(Generic[T]):
             self._changed.notify_all()
             self._on_progress(len(self._found) + len(self._failures), len(self._targets))
 
-    def _connected(self, target: Target, until: float) -> Connection:
+    def _connected(self, target: Target, deadline: _Deadline) -> Connection:
         """Connect to a node; try again after a pause while it refuses, because others log in there."""
         pause = _RETRY_SECONDS
         while True:
-            with self._changed:
+            with deadline.put_off(), self._changed:
                 self._changed.wait_for(lambda: self._is_stopped or self._logins < self._most_logins)
                 self._logins += 1
                 most = self._most_logins
             try:
-                return Connection(target, self._connections, until, float("inf"))
+                return Connection(target, self._connections, deadline.until, float("inf"))
             except ConnectionFailed as error:
-                is_over = pause > _LONGEST_RETRY_SECONDS or time.monotonic() + pause >= until
+                is_over = pause > _LONGEST_RETRY_SECONDS or time.monotonic() + pause >= deadline.until
                 if str(error) != REFUSED or is_over:
                     raise
             finally:
@@ -175,21 +189,23 @@ class FanOut(Generic[T]):
                 self._changed.wait_for(lambda: self._is_stopped, pause)
             pause *= 2
 
-    def _asked(self, connection: Connection, until: float) -> T:
+    def _asked(self, connection: Connection, deadline: _Deadline) -> T:
         """Return what was concluded of a node."""
         kind = printable(str(connection.greeting.get("kind")), 400) or "?"
         host = connection.target.host
         answers = Answers(host, connection.greeting.get("is_root") is True)
-        line = self._first_questions(kind, host)
+        with deadline.put_off():
+            line = self._first_questions(kind, host)
         count = 0
         for _ in range(transport.ROUNDS):
             count += len(questions_of(line))
             if count > transport.MOST_QUESTIONS:
                 raise ConnectionFailed(transport.TOO_MANY_FILES)
             answers.asked.append(line)
-            answers.lines.append(connection.exchange(line, until))
+            answers.lines.append(connection.exchange(line, deadline.until))
             try:
-                found = self._executor.submit(self._judge, answers).result()
+                with deadline.put_off():
+                    found = self._executor.submit(self._judge, answers).result()
             except Exception as error:
                 why = printable(str(error), 200)
                 raise ConnectionFailed(f"its answers could not be judged: {why}") from None

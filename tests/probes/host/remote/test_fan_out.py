@@ -5,6 +5,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
@@ -147,6 +148,19 @@ def test_a_silent_node_is_given_up(threads: Executor) -> None:
     found, failures = run(threads, "silent", "good", seconds=1.5)
     assert failures == {"silent": "it did not answer within 1.5 s"}
     assert found == {"good": 8}
+
+
+@pytest.mark.slow
+def test_the_time_of_a_node_is_not_that_of_judging_it(threads: Executor) -> None:
+    """On a busy machine, nodes that answer at once were said not to answer."""
+
+    def slowly(answers: Answers) -> int | Missing:
+        time.sleep(1.0)
+        return judge(answers)
+
+    options = FanOutOptions(64, 2.5)
+    found, failures = FanOut((target("good"),), slowly, threads, lambda done, total: None, options).run()
+    assert (found, failures) == ({"good": 8}, {})
 
 
 @pytest.mark.slow
