@@ -121,6 +121,7 @@ def test_a_version_after_the_newest_is_called_newer(table: str) -> None:
     _TABLES[table]()
 
 
+@pytest.mark.slow
 def test_each_newest_version_has_such_a_test() -> None:
     found = set()
     for folder in ("probes", "widgets", "tui"):

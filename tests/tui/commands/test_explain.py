@@ -46,12 +46,14 @@ def test_what_the_user_can_change_is_apart_from_what_needs_an_admin() -> None:
     assert "NCCL 2.27.7: copies through host memory" in text
 
 
+@pytest.mark.slow
 def test_ucx_and_nixl_agree_on_a_missing_cuda_module() -> None:
     _, text = explained("hgx-h100+nixl-ucx-without-cuda", 47002)
     assert "NIXL: copies through host memory" in text
     assert "UCX: copies through host memory" in text
 
 
+@pytest.mark.slow
 def test_an_engine_without_devices_or_module_uses_tcp() -> None:
     _, text = explained("hgx-h100+kv-over-tcp", 47002)
     assert "Mooncake 0.3.13.post1: TCP (no RDMA device is in its container)" in text
@@ -93,6 +95,7 @@ def test_of_a_job_what_to_change_stands_first_and_like_processes_once() -> None:
     assert text.count("Path now") == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_sees_fewer_nics_or_has_a_farther_one_is_not_like_the_others() -> None:
     _, text = explained("pcie-l40s", job="Slurm job 4711")
     blocks = text.split("Path now")[1:]
@@ -103,12 +106,14 @@ def test_a_process_that_sees_fewer_nics_or_has_a_farther_one_is_not_like_the_oth
     assert "sees 10 of 10" in text
 
 
+@pytest.mark.slow
 def test_the_list_marks_who_has_something_to_change() -> None:
     status, text = explained("hgx-h100+nccl-gdr-level-off")
     assert status == 1
     assert re.findall(r"^[✗x] (\d+)", text, re.M) == ["43002"]
 
 
+@pytest.mark.slow
 def test_without_a_choice_the_processes_are_listed() -> None:
     status, text = explained("hgx-h100")
     assert status == 0
@@ -116,6 +121,7 @@ def test_without_a_choice_the_processes_are_listed() -> None:
     assert "gdrtop explain PID" in text
 
 
+@pytest.mark.slow
 def test_a_path_other_than_that_of_the_settings_is_explained() -> None:
     status, text = explained("hgx-h100", 41000)
     assert "NCCL takes DMA-BUF for a process that starts now" in text

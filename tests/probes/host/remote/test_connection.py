@@ -81,6 +81,7 @@ def test_a_node_that_cannot_be_read_gets_a_sentence(script: str, said: str) -> N
     assert "\x1b" not in str(failed.value)
 
 
+@pytest.mark.slow
 def test_a_silent_node_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "CONNECT_SECONDS", 0.2)
     for script in ("cat >/dev/null; :", "exec sleep 100"):

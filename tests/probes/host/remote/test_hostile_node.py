@@ -156,6 +156,7 @@ def test_more_or_fewer_answers_than_questions_are_garbled() -> None:
             BatchHost(Answers("node", False, [pack_questions([("size", "/")])], [line]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["check --host n1", "fleet -w n1"])
 @pytest.mark.parametrize("what", ["objects", "names"])
 def test_a_few_bytes_that_become_gigabytes_are_refused(what: str, command: str) -> None:

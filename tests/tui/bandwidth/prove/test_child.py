@@ -88,6 +88,7 @@ def test_a_nic_without_access_leaves_the_other_one_to_register(tmp_path: Path) -
     assert "/dev/infiniband" in second.dmabuf.why
 
 
+@pytest.mark.slow
 def test_no_context_is_created_if_no_nic_registers_host_memory(tmp_path: Path) -> None:
     verbs = libibverbs(tmp_path, nic="efa_0", fails="host", code=errno.ENOMEM)
     (result,) = register(libcuda(tmp_path), verbs, EFA)

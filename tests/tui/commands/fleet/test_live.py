@@ -73,6 +73,7 @@ def test_a_fault_on_one_node_is_named_with_its_node(fault: str, seconds: int, sa
         assert "No port of this job has moved data for" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seconds"), [("job-hung", 62), ("rank-behind", 84)])
 def test_a_job_that_hangs_is_a_problem_after_a_minute_seen_before_or_not(fault: str, seconds: int) -> None:
     early, text = Watched(2, {1: fault}).run("--seconds", str(seconds - 6))
