@@ -8,11 +8,13 @@ from dataclasses import replace
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
+from probes.base.origin import Source
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown, first_unread, known
 from probes.facts.rdma.optics import COMMAND, USUAL_ALARM, Module, Sensor, heat_of
-from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown
+from probes.host.protocol import TREE_ONLY
+from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown, unknown_without
 from probes.queries.ports import need_devices, need_ports
 from probes.snapshot.examination import Examination
 
@@ -194,6 +196,8 @@ def _report(
     if not need(examination.temperatures, "the NICs that have modules", absent=_NO_SENSORS):
         return passed(_NO_SENSORS)
     if isinstance(examination.modules, Unknown):
+        if examination.node.origin.source is Source.TREE:
+            return unknown_without("the modules' own readings", Unknown(Reason.NOT_RECORDED, "", TREE_ONLY))
         return unknown(f"needs the modules' own readings: {_ROOT_COMMAND}")
     modules = examination.modules
     asked = {port.device.name: modules.get(known(port.device.bdf, "")) for port in ports if port.is_active}

@@ -116,7 +116,7 @@ def _functions(rdma: RdmaFacts) -> tuple[str, ...]:
     found = (
         known(device.bdf, "")
         for device in rdma.devices
-        if known(device.driver, "") == MLX5 and not _is_virtual(device)
+        if known(device.driver, MLX5) == MLX5 and not _is_virtual(device)
     )
     return tuple(dict.fromkeys(filter(None, found)))  # subfunctions have the BDF of another
 

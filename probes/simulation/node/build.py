@@ -148,7 +148,7 @@ def _add_cpus(tree: Tree) -> None:
     if not is_arm:
         clock["energy_performance_preference"] = "performance"
     clock |= dict.fromkeys(("scaling_max_freq", "cpuinfo_max_freq"), "3447000" if is_arm else "3800000")
-    for numa in node.numa:
+    for numa in (numa for numa in node.numa if numa.cpus):
         tree.add_values(f"{POLICIES}/policy{re.split('[-,]', numa.cpus)[0]}", clock)
     for number, (name, exit_us) in enumerate(
         (("WFI", 0),) if is_arm else (("POLL", 0), ("C1", 1), ("C6", 290))

@@ -49,6 +49,7 @@ STAYS = {
         ("firmware-below-floor", "firmware-below-floor-oem", "firmware-below-floor-without-vfs"),
         _NO_SUCH_PROGRAM,
     ),
+    **dict.fromkeys(("optic-hot", "optic-hotter", "optic-shutdown"), "a person cools the module"),
     "nic-health-errors": _NO_SUCH_PROGRAM,
     "fw-resources-exhausted": _NO_SUCH_PROGRAM,
     "nic-firmware-command-failed": _NO_SUCH_PROGRAM,

@@ -8,6 +8,7 @@ import pytest
 
 from probes.base.unknown import Unknown
 from probes.checks.registry import findings
+from probes.facts.rdma.cable_ends import LLDP
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
@@ -45,7 +46,7 @@ def seen_later(name: str, seconds: float = SHOWN_AFTER_SECONDS) -> tuple[object,
     lost = host.nvml_live()  # also carries out what is due by then
     files = {path: host.read_bytes(path) for path in list(host.tree.files)}
     gpus = host.nvml()
-    return files, lost, gpus, host.rdma_resources(), host.kernel_messages()
+    return files, lost, gpus, host.rdma_resources(), host.kernel_messages(), host.run(LLDP, 5.0)
 
 
 def is_refused(node: str, fault: str) -> bool:

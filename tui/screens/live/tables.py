@@ -20,7 +20,6 @@ from widgets.live.columns import COLUMNS, TableColumn, changed_order, order_text
 
 R = TypeVar("R")
 
-_KEYS = (("Space", "Show or hide"), ("Esc", "Close and save"))
 _ROOM = "Without room for all, the least important ones are left out."
 _WORST = "problems first"
 _LETTERS = "A letter sorts by its column, again in reverse."
@@ -73,7 +72,7 @@ class ColumnsScreen(ColumnListScreen[tuple[str, ...]]):
 
     BINDINGS = [  # noqa: RUF012 - Textual's own type
         bind("pause", "change", label="Show or hide"),
-        bind("open", "close", label="Close"),
+        bind("open", "close", label="Close and save"),
         bind("columns", "close", show=False),
         *move_keys(),
     ]
@@ -90,8 +89,7 @@ class ColumnsScreen(ColumnListScreen[tuple[str, ...]]):
             mark = "[ ]" if column.key in self._hidden else "[x]"
             meaning = f"{column.meaning} (always shown)" if column.is_fixed else column.meaning
             lines.append(self._row(number, f"{mark} {column.title}", 22, meaning))
-        lines += [(), *((Run(f"{key:<7}", Tone.TITLE), Run(what)) for key, what in _KEYS)]
-        return [*lines, *wrapped(_ROOM, width, Tone.DIM)]
+        return [*lines, (), *wrapped(_ROOM, width, Tone.DIM)]
 
     def action_move(self, how: str) -> None:
         self._select(self._selected + self.query_one(LinesView).rows_moved(how), len(self._columns) - 1)
