@@ -12,13 +12,13 @@ from probes.base.frozen import frozen
 from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Unknown, map_known
 from probes.checks.judgment import Judgment
-from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
-from probes.facts.system.platform import DMI, PlatformFacts
+from probes.facts.system.platform import DMI
 from probes.host.protocol import Host
 from probes.snapshot.examination import Examination
 
 _MOST_OF_A_VALUE = 120
+_NOT_READ = "?"  # a part of a device
 # Linux drivers/firmware/dmi-id.c: serial numbers are for root only.
 _FIRMWARE = ("bios_date", "product_serial", "board_serial", "chassis_serial")
 
@@ -56,7 +56,6 @@ class Certificate:
 class EarlierCertificate:
     """What a certificate of before said, as its JSON has it."""
 
-    at: str
     answers: dict[str, str]  # by criterion
     fingerprint: dict[str, str]  # of what was known
 
@@ -80,13 +79,13 @@ def earlier_certificate(text: str) -> EarlierCertificate:
     """Read the JSON of `gdrtop report --certificate`; raise CertificateError."""
     content = parse_json(text)
     found = content.get("certificate") if isinstance(content, dict) else None
-    if not isinstance(content, dict) or not isinstance(found, dict):
+    if not isinstance(found, dict):
         raise CertificateError("it is no certificate: gdrtop report --certificate FILE.json writes one")
-    rows = _pairs(found.get("criteria"), "id", "answer"), _pairs(found.get("fingerprint"), "name", "value")
-    return EarlierCertificate(printable(str(content.get("time", "?")), _MOST_OF_A_VALUE), *rows)
+    answers = _texts(found.get("criteria"), "id", "answer")
+    return EarlierCertificate(answers, _texts(found.get("fingerprint"), "name", "value"))
 
 
-def _pairs(rows: object, key: str, value: str) -> dict[str, str]:
+def _texts(rows: object, key: str, value: str) -> dict[str, str]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise CertificateError("its lists are not those of a certificate")
     texts = [(row.get(key), row.get(value)) for row in rows]
@@ -101,14 +100,19 @@ def _changes(
         before = earlier.answers.get(each.id, each.answer.value)
         if before != each.answer.value:
             yield f"criterion {each.id}: {each.answer.value}, was {printable(before, _MOST_OF_A_VALUE)}"
-    for fact in fingerprint:
-        was = earlier.fingerprint.get(fact.name)
-        if was is None and not isinstance(fact.value, Unknown):
-            yield f"{fact.name}: {fact.value}, was not there or not read"
-        elif was is not None and not isinstance(fact.value, Unknown) and was != fact.value:
-            yield f"{fact.name}: {fact.value}, was {printable(was, _MOST_OF_A_VALUE)}"
-    for name in earlier.fingerprint.keys() - {fact.name for fact in fingerprint}:
-        yield f"{printable(name, _MOST_OF_A_VALUE)}: is gone"
+    now = {fact.name: fact.value for fact in fingerprint}
+    for name, value in now.items():
+        was = earlier.fingerprint.get(name)
+        if isinstance(value, Unknown) or was == value:
+            continue
+        if was is None:
+            yield f"{name}: {value}, was not there or not read"
+        elif _NOT_READ not in (*value.split(), *was.split()):
+            yield f"{name}: {value}, was {printable(was, _MOST_OF_A_VALUE)}"
+    unread = tuple(name for name, value in now.items() if isinstance(value, Unknown))
+    for name in earlier.fingerprint:
+        if name not in now and not name.startswith(unread):
+            yield f"{printable(name, _MOST_OF_A_VALUE)}: is gone"
 
 
 def serials_of(host: Host) -> tuple[HardwareFact, ...]:
@@ -121,13 +125,14 @@ def serials_of(host: Host) -> tuple[HardwareFact, ...]:
 
 
 def _facts(node: Node) -> Iterator[HardwareFact]:
-    platform = node.platform
-    if isinstance(platform, PlatformFacts):
-        yield _fact("machine", platform.product)
-        yield _fact("BIOS", platform.bios)
+    yield _fact("machine", map_known(node.platform, lambda platform: platform.product))
+    yield _fact("BIOS", map_known(node.platform, lambda platform: platform.bios))
     yield _fact("kernel", node.kernel_release)
-    if isinstance(node.gpus, GpuFacts):
-        yield _fact("NVIDIA driver", node.gpus.driver.version)
+    yield _fact("NVIDIA driver", map_known(node.gpus, lambda gpus: gpus.driver.version))
+    if isinstance(node.gpus, Unknown):
+        yield HardwareFact("GPU", node.gpus)
+    if isinstance(node.rdma, Unknown):
+        yield HardwareFact("NIC", node.rdma)
     for gpu in node.known_gpus:
         yield _fact(f"GPU{gpu.index}", _joined(gpu.name, gpu.bdf, gpu.uuid, gpu.vbios))
     for device in node.rdma_devices:
@@ -141,4 +146,4 @@ def _fact(name: str, value: Maybe[str]) -> HardwareFact:
 
 def _joined(*parts: Maybe[str]) -> str:
     """Return what is known of a device, with a mark for what is not."""
-    return " ".join("?" if isinstance(part, Unknown) else part for part in parts)
+    return " ".join(_NOT_READ if isinstance(part, Unknown) else part for part in parts)

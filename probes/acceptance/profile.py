@@ -22,9 +22,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Result, is_measured
 from probes.bandwidth.model.samples import GPU_PATHS, HOST_MEMORY
-from probes.bandwidth.results.against_earlier import below_limit, headline_text, local_time
+from probes.bandwidth.results.against_earlier import headline_text, local_time
 from probes.base.data_files import parse_toml, read_toml
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
@@ -131,8 +132,7 @@ def _profile(name: str, content: Mapping[str, Any]) -> Profile:
     given = [criterion.id for criterion in criteria]
     if twice := next((each for each in given if given.count(each) > 1), None):
         raise ProfileError(f"criterion {twice} is there twice")
-    texts = (of_profile.get(key, "") for key in ("title", "source", "date"))
-    title, source, date = texts
+    title, source, date = (of_profile.get(key, "") for key in ("title", "source", "date"))
     return Profile(name, title or name, source, date, criteria)
 
 
@@ -182,13 +182,16 @@ _Part = tuple[Answer, str]
 
 def _answered(criterion: Criterion, parts: Sequence[_Part]) -> Answered:
     """Return the worst answer with its evidence: one failed part fails it, one not shown leaves it open."""
-    for answer in (Answer.FAIL, Answer.NOT_SHOWN, Answer.PASS):
-        said = [text for part, text in parts if part is answer]
-        if said:
-            more = [f"and {len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
-            evidence = (*dict.fromkeys(said[:_MOST_NAMED]), *more)
-            return Answered(criterion.id, criterion.text, answer, evidence)
-    return Answered(criterion.id, criterion.text, Answer.NOT_SHOWN, ())
+    worst = _worst(answer for answer, _ in parts)
+    said = [text for answer, text in parts if answer is worst]
+    more = [f"and {len(said) - _MOST_NAMED} more"] if len(said) > _MOST_NAMED else []
+    return Answered(criterion.id, criterion.text, worst, (*dict.fromkeys(said[:_MOST_NAMED]), *more))
+
+
+def _worst(answers: Iterable[Answer]) -> Answer:
+    """Return the answer that decides: a gap is never a pass, and a failure outweighs a gap."""
+    given = set(answers)
+    return next(each for each in (Answer.FAIL, Answer.NOT_SHOWN, Answer.PASS) if each in given)
 
 
 def _parts(
@@ -253,11 +256,16 @@ def _measured(memory: str, results: Iterable[Result], topology: Topology) -> Ite
         what = "GPU" if memory == "gpu" else "host"
         named = join_limited(missing, _MOST_NAMED)
         yield Answer.NOT_SHOWN, f"no test with {what} memory is kept of {named}; gdrtop bench measures it"
-    slow = {id(result) for result in below_limit(newest.values())}
     for (gpu, nic), result in newest.items():
         pair = " – ".join(filter(None, (gpu, nic))) or result.title
         text = f"{pair}: {headline_text(result)} at {local_time(result.taken_at)}"
-        yield (Answer.FAIL, f"{text}, below the limit") if id(result) in slow else (Answer.PASS, text)
+        if result.judgment.is_slow:
+            verdict = result.judgment.verdict
+            yield Answer.FAIL, f"{text}, {'below the limit' if verdict is Rating.BELOW else verdict.value}"
+        elif result.judgment.verdict is Rating.UNKNOWN:
+            yield Answer.NOT_SHOWN, f"{text}, {result.judgment.why or Rating.UNKNOWN.value}"
+        else:
+            yield Answer.PASS, text
 
 
 def _not_measured(memory: str, pairs: Collection[tuple[str, str]], topology: Topology) -> list[str]:
@@ -275,12 +283,12 @@ def _not_measured(memory: str, pairs: Collection[tuple[str, str]], topology: Top
     return missing or ([] if pairs else ["any pair of GPU and NIC"])
 
 
+_OUTCOMES = {Answer.PASS: Outcome.PASSED, Answer.FAIL: Outcome.FAILED, Answer.NOT_SHOWN: Outcome.INCOMPLETE}
+
+
 def outcome_of(answers: Iterable[Answered]) -> Outcome:
     """Return the worst of some answers: a gap is never a pass."""
-    given = {each.answer for each in answers}
-    if Answer.FAIL in given:
-        return Outcome.FAILED
-    return Outcome.INCOMPLETE if Answer.NOT_SHOWN in given else Outcome.PASSED
+    return _OUTCOMES[_worst(each.answer for each in answers)]
 
 
 def counted(answers: Iterable[Answered]) -> str:

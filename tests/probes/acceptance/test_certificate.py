@@ -17,12 +17,14 @@ from probes.acceptance.certificate import (
     earlier_certificate,
 )
 from probes.acceptance.profile import Answer, Outcome, shipped
+from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import HOST_MEMORY
+from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
-from tests.support.sample_results import BY_DMABUF, result
+from tests.support.sample_results import BY_DMABUF, judged, result
 
 NODE = "hgx-h100"
 
@@ -106,3 +108,32 @@ def test_no_text_crashes_the_reader(text: str) -> None:
 def test_what_is_no_certificate_is_said(text: str) -> None:
     with pytest.raises(CertificateError):
         earlier_certificate(text)
+
+
+def test_what_could_not_be_read_now_is_not_gone() -> None:
+    examination = examination_of(NODE)
+    fingerprint = {fact.name: str(fact.value) for fact in certified().fingerprint}
+    unread = replace(examination, node=replace(examination.node, gpus=Unknown(Reason.TIMED_OUT, "NVML")))
+    earlier = EarlierCertificate({}, fingerprint)
+    assert certificate_of(shipped("gdrtop"), unread, judge(examination), [], (), earlier).changes == ()
+
+
+def test_a_part_that_could_not_be_read_once_is_no_change() -> None:
+    fingerprint = {fact.name: str(fact.value) for fact in certified().fingerprint}
+    fingerprint["GPU0"] = fingerprint["GPU0"].replace("96.00.89.00.01", "?")
+    assert certified(earlier=EarlierCertificate({}, fingerprint)).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outcome"),
+    [
+        (Rating.LIKE_HOST, Outcome.FAILED),
+        (Rating.BELOW, Outcome.FAILED),
+        (Rating.UNKNOWN, Outcome.INCOMPLETE),
+    ],
+)
+def test_a_measurement_that_is_slow_or_not_judged_is_no_pass(verdict: Rating, outcome: Outcome) -> None:
+    examination = examination_of(NODE)
+    results = [*measured(examination, BY_DMABUF), *measured(examination, HOST_MEMORY)]
+    results[0] = judged(results[0], verdict)
+    assert certified(results=results).outcome is outcome
