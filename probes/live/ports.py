@@ -14,7 +14,7 @@ from probes.facts.node import Node
 from probes.facts.pci.functions import DEVICES, asleep, parse_speed
 from probes.facts.rdma.cxi import telemetry_file
 from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, parse_rate
-from probes.facts.rdma.optics import Temperatures, module_celsius, probe, read_modules
+from probes.facts.rdma.optics import Temperatures, module_sensor, probe, read_modules
 from probes.facts.rdma.port_health import ERROR_COUNTER_BITS, Place, sampled, without_netdev
 from probes.host.protocol import Host
 from probes.host.values import Files, read_integer, read_telemetry
@@ -403,6 +403,7 @@ def _sample(
 ) -> PortSample:
     key = port.key
     rate = rates.get(key, _NO_RATE)
+    module = module_sensor(temperatures, port.device.bdf)
     new = PortSample(
         device=port.device.name,
         port=port.facts.number,
@@ -420,7 +421,8 @@ def _sample(
         pcie_width=port.link[1],
         rates_from=rate.interface,
         sent_by_priority=port.priorities,
-        module_celsius=module_celsius(temperatures, port.device.bdf),
+        module_celsius=map_known(module, lambda sensor: sensor.celsius),
+        module_limit_celsius=map_known(module, lambda sensor: sensor.limit_celsius),
     )
     if port.sample is None or port.sample != new:
         port.sample = new

@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 
 from probes.bandwidth.model.samples import parse_number
+from probes.base.evidence import Severity
 from probes.base.text import join_limited, plural, printable
 from probes.facts.rdma.bit_errors import EFFECTIVE, RAW, SETTLED_MINUTES, SYMBOL
-from probes.facts.rdma.optics import NEAR_CELSIUS, USUAL_WARNING, parse_module
+from probes.facts.rdma.optics import USUAL_WARNING, heat_of, parse_module
 from probes.messages.message import Weight
 from probes.nccl.log.facts import Place
 from probes.read.reading import Parsed, Section, Statement
@@ -193,11 +194,13 @@ def _of_module(port: _Port) -> _Found:
     module = parse_module(port)
     celsius, own = module.celsius, module.temperature.high
     alarm = USUAL_WARNING if own is None else own
-    if celsius is not None and celsius >= alarm - NEAR_CELSIUS:
+    heat = None if celsius is None else heat_of(celsius, alarm=own)
+    if heat is not None:
         kind = "usual" if own is None else "own"
         cause = f"Its {kind} limit is {alarm:g} °C. Modules that are too hot switch off."
         fix = "Read it again, since single readings can be wrong. Check fans and airflow."
-        weight = Weight.WARNING if celsius >= alarm else Weight.NOTE
+        # One reading alone can be wrong, so it is never critical.
+        weight = Weight.NOTE if heat is Severity.NOTE else Weight.WARNING
         yield "module-hot", weight, f"has a module at {celsius:g} °C", cause, fix
     if module.weak_light:
         yield "weak-light", Weight.WARNING, "has a lane with weak light", module.weak_light, _CLEAN

@@ -16,3 +16,8 @@ SEVERITY_MARKS = {
     Severity.WARNING: Run("▲", Tone.WARNING),
     Severity.NOTE: Run("·"),
 }
+
+
+def tone_of(severity: Severity | None) -> Tone:
+    """Return the tone of a value that is so bad; None: it is fine."""
+    return Tone.PLAIN if severity is None else SEVERITY_MARKS[severity].tone

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.facts.rdma.devices import ACTIVE
-from probes.facts.rdma.optics import USUAL_WARNING
+from probes.facts.rdma.optics import heat_of
 from probes.facts.rdma.port_health import CounterColumn
 from probes.host.usage import cpu_list
 from probes.live.model.sample import LiveSample, PortSample, program_of
@@ -17,6 +17,7 @@ from probes.queries.queue_pair_makers import uncounted
 from probes.snapshot.condition import CONGESTED, SLOW_NIC, TRAFFIC_FELL
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, graph, share, short
+from widgets.base.health import tone_of
 from widgets.base.lines import LazyLines, Line, Run, Tone, wrapped
 from widgets.live.columns import sorted_title
 from widgets.live.figures import COUNTER_GROUPS, CounterGroup, per_second, percent_of_time, rate_of
@@ -214,7 +215,7 @@ def _module_celsius(port: PortSample) -> Run:
     celsius = port.module_celsius
     if isinstance(celsius, Unknown):
         return Run("–" if celsius.reason is Reason.NOT_THERE else UNKNOWN_MARK, Tone.DIM)
-    return Run(f"{celsius:.0f}", Tone.PLAIN if celsius < USUAL_WARNING else Tone.WARNING)
+    return Run(f"{celsius:.0f}", tone_of(heat_of(celsius, known(port.module_limit_celsius, None))))
 
 
 def _line_rate(port: PortSample) -> Run:

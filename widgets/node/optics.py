@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from probes.base.unknown import Maybe, Reason, Unknown, known
-from probes.facts.rdma.optics import Module, Sensor, Temperatures, heat_of
+from probes.facts.rdma.optics import Module, Sensor, Temperatures
 from probes.queries.finding import Finding
 from probes.queries.ports import Port, ports_of
 from probes.snapshot.examination import Examination
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import UNKNOWN_MARK, short
-from widgets.base.health import SEVERITY_MARKS
+from widgets.base.health import SEVERITY_MARKS, tone_of
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 
 FINDINGS = ("optic-hot", "optic-power", "optic-fault", "nic-hot")
@@ -40,11 +40,9 @@ def sensor_lines(temperatures: Maybe[Temperatures], bdf: Maybe[str], width: int)
 def _celsius(sensor: Sensor | None) -> Run:
     if sensor is None:
         return Run("–", Tone.DIM)
-    celsius, limit = sensor.celsius, known(sensor.limit_celsius, None)
-    if isinstance(celsius, Unknown):
+    if isinstance(sensor.celsius, Unknown):
         return Run(UNKNOWN_MARK, Tone.DIM)
-    severity = heat_of(celsius, limit) if sensor.is_of_module or limit is not None else None
-    return Run(f"{celsius:.0f}", Tone.PLAIN if severity is None else SEVERITY_MARKS[severity].tone)
+    return Run(f"{sensor.celsius:.0f}", tone_of(sensor.heat))
 
 
 def port_lines(examination: Examination, findings: Sequence[Finding], width: int) -> list[Line]:

@@ -161,8 +161,7 @@ def nic_hot(examination: Examination) -> Outcome:
 
     def judge(sensor: Sensor, _: str) -> _Verdict:
         limit = known(sensor.limit_celsius, None)
-        is_hot = limit is not None and known(sensor.celsius, 0.0) >= limit
-        return Severity.WARNING if is_hot else None, f"its firmware warns from {limit:g} °C" if limit else ""
+        return sensor.heat, f"its firmware warns from {limit:g} °C" if limit else ""
 
     readings = _readings(examination, lambda sensor: not sensor.is_of_module, judge)
     hot = [reading for reading in readings if reading.severity]

@@ -17,8 +17,7 @@ from probes.base.frozen import frozen
 from probes.base.text import parse_json, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.pci.functions import DEVICES, asleep
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, is_virtual_hca
-from probes.facts.rdma.roce import MLX5
+from probes.facts.rdma.devices import RdmaFacts, has_own_firmware
 from probes.host.protocol import Host
 from probes.host.values import read_integer
 
@@ -68,6 +67,14 @@ class Sensor:
         """Whether it is in the optical module, and not in the NIC."""
         return is_of_module(self.label)
 
+    @property
+    def heat(self) -> Severity | None:
+        """How bad its temperature is by the firmware's limit; None: fine, or unknown."""
+        celsius, limit = known(self.celsius, LOWEST), known(self.limit_celsius, None)
+        if self.is_of_module:
+            return heat_of(celsius, limit)
+        return Severity.WARNING if limit is not None and celsius >= limit else None
+
 
 def is_of_module(label: str) -> bool:
     """Return whether the sensor with this label is in an optical module."""
@@ -103,26 +110,23 @@ def modules_of(sensors: Maybe[tuple[Sensor, ...]]) -> tuple[Sensor, ...]:
     return tuple(sensor for sensor in known(sensors, ()) if sensor.is_of_module)
 
 
-def module_celsius(temperatures: Maybe[Temperatures], bdf: Maybe[str]) -> Maybe[float]:
-    """Return the temperature of the module of a PCI function; NOT_THERE: it has no sensor."""
+def module_sensor(temperatures: Maybe[Temperatures], bdf: Maybe[str]) -> Maybe[Sensor]:
+    """Return the sensor in the module of a PCI function; NOT_THERE: it has none."""
     sensors = map_known(temperatures, lambda found: found.get(known(bdf, ""), ()))
     if isinstance(sensors, Unknown):
         return sensors
     absent = Unknown(Reason.NOT_THERE, known(bdf, ""), "no optical module with a sensor")
-    return next((module.celsius for module in modules_of(sensors)), absent)
+    return next(iter(modules_of(sensors)), absent)
+
+
+def module_celsius(temperatures: Maybe[Temperatures], bdf: Maybe[str]) -> Maybe[float]:
+    """Return the temperature of the module of a PCI function; NOT_THERE: it has no sensor."""
+    return map_known(module_sensor(temperatures, bdf), lambda sensor: sensor.celsius)
 
 
 def _functions(rdma: RdmaFacts) -> tuple[str, ...]:
-    found = (
-        known(device.bdf, "")
-        for device in rdma.devices
-        if known(device.driver, MLX5) == MLX5 and not _is_virtual(device)
-    )
+    found = (known(device.bdf, "") for device in rdma.devices if has_own_firmware(device))
     return tuple(dict.fromkeys(filter(None, found)))  # subfunctions have the BDF of another
-
-
-def _is_virtual(device: RdmaDevice) -> bool:
-    return device.is_virtual_function or is_virtual_hca(device.hca_type)
 
 
 def _read_function(host: Host, bdf: str) -> Maybe[tuple[Sensor, ...]]:

@@ -268,6 +268,7 @@ class PortSample:
     rates_from: str = ""  # the interface whose whole traffic the rates are; "": the port's own counters
     sent_by_priority: Mapping[int, float] = field(default_factory=dict)  # Gb/s on Ethernet, if the NIC counts
     module_celsius: Maybe[float] = _NO_MODULE  # of its optical module, some seconds old
+    module_limit_celsius: Maybe[float] = _NO_MODULE  # where the firmware warns
 
     @property
     def name(self) -> str:
