@@ -252,7 +252,7 @@ def conclude_values(
     return conclude(jobs_of(examination), evidence, cause, fix=fix, severity=severity)
 
 
-MORE_PATHS = (
+_MORE_PATHS = (
     "Set NCCL_IB_QPS_PER_CONNECTION=4 and NCCL_IB_SPLIT_DATA_ON_QPS=1: each message then takes several paths",
     "With adaptive routing of RoCE on the switches, set NCCL_IB_ADAPTIVE_ROUTING=1",
     "Measure the job with and without these settings: one node alone does not show what they bring",
@@ -313,6 +313,11 @@ SET_IN = f"the job script, the image or {NCCL_CONF}"
 def job_plan(title: str, *steps: Step | str, note: str = "") -> Plan:
     """Return a plan of steps in a job's files, after which the job is restarted; no text needs root."""
     return user_plan(title, *steps, _RESTART, disturbs=RESTARTS, note=note)
+
+
+def more_paths(note: str = "") -> Plan:
+    """Return the plan to spread a job over more of the equal paths of a network."""
+    return job_plan("Let the job use more paths through the network", *_MORE_PATHS, note=note)
 
 
 def without_variable(name: str, instead: str = "") -> Plan:

@@ -39,19 +39,19 @@ async def test_a_reading_that_comes_while_textual_removes_the_screens_is_no_cras
     """Textual's `run_test` ends an app that goes on taking messages."""
     app = stepped_app(SimulatedHost("hgx-h100"))
     close_all = app._close_all
-    looked_for = []
+    looked = asyncio.Event()
 
     def look_for_a_panel(report: object) -> None:
-        looked_for.append(report)
+        looked.set()
         app.query_one("#findings")
 
     async def close_and_read() -> None:
         await close_all()
         monkeypatch.setattr(app, "_show_head", look_for_a_panel)
         app.post_message(GdrtopApp.NodeRead(Failed("refused")))
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(looked.wait(), 10.0)
 
     async with app.run_test():
         monkeypatch.setattr(app, "_close_all", close_and_read)
-    assert looked_for
+    assert looked.is_set()
     assert app.crash is None

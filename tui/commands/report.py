@@ -227,9 +227,10 @@ def _certificate_json(certificate: Certificate) -> dict[str, Any]:
 
 
 def _earlier(path: str) -> EarlierCertificate | None:
+    if not path:
+        return None
     try:
-        content = read_small(path, _MOST_BYTES, "a certificate") if path else b""
-        return earlier_certificate(content.decode("utf-8", "replace")) if path else None
+        return earlier_certificate(read_small(path, _MOST_BYTES, "a certificate").decode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     except CertificateError as error:

@@ -16,13 +16,13 @@ from probes.live.model.sample import COLLISION
 from probes.live.processes.fall_backs import causes
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
 from probes.queries.jobs import (
-    MORE_PATHS,
     NCCL_VARIABLES,
     ONE_PATH,
     RESTARTS,
     STAGING_SETTINGS,
     TCP_SETTINGS,
     job_plan,
+    more_paths,
 )
 from probes.queries.jobs import OVER_TCP as TCP_IMPACT
 from probes.queries.jobs import STAGED as STAGED_IMPACT
@@ -260,10 +260,8 @@ _SLOW_NIC_FIX = make_plan(
     instruction("Compare PCIe link, errors and PCIe stalls of the NICs in Live", needs_root=False),
     "Check the NIC's cable and switch port, and the settings of its rail",
 )
-_COLLISION_FIX = job_plan(
-    "Let the job use more paths through the network",
-    *MORE_PATHS,
-    note="A restart alone gives its connections other ports: the collision is then gone, or on another NIC.",
+_COLLISION_FIX = more_paths(
+    "A restart alone gives its connections other ports: the collision is then gone, or on another NIC."
 )
 
 

@@ -31,7 +31,6 @@ from probes.queries.finding import (
 from probes.queries.jobs import (
     ADAPTIVE_ROUTING,
     FAR_NIC,
-    MORE_PATHS,
     NCCL_VARIABLES,
     ONE_PATH,
     OVER_TCP,
@@ -43,6 +42,7 @@ from probes.queries.jobs import (
     gpus_of,
     job_plan,
     jobs_of,
+    more_paths,
     queue_pairs_per_connection,
     without_variable,
     world_size,
@@ -372,8 +372,7 @@ def nccl_one_path(examination: Examination) -> Outcome:
             value = f"{QUEUE_PAIRS} is {settings.get(QUEUE_PAIRS) or 'not set'}, on {nodes} nodes"
             evidence.append(Evidence(f"/proc/{process.pid}/environ", value))
     cause = "each connection has one queue pair, all of whose packets take the same path."
-    fix = job_plan("Let the job use more paths through the network", *MORE_PATHS)
-    return conclude(jobs, evidence, cause, fix=fix, devices=tuple(sorted(nics)))
+    return conclude(jobs, evidence, cause, fix=more_paths(), devices=tuple(sorted(nics)))
 
 
 def nearest_left_out(

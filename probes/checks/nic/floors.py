@@ -15,8 +15,7 @@ from probes.base.grouping import grouped
 from probes.base.site import Floor, site
 from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
-from probes.facts.pci.nic_families import CONNECTX
-from probes.facts.rdma.devices import RdmaDevice, is_virtual_hca
+from probes.facts.rdma.devices import RdmaDevice, has_own_firmware
 from probes.plans.ports import update_firmware
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed
 from probes.queries.pcie_paths import functions_of
@@ -50,12 +49,7 @@ def _nics(examination: Examination) -> tuple[RdmaDevice, ...]:
     rdma = examination.node.rdma
     devices = () if is_there(rdma) is False else need(rdma, RDMA_DEVICES).readable
     return tuple(
-        device
-        for device in devices
-        if not isinstance(device.bdf, Unknown)
-        and known(device.driver, CONNECTX.pci_drivers[0]) in CONNECTX.pci_drivers
-        and not device.is_virtual_function
-        and not is_virtual_hca(device.hca_type)
+        device for device in devices if not isinstance(device.bdf, Unknown) and has_own_firmware(device)
     )
 
 

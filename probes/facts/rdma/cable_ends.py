@@ -21,7 +21,7 @@ from probes.host.protocol import CommandOutput, Host
 
 LLDP = ("lldpctl", "-f", "json")
 # Debian's lldpcli belongs to _lldpd, with mode 4750 and group adm (debian/lldpd.postinst). As root, gdrtop
-# runs nothing that another user owns: it becomes nobody, with the groups that may execute it and ask lldpd.
+# runs nothing that another user owns: an unprivileged user runs it, in the groups that may ask lldpd.
 _DEBIAN = "/usr/sbin/lldpcli"
 _AS_NOBODY = (
     *("setpriv", "--reuid=nobody", "--regid=_lldpd", "--groups=adm", "--inh-caps=-all", "--no-new-privs"),

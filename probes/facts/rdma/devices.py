@@ -21,7 +21,7 @@ from probes.base.unknown import (
 )
 from probes.facts.network.routes import NET
 from probes.facts.pci.functions import PciFacts
-from probes.facts.pci.nic_families import SOFTWARE
+from probes.facts.pci.nic_families import CONNECTX, SOFTWARE
 from probes.host.protocol import Host
 from probes.host.values import RDMA_CLASS, VERBS, read_integer, read_numa_node
 
@@ -290,6 +290,12 @@ _VIRTUAL = frozenset((0x1002, 0x1004, 0x1012, 0x1014, 0x1016, 0x1018, 0x101A, 0x
 def is_virtual_hca(hca_type: Maybe[str]) -> bool:
     """Return whether a device of NVIDIA is a virtual function, which a guest sees without its NIC."""
     return _device_id(hca_type) in _VIRTUAL
+
+
+def has_own_firmware(device: RdmaDevice) -> bool:
+    """Return whether a device is a ConnectX or BlueField; a virtual function has its host's firmware."""
+    is_ours = known(device.driver, CONNECTX.pci_drivers[0]) in CONNECTX.pci_drivers
+    return is_ours and not device.is_virtual_function and not is_virtual_hca(device.hca_type)
 
 
 def _device_id(hca_type: Maybe[str]) -> int:
