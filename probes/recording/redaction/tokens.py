@@ -81,7 +81,7 @@ _OCTET = r"(?:25[0-5]|2[0-4]\d|[01]?\d?\d)"
 IPV4 = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)")
 _SUFFIXES = (
     *(".conf", ".service", ".target", ".socket", ".timer", ".mount", ".slice", ".scope", ".wants"),
-    *(".requires", ".d", ".rules", ".ko", ".ko.gz", ".ko.xz", ".ko.zst", ".so", ".xml", ".log"),
+    *(".toml", ".requires", ".d", ".rules", ".ko", ".ko.gz", ".ko.xz", ".ko.zst", ".so", ".xml", ".log"),
 )
 
 
