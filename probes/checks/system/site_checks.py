@@ -57,7 +57,7 @@ def _judge(check: SiteCheck, examination: Examination) -> Outcome:
 @AREA.note(
     "broken-site-check",
     "A check of this site does not work",
-    "gdrtop help site-checks",
+    "gdrtop help config",
     ok="All checks of this site work",
     impact="What it would find stays unseen.",
 )
