@@ -35,7 +35,6 @@ _MOST_CHECKS, _MOST_FILES, _MOST_DEVICES = 50, 256, 64
 _ALL_SECONDS = 30.0  # then no further one starts
 _TEXT = 300
 _BOUNDS = {"": Bounds(_TEXT, _MOST_DEVICES), "command": Bounds(4096, 64), "timeout": Bounds(least=1, most=20)}
-_BOUNDS = {"": Bounds(_TEXT, _MOST_DEVICES), "command": Bounds(4096, 64), "timeout": Bounds(least=1, most=20)}
 _CODEC = Codec(clean=printable, bounds=_BOUNDS)
 
 
