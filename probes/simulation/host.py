@@ -212,9 +212,7 @@ class SimulatedHost(HostBase):
             return output
         return CommandOutput(tuple(argv), 0, printable_lines(output), "")
 
-    def run_trusted(
-        self, argv: Sequence[str], seconds: float = 5.0, user: str = "nobody"
-    ) -> Maybe[CommandOutput]:
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
         return self.run(argv, seconds)
 
     def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:

@@ -30,17 +30,7 @@ from probes.facts.rdma.optics import Modules, Temperatures
 from probes.facts.rdma.partition_keys import FULL_MEMBER, PartitionKeyFacts
 from probes.facts.rdma.port_health import PortHealthFacts
 from probes.facts.rdma.roce import QosFacts, RailNetworkFacts
-from probes.facts.system import (
-    cpu,
-    device_nodes,
-    kubernetes,
-    limits,
-    numa,
-    packages,
-    services,
-    site_checks,
-    tools,
-)
+from probes.facts.system import cpu, device_nodes, kubernetes, limits, numa, packages, services, tools
 from probes.facts.system.cpu import CpuFacts
 from probes.facts.system.device_nodes import DeviceNodeFacts
 from probes.facts.system.kubernetes import DriverContainerFacts
@@ -49,7 +39,7 @@ from probes.facts.system.numa import CpuModel, CpusetFacts, MemoryFacts
 from probes.facts.system.packages import Distribution
 from probes.facts.system.platform import CPUINFO
 from probes.facts.system.services import ServiceFacts
-from probes.facts.system.site_checks import SiteCheck
+from probes.facts.system.site_checks import SiteCheck, run_site_checks
 from probes.facts.system.tools import LibraryFacts, ToolFacts
 from probes.host.component_history import ComponentHistory
 from probes.host.nvml import NvmlLive
@@ -238,7 +228,7 @@ class Examination:
         "component history", lambda run: run.host.component_history()
     )
     site_checks: Maybe[tuple[SiteCheck, ...]] = _probed(
-        "site checks", lambda run: site_checks.probe(run.host), directories=("/etc",)
+        "site checks", lambda run: run_site_checks(run.host), directories=("/etc",)
     )
     log_findings: Maybe[tuple[LogFinding, ...]] = _probed("log findings", lambda run: run.host.log_findings())
     # From an earlier examination of the same node: the difference shows which errors rise.

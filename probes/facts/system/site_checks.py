@@ -11,6 +11,7 @@ import time
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from math import inf
 
 from probes.base.codec import Bounds, Codec, CodecError
 from probes.base.data_files import parse_toml
@@ -54,17 +55,25 @@ class Definition:
     timeout: float = 5.0
     file: str = ""  # of the kernel; "*" stands for any part of a name
     equals: str | None = None
-    matches: str | None = None  # with "*", "?" and "[…]"
-    at_least: float | None = None
-    at_most: float | None = None
+    matches: str = "*"  # with "*", "?" and "[…]"
+    at_least: float = -inf
+    at_most: float = inf
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether a rule compares numbers."""
+        return (self.at_least, self.at_most) != (-inf, inf)
 
     @property
     def expected(self) -> str:
         """What a rule expects; "" without one."""
-        texts = (("", self.equals), ("like ", self.matches))
-        numbers = (("at least ", self.at_least), ("at most ", self.at_most))
-        parts = [f"{words}{text!r}" for words, text in texts if text is not None]
-        return " and ".join(parts + [f"{words}{count:g}" for words, count in numbers if count is not None])
+        parts = (
+            "" if self.equals is None else repr(self.equals),
+            "" if self.matches == "*" else f"like {self.matches!r}",
+            "" if self.at_least == -inf else f"at least {self.at_least:g}",
+            "" if self.at_most == inf else f"at most {self.at_most:g}",
+        )
+        return " and ".join(filter(None, parts))
 
 
 @frozen
@@ -87,7 +96,7 @@ class SiteCheck:
     result: Maybe[Result]
 
 
-def probe(host: Host) -> Maybe[tuple[SiteCheck, ...]]:
+def run_site_checks(host: Host) -> Maybe[tuple[SiteCheck, ...]]:
     """Run all checks of the site, one after the other."""
     names = host.names(DIRECTORY)
     if isinstance(names, Unknown):
@@ -105,9 +114,11 @@ def _site_check(host: Host, name: str, files: list[str], until: float) -> SiteCh
     source, said = files[-1], Definition()
     try:
         if source.endswith(".toml"):
-            content = host.trusted_bytes(source, _DEFINITION_BYTES)
+            content = host.trusted_bytes(source)
             if isinstance(content, Unknown):
                 return SiteCheck(name, source, said, content)
+            if len(content) > _DEFINITION_BYTES:
+                raise ValueError(f"it is larger than {_DEFINITION_BYTES >> 10} KiB")
             said = parse_definition(content.decode("utf-8-sig"))
         if not said.file and not said.command:
             said = replace(said, command=(files[0],))
@@ -180,16 +191,14 @@ def _paths(host: Host, rule: Definition) -> list[str]:
 
 
 def _is_right(path: str, rule: Definition, text: str) -> Maybe[bool]:
-    is_right = rule.equals in (None, text) and (rule.matches is None or fnmatchcase(text, rule.matches))
-    if rule.at_least is None and rule.at_most is None:
-        return is_right
-    try:
-        number = float(text.split()[0])
-    except (ValueError, IndexError):
-        return Unknown(Reason.MALFORMED, printable(path), f"{printable(text, 40)!r} is not a number")
-    is_low = rule.at_least is not None and not number >= rule.at_least
-    is_high = rule.at_most is not None and not number <= rule.at_most
-    return is_right and not is_low and not is_high
+    number = 0.0
+    if rule.has_limits:
+        try:
+            number = float(text.split()[0])
+        except (ValueError, IndexError):
+            return Unknown(Reason.MALFORMED, printable(path), f"{printable(text, 40)!r} is not a number")
+    is_in_limits = not rule.has_limits or rule.at_least <= number <= rule.at_most
+    return is_in_limits and rule.equals in (None, text) and fnmatchcase(text, rule.matches)
 
 
 # Programs

@@ -26,15 +26,7 @@ from probes.host.machine.library_child import DATA_DIRECT, DMABUF
 from probes.host.machine.nvml_library import NvmlLibrary
 from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.probe_thread import note, start_probe
-from probes.host.protocol import (
-    READ_LIMIT_BYTES,
-    TREE_ONLY,
-    CommandOutput,
-    CudaGpu,
-    HostBase,
-    KernelMessage,
-    read_collectives,
-)
+from probes.host.protocol import TREE_ONLY, CommandOutput, CudaGpu, HostBase, KernelMessage, read_collectives
 from probes.host.ras import ANSWER_SECONDS
 from probes.host.rdma_resources import PacketNumbers, RdmaResources
 from probes.host.tcp_sockets import SOURCE, TcpSocket, read_socket_inodes
@@ -82,27 +74,24 @@ class LocalHost(LocalFiles):
         note(" ".join(argv), seconds)
         return super().run(argv) if self._root else run_command(argv, seconds)
 
-    def trusted_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+    def trusted_bytes(self, path: str) -> Maybe[bytes]:
         if self._root or not self._is_root:
-            return self.read_bytes(path, limit)
+            return self.read_bytes(path)
         try:
-            return self.read_bytes(trusted_path.require_path(path), limit)
+            return self.read_bytes(trusted_path.require_path(path))
         except trusted_path.NotTrusted as error:
             return Unknown(Reason.NEEDS_PERMISSION, printable(path), printable(str(error.strerror), 200))
         except (OSError, ValueError) as error:
             return unknown_from(error, path, self._is_root)
 
-    def run_trusted(
-        self, argv: Sequence[str], seconds: float = 5.0, user: str = "nobody"
-    ) -> Maybe[CommandOutput]:
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
         note(" ".join(argv), seconds)
         if self._root:
             return super().run_trusted(argv, seconds, user)
         if not self._is_root:
             return run_program(argv, seconds, tuple(argv), is_patient=False)
-        return library_probes.run_child(
-            trusted_path.__file__, (user, *argv), seconds, tuple(argv), is_patient=False
-        )
+        file, arguments = trusted_path.__file__, (user, *argv)
+        return library_probes.run_child(file, arguments, seconds, tuple(argv), is_patient=False)
 
     def nvml(self) -> Maybe[NvmlFacts]:
         return super().nvml() if self._root else self._ask_nvml(self._library.facts)

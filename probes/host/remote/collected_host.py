@@ -202,19 +202,17 @@ class CollectedHost(HostBase):
         answer = self._typed(list, "program", seconds, plain_source(Path(file)), *arguments, source=name[0])
         return map_known(answer, lambda value: _output(value, name))
 
-    def trusted_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+    def trusted_bytes(self, path: str) -> Maybe[bytes]:
         if not self._is_root:
-            return self.read_bytes(path, limit)
+            return self.read_bytes(path)
         output = self._child(trusted_path.__file__, ("", path), _TRUST_SECONDS, (path,))
         if isinstance(output, Unknown):
             return output
         if output.exit_status:
             return Unknown(Reason.NEEDS_PERMISSION, printable(path), printable(output.stderr.strip(), 200))
-        return self.read_bytes(output.stdout, limit)
+        return self.read_bytes(output.stdout)
 
-    def run_trusted(
-        self, argv: Sequence[str], seconds: float = 5.0, user: str = "nobody"
-    ) -> Maybe[CommandOutput]:
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
         return self._child(trusted_path.__file__, (user, *argv), seconds, tuple(argv))
 
     def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:

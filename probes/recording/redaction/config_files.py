@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from itertools import takewhile
 
 from probes.facts.kernel.boot_loader import parse_efi_text
 from probes.facts.pci.nic_families import MODULE_PREFIXES
-from probes.facts.system.site_checks import Definition
 from probes.recording.redaction.basic_rules import Rule, decoded, of_lines, of_text
 from probes.recording.redaction.kernel_files import variable
 from probes.recording.redaction.tokens import ARGUMENT, SYMBOLS, USER, Tokens
@@ -62,15 +60,6 @@ def without_comments(tokens: Tokens, text: str) -> str:
         "" if line.lstrip()[:1] in ("#", ";") else tokens.text(line.partition("#")[0])
         for line in text.split("\n")
     )
-
-
-_DEFINITION_KEY = re.compile(rf"\s*(?:{'|'.join(field.name for field in fields(Definition))})\s*=")
-
-
-def site_check(tokens: Tokens, text: str) -> str:
-    """Keep the keys in the definition of a site's check, and replace unknown words of the values."""
-    keys = ((line, match[0] if (match := _DEFINITION_KEY.match(line)) else "") for line in text.split("\n"))
-    return "\n".join(key + tokens.text(line.removeprefix(key)) for line, key in keys)
 
 
 def limits_conf(tokens: Tokens, text: str) -> str:

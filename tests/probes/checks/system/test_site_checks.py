@@ -10,7 +10,7 @@ from probes.base.evidence import Severity
 from probes.base.unknown import Unknown
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.facts.system import site_checks
-from probes.facts.system.site_checks import DIRECTORY, Definition, Result, probe
+from probes.facts.system.site_checks import DIRECTORY, Definition, Result, run_site_checks
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import CommandOutput
 from probes.live.job_examination import examine_with_jobs
@@ -135,7 +135,7 @@ def test_of_a_twin_a_rule_is_known_and_a_program_is_not() -> None:
     host = node(CRITICAL)
     host.tree.add(f"{DIRECTORY}/rule.toml", "file = '/proc/sys/kernel/ostype'\nequals = 'Linux'")
     host.tree.add("/proc/sys/kernel/ostype", "Linux\n")
-    checks = probe(make_twin(host, examine(host)))
+    checks = run_site_checks(make_twin(host, examine(host)))
     assert not isinstance(checks, Unknown)
     found = {check.id: check.result for check in checks}
     assert isinstance(found["site-rule"], Result)
@@ -156,7 +156,7 @@ def test_the_examples_of_the_manual_work(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "scratch").chmod(0o755)
     host = LocalHost()
     host._is_root = False
-    found = probe(host)
+    found = run_site_checks(host)
     assert not isinstance(found, Unknown)
     firmware, scratch = found
     assert firmware.id == "site-firmware"

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
 from probes.facts.system import site_checks
-from probes.facts.system.site_checks import DIRECTORY, Result, SiteCheck, parse_definition, probe, read_result
+from probes.facts.system.site_checks import (
+    DIRECTORY,
+    Result,
+    SiteCheck,
+    parse_definition,
+    read_result,
+    run_site_checks,
+)
 from probes.host import trusted_path
 from probes.host.machine.local import LocalHost
 from probes.host.protocol import CommandOutput
@@ -29,7 +36,7 @@ def site(**files: str) -> dict[str, SiteCheck]:
     host = SimulatedHost("hgx-h100")
     for name, content in files.items():
         host.tree.add(f"{DIRECTORY}/{name.replace('_toml', '.toml')}", content)
-    found = probe(host)
+    found = run_site_checks(host)
     assert not isinstance(found, Unknown)
     return {check.id: check for check in found}
 
@@ -118,7 +125,7 @@ def test_a_wrong_file_says_what_is_wrong(text: str, expected: str) -> None:
 def test_no_file_raises_anything_else(content: bytes) -> None:
     host = SIMULATED
     host.tree.add(f"{DIRECTORY}/any.toml", content)
-    found = probe(host)
+    found = run_site_checks(host)
     assert not isinstance(found, Unknown)
     assert [check.id for check in found] == ["site-any"]
 
@@ -139,13 +146,13 @@ def test_a_program_has_defaults_and_its_file_says_more() -> None:
 
 def test_other_names_are_no_checks_and_there_are_not_too_many() -> None:
     host = SimulatedHost("hgx-h100")
-    assert probe(host) == Unknown(Reason.NOT_THERE, DIRECTORY)
+    assert run_site_checks(host) == Unknown(Reason.NOT_THERE, DIRECTORY)
     for name in ("README.md", ".hidden", "disk.toml~", "disk.toml.rpmsave", "-x", "a b"):
         host.tree.add(f"{DIRECTORY}/{name}", "")
-    assert probe(host) == ()
+    assert run_site_checks(host) == ()
     for number in range(51):
         host.tree.add(f"{DIRECTORY}/check{number}", "")
-    assert probe(host) == Unknown(Reason.MALFORMED, DIRECTORY, "more than 50 checks")
+    assert run_site_checks(host) == Unknown(Reason.MALFORMED, DIRECTORY, "more than 50 checks")
 
 
 # Rules
@@ -206,7 +213,7 @@ def own_checks() -> dict[str, Result | Unknown]:
     """Return what the programs say to a user who is not root."""
     host = LocalHost()
     host._is_root = False
-    found = probe(host)
+    found = run_site_checks(host)
     assert not isinstance(found, Unknown)
     return {check.id: check.result for check in found}
 
@@ -272,7 +279,7 @@ def test_a_node_over_a_connection_answers_as_this_one(folder: Path) -> None:
     remote, own = RemoteHost(local_target()), LocalHost()
     try:
         argv = (f"{folder}/args", "-w", "a b; id")
-        assert remote.run_trusted(argv, 20.0) == own.run_trusted(argv, 20.0)
+        assert remote.run_trusted(argv, 20.0, "nobody") == own.run_trusted(argv, 20.0, "nobody")
         there, here = (host.trusted_bytes(f"{folder}/x.toml") for host in (remote, own))
         assert isinstance(there, Unknown) is isinstance(here, Unknown)
         assert isinstance(here, Unknown) or there == here

@@ -304,7 +304,7 @@ def test_no_node_runs_what_the_files_of_another_one_name(threads: Executor) -> N
         host = BatchHost(answers)
         host.size("/first")
         if answers.host.startswith("site"):
-            host.run_trusted((f"/{answers.host}",))
+            host.run_trusted((f"/{answers.host}",), 5.0, "nobody")
         asked[answers.host] = [str(question[-1]) for line in answers.asked for question in questions_of(line)]
         return Missing(list(host.missing)) if host.missing else 1
 
