@@ -19,7 +19,7 @@ from probes.base.origin import Source
 from probes.base.plan import user_plan
 from probes.base.site import Silence, site
 from probes.base.unknown import Reason, Unknown, known
-from probes.checks.registry import CHECKS, Outcomes, findings_of, run_checks
+from probes.checks.registry import CHECKS, Outcomes, checks_of, findings_of, run_checks
 from probes.checks.statements import PathStatement, path_statements
 from probes.facts.node import host_name
 from probes.host.protocol import LogFinding
@@ -47,7 +47,8 @@ def only_in_logs(examination: Examination, findings: Iterable[Finding]) -> tuple
         return ()
     present = {finding.id: finding for finding in findings if finding.is_present}
     without = replace(examination, job_logs=Unknown(Reason.NOT_RECORDED, "job logs"))
-    again = findings_of(run_checks(without, [check for check in CHECKS if check.id in present]), without)
+    checks = [check for check in checks_of(without) if check.id in present]
+    again = findings_of(run_checks(without, checks), without)
     kept = {finding.id for finding in again if finding.is_present}
     lost = [finding for name, finding in present.items() if name not in kept]
     return tuple(
@@ -187,8 +188,9 @@ def judge(
 
     `called`: the node's name in a fleet, by which silences may name it as well.
     """
-    chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
-    left_out = {check.id for check in CHECKS} - {check.id for check in chosen}
+    every = checks_of(examination)
+    chosen = [check for check in every if (not only or check.id in only) and check.id not in skip]
+    left_out = {check.id for check in every} - {check.id for check in chosen}
     found = _findings(run_checks(examination, chosen), examination, called)
     return _judgment(examination.usability, found, tuple(sorted(left_out)))
 
@@ -344,7 +346,9 @@ class Judge:
         """Run all checks on a new examination."""
         self.examined, self._newest = examination, None
         self._moving.forget()
-        return self._use(examination, run_checks(examination, CHECKS), examination.node.taken_at)
+        return self._use(
+            examination, run_checks(examination, checks_of(examination)), examination.node.taken_at
+        )
 
     def update(self, usability: Usability, watched: Watched, taken_at: float) -> Judgment:
         """Run the moving checks on what a reading shows; everything else is as in the last examination."""

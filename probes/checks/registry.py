@@ -32,7 +32,7 @@ from probes.checks.nic import devices as nic_devices
 from probes.checks.path import dmabuf, gdr_path, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk
-from probes.checks.system import combinations, cpus, device_files, kubernetes, limits, tools
+from probes.checks.system import combinations, cpus, device_files, kubernetes, limits, site_checks, tools
 from probes.queries.finding import (
     Area,
     Check,
@@ -62,7 +62,7 @@ _ORDER: tuple[ModuleType | Area, ...] = (
     *(limits.RDMA_CGROUP, live_jobs.HUNG_TASKS, limits, cpus, device_files, kubernetes, combinations),
     *_OF_VARIABLES,
     *(engines.NVSHMEM_CHECKS, engines.AREA, other_settings.SEGMENTS, engines, logs),
-    *(live_jobs, live_ports, builds.NEXT_BOOT, tools),
+    *(live_jobs, live_ports, builds.NEXT_BOOT, tools, site_checks),
 )
 
 
@@ -89,6 +89,11 @@ _SEVERITIES = tuple(Severity)
 Outcomes: TypeAlias = "Sequence[tuple[Check, Outcome]]"
 
 
+def checks_of(examination: Examination) -> tuple[Check, ...]:
+    """Return all checks of a node: gdrtop's, and those that its site has added."""
+    return (*CHECKS, *site_checks.checks_of_site(examination))
+
+
 def run_checks(examination: Examination, checks: Iterable[Check]) -> Outcomes:
     """Run checks, and return how each ended."""
     return tuple((check, _outcome(check, examination)) for check in checks)
@@ -105,7 +110,8 @@ def findings(
     examination: Examination, only: Collection[str] = (), skip: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Run all checks, or those whose ids are chosen; return found, unknown and passed, by severity."""
-    chosen = [check for check in CHECKS if (not only or check.id in only) and check.id not in skip]
+    every = checks_of(examination)
+    chosen = [check for check in every if (not only or check.id in only) and check.id not in skip]
     return findings_of(run_checks(examination, chosen), examination)
 
 

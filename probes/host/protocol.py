@@ -193,6 +193,17 @@ class Host(Protocol):
         """Return the output of a read-only command, which is searched on the trusted path."""
         return _answer(self, "run", *argv)
 
+    def trusted_bytes(self, path: str) -> Maybe[bytes]:
+        """Return a file as `read_bytes`; NEEDS_PERMISSION: as root, one that another user can write."""
+        return _answer(self, "file", path)
+
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
+        """Return the output of a program that the site names by its path; root becomes `user` for it.
+
+        It ends with 126 if it cannot start, also if root runs gdrtop and another user can write it.
+        """
+        return _answer(self, "run", *argv)
+
     def nvml(self) -> Maybe[NvmlFacts]:
         """Return what NVML reports about driver and GPUs; the reason shows whether the driver is missing."""
         return _answer(self, "nvml")
@@ -370,6 +381,9 @@ class HostBase(Host):
     def read(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[str]:
         content = self.read_bytes(path, limit)
         return content if isinstance(content, Unknown) else text_of(content)
+
+    def trusted_bytes(self, path: str) -> Maybe[bytes]:
+        return self.read_bytes(path)
 
     def monotonic(self) -> float:
         return time.monotonic()

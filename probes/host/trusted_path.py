@@ -10,6 +10,7 @@ import errno
 import os
 import pwd
 import stat
+import sys
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MOST_LINKS = 40  # MAXSYMLINKS of the kernel
@@ -106,3 +107,47 @@ def trusted_environment() -> dict[str, str]:
             if kept:
                 found[name] = kept
     return found
+
+
+# The same for a node over a connection, and for programs of the site: this file runs alone, also there.
+
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _SIGKILL = 1, 38, 9  # include/uapi/linux/prctl.h
+NOT_STARTED = "not started"
+_STATUS = 126  # as a shell; no plugin exits so
+
+
+def main(arguments: list[str]) -> None:
+    """Print the real path of a trusted file (`"" PATH`), or become a program (`USER PATH ARGUMENT …`).
+
+    As root, it becomes this user first. Otherwise gdrtop's user stays, who is trusted with all that they run.
+    """
+    user, path, *rest = arguments
+    try:
+        path = require_path(path) if is_root() else path
+        if not user:
+            print(path, end="")
+            return
+        if is_root() and user != "root":
+            _become(user)
+        os.execv(path, [path, *rest])
+    except (OSError, KeyError, ValueError) as error:
+        detail = f"no user {user}" if isinstance(error, KeyError) else getattr(error, "strerror", "") or error
+        print(f"{NOT_STARTED}: {detail}", file=sys.stderr)
+        sys.exit(_STATUS)
+
+
+def _become(user: str) -> None:
+    """Become a user for good; not even a setuid program gives rights back."""
+    import ctypes
+
+    entry = pwd.getpwnam(user)
+    os.initgroups(user, entry.pw_gid)
+    os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+    os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)
+    prctl = ctypes.CDLL(None).prctl
+    for option, value in ((_PR_SET_NO_NEW_PRIVS, 1), (_PR_SET_PDEATHSIG, _SIGKILL)):
+        prctl(*map(ctypes.c_ulong, (option, value, 0, 0, 0)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -168,6 +168,12 @@ class RecordingHost:
         """Return the output of a read-only command; of a cluster's objects only the fields that are read."""
         return self._ask("run", tuple(argv), lambda: without_variables(self._host.run(argv, seconds)))
 
+    def trusted_bytes(self, path: str) -> Maybe[bytes]:
+        return self._ask("file", (path,), lambda: self._host.trusted_bytes(path))
+
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
+        return self._ask("run", tuple(argv), lambda: self._host.run_trusted(argv, seconds, user))
+
     def nvml(self) -> Maybe[NvmlFacts]:
         return self._ask("nvml", (), self._host.nvml)
 

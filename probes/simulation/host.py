@@ -212,6 +212,9 @@ class SimulatedHost(HostBase):
             return output
         return CommandOutput(tuple(argv), 0, printable_lines(output), "")
 
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
+        return self.run(argv, seconds)
+
     def perform(self, argv: Sequence[str], stdin: str = "") -> CommandResult:
         """Run a command that changes the simulated node, with `stdin` as its standard input."""
         from probes.simulation.commands.catalogue import perform

@@ -39,6 +39,7 @@ from probes.facts.system.numa import CpuModel, CpusetFacts, MemoryFacts
 from probes.facts.system.packages import Distribution
 from probes.facts.system.platform import CPUINFO
 from probes.facts.system.services import ServiceFacts
+from probes.facts.system.site_checks import SiteCheck, run_site_checks
 from probes.facts.system.tools import LibraryFacts, ToolFacts
 from probes.host.component_history import ComponentHistory
 from probes.host.nvml import NvmlLive
@@ -225,6 +226,9 @@ class Examination:
     )
     component_history: Maybe[ComponentHistory] = _probed(
         "component history", lambda run: run.host.component_history()
+    )
+    site_checks: Maybe[tuple[SiteCheck, ...]] = _probed(
+        "site checks", lambda run: run_site_checks(run.host), directories=("/etc",)
     )
     log_findings: Maybe[tuple[LogFinding, ...]] = _probed("log findings", lambda run: run.host.log_findings())
     # From an earlier examination of the same node: the difference shows which errors rise.

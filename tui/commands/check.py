@@ -18,6 +18,7 @@ from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
+from probes.facts.system.site_checks import DIRECTORY, PREFIX
 from probes.host.protocol import Host
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
@@ -128,7 +129,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _id(text: str) -> str:
     known = {check.id for check in CHECKS}
-    if text not in known:
+    if text not in known and not text.startswith(PREFIX):  # the node has those of its site
         hint = did_you_mean(text, known) or "; gdrtop check --all lists them"
         raise argparse.ArgumentTypeError(f"unknown check {text!r}{hint}")
     return text
@@ -148,7 +149,7 @@ def severity_map(text: str) -> dict[str, Action]:
         if not equals or word not in actions:
             expected = f"NAME=ACTION; the actions are {', '.join(actions)}"
             raise argparse.ArgumentTypeError(f"{part.strip()!r} is not {expected}")
-        if name not in names:
+        if name not in names and not name.startswith(PREFIX):
             hint = did_you_mean(name, names) or f"; besides checks there are {', '.join(DEFAULTS)}"
             raise argparse.ArgumentTypeError(f"no check or severity {name!r}{hint}")
         chosen[name] = actions[word]
@@ -213,6 +214,9 @@ def write_check(
         examination = examined(examination)
         judgment = judge(examination, only=options.only, skip=options.skip)
     verdict, found, skipped = judgment.verdict, judgment.findings, judgment.skipped
+    here = {*skipped, *(finding.id for finding in found)}
+    if missing := next((name for name in (*options.only, *options.ids) if name not in here), ""):
+        raise UsageError(f"no check {missing} in {DIRECTORY} of this node{did_you_mean(missing, here)}")
     since = since_ok(examination, judgment, options.read_only)
     node, at = examination.node, host.wall_clock()
     if options.save:

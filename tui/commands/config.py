@@ -188,10 +188,11 @@ def more_errors(found: Configuration) -> Iterator[str]:
     """Yield what is wrong with silences, keys, theme and columns. Other commands do not load those tables."""
     if found.silences:
         from probes.checks.registry import CHECKS
+        from probes.facts.system.site_checks import PREFIX
 
         ids = {check.id for check in CHECKS}
         for silence in found.silences:
-            if silence.id not in ids:
+            if silence.id not in ids and not silence.id.startswith(PREFIX):
                 hint = did_you_mean(silence.id, ids) or "; gdrtop check --all lists them"
                 yield f"{silence.origin}: unknown check {printable(silence.id, 80)!r}{hint}"
     if found.is_about_screens:

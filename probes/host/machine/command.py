@@ -175,8 +175,13 @@ def run_command(argv: Sequence[str], seconds: float) -> Maybe[CommandOutput]:
     return run_program([path, *argv[1:]], seconds, tuple(argv))
 
 
-def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -> Maybe[CommandOutput]:
-    """Run a program given by path; the answer calls it `argv`."""
+def run_program(
+    program: Sequence[str], seconds: float, argv: tuple[str, ...], is_patient: bool = True
+) -> Maybe[CommandOutput]:
+    """Run a program given by path; the answer calls it `argv`.
+
+    `is_patient`: it gets more time if it is slow, not stuck.
+    """
     name = " ".join(argv)
     environment = environment_of(argv[0])
     if isinstance(environment, Unknown):
@@ -186,7 +191,8 @@ def run_program(program: Sequence[str], seconds: float, argv: tuple[str, ...]) -
     except OSError as error:
         return Unknown(Reason.IO_ERROR, name, str(error.strerror))
     with process:
-        streams = _collect(process, seconds, name, keep_end=argv[0] in LOGS)
+        most_times = _MOST_TIMES if is_patient else 1
+        streams = _collect(process, seconds, name, argv[0] in LOGS, most_times)
         if isinstance(streams, Reason):
             timeout = f"still running after {seconds:g} s"
             detail = timeout if streams is Reason.TIMED_OUT else "too much output"
@@ -317,7 +323,7 @@ def _start(program: Sequence[str], environment: dict[str, str]) -> _Process:
 
 
 def _collect(
-    process: _Process, seconds: float, name: str, keep_end: bool
+    process: _Process, seconds: float, name: str, keep_end: bool, most_times: int
 ) -> tuple[bytes, bytes, int] | Reason:
     """Read both streams to their end; return a reason if they take too long or are too large.
 
@@ -335,7 +341,7 @@ def _collect(
             left = until - time.monotonic()
             if left <= 0:
                 used, halves = _cpu_ticks(process.pid), halves + 1
-                if halves > 1 and (used <= ticks or halves >= 2 * _MOST_TIMES):
+                if halves > 1 and (used <= ticks or halves >= 2 * most_times):
                     return Reason.TIMED_OUT
                 ticks, until = used, time.monotonic() + seconds / 2
                 note(name, seconds)

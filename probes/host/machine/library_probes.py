@@ -36,13 +36,13 @@ _BROKEN_ANSWERS = (ValueError, SyntaxError, KeyError, TypeError, AttributeError)
 
 
 def run_child(
-    file: str, arguments: Sequence[str], seconds: float, name: tuple[str, ...]
+    file: str, arguments: Sequence[str], seconds: float, name: tuple[str, ...], is_patient: bool = True
 ) -> Maybe[CommandOutput]:
-    """Run a program of this package on this machine."""
+    """Run a program of gdrtop's on this machine; `is_patient`: as of `run_program`."""
     directory, file_name = os.path.split(file)
     module = file_name.removesuffix(".py")
     program = [sys.executable, "-I", "-S", "-c", _RUN_CHILD, directory, module, *arguments]
-    return run_program(program, seconds, name)
+    return run_program(program, seconds, name, is_patient)
 
 
 def probe_dmabuf(

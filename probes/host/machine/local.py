@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from probes.base.text import BDF, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.host import trusted_path
 from probes.host.component_history import ComponentHistory
 from probes.host.fec import SOURCE as FEC_SOURCE
 from probes.host.fec import FecState
 from probes.host.machine import library_probes
-from probes.host.machine.command import run_command
+from probes.host.machine.command import run_command, run_program
 from probes.host.machine.files import LocalFiles, unknown_from
 from probes.host.machine.kernel_log_reader import KERNEL_LOG, KernelLogReader
 from probes.host.machine.library_child import DATA_DIRECT, DMABUF
@@ -72,6 +73,25 @@ class LocalHost(LocalFiles):
     def run(self, argv: Sequence[str], seconds: float = 2.0) -> Maybe[CommandOutput]:
         note(" ".join(argv), seconds)
         return super().run(argv) if self._root else run_command(argv, seconds)
+
+    def trusted_bytes(self, path: str) -> Maybe[bytes]:
+        if self._root or not self._is_root:
+            return self.read_bytes(path)
+        try:
+            return self.read_bytes(trusted_path.require_path(path))
+        except trusted_path.NotTrusted as error:
+            return Unknown(Reason.NEEDS_PERMISSION, printable(path), printable(str(error.strerror), 200))
+        except (OSError, ValueError) as error:
+            return unknown_from(error, path, self._is_root)
+
+    def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
+        note(" ".join(argv), seconds)
+        if self._root:
+            return super().run_trusted(argv, seconds, user)
+        if not self._is_root:
+            return run_program(argv, seconds, tuple(argv), is_patient=False)
+        file, arguments = trusted_path.__file__, (user, *argv)
+        return library_probes.run_child(file, arguments, seconds, tuple(argv), is_patient=False)
 
     def nvml(self) -> Maybe[NvmlFacts]:
         return super().nvml() if self._root else self._ask_nvml(self._library.facts)

@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.host.remote import transport
+from probes.host.remote.collected_host import is_of_site
 from probes.host.remote.connection import INTERRUPT_SECONDS, Connection, Connections
 from probes.host.remote.remote_host import Answers, Missing, pack_questions, questions_of
 from probes.host.remote.transport import REFUSED, SILENT, ConnectionFailed, Target
@@ -213,7 +214,7 @@ class FanOut(Generic[T]):
                 with self._changed:
                     if kind not in self._lists:  # that of a long command was asked several times
                         asked = dict.fromkeys(chain.from_iterable(map(questions_of, answers.asked)))
-                        self._lists[kind] = pack_questions(list(asked))
+                        self._lists[kind] = pack_questions([each for each in asked if not is_of_site(each)])
                 return found
             if found.failure:
                 raise ConnectionFailed(found.failure)

@@ -21,7 +21,13 @@ from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import AnsweredHost, is_logging, log_source, note
 from probes.host.protocol import Host
 from probes.host.remote import transport
-from probes.host.remote.collected_host import NOT_ASKED_YET, CollectedHost, Question, is_unfinished
+from probes.host.remote.collected_host import (
+    NOT_ASKED_YET,
+    CollectedHost,
+    Question,
+    is_of_site,
+    is_unfinished,
+)
 from probes.host.remote.connection import ANSWER_SECONDS, READING_SECONDS, Connection, Connections
 from probes.host.remote.transport import ConnectionFailed, Target
 
@@ -154,7 +160,8 @@ class RemoteHost(CollectedHost):
             earliest, new = since - _READING_SECONDS, time.monotonic() - _READING_SECONDS
             others = islice(reversed(self._asked.items()), _MOST_AHEAD)
             asked_before = (other for other, at in others if at >= earliest and other != question)
-            return [question, *(other for other in asked_before if not self._is_newer(other, new))]
+            wanted = (other for other in asked_before if not is_of_site(other))
+            return [question, *(other for other in wanted if not self._is_newer(other, new))]
 
     def _is_newer(self, question: Question, than: float) -> bool:
         found = self._fresh.get(question)  # none after `forget`

@@ -27,6 +27,7 @@ from probes.facts.kernel.release import unpack
 from probes.facts.pci.functions import MARK
 from probes.facts.system.limits import CGROUPS
 from probes.facts.system.platform import AZURE_TAG, ORACLE_TAG
+from probes.facts.system.site_checks import DIRECTORY as CHECKS_OF_SITE
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
 from probes.host.protocol import CommandOutput
 from probes.host.usage import ProcessUsage
@@ -120,6 +121,7 @@ FILES: Sequence[Row] = (
     Row("/etc/default/grub**|/boot/grub*/grubenv", of_text(config_files.grub_settings)),
     Row("/etc/slurm**.conf|/run/slurm/conf/**.conf", _SLURM),
     Row("/etc/dkms/framework.conf**", of_lines(r"\s*mok_certificate=")),
+    Row(f"{CHECKS_OF_SITE}/*.toml", _WORDS),
     Row("/etc/**", None),
     Row("/boot/grub*/grub.cfg", of_text(config_files.grub_menu)),
     Row("**/loader/loader.conf", of_lines(r"default\s")),
@@ -299,6 +301,8 @@ class Identifiers(Tokens):
             is_group = subject[0].startswith(f"{CGROUPS}/")
             path = cgroup_path(self, subject[0]) if is_group else self.text(subject[0])
             return None if row is None else Question(kind, (path,))
+        if kind == "run" and subject[0].startswith("/"):  # a program of the site, as its file names it
+            return Question(kind, tuple(map(self.text, subject)))
         if kind == "run":
             # Options come from gdrtop; all other words may come from the node.
             argv = tuple(word if word.startswith("-") else self.text(word) for word in subject[1:])

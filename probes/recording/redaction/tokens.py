@@ -79,6 +79,7 @@ _PART = re.compile(r"[-_.+~]")
 VERSION = re.compile(r"v?\d{1,8}(?:\.\d{1,8})+")
 _OCTET = r"(?:25[0-5]|2[0-4]\d|[01]?\d?\d)"
 IPV4 = re.compile(rf"(?:{_OCTET}\.){{3}}{_OCTET}(?!\.?\d)")
+_TOML = ".toml"
 _SUFFIXES = (
     *(".conf", ".service", ".target", ".socket", ".timer", ".mount", ".slice", ".scope", ".wants"),
     *(".requires", ".d", ".rules", ".ko", ".ko.gz", ".ko.xz", ".ko.zst", ".so", ".xml", ".log"),
@@ -258,6 +259,8 @@ class Tokens:
         bare = word.rstrip(".…")
         if not bare or is_known(bare) or (self._is_own_text and self._is_own_word(bare)):
             return word
+        if bare.endswith(_TOML):  # a program has the same name without it
+            return self._word(bare.removesuffix(_TOML)) + _TOML
         return self._unknown(bare) + ("." if len(bare) < len(word) else "")
 
     def _is_own_word(self, word: str) -> bool:

@@ -26,6 +26,7 @@ ARGUMENTS = {
     "command": "STATUS",
     "name": "HOME",
     "user": 1000,
+    "seconds": 1.0,
 }
 OF_CALLER = {"is_root", "monotonic", "wall_clock"}
 QUESTIONS = sorted(name for name in vars(Host) if not name.startswith("_"))

@@ -31,7 +31,7 @@ FAULTS = """
     driver-library-mismatch xid-79-fell-off-bus fabric-manager-down-version memlock-login
     memlock-scheduler nccl-ib-hca-prefix nccl-topo-file-stale nccl-conf-ignored-lines
     nccl-twice-in-process ucx-net-devices-mismatch perftest-without-dmabuf perftest-port-in-use
-    pid-namespace-hides-users k8s-mofed-storage-modules
+    pid-namespace-hides-users k8s-mofed-storage-modules broken-site-check
 """
 Judged = tuple[State, Maybe[GdrPath | None], dict[str, tuple[Status, Severity, tuple[str, ...]]]]
 

@@ -12,6 +12,7 @@ import pytest
 
 from probes.base.evidence import Severity
 from probes.checks.judgment import conclude, exit_status
+from probes.checks.new_jobs import Action
 from probes.checks.registry import CHECKS
 from probes.queries.finding import Status
 from probes.simulation.host import SimulatedHost
@@ -19,6 +20,7 @@ from probes.simulation.node.model.names import SIMULATED_NAMES
 from probes.snapshot.verdict import State
 from tests.support.doctor import examination_of, findings_on
 from tui.cli import main
+from tui.command_line.arguments import UsageError
 from tui.commands.check import CheckOptions, write_check
 
 BROKEN = "hgx-h100+no-gdr-path"
@@ -289,3 +291,16 @@ def test_a_pod_is_checked_through_kubectl(
     assert main(["check", "--host", "trainer-1", "--over", over]) == 3
     errors = capfd.readouterr().err
     assert 'cannot read trainer-1: Error from server (NotFound): pods "trainer-1" not found' in errors
+
+
+def test_a_check_of_the_site_is_named_like_any_other() -> None:
+    name = "hgx-h100+broken-site-check"
+    _, text = check(name, ids=("site-firmware",))
+    assert "NICs do not have the firmware of this site" in text
+    status, text = check(name, only=("site-firmware",), severity_map={"site-firmware": Action.ISOLATE})
+    assert (status, text.splitlines()[1].split()[:2]) == (1, ["isolate", "site-firmware"])
+    assert check(name, skip=("site-firmware",))[0] == 0
+    arguments = ("--skip", "site-a", "--severity-map", "site-a=watch")
+    assert main(["check", "--demo", "hgx-h100", *arguments]) == 0  # as for a fleet
+    with pytest.raises(UsageError, match=r"no check site-firmwar in .* did you mean site-firmware"):
+        check(name, only=("site-firmwar",))

@@ -313,3 +313,22 @@ while piece := os.read(read, 65536):
     assert not failures
     assert found.keys() == {node.host for node in nodes}
     assert any(tmp_path.iterdir())  # some were refused at first
+
+
+def test_no_node_runs_what_the_files_of_another_one_name(threads: Executor) -> None:
+    """A site's program is asked of the node whose file names it, and of no other node of its kind."""
+    asked: dict[str, list[str]] = {}
+
+    def judge(answers: Answers) -> int | Missing:
+        host = BatchHost(answers)
+        host.size("/first")
+        if answers.host.startswith("site"):
+            host.run_trusted((f"/{answers.host}",), 5.0, "nobody")
+        asked[answers.host] = [str(question[-1]) for line in answers.asked for question in questions_of(line)]
+        return Missing(list(host.missing)) if host.missing else 1
+
+    first = FanOut([target("site-1")], judge, threads, lambda *_: None, FanOutOptions(1, 20.0))
+    assert first.run()[0] == {"site-1": 1}
+    first._targets = [target("site-2"), target("other")]
+    first.run()
+    assert asked == {"site-1": ["/first", "/site-1"], "site-2": ["/first", "/site-2"], "other": ["/first"]}

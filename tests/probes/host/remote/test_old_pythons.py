@@ -3,9 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+from probes.host import trusted_path
 from probes.host.machine.local import LocalHost
 from probes.host.remote import collector
 from probes.host.remote.remote_host import RemoteHost
@@ -32,9 +34,10 @@ def test_the_collector_runs_with_it(tmp_path: Path, python: Path) -> None:
         host.close()
 
 
-def test_its_source_needs_no_newer_python_than_3_6(tmp_path: Path) -> None:
-    source = tmp_path / "collector.py"
-    source.write_text(plain_source(Path(collector.__file__)))
+@pytest.mark.parametrize("module", [collector, trusted_path], ids=lambda module: module.__name__)
+def test_its_source_needs_no_newer_python_than_3_6(tmp_path: Path, module: ModuleType) -> None:
+    source = tmp_path / "program.py"
+    source.write_text(plain_source(Path(str(module.__file__))))
     vermin = subprocess.run(
         [str(Path(sys.executable).with_name("vermin")), "-t=3.6-", "--no-tips", str(source)],
         capture_output=True,
