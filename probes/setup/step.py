@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Result
@@ -140,9 +141,9 @@ class StepDefinition(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltStep(StepDefinition):
-    """A step with a function of its own."""
+    """A step with a function of its own; `facts` are those of its list of steps."""
 
-    function: Callable[[StepDefinition, SetupFacts], SetupStep]
+    function: Callable[[StepDefinition, Any], SetupStep]
 
     def build(self, facts: SetupFacts) -> SetupStep:
         """Return what the function returns."""

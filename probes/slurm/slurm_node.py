@@ -43,6 +43,11 @@ class SlurmNode:
         return self.state.startswith("drain")
 
     @property
+    def is_out(self) -> bool:
+        """Whether it is drained or down; only `State=RESUME` also returns one that is down."""
+        return self.is_draining or self.state.startswith("down")
+
+    @property
     def has_own_reason(self) -> bool:
         """Whether gdrtop has set the reason."""
         return self.reason.startswith(LEADER)
@@ -93,6 +98,24 @@ def parse_scontrol(name: str, text: str) -> Maybe[SlurmNode]:
     return SlurmNode(name, drains if "DRAIN" in words else words[0].lower(), said)
 
 
+def read_jobs(host: Host, name: str) -> Maybe[tuple[str, ...]]:
+    """Ask squeue(1) for a node's jobs, completing ones too: "4711 (alice, RUNNING, 1:20:00 left)"."""
+    assert is_node_name(name)
+    argv = ("squeue", "--noheader", "--nodes", name, "--format", "%i|%u|%T|%L")
+    answer = host.run(argv, _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    if answer.exit_status:
+        return Unknown(Reason.MALFORMED, "squeue", printable(answer.stderr.strip().partition("\n")[0], 200))
+    return parse_squeue(answer.stdout)
+
+
+def parse_squeue(text: str) -> tuple[str, ...]:
+    """Parse the lines "JOB|USER|STATE|TIME LEFT" of squeue; other lines are left out."""
+    rows = [[printable(word.strip(), 40) for word in line.split("|")] for line in text.split("\n")]
+    return tuple(f"{row[0]} ({row[1]}, {row[2]}, {row[3]} left)" for row in rows if len(row) == 4)
+
+
 def reason_for(findings: tuple[Finding, ...]) -> str:
     """Return "gdrtop: port-down mlx5_3" for the first finding, with the number of further ones."""
     first = findings[0]
@@ -118,15 +141,19 @@ def drain_plan(node: SlurmNode, reason: str) -> Plan | str:
     return make_plan(f"Drain {node.name}", step)
 
 
-def resume_plan(node: SlurmNode) -> Plan | str:
-    """Return the plan that lets jobs start again, or why the node stays as it is."""
-    if not node.is_draining:
+def resume_plan(node: SlurmNode, state: str = "UNDRAIN") -> Plan | str:
+    """Return the plan that lets jobs start again, or why the node stays as it is.
+
+    `state`: RESUME also returns a node that is down, as after a reboot (scontrol(1)).
+    """
+    if not (node.is_out if state == "RESUME" else node.is_draining):
         return f"{node.name} is not drained"
     if not node.has_own_reason:
         return f"{node.name} was not drained by gdrtop: “{node.reason or 'no reason'}”"
     step = Step(
         f"Let jobs start on {node.name} again",
-        ("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN"),
+        ("scontrol", "update", f"NodeName={node.name}", f"State={state}"),
+        undo=("scontrol", "update", f"NodeName={node.name}", "State=DRAIN", f"Reason={node.reason}"),
     )
     return make_plan(f"Resume {node.name}", step)
 

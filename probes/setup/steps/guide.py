@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
@@ -18,7 +18,7 @@ from probes.plans.common import is_reboot
 from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
-from probes.setup.step import OPEN_STATES, SetupFacts, SetupRecord, SetupStep, StepState
+from probes.setup.step import OPEN_STATES, SetupFacts, SetupRecord, SetupStep, StepDefinition, StepState
 from probes.setup.steps.checked import does_the_same
 from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
 from probes.snapshot.examination import Examination
@@ -118,14 +118,21 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
         if step.id in skipped and step.state is not StepState.DONE:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id], is_left_out=True)
         else:
-            # Without these, the state says nothing: "modules match" before a module exists.
-            after = definition.judges if step.state is StepState.DONE else ()
-            if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
-                after = definition.after
-            if first := next((steps[name] for name in after if steps[name].state in OPEN_STATES), None):
-                step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
+            step = after_earlier(definition, step, steps)
         steps[step.id] = step
     return tuple(steps.values())
+
+
+def after_earlier(definition: StepDefinition, step: SetupStep, earlier: Mapping[str, SetupStep]) -> SetupStep:
+    """Return the step, blocked where one of the steps before it must be finished first."""
+    # Without these, the state says nothing: "modules match" before a module exists.
+    after = definition.judges if step.state is StepState.DONE else ()
+    if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
+        after = definition.after
+    first = next((earlier[name] for name in after if earlier[name].state in OPEN_STATES), None)
+    if first is None:
+        return step
+    return replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
 
 
 # The commands that are left of a guide, as plans for one script.
