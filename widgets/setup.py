@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.evidence import Severity
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
 from probes.queries.finding import Finding, Status
 from probes.repair.runbook import Runbook
@@ -246,8 +246,11 @@ def draw_runbook(runbook: Runbook, width: int) -> list[Line]:
     scheduler, step = runbook.facts.scheduler, runbook.next_step
     where = "" if scheduler is None else f"{scheduler.name}: {scheduler.node} is {scheduler.state} · "
     if not runbook.steps:
-        text = f"{where}nothing to repair · --reason TEXT begins a repair of what gdrtop cannot see"
-        return wrapped(text, width, Tone.GOOD)
+        ids = join_limited(row.id for row in runbook.facts.rows)
+        reason = (
+            f"found: {ids} · --reason ID or TEXT begins a repair" if ids else "gdrtop finds nothing to repair"
+        )
+        return wrapped(f"{where}no reason to drain it · {reason}", width, Tone.TITLE if ids else Tone.GOOD)
     over = sum(each.is_over for each in runbook.steps)
     rest = f"next: {step.title}" if step is not None else "the repair is over"
     title = f"{where}{over} of {plural(len(runbook.steps), 'step')} over · {rest}"

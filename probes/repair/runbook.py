@@ -22,10 +22,10 @@ from probes.checks.judgment import Judgment
 from probes.checks.new_jobs import Row
 from probes.plans.common import REBOOT_ENDS_JOBS, is_reboot, reboot_step
 from probes.repair.scheduler import Scheduler, jobs_on
-from probes.setup.step import BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
-from probes.setup.steps.guide import after_earlier
+from probes.setup.step import BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState, after_earlier
 from probes.setup.steps.measured import MeasuredStep
 from probes.setup.steps.step_list import check_steps
+from probes.slurm.slurm_node import LEADER, REPAIR_LEADER
 from probes.snapshot.verdict import State
 
 DRAIN, ACT, RETURN = "repair:drain", "repair:act", "repair:return"
@@ -39,7 +39,7 @@ _BY_HAND = "Repair it by hand, then run gdrtop repair again: it checks the node"
 class PastRuns:
     """What the log of actions says of this repair."""
 
-    reason: str = ""  # "gdrtop: port-down mlx5_3", of its first run
+    reason: str = ""  # "gdrtop repair: port-down mlx5_3", of its first run
     acted_at: float = 0.0  # the last change, seconds since 1970; results from before do not count
     boots: frozenset[str] = frozenset()  # in which a fix was applied
 
@@ -51,7 +51,7 @@ class RepairFacts(SetupFacts):
     scheduler: Scheduler | None
     judgment: Judgment  # as if no job ran, as for a drain
     rows: tuple[Row, ...]  # what asks for something, the most drastic first
-    worst: str  # the reason that gdrtop would give for them; "" without any
+    worst: str  # the reason that gdrtop gives for those that keep jobs away; "" without any
     past: PastRuns
     is_local: bool  # gdrtop runs on the node
     certificate: Certificate | None = None
@@ -76,7 +76,7 @@ class RepairFacts(SetupFacts):
     @property
     def left(self) -> tuple[Row, ...]:
         """What is still wrong: what keeps jobs away, and what the repair is about."""
-        subject = self.reason.split(" ")[1:2]
+        subject = self.reason.partition(": ")[2].split(" ")[:1]
         return tuple(row for row in self.rows if row.action.keeps_jobs_away or [row.id] == subject)
 
     @property
@@ -108,9 +108,13 @@ class Runbook:
 
     @property
     def next_step(self) -> SetupStep | None:
-        """The first step that can be done now, else the first that is not over."""
+        """The first step that can be done now, else the first that is not over.
+
+        It is the last one if the node shall return with open steps.
+        """
         left = [step for step in self.steps if not step.is_over]
-        ready = (step for step in left if step.state is StepState.TO_DO)
+        wanted = left[-1:] if self.facts.anyway else left
+        ready = (step for step in wanted if step.state is StepState.TO_DO)
         return next(ready, left[0] if left else None)
 
 
@@ -134,10 +138,14 @@ def _drain(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
     scheduler = facts.scheduler
     if scheduler is None:
         return definition.step(StepState.SKIPPED, _NO_SCHEDULER)
-    plan, state, is_out = scheduler.drain(facts.reason), scheduler.state, scheduler.is_out
+    own = facts.reason.replace(LEADER, REPAIR_LEADER, 1)
+    plan, state, is_out = scheduler.drain(own), scheduler.state, scheduler.is_out
     if isinstance(is_out, Unknown):
         reason = f"the state in {scheduler.name} is unknown: {is_out}"
         return definition.step(StepState.UNKNOWN, reason, plan=None if isinstance(plan, str) else plan)
+    if is_out and scheduler.reason.startswith(LEADER):
+        reason = f"{scheduler.name}: {scheduler.node} is {state}; without this, the health check returns it"
+        return definition.step(StepState.TO_DO, reason, plan=None if isinstance(plan, str) else plan)
     if is_out:
         return definition.step(StepState.DONE, f"{scheduler.name}: {scheduler.node} is {state}")
     if isinstance(plan, str):
@@ -173,6 +181,8 @@ def _reboot(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
     plan = facts.fix
     if plan is None or not plan.needs_reboot:
         return definition.step(StepState.SKIPPED, "not needed")
+    if all(step.is_instruction for step in plan.steps):
+        return definition.step(StepState.SKIPPED, "the manual steps of the fix say when")
     command = reboot_step("Reboot the node")
     own = Plan(definition.title, (command,), needs_reboot=True, disturbs=REBOOT_ENDS_JOBS, note=_GOES_ON)
     return definition.step(StepState.TO_DO, "the fix takes effect at boot", plan=own)
@@ -185,7 +195,7 @@ def _check(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
         return definition.step(StepState.TO_DO, f"still found: {names}", command="gdrtop check")
     if verdict.state is State.UNKNOWN:
         return definition.step(StepState.UNKNOWN, f"no verdict: {verdict.reason}")
-    others = f"; {plural(len(facts.rows), 'warning')} beside it" if facts.rows else ""
+    others = f"; beside it: {join_limited(row.id for row in facts.rows)}" if facts.rows else ""
     return definition.step(StepState.DONE, f"{verdict.word}{others}")
 
 

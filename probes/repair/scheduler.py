@@ -51,7 +51,7 @@ def _slurm(host: Host, names: tuple[str, ...]) -> Scheduler:
         found = read_node(host, name)
         if not isinstance(found, Unknown):
             reason, jobs = found.reason if found.is_out else "", read_jobs(host, name)
-            plans = partial(drain_plan, found), resume_plan(found, "RESUME")
+            plans = partial(drain_plan, found), resume_plan(found, in_repair=True)
             return Scheduler("Slurm", name, found.state, found.is_out, reason, jobs, *plans)
     assert isinstance(found, Unknown)
     why = str(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -31,6 +31,7 @@ class StepState(Enum):
 
 
 OPEN_STATES = (StepState.TO_DO, StepState.BLOCKED)
+REBOOT = "reboot"  # the step
 
 
 @frozen
@@ -148,3 +149,15 @@ class BuiltStep(StepDefinition):
     def build(self, facts: SetupFacts) -> SetupStep:
         """Return what the function returns."""
         return self.function(self, facts)
+
+
+def after_earlier(definition: StepDefinition, step: SetupStep, earlier: Mapping[str, SetupStep]) -> SetupStep:
+    """Return the step, blocked where one of the steps before it must be finished first."""
+    # Without these, the state says nothing: "modules match" before a module exists.
+    after = definition.judges if step.state is StepState.DONE else ()
+    if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
+        after = definition.after
+    first = next((earlier[name] for name in after if earlier[name].state in OPEN_STATES), None)
+    if first is None:
+        return step
+    return replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")

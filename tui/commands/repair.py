@@ -14,7 +14,7 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgment import judge
-from probes.checks.new_jobs import Action, rows_of
+from probes.checks.new_jobs import Action, rows_against_jobs, rows_of
 from probes.facts.node import host_name
 from probes.host.protocol import Host
 from probes.host.values import BOOT_ID
@@ -25,7 +25,7 @@ from probes.repair.scheduler import scheduler_of
 from probes.setup.situation import choose_path, read_situation
 from probes.setup.step import SetupRecord, StepState
 from probes.simulation.host import SimulatedHost
-from probes.slurm.slurm_node import LEADER
+from probes.slurm.slurm_node import LEADER, REPAIR_LEADER
 from tui.actions.dispatcher import Dispatcher
 from tui.actions.events import RunOutcome
 from tui.actions.guards import node_name
@@ -125,6 +125,7 @@ class RepairCommand:
         own = [result for result in self._results.results() if result.node == name]
         judgment = judge(without_jobs(examination))
         rows = tuple(row for row in rows_of(judgment, {}) if row.action is not Action.NONE)
+        worst = slurm_reason(rows_against_jobs(judgment, {}), judgment.verdict)
         choice, certificate = choose_path(examination), None
         if self._earlier is not None:
             profile, serials = shipped(SHIPPED[0]), serials_of(host)
@@ -140,12 +141,12 @@ class RepairCommand:
             scheduler=scheduler_of(host, situation),
             judgment=judgment,
             rows=rows,
-            worst=slurm_reason(rows, judgment.verdict),
+            worst=worst.replace(LEADER, REPAIR_LEADER, 1),
             past=past,
             is_local=host.origin.source is not Source.REMOTE,
             certificate=certificate,
             earlier=self._earlier,
-            given=_text(options.reason, LEADER),
+            given=_text(options.reason, REPAIR_LEADER),
             anyway=_text(options.anyway),
         )
         return runbook_of(facts)
@@ -159,9 +160,9 @@ class RepairCommand:
             for run in takewhile(lambda run: run.action != RETURN, own)
             if run.action in (DRAIN, ACT, *_BY_SLURMD)
         ]
-        texts = (run.title.partition(f"({LEADER}") for run in reversed(runs))
+        texts = (run.title.partition(f"({REPAIR_LEADER}") for run in reversed(runs))
         return PastRuns(
-            reason=next((f"{LEADER}{text.removesuffix(')')}" for _, mark, text in texts if mark), ""),
+            reason=next((f"{REPAIR_LEADER}{text.removesuffix(')')}" for _, mark, text in texts if mark), ""),
             acted_at=max((run.at for run in runs), default=0.0),
             boots=frozenset(run.actor.boot_id for run in runs if run.action == ACT),
         )

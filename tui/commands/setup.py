@@ -17,9 +17,9 @@ from probes.facts.node import derivation
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.situation import situation_rows
-from probes.setup.step import SetupStep, StepState
+from probes.setup.step import REBOOT, SetupStep, StepState
 from probes.setup.steps.guide import Guide, read_guide, remaining_plans
-from probes.setup.steps.step_list import REBOOT, STEPS
+from probes.setup.steps.step_list import STEPS
 from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog
 from tui.actions.events import RunOutcome

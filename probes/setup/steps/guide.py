@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from probes.bandwidth.model.result import Result
@@ -18,9 +18,17 @@ from probes.plans.common import is_reboot
 from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
-from probes.setup.step import OPEN_STATES, SetupFacts, SetupRecord, SetupStep, StepDefinition, StepState
+from probes.setup.step import (
+    OPEN_STATES,
+    REBOOT,
+    SetupFacts,
+    SetupRecord,
+    SetupStep,
+    StepState,
+    after_earlier,
+)
 from probes.setup.steps.checked import does_the_same
-from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
+from probes.setup.steps.step_list import HARDWARE, STEPS, definition_of
 from probes.snapshot.examination import Examination
 
 _NO_PATH = "GPUDirect RDMA cannot work on this node"
@@ -121,18 +129,6 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
             step = after_earlier(definition, step, steps)
         steps[step.id] = step
     return tuple(steps.values())
-
-
-def after_earlier(definition: StepDefinition, step: SetupStep, earlier: Mapping[str, SetupStep]) -> SetupStep:
-    """Return the step, blocked where one of the steps before it must be finished first."""
-    # Without these, the state says nothing: "modules match" before a module exists.
-    after = definition.judges if step.state is StepState.DONE else ()
-    if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
-        after = definition.after
-    first = next((earlier[name] for name in after if earlier[name].state in OPEN_STATES), None)
-    if first is None:
-        return step
-    return replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
 
 
 # The commands that are left of a guide, as plans for one script.
