@@ -27,7 +27,6 @@ from probes.setup.step import SetupRecord, StepState
 from probes.simulation.host import SimulatedHost
 from probes.slurm.slurm_node import LEADER, REPAIR_LEADER
 from tui.actions.dispatcher import Dispatcher
-from tui.actions.events import RunOutcome
 from tui.actions.guards import node_name
 from tui.actions.manual_steps import as_simulated
 from tui.bandwidth.results_store import open_results_store
@@ -43,7 +42,6 @@ from widgets.base.lines import Tone, wrapped
 from widgets.setup import draw_runbook, draw_step
 
 _BY_SLURMD = ("drain",)  # the action of prolog and health check
-_DONE = (RunOutcome.DONE, RunOutcome.LEFT)
 _MOST_TEXT = 120
 _NO_STATE = Unknown(Reason.NOT_THERE, "sinfo", "no scheduler was found on this node")
 
@@ -154,7 +152,7 @@ class RepairCommand:
     def _past_runs(self, node: str) -> PastRuns:
         """Return what the log says of the repair that has not ended."""
         every, _ = Dispatcher(self._host, True, self._log).history()
-        own = [run for run in every if run.actor.host == node and run.outcome in _DONE]
+        own = [run for run in every if run.actor.host == node and run.outcome.is_success]
         runs = [
             run
             for run in takewhile(lambda run: run.action != RETURN, own)

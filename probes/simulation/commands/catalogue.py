@@ -30,7 +30,7 @@ from probes.simulation.commands.command_result import (
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import MODULES_DISABLED
-from probes.simulation.node.modules.modules import Modinfo, write_index
+from probes.simulation.node.modules.modules import Modinfo, end_programs, write_index
 from probes.simulation.node.system.system import GRUB_CONFIG
 
 # Command -> the file without which the node does not have it, and what it prints.
@@ -157,8 +157,6 @@ def _scontrol(call: Invocation) -> CommandResult:
 
 def _drain(tree: Tree, reason: str | None) -> None:
     """Let no further job start, and the present ones end; None: let jobs start again."""
-    from probes.simulation.commands.boot import end_programs
-
     tree.drained_for = reason
     if reason is not None:
         end_programs(tree)
