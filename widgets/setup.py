@@ -244,7 +244,7 @@ def draw_step(step: SetupStep, width: int, can_skip: bool = True) -> list[Line]:
 def draw_runbook(runbook: Runbook, width: int) -> list[Line]:
     """Draw where a repair stands: what comes next, all steps, and the next one in detail."""
     scheduler, step = runbook.facts.scheduler, runbook.next_step
-    where = "" if scheduler is None else f"{scheduler.name}: {scheduler.node} is {scheduler.state} · "
+    where = "" if scheduler is None else f"{scheduler.summary} · "
     if not runbook.steps:
         ids = join_limited(row.id for row in runbook.facts.rows)
         reason = (

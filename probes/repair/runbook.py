@@ -103,8 +103,10 @@ class Runbook:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
-        return all(step.is_over for step in self.steps)
+        """Whether nothing is left to do, or to find out."""
+        scheduler = self.facts.scheduler
+        is_known = scheduler is None or not isinstance(scheduler.is_out, Unknown)
+        return is_known and all(step.is_over for step in self.steps)
 
     @property
     def next_step(self) -> SetupStep | None:
@@ -139,18 +141,19 @@ def _drain(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
     if scheduler is None:
         return definition.step(StepState.SKIPPED, _NO_SCHEDULER)
     own = facts.reason.replace(LEADER, REPAIR_LEADER, 1)
-    plan, state, is_out = scheduler.drain(own), scheduler.state, scheduler.is_out
+    plan, is_out = scheduler.drain(own), scheduler.is_out
     if isinstance(is_out, Unknown):
-        reason = f"the state in {scheduler.name} is unknown: {is_out}"
-        return definition.step(StepState.UNKNOWN, reason, plan=None if isinstance(plan, str) else plan)
+        return definition.step(
+            StepState.UNKNOWN, scheduler.summary, plan=None if isinstance(plan, str) else plan
+        )
     if is_out and scheduler.reason.startswith(LEADER):
-        reason = f"{scheduler.name}: {scheduler.node} is {state}; without this, the health check returns it"
+        reason = f"{scheduler.summary}; without this, the health check returns it"
         return definition.step(StepState.TO_DO, reason, plan=None if isinstance(plan, str) else plan)
     if is_out:
-        return definition.step(StepState.DONE, f"{scheduler.name}: {scheduler.node} is {state}")
+        return definition.step(StepState.DONE, scheduler.summary)
     if isinstance(plan, str):
         return definition.step(StepState.BLOCKED, plan)
-    return definition.step(StepState.TO_DO, f"{scheduler.name}: {scheduler.node} is {state}", plan=plan)
+    return definition.step(StepState.TO_DO, scheduler.summary, plan=plan)
 
 
 def _wait(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
@@ -227,13 +230,12 @@ def _return(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
     if scheduler is None:
         return definition.step(StepState.SKIPPED, _NO_SCHEDULER)
     if isinstance(scheduler.is_out, Unknown):
-        return definition.step(StepState.UNKNOWN, f"the state in {scheduler.name} is unknown")
+        return definition.step(StepState.UNKNOWN, scheduler.summary)
     if not scheduler.is_out:
-        return definition.step(StepState.DONE, f"{scheduler.name}: {scheduler.node} is {scheduler.state}")
+        return definition.step(StepState.DONE, scheduler.summary)
     if isinstance(scheduler.resume, str):
         return definition.step(StepState.BLOCKED, f"{scheduler.resume}; who drained it returns it")
-    reason = f"{scheduler.name}: {scheduler.node} is {scheduler.state}"
-    return definition.step(StepState.TO_DO, reason, plan=scheduler.resume)
+    return definition.step(StepState.TO_DO, scheduler.summary, plan=scheduler.resume)
 
 
 def _held_back(step: SetupStep, facts: RepairFacts, earlier: Sequence[SetupStep]) -> SetupStep:

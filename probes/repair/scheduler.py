@@ -33,6 +33,13 @@ class Scheduler:
     drain: Callable[[str], Plan | str]  # for a reason; why the node stays in service
     resume: Plan | str  # why it stays out
 
+    @property
+    def summary(self) -> str:
+        """Return "Slurm: gpu01 is drained", or why that is unknown."""
+        if isinstance(self.state, Unknown):
+            return f"{self.name}: the state of {self.node} is unknown ({self.state})"
+        return f"{self.name}: {self.node} is {self.state}"
+
 
 def scheduler_of(host: Host, situation: Situation) -> Scheduler | None:
     """Ask the scheduler about this node; of both, Slurm. None: the node shows neither."""

@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         options.host = "" if options.node in (here, here.partition(".")[0]) else options.node
     host = open_host(options)
     if not host.origin.is_running and host.origin.source is not Source.SIMULATED:
-        raise UsageError("repair needs a running node, not --root or --replay")
+        raise UsageError("repair needs a running node; --root and --replay have none")
     return RepairCommand(host, out, options).run()
 
 
