@@ -41,6 +41,7 @@ class PastRuns:
 
     reason: str = ""  # "gdrtop repair: port-down mlx5_3", of its first run
     acted_at: float = 0.0  # the last change, seconds since 1970; results from before do not count
+    has_drained: bool = False  # by this command
     boots: frozenset[str] = frozenset()  # in which a fix was applied
 
 
@@ -235,6 +236,9 @@ def _return(definition: StepDefinition, facts: RepairFacts) -> SetupStep:
         return definition.step(StepState.DONE, scheduler.summary)
     if isinstance(scheduler.resume, str):
         return definition.step(StepState.BLOCKED, f"{scheduler.resume}; who drained it returns it")
+    if not scheduler.reason and not facts.past.has_drained:  # Kubernetes keeps no reason
+        reason = f"gdrtop's log does not say that it was {scheduler.state} by gdrtop; who did it returns it"
+        return definition.step(StepState.BLOCKED, reason)
     return definition.step(StepState.TO_DO, scheduler.summary, plan=scheduler.resume)
 
 

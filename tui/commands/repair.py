@@ -94,7 +94,7 @@ class RepairCommand:
         self._host, self._out, self._options, self._width = host, out, options, text_width(out)
         self._earlier = earlier_of(options.certificate)
         self._simulated = None
-        if isinstance(host, SimulatedHost):
+        if isinstance(host, SimulatedHost) and host.origin.source is Source.SIMULATED:
             self._simulated = SimulatedSetup(host.origin.label)
             self._simulated.restore(host)
         self._log = None if self._simulated is None else self._simulated.actions
@@ -162,6 +162,7 @@ class RepairCommand:
         return PastRuns(
             reason=next((f"{REPAIR_LEADER}{text.removesuffix(')')}" for _, mark, text in texts if mark), ""),
             acted_at=max((run.at for run in runs), default=0.0),
+            has_drained=any(run.action == DRAIN for run in runs),
             boots=frozenset(run.actor.boot_id for run in runs if run.action == ACT),
         )
 

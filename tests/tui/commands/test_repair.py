@@ -63,6 +63,10 @@ def facts_on(name: str, drained: str = "") -> RepairFacts:
     host = SimulatedHost(name)
     if drained:
         host.perform(("scontrol", "update", "NodeName=hgx-h100", "State=DRAIN", f"Reason={drained}"))
+    return facts_of(host)
+
+
+def facts_of(host: SimulatedHost) -> RepairFacts:
     given = {"ascii": False, "read_only": False, "certificate": "", "reason": "", "anyway": ""}
     return RepairCommand(host, io.StringIO(), argparse.Namespace(**given))._read().facts
 
@@ -83,6 +87,17 @@ def test_what_another_admin_has_drained_stays_drained() -> None:
     assert (steps["reason"].reason, steps["drain"].state.value) == ("new DIMMs", "done")
     assert steps["return"].plan is None
     assert "was not drained by gdrtop: “new DIMMs”; who drained it returns it" in steps["return"].reason
+
+
+def test_what_another_admin_has_cordoned_stays_cordoned() -> None:
+    host = SimulatedHost("pcie-l40s+k8s-operators")
+    host.perform(("kubectl", "cordon", "pcie-l40s"))
+    facts = facts_of(host)
+    step = runbook_of(facts).steps[-1]
+    assert (step.id, step.plan) == ("return", None)
+    step = runbook_of(replace(facts, past=PastRuns(has_drained=True), anyway="a test")).steps[-1]
+    assert step.plan is not None
+    assert step.plan.steps[0].argv == ("kubectl", "uncordon", "pcie-l40s")
 
 
 def test_the_health_check_loses_a_node_that_it_has_drained_to_the_repair() -> None:
@@ -114,7 +129,7 @@ def test_a_fix_that_needs_a_reboot_waits_for_it_once_applied() -> None:
     assert steps["act"].plan is not None
     assert [step.command for step in steps["act"].plan.steps] == ["modprobe x"]
     assert isinstance(facts.boot_id, str)
-    facts = replace(facts, past=PastRuns(REASON, 1.0, frozenset({facts.boot_id})))
+    facts = replace(facts, past=PastRuns(REASON, boots=frozenset({facts.boot_id})))
     steps = {step.id: step for step in runbook_of(facts).steps}
     assert (steps["act"].state.value, steps["reboot"].state.value) == ("done", "to do")
     assert steps["check"].state.value == "blocked"
