@@ -6,7 +6,6 @@ import io
 import json
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -93,9 +92,8 @@ def test_a_repair_in_slurms_own_words(slurm: Cluster) -> None:
     ).stdout.strip()
     wait_for(lambda: slurm.run("squeue", "-h", "-j", job, "-o", "%T").stdout == "RUNNING\n")
     slurm.simulate("whole", "hgx-h100+no-gdr-path")
-    checked = slurm.directory / "whole.checked"
-    checked.touch()  # the health check drains it, and would return it unmeasured
-    wait_for(lambda: slurm.node("whole") == REASON.replace("drained", "draining"))
+    slurm.run("gdrtop", "health-check", SLURMD_NODENAME="whole")
+    assert slurm.node("whole") == REASON.replace("drained", "draining")
     assert states()["drain"].startswith("to do: ")
     assert repair("--next", "--yes")[0] == 0
     assert slurm.node("whole") == f"draining|{ours}"
@@ -107,8 +105,7 @@ def test_a_repair_in_slurms_own_words(slurm: Cluster) -> None:
     assert states()["act"].startswith("to do: ")
     slurm.run("scontrol", "update", "NodeName=whole", "State=DOWN", f"Reason={ours}")  # rebooted by hand
     slurm.simulate("whole", "hgx-h100")
-    time.sleep(6)  # the health check comes every 4 s
-    checked.unlink()
+    slurm.run("gdrtop", "health-check", SLURMD_NODENAME="whole")  # it would return it unmeasured
     assert slurm.node("whole").endswith(f"|{ours}")
     now = states()
     assert now["drain"].startswith("done: ")
