@@ -139,7 +139,7 @@ IMPORT_ORDER = (
     ("probes/checks", "probes/simulation"),
     ("probes/acceptance",),
     ("probes/setup", "probes/metrics", "probes/slurm"),
-    ("probes/fleet", "probes/read"),
+    ("probes/fleet", "probes/read", "probes/repair"),
     ("widgets/base",),
     ("widgets/node",),
     ("widgets/doctor", "widgets/bandwidth", "widgets/live", "widgets/nccl"),

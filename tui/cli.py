@@ -55,7 +55,7 @@ _HINTS = {word: f"; {hint}" for hint, words in _TABLES["hints"].items() for word
 # Commands that make garbage for longer than a moment.
 _LONG = (
     *("bench", "diff", "do", "fleet", "hang", "live", "nccl-log"),
-    *("prove", "ras", "read", "record", "report", "setup", "watch"),
+    *("prove", "ras", "read", "record", "repair", "report", "setup", "watch"),
 )
 _WITHOUT_CONFIGURATION = ("config", "schema", "help", "completion")  # they run when it has errors, too
 _WITHOUT_NODE = ("nccl-log", "config", "schema", "help", "completion")
@@ -280,7 +280,7 @@ def _refuse_useless(options: argparse.Namespace) -> None:
     """Raise _Refused for an option that would change nothing: who gives it believes that it does."""
     if options.command in _WITHOUT_NODE:
         return
-    is_remote = bool(options.host) or options.command == "fleet"
+    is_remote = bool(options.host or vars(options).get("node")) or options.command == "fleet"
     # What the configuration sets is a default for those nodes that are remote.
     if options.sudo and not is_remote and not _is_default(options, "sudo"):
         raise _Refused(

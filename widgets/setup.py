@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from probes.base.evidence import Severity
-from probes.base.text import plural
+from probes.base.text import join_limited, plural
 from probes.base.unknown import Unknown
 from probes.queries.finding import Finding, Status
+from probes.repair.runbook import Runbook
 from probes.setup.forecast import Forecast, ImageCheck, ImageKind, KernelForecast
 from probes.setup.situation import situation_rows
 from probes.setup.step import OPEN_STATES, SetupStep, StepState
@@ -216,7 +217,7 @@ def draw_step_row(step: SetupStep, width: int, is_selected: bool = False) -> Lin
     )
 
 
-def draw_step(step: SetupStep, width: int) -> list[Line]:
+def draw_step(step: SetupStep, width: int, can_skip: bool = True) -> list[Line]:
     """Draw one step in detail: its state, why it matters, the evidence and the commands."""
     lines: list[Line] = [
         line(_STEP_MARKS[step.state], " ", Run(step.title, Tone.TITLE), f"  {step.state.value}"),
@@ -233,11 +234,29 @@ def draw_step(step: SetupStep, width: int) -> list[Line]:
         lines += draw_steps(step.plan, width)
     if step.command and step.state in OPEN_STATES:
         lines.extend(wrapped(f"Run: {step.command}", width))
-    if not step.is_over:
+    if can_skip and not step.is_over:
         lines.extend(wrapped(f"Skip it: gdrtop setup --skip {step.id}, or Skip in Setup", width, Tone.DIM))
     more = len(step.evidence) - _MOST_EVIDENCE
     texts = [f"{evidence.source}: {evidence.value}" for evidence in step.evidence[:_MOST_EVIDENCE]]
     return lines + paragraphs((*texts, f"… {more} more in Doctor" if more > 0 else ""), width, Tone.DIM)
+
+
+def draw_runbook(runbook: Runbook, width: int) -> list[Line]:
+    """Draw where a repair stands: what comes next, all steps, and the next one in detail."""
+    scheduler, step = runbook.facts.scheduler, runbook.next_step
+    where = "" if scheduler is None else f"{scheduler.summary} · "
+    if not runbook.steps:
+        ids = join_limited(row.id for row in runbook.facts.rows)
+        reason = (
+            f"found: {ids} · --reason ID or TEXT begins a repair" if ids else "gdrtop finds nothing to repair"
+        )
+        return wrapped(f"{where}no reason to drain it · {reason}", width, Tone.TITLE if ids else Tone.GOOD)
+    over = sum(each.is_over for each in runbook.steps)
+    rest = f"next: {step.title}" if step is not None else "the repair is over"
+    title = f"{where}{over} of {plural(len(runbook.steps), 'step')} over · {rest}"
+    rows = [draw_step_row(each, width) for each in runbook.steps]
+    detail = [] if step is None else [(), *draw_step(step, width, can_skip=False)]
+    return [*wrapped(title, width, Tone.TITLE), *rows, *detail]
 
 
 def draw_path_table(guide: Guide, width: int) -> list[Line]:

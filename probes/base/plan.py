@@ -44,6 +44,11 @@ class Step:
         return f"restore {self.file.path} from {kept}" if kept else f"remove {self.file.path}"
 
     @property
+    def is_cordon(self) -> bool:
+        """Return whether it lets Kubernetes start pods on a node, or no longer."""
+        return self.argv[:1] in (("kubectl",), ("oc",)) and bool({"cordon", "uncordon"} & {*self.argv[1:3]})
+
+    @property
     def to_copy(self) -> str:
         """Return the text that a manual step asks the user to copy; "" if there is none."""
         return self.why.partition("\n")[2] if self.is_instruction else ""
@@ -67,8 +72,8 @@ class Plan:
 
     @property
     def is_for_scheduler(self) -> bool:
-        """Return whether it changes only what Slurm knows of the node, and nothing on the node."""
-        return all(step.argv[:1] == ("scontrol",) for step in self.steps)
+        """Return whether it changes only what the scheduler knows of the node, and nothing on the node."""
+        return all(step.argv[:1] == ("scontrol",) or step.is_cordon for step in self.steps)
 
 
 class NothingToDo(str):

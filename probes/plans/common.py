@@ -94,6 +94,7 @@ _AFFECTS_NO_JOB = _patterns(
     r"nvidia-smi .*-pm 1",
     r"perfquery .*",
     r"scontrol update .*",
+    r"(?:kubectl|oc adm) (?:un)?cordon .*",
     r"sysctl -w kernel\.numa_balancing=[0-3]",
     r"cpupower frequency-set .*",
     r"systemctl (?:daemon-reload|(?:enable --now|start) nvidia-[\w-]+)",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from probes.bandwidth.model.request import Request
 from probes.bandwidth.model.result import Result
@@ -30,6 +31,7 @@ class StepState(Enum):
 
 
 OPEN_STATES = (StepState.TO_DO, StepState.BLOCKED)
+REBOOT = "reboot"  # the step
 
 
 @frozen
@@ -140,10 +142,22 @@ class StepDefinition(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltStep(StepDefinition):
-    """A step with a function of its own."""
+    """A step with a function of its own; `facts` are those of its list of steps."""
 
-    function: Callable[[StepDefinition, SetupFacts], SetupStep]
+    function: Callable[[StepDefinition, Any], SetupStep]
 
     def build(self, facts: SetupFacts) -> SetupStep:
         """Return what the function returns."""
         return self.function(self, facts)
+
+
+def after_earlier(definition: StepDefinition, step: SetupStep, earlier: Mapping[str, SetupStep]) -> SetupStep:
+    """Return the step, blocked where one of the steps before it must be finished first."""
+    # Without these, the state says nothing: "modules match" before a module exists.
+    after = definition.judges if step.state is StepState.DONE else ()
+    if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
+        after = definition.after
+    first = next((earlier[name] for name in after if earlier[name].state in OPEN_STATES), None)
+    if first is None:
+        return step
+    return replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")

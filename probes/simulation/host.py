@@ -130,7 +130,8 @@ class SimulatedHost(HostBase):
             with suppress(LookupError, StopIteration):  # it changes a job, and none runs now
                 fault.change_tree(tree)
         keep_disk(tree, earlier)
-        from probes.simulation.commands.boot import end_programs, forget_running, start
+        from probes.simulation.commands.boot import forget_running, start
+        from probes.simulation.node.modules.modules import end_programs
 
         forget_running(tree)
         if not with_jobs:

@@ -23,6 +23,8 @@ from probes.queries.finding import Finding
 from probes.snapshot.examination import Examination
 
 LEADER = "gdrtop:"  # reasons that begin so are gdrtop's to replace and to clear
+# Those of gdrtop repair, which prolog and health check leave alone: it returns no node that is not measured.
+REPAIR_LEADER = "gdrtop repair:"
 PROLOG_ERROR = "Prolog error"  # Slurm's own reason, as 22.05 sets it
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _REASON_CHARACTERS = 120
@@ -43,9 +45,18 @@ class SlurmNode:
         return self.state.startswith("drain")
 
     @property
+    def is_out(self) -> bool:
+        """Whether it is drained or down; only `State=RESUME` also returns one that is down."""
+        return self.is_draining or self.state.startswith("down")
+
+    @property
     def has_own_reason(self) -> bool:
-        """Whether gdrtop has set the reason."""
+        """Whether gdrtop has set the reason, outside a repair."""
         return self.reason.startswith(LEADER)
+
+    def is_ours(self, in_repair: bool) -> bool:
+        """Return whether gdrtop may replace and clear the reason; a repair also its own."""
+        return self.has_own_reason or (in_repair and self.reason.startswith(REPAIR_LEADER))
 
 
 def is_node_name(name: str) -> bool:
@@ -93,6 +104,24 @@ def parse_scontrol(name: str, text: str) -> Maybe[SlurmNode]:
     return SlurmNode(name, drains if "DRAIN" in words else words[0].lower(), said)
 
 
+def read_jobs(host: Host, name: str) -> Maybe[tuple[str, ...]]:
+    """Ask squeue(1) for a node's jobs, completing ones too: "4711 (alice, RUNNING, 1:20:00 left)"."""
+    assert is_node_name(name)
+    argv = ("squeue", "--noheader", "--nodes", name, "--format", "%i|%u|%T|%L")
+    answer = host.run(argv, _SECONDS)
+    if isinstance(answer, Unknown):
+        return answer
+    if answer.exit_status:
+        return Unknown(Reason.MALFORMED, "squeue", printable(answer.stderr.strip().partition("\n")[0], 200))
+    return parse_squeue(answer.stdout)
+
+
+def parse_squeue(text: str) -> tuple[str, ...]:
+    """Parse the lines "JOB|USER|STATE|TIME LEFT" of squeue; other lines are left out."""
+    rows = [[printable(word.strip(), 40) for word in line.split("|")] for line in text.split("\n")]
+    return tuple(f"{row[0]} ({row[1]}, {row[2]}, {row[3]} left)" for row in rows if len(row) == 4)
+
+
 def reason_for(findings: tuple[Finding, ...]) -> str:
     """Return "gdrtop: port-down mlx5_3" for the first finding, with the number of further ones."""
     first = findings[0]
@@ -104,9 +133,10 @@ def reason_for(findings: tuple[Finding, ...]) -> str:
 
 def drain_plan(node: SlurmNode, reason: str) -> Plan | str:
     """Return the plan that drains a node, or why it stays as it is."""
-    if node.is_draining and not node.has_own_reason:
+    is_ours = node.is_ours(reason.startswith(REPAIR_LEADER))
+    if node.is_draining and not is_ours:
         return f"{node.name} is {node.state} already, with the reason “{node.reason or 'none'}”"
-    if node.reason and not node.has_own_reason:
+    if node.reason and not is_ours:
         return f"{node.name} has another reason already: “{node.reason}”"
     if node.is_draining and node.reason == reason:
         return f"{node.name} is {node.state} already, with this reason"
@@ -118,15 +148,19 @@ def drain_plan(node: SlurmNode, reason: str) -> Plan | str:
     return make_plan(f"Drain {node.name}", step)
 
 
-def resume_plan(node: SlurmNode) -> Plan | str:
-    """Return the plan that lets jobs start again, or why the node stays as it is."""
-    if not node.is_draining:
+def resume_plan(node: SlurmNode, in_repair: bool = False) -> Plan | str:
+    """Return the plan that lets jobs start again, or why the node stays as it is.
+
+    After a repair, RESUME also returns a node that is down since a reboot (scontrol(1)).
+    """
+    if not (node.is_out if in_repair else node.is_draining):
         return f"{node.name} is not drained"
-    if not node.has_own_reason:
+    if not node.is_ours(in_repair):
         return f"{node.name} was not drained by gdrtop: “{node.reason or 'no reason'}”"
     step = Step(
         f"Let jobs start on {node.name} again",
-        ("scontrol", "update", f"NodeName={node.name}", "State=UNDRAIN"),
+        ("scontrol", "update", f"NodeName={node.name}", f"State={'RESUME' if in_repair else 'UNDRAIN'}"),
+        undo=("scontrol", "update", f"NodeName={node.name}", "State=DRAIN", f"Reason={node.reason}"),
     )
     return make_plan(f"Resume {node.name}", step)
 

@@ -27,6 +27,11 @@ class RunOutcome(Enum):
     REFUSED = "refused"  # nothing was run
     UNKNOWN = "unknown"  # gdrtop died during the run, so the log has no end of it
 
+    @property
+    def is_success(self) -> bool:
+        """Return whether all that gdrtop runs is done; manual steps may be left."""
+        return self in (RunOutcome.DONE, RunOutcome.LEFT)
+
 
 @frozen
 class RunBegan:

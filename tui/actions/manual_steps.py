@@ -23,7 +23,7 @@ _REASONS = {
     **dict.fromkeys(INITRAMFS_PROGRAMS, "gdrtop does not rebuild the boot image"),
     "dkms": "building modules takes minutes and can fail halfway; run it yourself, then check again",
     "git": "gdrtop does not build software",
-    "kubectl": "gdrtop does not change cluster settings",
+    **dict.fromkeys(("kubectl", "oc"), "gdrtop does not change cluster settings"),
     "mlxconfig": "mlxconfig writes NIC firmware settings, which survive reinstalls",
     "mlxfwmanager": "gdrtop does not update firmware",
     "mlxfwreset": "gdrtop does not reset NICs",
@@ -48,7 +48,7 @@ def why_manual(step: Step, is_simulated: bool = False) -> str:
     if program == "systemctl" and len(step.argv) > 1 and step.argv[1] not in _SYSTEMCTL:
         verb = step.argv[1]
         return f"gdrtop does not {'reboot the node' if verb == 'reboot' else f'run systemctl {verb}'}"
-    return "" if program in _PROGRAMS else _REASONS.get(program, _DEFAULT)
+    return "" if program in _PROGRAMS or step.is_cordon else _REASONS.get(program, _DEFAULT)
 
 
 def _is_played(step: Step) -> bool:

@@ -40,6 +40,7 @@ REFUSED = {
     **dict.fromkeys(("prove", "watch"), (*_CONNECTION, "--root", *_RECORDING)),
     "ras": (*_CONNECTION, "--root"),
     "record": _RECORDING,
+    "repair": ("--root", *_RECORDING),
 }
 
 

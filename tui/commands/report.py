@@ -119,7 +119,7 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
         raise UsageError("--since compares identifiers, which --redact replaces; use one of them")
     of_certificate = None
     if options.certificate:
-        of_certificate = read_profile(options.profile or SHIPPED[0]), _earlier(options.since)
+        of_certificate = read_profile(options.profile or SHIPPED[0]), earlier_of(options.since)
     elif options.profile or options.since:
         raise UsageError("--profile and --since are of a certificate: add --certificate")
     if options.file == STDOUT:
@@ -226,7 +226,8 @@ def _certificate_json(certificate: Certificate) -> dict[str, Any]:
     )
 
 
-def _earlier(path: str) -> EarlierCertificate | None:
+def earlier_of(path: str) -> EarlierCertificate | None:
+    """Read the certificate in a file; None: none is named; raise UsageError."""
     if not path:
         return None
     try:

@@ -34,7 +34,7 @@ _DOCUMENTS = (
     *("check.Check", "forecast.Forecast", "forecast.Image", "topo.Topo"),
     *("modules.Modules", "live.live.Live", "explain.Explain", "nccl_log.NcclLog", "ras.Ras"),
     "read.Read",
-    *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "env.Env"),
+    *("hang.Hang", "watch.watch.Watch", "do.Do", "setup.Setup", "repair.Repair", "env.Env"),
     *("bench.lists.Bench", "prove.Prove", "report.Report", "config.Config"),
     *("reliability.Reliability", "fleet.output.Fleet"),
     *("fleet.bench_run.FleetBench", "fleet.live.FleetLive", "slurm.epilog.JobCounters"),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
-from probes.bandwidth.model.request import Mode
+from probes.bandwidth.model.request import Mode, Request
 from probes.base.origin import Source
 from probes.base.plan import FileChange, Step
 from probes.base.text import did_you_mean, printable
@@ -17,9 +17,9 @@ from probes.facts.node import derivation
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.setup.situation import situation_rows
-from probes.setup.step import SetupStep, StepState
+from probes.setup.step import REBOOT, SetupStep, StepState
 from probes.setup.steps.guide import Guide, read_guide, remaining_plans
-from probes.setup.steps.step_list import REBOOT, STEPS
+from probes.setup.steps.step_list import STEPS
 from probes.simulation.host import SimulatedHost
 from tui.actions.audit_log import AuditFile, AuditLogFile, MemoryLog
 from tui.actions.events import RunOutcome
@@ -49,7 +49,7 @@ class _SetupStep(SetupStep):
 
 
 _COMMAND = Annotated[Step, Changed(only=("why", "argv"), file=str | None)]
-_STEP = Annotated[
+StepObject = Annotated[
     _SetupStep, Changed(without=("plan", "test", "is_optional", "is_left_out"), commands=tuple[_COMMAND, ...])
 ]
 
@@ -62,7 +62,7 @@ class SetupDocument(TypedDict):
     recommended: str | None
     reason: str  # why this path is recommended, or why none is
     situation: Mapping[str, str]  # where the node stands, as shown on screen
-    steps: tuple[_STEP, ...]
+    steps: tuple[StepObject, ...]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +127,7 @@ class SetupCommand:
         options: argparse.Namespace,
         simulated: SimulatedSetup | None = None,
     ) -> None:
-        self._host, self._out, self._log, self._ascii = host, out, log, options.ascii
+        self._host, self._out, self._log = host, out, log
         self._width, self._simulated = text_width(out), simulated
         actions = None if simulated is None else simulated.actions
         self._do = Do(host, out, ascii_only=options.ascii, read_only=options.read_only, log=actions)
@@ -167,9 +167,7 @@ class SetupCommand:
         else:
             self._do.print([heading(self._do.examination.node), *draw_guide(guide, self._width)])
             if self._simulated is not None and self._simulated.is_used:
-                place = printable(self._simulated.directory)
-                text = f"Simulated: what earlier commands did is in {place}. Remove it to begin again."
-                self._do.print([(), *wrapped(text, self._width, Tone.DIM)])
+                self._do.print([(), *wrapped(self._simulated.note, self._width, Tone.DIM)])
             following = guide.next_step
             if following is not None and following.id == REBOOT and not self._log.record().boots:
                 hint = "Before the reboot, run gdrtop setup reboot --run, so that it can be checked later."
@@ -232,18 +230,8 @@ class SetupCommand:
         return confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
 
     def _measure(self, step: SetupStep, options: argparse.Namespace) -> int:
-        from tui.commands.bench import run as bench
-        from tui.commands.bench.options import BenchOptions
-
         assert step.test is not None
-        return bench.command(
-            self._host,
-            self._out,
-            BenchOptions(ascii=self._ascii, request=step.test, yes=options.yes),
-            read_only=options.read_only,
-            answers=sys.stdin,
-            store=self._results,
-        )
+        return measure(self._host, self._out, step.test, options, self._results)
 
     def _write_script(self, guide: Guide) -> int:
         plans, source = remaining_plans(guide), derivation(self._do.examination.node)
@@ -267,21 +255,31 @@ class SetupCommand:
             SetupDocument,
             guide.choice,
             situation=dict(situation_rows(guide.situation)),
-            steps=[_step_json(step) for step in guide.steps],
+            steps=[step_json(step) for step in guide.steps],
         )
         write_json(node_document("setup", node, self._host.wall_clock(), content), self._out)
 
 
-def _step_json(step: SetupStep) -> dict[str, Any]:
+def measure(host: Host, out: TextIO, test: Request, options: argparse.Namespace, store: ResultsStore) -> int:
+    """Run the bandwidth test of a step after asking; return the exit status."""
+    from tui.commands.bench import run as bench
+    from tui.commands.bench.options import BenchOptions
+
+    wanted = BenchOptions(ascii=options.ascii, request=test, yes=options.yes)
+    return bench.command(host, out, wanted, read_only=options.read_only, answers=sys.stdin, store=store)
+
+
+def step_json(step: SetupStep) -> dict[str, Any]:
     commands = () if step.plan is None else step.plan.steps
     files = [object_from(each, _COMMAND, file=each.file and each.file.path) for each in commands]
-    return object_from(step, _STEP, optional=step.is_optional, commands=files)
+    return object_from(step, StepObject, optional=step.is_optional, commands=files)
 
 
 class SimulatedSetup:
-    """What `gdrtop setup` did to a simulated node: choices, results and commands, for the next command.
+    """What `gdrtop setup` and `gdrtop repair` did to a simulated node, for the next command.
 
-    They are files below the user's cache directory; without a home directory, gone when gdrtop ends.
+    Choices, results and commands are files below the user's cache directory; without a home directory, they
+    are gone when gdrtop ends.
     """
 
     def __init__(self, name: str) -> None:
@@ -299,6 +297,12 @@ class SimulatedSetup:
     def is_used(self) -> bool:
         """Return whether an earlier command left something."""
         return bool(self.directory) and os.path.isdir(self.directory)
+
+    @property
+    def note(self) -> str:
+        """Return where that is."""
+        place = printable(self.directory)
+        return f"Simulated: what earlier commands did is in {place}. Remove it to begin again."
 
     def restore(self, host: SimulatedHost) -> None:
         """Run again what earlier commands ran on the node, and reboot it where they did."""

@@ -47,7 +47,7 @@ _DRIVER = {
 # Every field that is read, in all objects: the others, such as variables with passwords, are dropped at once.
 _FIELDS: dict[str, Any] = {
     "metadata": {"name": None, "namespace": None, "labels": dict.fromkeys((_CHART, _VERSION))},
-    "spec": {**_DRIVER, "driver": _DRIVER, "ofedDriver": {"version": None}},
+    "spec": {**_DRIVER, "driver": _DRIVER, "ofedDriver": {"version": None}, "unschedulable": None},
     "status": {"state": None, "containerStatuses": [_CONTAINER], "initContainerStatuses": [_CONTAINER]},
 }
 
@@ -409,6 +409,7 @@ class KubernetesFacts:
     gpu_operator: Maybe[GpuOperator]
     network_operator: Maybe[NetworkOperator]
     containers: Maybe[tuple[ContainerState, ...]]
+    is_cordoned: Maybe[bool] = _NOT_ASKED
 
 
 class ContainerMessage(Enum):
@@ -476,6 +477,7 @@ def probe(host: Host, hostname: Maybe[str]) -> Maybe[KubernetesFacts]:
         gpu_operator=map_known(policy, lambda found: _gpu_operator(kubectl, found)),
         network_operator=map_known(nic_policy, network_operator),
         containers=map_known(node, lambda found: _containers(kubectl, found)),
+        is_cordoned=map_known(node, lambda found: false_if_absent(flag_at(found, "spec", "unschedulable"))),
     )
 
 

@@ -18,9 +18,17 @@ from probes.plans.common import is_reboot
 from probes.plans.packages import PACKAGE_PROGRAMS
 from probes.queries.finding import Finding
 from probes.setup.situation import PathChoice, Situation, choose_path, read_situation
-from probes.setup.step import OPEN_STATES, SetupFacts, SetupRecord, SetupStep, StepState
+from probes.setup.step import (
+    OPEN_STATES,
+    REBOOT,
+    SetupFacts,
+    SetupRecord,
+    SetupStep,
+    StepState,
+    after_earlier,
+)
 from probes.setup.steps.checked import does_the_same
-from probes.setup.steps.step_list import HARDWARE, REBOOT, STEPS, definition_of
+from probes.setup.steps.step_list import HARDWARE, STEPS, definition_of
 from probes.snapshot.examination import Examination
 
 _NO_PATH = "GPUDirect RDMA cannot work on this node"
@@ -118,12 +126,7 @@ def _steps_of(facts: SetupFacts) -> tuple[SetupStep, ...]:
         if step.id in skipped and step.state is not StepState.DONE:
             step = replace(step, state=StepState.SKIPPED, reason=skipped[step.id], is_left_out=True)
         else:
-            # Without these, the state says nothing: "modules match" before a module exists.
-            after = definition.judges if step.state is StepState.DONE else ()
-            if step.state is StepState.TO_DO or (step.id == REBOOT and step.state is StepState.DONE):
-                after = definition.after
-            if first := next((steps[name] for name in after if steps[name].state in OPEN_STATES), None):
-                step = replace(step, state=StepState.BLOCKED, reason=f"waiting for: {first.title}")
+            step = after_earlier(definition, step, steps)
         steps[step.id] = step
     return tuple(steps.values())
 

@@ -26,7 +26,7 @@ from probes.queries.finding import Finding
 from probes.setup.env.advice import Advice, lines_of
 from probes.setup.env.advice import State as AdviceState
 from probes.setup.env.recommend import recommend
-from probes.setup.step import OPEN_STATES, BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
+from probes.setup.step import OPEN_STATES, REBOOT, BuiltStep, SetupFacts, SetupStep, StepDefinition, StepState
 from probes.setup.steps.checked import CheckedStep
 from probes.setup.steps.drivers import (
     complete_boot,
@@ -128,7 +128,7 @@ def report_step(definition: StepDefinition, facts: SetupFacts) -> SetupStep:
     return definition.step(state, reason, command="gdrtop report FILE")
 
 
-HARDWARE, REBOOT, _OTHERS = "hardware", "reboot", "others"
+HARDWARE, _OTHERS = "hardware", "others"
 _NO_VERBS = "perftest needs verbs, which Slingshot NICs do not have"
 _WHOLE_NODE = "no-gdr-path"  # the sum of what the other steps are about
 

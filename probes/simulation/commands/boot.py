@@ -20,7 +20,7 @@ from probes.simulation.commands.catalogue import perform
 from probes.simulation.commands.systemctl import MODULES_LOAD
 from probes.simulation.node.model.tree import BOOT_MESSAGES, Tree
 from probes.simulation.node.modules.loading import MODULES_DISABLED, remove_modules
-from probes.simulation.node.modules.modules import end_rdma_traffic, read_index
+from probes.simulation.node.modules.modules import read_index
 from probes.simulation.node.system.services import stop
 
 _NO_REDIRECTS = re.compile(r"disable_acs_redir=[\\\"]*([0-9a-f:.;]+)")
@@ -101,13 +101,3 @@ def forget_running(tree: Tree) -> None:
     before = tree.kernel_log[len(BOOT_MESSAGES) :]
     tree.kernel_log[len(BOOT_MESSAGES) :] = [line for line in before if any(each in line for each in _AGAIN)]
     tree.planned.clear()
-
-
-def end_programs(tree: Tree) -> None:
-    """End every program and its RDMA traffic."""
-    end_rdma_traffic(tree)
-    for name in list(tree.directories.get("/proc", set())):
-        if name.isdecimal() and name not in ("1", tree.links.get("/proc/self")):
-            tree.remove(f"/proc/{name}")
-    tree.programs.clear()
-    tree.drop_references("job")

@@ -1,6 +1,6 @@
 """Every command that a simulated node supports, by name, and those that need no file of their own.
 
-Not supported, because gdrtop never runs them: dkms, git, kubectl, mlxconfig, mlxfwreset. A reboot is
+Not supported, because gdrtop never runs them: dkms, git, mlxconfig, mlxfwreset. A reboot is
 SimulatedHost's.
 """
 
@@ -30,7 +30,7 @@ from probes.simulation.commands.command_result import (
 from probes.simulation.commands.coreutils import write
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import MODULES_DISABLED
-from probes.simulation.node.modules.modules import Modinfo, write_index
+from probes.simulation.node.modules.modules import Modinfo, end_programs, write_index
 from probes.simulation.node.system.system import GRUB_CONFIG
 
 # Command -> the file without which the node does not have it, and what it prints.
@@ -141,7 +141,7 @@ def _boot_file(call: Invocation) -> CommandResult:
 
 
 def _scontrol(call: Invocation) -> CommandResult:
-    """`scontrol update`: drain this node, and let jobs start again."""
+    """`scontrol update`: drain this node, whose jobs then end, and let jobs start again."""
     node = call.tree.description
     if not node.system.slurm or call.args[:1] != ("update",):
         return unsupported(call)
@@ -149,10 +149,29 @@ def _scontrol(call: Invocation) -> CommandResult:
     if fields.pop("NodeName", "") != node.hostname:
         return failed("slurm_update error: Invalid node name specified")
     state, reason = fields.pop("State", ""), fields.pop("Reason", "")
-    if fields or state not in ("DRAIN", "UNDRAIN") or bool(reason) != (state == "DRAIN"):
+    if fields or state not in ("DRAIN", "UNDRAIN", "RESUME") or bool(reason) != (state == "DRAIN"):
         return unsupported(call)
-    call.tree.drained_for = reason if state == "DRAIN" else None
+    _drain(call.tree, reason if state == "DRAIN" else None)
     return done()
+
+
+def _drain(tree: Tree, reason: str | None) -> None:
+    """Let no further job start, and the present ones end; None: let jobs start again."""
+    tree.drained_for = reason
+    if reason is not None:
+        end_programs(tree)
+
+
+def _kubectl(call: Invocation) -> CommandResult:
+    """`kubectl cordon NODE`, after which its jobs end, and `uncordon`; also `oc adm`."""
+    node, words = call.tree.description, [word for word in call.args if word != "adm"]
+    cluster = node.system.cluster
+    if cluster is None or call.name != cluster.tool or words[:1] not in (["cordon"], ["uncordon"]):
+        return _query(call) or unsupported(call)
+    if words[1:] != [node.hostname]:
+        return failed("error: the node is not in this cluster")
+    _drain(call.tree, "" if words[0] == "cordon" else None)
+    return done(f"node/{node.hostname} {words[0]}ed")
 
 
 def _query(call: Invocation) -> CommandResult | None:
@@ -184,6 +203,7 @@ _OTHERS = {
     "rdma": _rdma,
     **dict.fromkeys(_BOOT_FILES, _boot_file),
     "scontrol": _scontrol,
+    **dict.fromkeys(("kubectl", "oc"), _kubectl),
 }
 
 HANDLERS: Mapping[str, Handler] = {

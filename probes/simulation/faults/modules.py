@@ -7,7 +7,13 @@ from probes.facts.pci.nic_families import VERBS_MODULES
 from probes.simulation.faults.fault import Faults, described, fault, refused, unloaded
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import KEY_REJECTED, remove_modules
-from probes.simulation.node.modules.modules import modinfo_fields, modinfo_of, remove_module_file, set_modinfo
+from probes.simulation.node.modules.modules import (
+    end_programs,
+    modinfo_fields,
+    modinfo_of,
+    remove_module_file,
+    set_modinfo,
+)
 from probes.simulation.node.system.software import remove_products
 
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
@@ -65,8 +71,6 @@ _DRIVER_FILES = ("/proc/driver/nvidia", "/dev/nvidia", "/etc/modules-load.d/nvid
 
 def _nothing_installed(tree: Tree) -> None:
     """Leave only the distribution, and nothing of NVIDIA's."""
-    from probes.simulation.commands.boot import end_programs
-
     end_programs(tree)
     remove_modules(tree, *(name for name in _DRIVER_MODULES if name in tree.live_modules))
     take_driver_from_disk(tree)

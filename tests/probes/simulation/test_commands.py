@@ -356,7 +356,7 @@ def test_scontrol_drains_this_node_and_no_other() -> None:
     assert run(host, "scontrol update NodeName=other State=DRAIN Reason=x")[0] == 1
     assert run(host, "scontrol update NodeName=hgx-h100 State=DRAIN")[0] == 127
     assert run(host, "scontrol update NodeName=hgx-h100 State=DRAIN Reason=test") == (0, "")
-    assert state() == "draining|test\n"
+    assert state() == "drained|test\n"  # its jobs have ended
     assert run(host, "scontrol update NodeName=hgx-h100 State=UNDRAIN") == (0, "")
     assert state() == "mixed|none\n"
 

@@ -8,9 +8,8 @@ import pytest
 
 from probes.base.plan import Step
 from probes.checks.judgment import judge
-from probes.setup.step import SetupRecord
+from probes.setup.step import REBOOT, SetupRecord
 from probes.setup.steps.guide import Guide, read_guide
-from probes.setup.steps.step_list import REBOOT
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import examine
 from tests.support.tiers import usual

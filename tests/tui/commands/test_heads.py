@@ -23,6 +23,7 @@ LINES = {
         f"do load-modules --dry-run --demo {FAULTY}",
         f"do load-modules --script --demo {FAULTY}",
     ),
+    "repair": ("repair", f"repair --demo {FAULTY}"),
     "setup": ("setup", "setup modules", "setup --paths", f"setup --script --demo {FAULTY}"),
     "env": (
         *("env", "env --task-prolog", "env --k8s", "env --nccl-conf", "env --explain NCCL_NET_GDR_LEVEL"),

@@ -26,7 +26,6 @@ from probes.queries.finding import Finding
 from probes.slurm.slurm_node import LEADER, PROLOG_ERROR, SlurmNode, is_node_name, read_node
 from probes.snapshot.examination import Examination
 from tui.actions.dispatcher import Dispatcher
-from tui.actions.events import RunOutcome
 from tui.command_line.arguments import add_arguments, whole_number
 from tui.files.job_file import JobFileError, UndoneDrain
 from tui.launch import write_syslog
@@ -144,7 +143,7 @@ class Session:
             self.say(f"would do: {plan.title}")
             return False
         ended = self._dispatcher.run(prepared, "", lambda _: None)
-        is_done = ended.outcome in (RunOutcome.DONE, RunOutcome.LEFT)
+        is_done = ended.outcome.is_success
         why = f" ({ended.why})" if ended.why else ""
         self.say(f"{plan.title}: {ended.summary}{why}", syslog.LOG_NOTICE if is_done else syslog.LOG_ERR)
         return is_done

@@ -93,6 +93,16 @@ def end_rdma_traffic(tree: Tree) -> None:
                 tree.add(path, "3200000000\n")
 
 
+def end_programs(tree: Tree) -> None:
+    """End every program and its RDMA traffic."""
+    end_rdma_traffic(tree)
+    for name in list(tree.directories.get("/proc", set())):
+        if name.isdecimal() and name not in ("1", tree.links.get("/proc/self")):
+            tree.remove(f"/proc/{name}")
+    tree.programs.clear()
+    tree.drop_references("job")
+
+
 def add_service_references(tree: Tree, service: str) -> None:
     """Add the references of a service that opens the driver's device files."""
     if not service.startswith("nvidia-") or service in ONESHOT or "nvidia" not in tree.live_modules:

@@ -59,6 +59,8 @@ def _kubectl(tree: Tree, cluster: ClusterDescription, argv: tuple[str, ...]) -> 
         node = _object("node", tree, cluster)
         if kind == "node" and name != tree.description.hostname:
             return CommandOutput(argv, 1, "", f'Error from server (NotFound): nodes "{name}" not found\n')
+        if tree.drained_for is not None:
+            node["spec"] = {"unschedulable": True}
         return json.dumps(node if kind == "node" else _list([node]))
     if kind == "clusterpolicies.nvidia.com":
         return json.dumps(_list([_object("cluster policy", tree, cluster)]))

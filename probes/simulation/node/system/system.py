@@ -17,6 +17,7 @@ _MACHINE_ID = "51a01a7ed00000000000000000000001"
 _ON_DISK = ("/boot", "/etc", "/home", "/lib", "/opt", "/root", "/usr", "/var")
 _GRUB = re.compile(r'^GRUB_CMDLINE_LINUX(?:_DEFAULT)?="((?:[^"\\\n]|\\.)*)"', re.M)
 _ENTRY = re.compile(r"^options .* ro (.*)$", re.M)
+_JOB = re.compile(r"/slurm/uid_([0-9]+)/job_([0-9]+)/")
 PASSTHROUGH = {"iommu=pt", "iommu.passthrough=1"}
 _SLURM_CONF = """\
 ClusterName=simulated
@@ -138,13 +139,26 @@ def add_slurm(tree: Tree) -> None:
     tree.link(f"{WANTS}/slurmd.service", f"{UNITS}/slurmd.service")
     tree.units["slurmd"] = "active"
     tree.commands["sinfo"] = lambda argv, seconds: _sinfo(tree, argv)
+    tree.commands["squeue"] = lambda argv, seconds: _squeue(tree, argv)
 
 
 def _sinfo(tree: Tree, argv: tuple[str, ...]) -> str:
     """Return state and reason of this node; nothing for any other node or format."""
     if argv[1:] != ("--noheader", "--nodes", tree.description.hostname, "--format", "%T|%E"):
         return ""
-    return "mixed|none\n" if tree.drained_for is None else f"draining|{tree.drained_for or 'none'}\n"
+    state = "draining" if tree.programs else "drained"
+    return "mixed|none\n" if tree.drained_for is None else f"{state}|{tree.drained_for or 'none'}\n"
+
+
+def _squeue(tree: Tree, argv: tuple[str, ...]) -> str:
+    """Return the jobs of this node; nothing for any other node or format."""
+    if argv[1:] != ("--noheader", "--nodes", tree.description.hostname, "--format", "%i|%u|%T|%L"):
+        return ""
+    groups = (tree.text(f"/proc/{program.pid}/cgroup") for program in tree.programs)
+    rows = (row.split(":") for row in tree.text("/etc/passwd").splitlines())
+    users = {row[2]: row[0] for row in rows}
+    jobs = {job: users.get(uid, uid) for group in groups for uid, job in _JOB.findall(group)}
+    return "".join(f"{job}|{user}|RUNNING|1:20:00\n" for job, user in sorted(jobs.items()))
 
 
 def description_after(tree: Tree) -> NodeDescription:

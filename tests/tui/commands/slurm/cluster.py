@@ -67,7 +67,7 @@ from probes.simulation.host import SimulatedHost
 import tui.actions.audit_log, tui.files.job_file, tui.runtime.lock, tui.runtime.open_host
 here, simulated = LocalHost("/"), SimulatedHost.run
 SimulatedHost.run = lambda host, argv, seconds=2.0: (
-    here.run(argv, seconds) if argv[0] in ("sinfo", "scontrol") else simulated(host, argv, seconds)
+    here.run(argv, seconds) if argv[0] in ("sinfo", "scontrol", "squeue") else simulated(host, argv, seconds)
 )
 SimulatedHost.environment = lambda host, name: here.environment(name)
 tui.actions.audit_log.ROOTS_LOG = f"{{directory}}/actions.jsonl"

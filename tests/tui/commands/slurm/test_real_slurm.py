@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,48 @@ def test_a_job_gets_the_gpus_that_gres_conf_names(slurm: Cluster) -> None:
     done = slurm.submit("half", 2)
     wait_for(lambda: slurm.node("half") == "drained|gdrtop: xid-79-fell-off-bus 0000:9b:00.0")
     assert not done.exists()
+
+
+def test_a_repair_in_slurms_own_words(slurm: Cluster) -> None:
+    """Drain beside a running job, wait for it, return: by the real scontrol, sinfo and squeue."""
+    ours = "gdrtop repair: peermem-not-loaded nvidia_peermem"
+
+    def repair(*options: str) -> tuple[int, dict[str, Any]]:
+        ended = slurm.run("gdrtop", "repair", *options, SLURMD_NODENAME="whole")
+        return ended.returncode, json.loads(ended.stdout) if "--json" in options else {}
+
+    def states() -> dict[str, str]:
+        return {step["id"]: f"{step['state']}: {step['reason']}" for step in repair("--json")[1]["steps"]}
+
+    slurm.simulate("whole", "hgx-h100")
+    slurm.run("scontrol", "update", "NodeName=whole", "State=RESUME")
+    job = slurm.run(
+        "sbatch", "--parsable", "-w", "whole", "-o", "/dev/null", "--wrap", "sleep 300"
+    ).stdout.strip()
+    wait_for(lambda: slurm.run("squeue", "-h", "-j", job, "-o", "%T").stdout == "RUNNING\n")
+    slurm.simulate("whole", "hgx-h100+no-gdr-path")
+    slurm.run("gdrtop", "health-check", SLURMD_NODENAME="whole")
+    assert slurm.node("whole") == REASON.replace("drained", "draining")
+    assert states()["drain"].startswith("to do: ")
+    assert repair("--next", "--yes")[0] == 0
+    assert slurm.node("whole") == f"draining|{ours}"
+    assert states()["wait"].startswith(f"to do: 1 job left: {job} (root, RUNNING, ")
+    assert repair("--next", "--yes")[0] == 2  # nothing ends the job
+    assert slurm.run("squeue", "-h", "-j", job, "-o", "%T").stdout == "RUNNING\n"
+    slurm.run("scancel", job)
+    wait_for(lambda: slurm.node("whole") == f"drained|{ours}")
+    assert states()["act"].startswith("to do: ")
+    slurm.run("scontrol", "update", "NodeName=whole", "State=DOWN", f"Reason={ours}")  # rebooted by hand
+    slurm.simulate("whole", "hgx-h100")
+    slurm.run("gdrtop", "health-check", SLURMD_NODENAME="whole")  # it would return it unmeasured
+    assert slurm.node("whole").endswith(f"|{ours}")
+    now = states()
+    assert now["drain"].startswith("done: ")
+    assert (now["act"], now["wait"]) == ("done: nothing is left to fix", "done: no job runs")
+    assert now["return"].startswith("blocked: waiting for: Measure ")
+    assert repair("--next", "--yes", "--anyway", "a test")[0] == 0
+    wait_for(lambda: slurm.node("whole") == "idle|none")
+    assert repair("--json")[1]["steps"] == []
 
 
 def test_slurm_is_asked_where_slurm_conf_says(slurm: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
