@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from typing import TypeVar
 
 from probes.base.frozen import frozen
+
+Item = TypeVar("Item")
 
 
 @frozen
@@ -53,6 +56,11 @@ def search_faults(nodes: Sequence[str], rails: Sequence[int], passes: Passes) ->
     return tuple(dict.fromkeys(found))
 
 
+def _halves(items: tuple[Item, ...]) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    half = len(items) // 2
+    return items[:half], items[half:]
+
+
 class _Search:
     def __init__(self, rails: tuple[int, ...], passes: Passes) -> None:
         self._rails, self._passes = rails, passes
@@ -66,7 +74,7 @@ class _Search:
         split: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
         while failing:
             small += [group for group in failing if len(group) < 4]
-            halves = [(group[: len(group) // 2], group[len(group) // 2 :]) for group in failing if len(group) > 3]
+            halves = [_halves(group) for group in failing if len(group) > 3]
             failing = []
             answers = iter(self._passes([Group(half) for pair in halves for half in pair]) if halves else ())
             for pair in halves:
@@ -101,17 +109,15 @@ class _Search:
         return Fault(Where.NIC if rails else Where.NODE, (node,), rails)
 
     def _bad_rails(self, nodes: tuple[str, ...]) -> tuple[int, ...]:
-        """Return the rails that fail alone; () if all do, or none does."""
-        bad: list[int] = []
+        """Return the rails that fail alone; () if all do, for which three failing parts stand, or none."""
         failing = [self._rails] if len(self._rails) > 1 else []
-        while failing:
-            rails = failing.pop(0)
-            if len(rails) == 1:
-                bad += rails
-                continue
-            half = len(rails) // 2
-            failing += [part for part in (rails[:half], rails[half:]) if not self._is_good(nodes, part)]
-        return () if len(bad) == len(self._rails) else tuple(sorted(bad))
+        while any(len(part) > 1 for part in failing):
+            halves = [half for part in failing for half in (_halves(part) if len(part) > 1 else (part,))]
+            failing = [half for half in halves if half in failing or not self._is_good(nodes, half)]
+            are_all = sum(map(len, failing)) == len(self._rails)
+            if are_all and (len(failing) > 2 or len(failing) == len(self._rails)):
+                return ()
+        return tuple(sorted(rail for part in failing for rail in part))
 
     def _pairs(self, group: tuple[str, ...]) -> list[Fault]:
         """Return the pairs of a small group that fail; none of its nodes does with others."""
@@ -141,15 +147,15 @@ class _Search:
         return [Fault(Where.PAIR if len(nodes) == 2 else Where.EVERYWHERE, nodes)]
 
     def _between(self, one: tuple[str, ...], other: tuple[str, ...]) -> Fault:
-        """Return the pair between two groups that pass alone; or both, as small as they still fail together."""
+        """Return the pair between two groups that pass alone, or the smallest parts that fail together."""
         sides = [one, other]
         for side in (0, 1):
             while len(sides[side]) > 1:
-                half = len(sides[side]) // 2
-                parts = (sides[side][half:], sides[side][:half])
                 rest = sides[1 - side]
-                ordered = ((part, rest) if side == 0 else (rest, part) for part in parts)
-                smaller = next((part for part, both in zip(parts, ordered, strict=True) if not self._is_good(both[0] + both[1])), None)
+                # The halves in the middle first: in a ring, neighbors are what fails.
+                parts = _halves(sides[side])[:: 1 if side else -1]
+                failing = (part for part in parts if not self._is_good(rest + part if side else part + rest))
+                smaller = next(failing, None)
                 if smaller is None:
                     break
                 sides[side] = smaller

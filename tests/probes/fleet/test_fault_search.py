@@ -45,6 +45,16 @@ def test_one_bad_nic(count: int) -> None:
             assert found == (Fault(Where.NIC, (node,), (rail,)),)
 
 
+@pytest.mark.parametrize("count", range(2, 9))
+def test_one_bad_nic_among_any_number_of_rails(count: int) -> None:
+    rails = tuple(range(count))
+    for rail in rails:
+        found = searched(names(4), lambda group, on=rail: "gpu2" in group.nodes and uses(group, on), rails)  # type: ignore[misc]
+        assert found == (Fault(Where.NIC, ("gpu2",), (rail,)),)
+    (fault,) = searched(names(4), lambda group: "gpu2" in group.nodes, rails)
+    assert fault == Fault(Where.NODE, ("gpu2",))
+
+
 @pytest.mark.parametrize("count", range(2, 10))
 def test_one_bad_pair(count: int) -> None:
     nodes = names(count)

@@ -1,8 +1,8 @@
 """The program that runs all-reduce on the GPUs of one node together with those of other nodes.
 
-nccl_session.py starts one on each node, as node_server.py starts tools: it needs libnccl and the driver there, and
-neither MPI nor ssh between the nodes. The first one prints NCCL's unique id, which the others get as an argument.
-Rows are printed in the form of nccl-tests, and measure the same: out of place, ranks that start together.
+nccl_session.py starts one on each node, as node_server.py starts tools: it needs libnccl and the driver
+there, and neither MPI nor ssh between the nodes. The first one prints NCCL's unique id, which the others get
+as an argument. Rows are printed in the form of nccl-tests, and measure the same, out of place.
 
 It runs from memory, with Python 3.6 or newer and the standard library. Sources: nccl.h (2.19 to 2.30), cuda.h
 (CUDA 13.0), and vLLM's pynccl, which calls NCCL in the same way. A GPU's primary context is what NCCL's CUDA
@@ -130,7 +130,9 @@ class _Gpu:
 class _Collective:
     """All-reduce over the GPUs of this node and all others."""
 
-    def __init__(self, library: _Libraries, gpus: Sequence[_Gpu], first: int, ranks: int, unique: _UniqueId) -> None:
+    def __init__(
+        self, library: _Libraries, gpus: Sequence[_Gpu], first: int, ranks: int, unique: _UniqueId
+    ) -> None:
         self._call, self._gpus, self._ranks = library.call, gpus, ranks
         self._call("ncclGroupStart")
         for place, gpu in enumerate(gpus):

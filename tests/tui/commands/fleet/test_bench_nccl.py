@@ -1,0 +1,87 @@
+"""`gdrtop fleet bench --nccl`: transport, rate, the node that is slow, JSON and exit status."""
+
+import argparse
+import io
+from typing import Any
+
+import pytest
+
+from tests.support.documents import valid
+from tests.support.pairs_fleet import GOOD, SLOW, Fleet, fleet
+from tui.commands.fleet import bench
+from tui.commands.fleet.bench_nccl import NcclBench
+
+NODE = "hgx-h100"
+
+
+def ran(scene: Fleet, *words: str) -> tuple[int, str]:
+    parser = argparse.ArgumentParser()
+    bench.add_options(parser)
+    parsed = argparse.Namespace(**vars(parser.parse_args(["--nccl", *words])), ascii=False, read_only=False)
+    out = io.StringIO()
+    run = NcclBench(parsed, scene.nodes, out, io.StringIO(), clock=scene.clock, pause=scene.clock.pause)
+    status = run.run()
+    assert scene.alive == {}, "nothing is left running"
+    return status, out.getvalue()
+
+
+@pytest.mark.parametrize("by", ["ssh", "srun", "mpirun"])
+def test_healthy_nodes_pass_by_every_launcher(by: str) -> None:
+    scene = fleet(NODE, NODE)
+    status, text = ran(scene, "--by", by)
+    assert "2 nodes, 16 GPUs: each NIC carries 3" in text
+    assert "of 400 Gb/s" in text
+    assert "with GPUDirect RDMA on all 32 channels" in text.replace("\n", " ")
+    assert status == 0
+    started = [sum(len(each.argvs) for each in scene.processes.values())]
+    assert started == [2 if by == "ssh" else 1]
+
+
+def test_one_slow_node_is_found_and_named() -> None:
+    status, text = ran(fleet(GOOD, GOOD, SLOW, GOOD))
+    assert status == 1
+    assert "\ngpu2 is slow with other nodes too: each NIC carries " in text
+
+
+def test_two_nodes_do_not_show_which_end_is_slow() -> None:
+    status, text = ran(fleet(GOOD, SLOW))
+    assert status == 1
+    assert "gpu[0-1] are slow together, and two nodes do not show which end it is" in text
+
+
+def test_host_memory_fails_at_whatever_rate_and_the_others_are_measured_without_it() -> None:
+    status, text = ran(fleet(NODE, f"{NODE}+no-gdr-path", NODE))
+    assert status == 1
+    assert "\ngpu1: data of mlx5_" in text
+    assert "goes through host memory" in text.replace("\n", " ")
+    assert "2 nodes, 16 GPUs: each NIC carries" in text
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_the_json_document_is_what_its_schema_says(words: tuple[str, ...]) -> None:
+    status, text = ran(fleet(GOOD, SLOW, GOOD), "--json", *words)
+    document: dict[str, Any] = valid("fleet-bench", text)
+    assert document["exit_status"] == status == (0 if words else 1)
+    srun, mpirun = document["nccl"]["commands"]
+    assert " srun -N 3 -w gpu0,gpu1,gpu2 " in srun
+    assert mpirun.startswith("mpirun -np ")
+    if not words:
+        (fault,) = document["nccl"]["faults"]
+        assert (fault["where"], fault["nodes"]) == ("node", ["gpu1"])
+        whole = document["nccl"]["runs"][0]
+        assert (whole["outcome"], whole["transport"]) == ("slow", "GPUDirect RDMA")
+        assert whole["nic_gbps"] < 0.6 * whole["limit_gbps"]
+
+
+def test_a_node_that_cannot_start_ranks_is_left_out_and_the_others_are_measured() -> None:
+    scene = fleet(GOOD, GOOD, GOOD)
+    watched = scene.processes["gpu1"]
+    start = watched.start
+
+    def without_library(argv: Any, seconds: float) -> Any:
+        return start([word.replace("gdrtop-nccl-rank", "no-such-program") for word in argv], seconds)
+
+    watched.start = without_library  # type: ignore[method-assign]
+    status, text = ran(scene)
+    assert status in (1, 2)
+    assert "gpu1" in text
