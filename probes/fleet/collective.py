@@ -51,6 +51,7 @@ class RingNode:
     rails: tuple[Rail, ...]  # that are chosen and active
     gpu_of: dict[int, int]  # rail → its nearest GPU
     limits: dict[int, Limit]  # by rail, with that GPU's memory
+    key_index: int | None = None  # of the partition key, if it is not 0
 
     def on(self, rails: Sequence[int]) -> tuple[tuple[int, ...], tuple[Rail, ...]]:
         """Return the GPUs and NICs that use these rails; () means all."""
@@ -91,7 +92,7 @@ def rank_commands(
     runs = [f"{size}:{count}" for size, count in _iterations(nodes, rails, settings)]
     for number, node in enumerate(nodes):
         gpus, nics = node.on(rails)
-        environment = [f"{name}={value}" for name, value in (*visible_gpus(gpus), *_environment(nics))]
+        environment = [f"{name}={value}" for name, value in (*visible_gpus(gpus), *_environment(node, nics))]
         words = (*_LIBRARIES, str(first), str(ranks), identity if number else "new", *runs)
         commands.append(("env", *environment, "sh", "-c", program, RANK_PROGRAM, *words))
         first += len(gpus)
@@ -104,7 +105,7 @@ def launcher_command(
     """Return the command that starts nccl-tests, built with MPI, on nodes with equally many GPUs."""
     gpus, nics = nodes[0].on(rails)
     names = [node.name.rpartition("@")[2] for node in nodes]
-    environment = [*_environment(nics), *((PCI_ORDER,) if not rails else visible_gpus(gpus))]
+    environment = [*_environment(nodes[0], nics), *((PCI_ORDER,) if not rails else visible_gpus(gpus))]
     ranks, here = len(gpus) * len(nodes), str(len(gpus))
     iterations = str(min(count for _, count in _iterations(nodes, rails, settings)))
     sizes = ("-b", str(settings.sizes[0]), "-e", str(settings.sizes[-1]), "-f", str(_FACTOR))
@@ -118,10 +119,12 @@ def launcher_command(
     return ("mpirun", *hosts, *passed, *tool)
 
 
-def _environment(nics: Sequence[Rail]) -> tuple[tuple[str, str], ...]:
+def _environment(node: RingNode, nics: Sequence[Rail]) -> tuple[tuple[str, str], ...]:
     debug = tuple((word.partition("=")[0], word.partition("=")[2]) for word in NEXT_RUN.split())
     # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
-    return (*BETWEEN_NODES, ("NCCL_IB_HCA", "=" + ",".join(f"{nic.nic}:{nic.port}" for nic in nics)), *debug)
+    devices = "=" + ",".join(f"{nic.nic}:{nic.port}" for nic in nics)
+    key = () if node.key_index is None else (("NCCL_IB_PKEY", str(node.key_index)),)
+    return (*BETWEEN_NODES, ("NCCL_IB_HCA", devices), *key, *debug)
 
 
 def _iterations(

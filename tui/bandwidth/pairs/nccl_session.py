@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from probes.fleet.rails import Rail
 from probes.host.remote.transport import plain_source, with_python
 from probes.nccl.log.facts import LogFacts
 from probes.nccl.log.reader import LogReader
+from probes.queries.ports import other_key_index
 from probes.snapshot.rates import Reading
 from tui.bandwidth.pairs import nccl_rank
 from tui.bandwidth.pairs.nccl_rank import FAILED_MARK, ID_MARK
@@ -49,6 +50,7 @@ from tui.bandwidth.pairs.pairs_runner import STEP_SECONDS, UNCONFIRMED
 from tui.bandwidth.pairs.pairs_session import Nodes, PairsEvent, PairsPlan, PairsSession, RoundStarted
 from tui.bandwidth.processes import ToolProcess
 from tui.bandwidth.supervisor import STILL_THERE
+from tui.files.pair_results import RingResultsFile
 
 _QUEUE_PAIRS = 8  # of the channels over one NIC: more than a bond has ports
 _OVERDUE_SECONDS = 10.0  # beyond the time limit: then a node does not answer
@@ -73,18 +75,17 @@ class NcclSession(PairsSession):
         settings: PairSettings,
         launch: Launch,
         on_event: Callable[[PairsEvent], object],
+        results_file: RingResultsFile | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
         guards_jobs: bool | None = None,
     ) -> None:
         super().__init__(nodes, settings, on_event, None, clock, pause, guards_jobs)
-        self._clock, self._launch = clock, launch
+        self._clock, self._launch, self._ring_file = clock, launch, results_file
         self.ring_nodes: dict[str, RingNode] = {}
         self.ring_results: list[RingResult] = []
         self.faults: tuple[Fault, ...] = ()
-        self.earlier: Mapping[Group, RingResult] = {}
-        """Results of an interrupted run, which are not measured again."""
-        self.on_result: Callable[[RingResult], object] = lambda _: None
+        self._earlier: dict[Group, RingResult] = {}
 
     @property
     def ring_settings(self) -> RingSettings:
@@ -133,7 +134,9 @@ class NcclSession(PairsSession):
                 for rail in used
             }
             numbers = tuple(sorted(indices.values() if wanted is None else set(gpu_of.values())))
-            self.ring_nodes[name] = RingNode(name, numbers, used, gpu_of, limits)
+            self.ring_nodes[name] = RingNode(
+                name, numbers, used, gpu_of, limits, other_key_index(examination, [rail.nic for rail in used])
+            )
 
     def _guard(self, name: str, before: Reading | None) -> None:
         """Leave out a node whose jobs would be affected."""
@@ -166,6 +169,12 @@ class NcclSession(PairsSession):
     def run(self, full: bool = False) -> None:
         """Measure all nodes, and narrow a fault down; the results so far are in `ring_results`."""
         del full
+        self._earlier = self._ring_file.ring_results() if self._ring_file else {}
+        self._measure()
+        if self._ring_file and not self._has_stopped():
+            self._save(self._ring_file.complete)
+
+    def _measure(self) -> None:
         for _ in range(_MOST_REPEATED):
             nodes = self._judged()
             if len(nodes) < 2 or self._has_stopped():
@@ -222,7 +231,7 @@ class NcclSession(PairsSession):
             return (
                 [result for found in one_by_one for result in found or ()] if None not in one_by_one else None
             )
-        wanted = [group for group in groups if group not in self.earlier]
+        wanted = [group for group in groups if group not in self._earlier]
         names = {name for group in wanted for name in group.nodes}
         if self._round and names:
             self._guard_again(names)
@@ -247,10 +256,10 @@ class NcclSession(PairsSession):
             return None
         found = []
         for group in groups:
-            result = runs[group].result() if group in runs else self.earlier[group]
+            result = runs[group].result() if group in runs else self._earlier[group]
             found.append(result)
-            if group in runs:
-                self.on_result(result)
+            if self._ring_file and group in runs:
+                self._save(partial(self._ring_file.add_ring, result))
         self.ring_results += found
         return found
 

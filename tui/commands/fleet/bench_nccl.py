@@ -17,8 +17,9 @@ from probes.fleet.fault_search import Group
 from tui.bandwidth.pairs.nccl_session import NcclSession
 from tui.bandwidth.pairs.pairs_session import Nodes, PairsEvent, PairsPlan, RoundStarted
 from tui.commands.bench.exit_status import EXIT_BELOW, EXIT_NOT_MEASURED, EXIT_NOT_WRITTEN
-from tui.commands.fleet.bench_run import FleetBench, pairs_json
+from tui.commands.fleet.bench_run import FleetBench, earlier_words, pairs_json
 from tui.commands.fleet.output import fleet_heading
+from tui.files.pair_results import RingResultsFile
 from tui.launch import EXIT_INTERRUPTED
 from tui.runtime.json_values import document, object_of
 from widgets.base.figures import minutes
@@ -37,7 +38,12 @@ class NcclBench(FleetBench):
         super().__init__(options, nodes, out, answers, **more)
         self._launch = Launch(options.by)
         clock, pause = more.get("clock", time.monotonic), more.get("pause", time.sleep)
-        self._ring = NcclSession(nodes, self._settings, self._launch, self._show, clock, pause)
+        file: RingResultsFile | None = None
+        if self._file is not None:
+            names = [*nodes, *(more.get("unanswered") or ())]
+            file = RingResultsFile(names, self._settings, more.get("results_directory"), f"nccl {options.by}")
+        self._file = self._ring_file = file
+        self._ring = NcclSession(nodes, self._settings, self._launch, self._show, file, clock, pause)
         self._ring.left_out.update(more.get("unanswered") or {})
         self._session = self._ring
 
@@ -58,6 +64,8 @@ class NcclBench(FleetBench):
             lines += listed(f"  {command}", width, hang="      ")
         if self._origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the results are made up, and no job is affected", width)
+        if self._ring_file and not self._options.restart and (earlier := self._ring_file.ring_results()):
+            lines += wrapped(earlier_words(len(earlier)), width)
         return [*lines, *draw_left_out(ring.left_out, ring.rails_left_out, width)]
 
     def _instead(self, plan: PairsPlan) -> list[str]:
@@ -86,6 +94,8 @@ class NcclBench(FleetBench):
     def _print(self, plan: PairsPlan) -> int:
         report = self._ring_report(plan)
         status, reason = self._ring_exit(report)
+        if self._session.not_saved:
+            self._output.warn(f"not saved: {self._session.not_saved}")
         for text in self._session.left_behind:
             self._output.warn(text)
         self._output.show([fleet_heading(len(self._nodes), self._origin), *draw_ring(report, self._width)])
@@ -99,10 +109,8 @@ class NcclBench(FleetBench):
         """Return the exit status and its reason."""
         whole, answer = report.last_whole, ring_answers(report)[0][0]
         if self._interrupted:
-            return (
-                EXIT_INTERRUPTED,
-                f"{self._interrupted}: all ranks stopped, {len(report.results)} runs completed",
-            )
+            runs = plural(len(report.results), "run")
+            return EXIT_INTERRUPTED, f"{self._interrupted}: all ranks stopped, {runs} completed"
         if self._session.left_behind:
             return EXIT_NOT_MEASURED, "a process may still run on a node"
         if report.staged or report.faults or (whole is not None and whole.outcome is Outcome.SLOW):

@@ -226,6 +226,13 @@ def _leaves_json(rail: RailLeaves, wrong: Mapping[tuple[str, ...], CableEnd]) ->
     ]
 
 
+def earlier_words(results: int) -> str:
+    """Return what is said of the results of an interrupted run."""
+    are = "is" if results == 1 else "are"
+    used = f"{plural(results, 'result')} of it {are} used (--restart measures all again)"
+    return f"an earlier run was interrupted: {used}"
+
+
 _MEMORIES = {"host": (PairMemory.HOST,), "gpu": (PairMemory.GPU,), "both": (PairMemory.HOST, PairMemory.GPU)}
 
 
@@ -325,11 +332,7 @@ class FleetBench:
         if self._origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
         if self._file is not None and not self._options.restart and (earlier := self._file.unfinished()):
-            text = (
-                f"an earlier run was interrupted: {plural(len(earlier), 'result')} of it are used"
-                " (--restart measures all again)"
-            )
-            lines += wrapped(text, self._width)
+            lines += wrapped(earlier_words(len(earlier)), self._width)
         return [*lines, *draw_left_out(self._session.left_out, self._session.rails_left_out, self._width)]
 
     def _refuse(self, reason: str) -> int:

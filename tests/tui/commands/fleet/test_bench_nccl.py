@@ -2,6 +2,8 @@
 
 import argparse
 import io
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +16,20 @@ from tui.commands.fleet.bench_nccl import NcclBench
 NODE = "hgx-h100"
 
 
-def ran(scene: Fleet, *words: str) -> tuple[int, str]:
+def ran(scene: Fleet, *words: str, directory: Path | None = None) -> tuple[int, str]:
     parser = argparse.ArgumentParser()
     bench.add_options(parser)
     parsed = argparse.Namespace(**vars(parser.parse_args(["--nccl", *words])), ascii=False, read_only=False)
     out = io.StringIO()
-    run = NcclBench(parsed, scene.nodes, out, io.StringIO(), clock=scene.clock, pause=scene.clock.pause)
+    run = NcclBench(
+        parsed,
+        scene.nodes,
+        out,
+        io.StringIO(),
+        clock=scene.clock,
+        pause=scene.clock.pause,
+        results_directory=None if directory is None else str(directory),
+    )
     status = run.run()
     assert scene.alive == {}, "nothing is left running"
     return status, out.getvalue()
@@ -85,3 +95,25 @@ def test_a_node_that_cannot_start_ranks_is_left_out_and_the_others_are_measured(
     status, text = ran(scene)
     assert status in (1, 2)
     assert "gpu1" in text
+
+
+def test_an_interrupted_search_goes_on_where_it_stopped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scene = fleet(GOOD, GOOD, SLOW, GOOD)
+
+    def interrupt() -> None:
+        if sum(len(each.started) for each in scene.processes.values()) > 4:  # of the second round
+            scene.clock.on_pause.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    scene.clock.on_pause.append(interrupt)
+    assert ran(scene, directory=tmp_path)[0] == 130
+    assert "all ranks stopped, 1 run completed" in capsys.readouterr().err
+    status, text = ran(fleet(GOOD, GOOD, SLOW, GOOD), directory=tmp_path)
+    progress = capsys.readouterr().err
+    assert "an earlier run was interrupted: 1 result of it is used" in progress
+    assert "all nodes: " not in progress
+    assert status == 1
+    assert "\ngpu2 is slow with other nodes too: each NIC carries " in text
+    assert "interrupted" not in ran(fleet(GOOD, GOOD, SLOW, GOOD), directory=tmp_path)[1]
