@@ -217,7 +217,8 @@ class RingReport:
     """All that was measured."""
 
     nodes: tuple[str, ...]
-    results: tuple[RingResult, ...]  # the first one is that of all nodes
+    whole: RingResult | None  # the last result of all that could be judged together
+    results: tuple[RingResult, ...]
     faults: tuple[Fault, ...]
     left_out: Mapping[str, str]
     rails_left_out: Mapping[str, str]
@@ -226,13 +227,6 @@ class RingReport:
     def staged(self) -> tuple[NodeChannels, ...]:
         """The nodes with channels through host memory, each once."""
         return tuple({each.node: each for result in self.results for each in result.staged}.values())
-
-    @property
-    def last_whole(self) -> RingResult | None:
-        """The result of as many nodes as could be judged: without nodes that use host memory."""
-        whole = [result for result in self.results if not result.group.rails]
-        passed = [result for result in whole if result.outcome is not Outcome.STAGED]
-        return max(passed or whole, key=lambda result: len(result.group.nodes), default=None)
 
 
 def judge_ring(
@@ -298,7 +292,9 @@ def _transport(
     nodes: Sequence[RingNode], group: Group, logs: Mapping[str, LogFacts]
 ) -> tuple[Transport, str, tuple[NodeChannels, ...]]:
     """Return how the data went, why that is certain or not, and the channels of each node."""
-    of_nodes = _by_host(logs[""]) if "" in logs else {name: _of_log(name, log) for name, log in logs.items()}
+    of_nodes = (
+        _by_host(logs[""], nodes) if "" in logs else {name: _of_log(name, log) for name, log in logs.items()}
+    )
     channels = tuple(of_nodes.values())
     total, gdr = sum(each.total for each in channels), sum(each.gdr for each in channels)
     if nvlink := sum(log.nvlink_channels for log in logs.values()):
@@ -310,9 +306,7 @@ def _transport(
             f"{gdr} of {plural(total, 'channel')} use GPUDirect RDMA; not on {names}",
             channels,
         )
-    silent = [node.name for node in nodes if not of_nodes.get(node.name, NodeChannels("", 0, 0)).total]
-    if "" in logs:
-        silent = [] if len(channels) >= len(nodes) else ["some nodes"]
+    silent = [node.name for node in nodes if node.name not in of_nodes or not of_nodes[node.name].total]
     if silent:
         return (
             Transport.UNKNOWN,
@@ -340,14 +334,15 @@ def _without_port(name: str) -> str:
     return "+".join(part.partition(":")[0] for part in name.split("+"))
 
 
-def _by_host(log: LogFacts) -> dict[str, NodeChannels]:
-    """Return the channels of each host that a launcher's output names."""
+def _by_host(log: LogFacts, nodes: Sequence[RingNode]) -> dict[str, NodeChannels]:
+    """Return the channels of each node in a launcher's output, which has host names without a domain."""
+    names = {node.name.rpartition("@")[2].partition(".")[0]: node.name for node in nodes}
     found: dict[str, NodeChannels] = {}
     for rank in log.ranks:
-        if not rank.channels.total:
-            continue
-        old = found.get(rank.host, NodeChannels(rank.host, 0, 0))
-        staged = (*old.staged_nics, *rank.devices) if rank.channels.staged else old.staged_nics
-        gdr, total = old.gdr + rank.channels.gdr, old.total + rank.channels.total
-        found[rank.host] = NodeChannels(rank.host, gdr, total, tuple(dict.fromkeys(staged)))
+        if rank.channels.total:
+            name = names.get(rank.host.partition(".")[0], rank.host)
+            old = found.get(name, NodeChannels(name, 0, 0))
+            staged = (*old.staged_nics, *rank.devices) if rank.channels.staged else old.staged_nics
+            gdr, total = old.gdr + rank.channels.gdr, old.total + rank.channels.total
+            found[name] = NodeChannels(name, gdr, total, tuple(dict.fromkeys(staged)))
     return found

@@ -32,7 +32,7 @@ def draw_ring(report: RingReport, width: int) -> list[Line]:
 
 def ring_answers(report: RingReport) -> list[tuple[str, Tone]]:
     """Return what is wrong, worst first, a sentence each; or that nothing is."""
-    whole = report.last_whole
+    whole = report.whole
     if whole is None:
         return [(f"{plural(len(report.nodes), 'node')}: nothing was measured", Tone.WARNING)]
     found = [

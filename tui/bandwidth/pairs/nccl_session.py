@@ -84,6 +84,8 @@ class NcclSession(PairsSession):
         self._clock, self._launch, self._ring_file = clock, launch, results_file
         self.ring_nodes: dict[str, RingNode] = {}
         self.ring_results: list[RingResult] = []
+        self.whole: RingResult | None = None
+        """The last result of all nodes that take part."""
         self.faults: tuple[Fault, ...] = ()
         self._earlier: dict[Group, RingResult] = {}
 
@@ -175,43 +177,35 @@ class NcclSession(PairsSession):
             self._save(self._ring_file.complete)
 
     def _measure(self) -> None:
+        """Run all nodes, again without those that the run has named, and search what it does not name."""
         for _ in range(_MOST_REPEATED):
-            nodes = self._judged()
-            if len(nodes) < 2 or self._has_stopped():
+            nodes = tuple(name for name in self._taking_part() if not self._is_staged(name))
+            if len(nodes) < 2 or (self.whole and self.whole.group.nodes == nodes):
                 return
-            (whole,) = self._run_groups([Group(nodes)], "all nodes") or (None,)
-            if whole is None or whole.outcome in (Outcome.PASSED, Outcome.NOT_TESTED):
+            self._usual = usual_node([self.ring_nodes[name] for name in nodes])
+            results = self._run_groups([Group(nodes)], "all nodes")
+            if results is None:
                 return
-            if whole.outcome is Outcome.SLOW or (
-                whole.outcome is Outcome.FAILED and not self._names_node(whole)
-            ):
-                break
-        else:
+            self.whole = results[0]
+            if self.whole.outcome in (Outcome.PASSED, Outcome.NOT_TESTED):
+                return
+            if self.whole.outcome is Outcome.STAGED or self._leaves_out_node(self.whole):
+                continue
+            # The rails that every node has with a GPU of its own.
+            rails = set.intersection(*(set(self.ring_nodes[name].gpu_of) for name in nodes))
+            with suppress(_Stopped):
+                own = self._launch is Launch.OWN
+                self.faults = search_faults(nodes, sorted(rails) if own else (), self._passes)
             return
-        rails = [] if self._launch is not Launch.OWN else sorted(self._common_rails(nodes))
-        with suppress(_Stopped):
-            self.faults = search_faults(nodes, rails, self._passes)
 
     def _has_stopped(self) -> bool:
         return self._runner.is_stopped
 
-    def _usual(self) -> RingNode:
-        return usual_node([self.ring_nodes[name] for name in self._judged()])
-
-    def _judged(self) -> tuple[str, ...]:
-        """Return the nodes that are measured: not those with channels through host memory."""
-        return tuple(name for name in self._taking_part() if not self._is_staged(name))
-
-    def _common_rails(self, nodes: Sequence[str]) -> set[int]:
-        """Return the rails that every node has with a GPU of its own."""
-        of_nodes = [set(self.ring_nodes[name].gpu_of) for name in nodes]
-        return set.intersection(*of_nodes)
-
     def _is_staged(self, name: str) -> bool:
         return any(each.node == name for result in self.ring_results for each in result.staged)
 
-    def _names_node(self, result: RingResult) -> bool:
-        """Leave out a node that cannot start its ranks; return whether there is one."""
+    def _leaves_out_node(self, result: RingResult) -> bool:
+        """Leave out the node that cannot start its ranks; return whether there is one."""
         why = result.bus_gbps.detail if isinstance(result.bus_gbps, Unknown) else ""
         if not result.failed_node or _NO_LIBRARY not in why:
             return False
@@ -226,11 +220,6 @@ class NcclSession(PairsSession):
 
     def _run_groups(self, groups: Sequence[Group], title: str) -> list[RingResult] | None:
         """Run groups without a common node at the same time; None: stopped, or a node is in use now."""
-        if self._launch is not Launch.OWN and len(groups) > 1:
-            one_by_one = [self._run_groups([group], title) for group in groups]
-            return (
-                [result for found in one_by_one for result in found or ()] if None not in one_by_one else None
-            )
         wanted = [group for group in groups if group not in self._earlier]
         names = {name for group in wanted for name in group.nodes}
         if self._round and names:
@@ -239,11 +228,9 @@ class NcclSession(PairsSession):
             return None
         self._round += 1
         if wanted:
-            tests = sum(len(node.on(group.rails)[0]) for group in wanted for node in self.members(group))
-            title = (
-                f"{title}: {'; '.join(map(_words, wanted[:_MOST_NAMED]))}{' …' * (len(wanted) > _MOST_NAMED)}"
-            )
-            self._on_event(RoundStarted(self._round, title, len(wanted), tests, self.ring_settings.seconds))
+            named = "; ".join(map(_words, wanted[:_MOST_NAMED])) + " …" * (len(wanted) > _MOST_NAMED)
+            seconds = self.ring_settings.seconds
+            self._on_event(RoundStarted(self._round, f"{title}: {named}", len(wanted), len(wanted), seconds))
         runs = {group: self._prepared(group) for group in wanted}
         try:
             for run in runs.values():
@@ -267,10 +254,10 @@ class NcclSession(PairsSession):
         members, settings = self.members(group), self.ring_settings
         if self._launch is Launch.OWN:
             make = partial(rank_commands, members, group.rails, settings, rank_program())
-            return _GroupRun(self._nodes, members, self._usual(), group, settings, make, self._clock)
+            return _GroupRun(self._nodes, members, self._usual, group, settings, make, self._clock)
         command = launcher_command(members, group.rails, settings, self._launch)
         return _GroupRun(
-            self._nodes, members, self._usual(), group, settings, lambda _: (command,), self._clock
+            self._nodes, members, self._usual, group, settings, lambda _: (command,), self._clock
         )
 
     def _end(self, runs: Sequence[_GroupRun]) -> None:
@@ -323,6 +310,7 @@ class _GroupRun:
         self._readers: dict[str, LogReader] = {}
         self._output = NcclTestsOutput("all_reduce")
         self._samples: list[Sample] = []
+        self._last: dict[str, str] = {}  # line that may say why a process has ended
         self._failure = self._failed_node = ""
         self._began = 0.0
         self._is_over = False
@@ -355,7 +343,8 @@ class _GroupRun:
         ended = {name: each.ended for name, each in self.processes.items() if each.ended is not None}
         for name, end in ended.items():
             if end is not None and end.exit_status != 0:
-                self._fail(name, end.why or f"its process exited with status {end.exit_status}")
+                status = f"its process exited with status {end.exit_status}: {self._last.get(name, '')}"
+                self._fail(name, end.why or status.removesuffix(": "))
         if len(ended) == len(self.processes):
             self._is_over = True
             if self._is_own and len(self.processes) < len(self._members):
@@ -375,6 +364,8 @@ class _GroupRun:
         if line.startswith(FAILED_MARK):
             self._fail(name, printable(line[len(FAILED_MARK) :], 300))
             return
+        if " NCCL INFO " not in line and not line.startswith("#"):
+            self._last[name] = printable(line, 200)
         self._readers[name].feed(line.encode() + b"\n")
         if name == self._members[0].name:
             for each in self._output.feed(line):

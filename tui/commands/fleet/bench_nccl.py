@@ -88,7 +88,7 @@ class NcclBench(FleetBench):
     def _ring_report(self, plan: PairsPlan) -> RingReport:
         ring = self._ring
         return RingReport(
-            plan.nodes, tuple(ring.ring_results), ring.faults, ring.left_out, ring.rails_left_out
+            plan.nodes, ring.whole, tuple(ring.ring_results), ring.faults, ring.left_out, ring.rails_left_out
         )
 
     def _print(self, plan: PairsPlan) -> int:
@@ -107,7 +107,7 @@ class NcclBench(FleetBench):
 
     def _ring_exit(self, report: RingReport) -> tuple[int, str]:
         """Return the exit status and its reason."""
-        whole, answer = report.last_whole, ring_answers(report)[0][0]
+        whole, answer = report.whole, ring_answers(report)[0][0]
         if self._interrupted:
             runs = plural(len(report.results), "run")
             return EXIT_INTERRUPTED, f"{self._interrupted}: all ranks stopped, {runs} completed"

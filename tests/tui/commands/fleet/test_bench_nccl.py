@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.documents import valid
 from tests.support.pairs_fleet import GOOD, SLOW, Fleet, fleet
+from tui.bandwidth.processes import ProcessExit
 from tui.commands.fleet import bench
 from tui.commands.fleet.bench_nccl import NcclBench
 
@@ -83,18 +84,44 @@ def test_the_json_document_is_what_its_schema_says(words: tuple[str, ...]) -> No
         assert whole["nic_gbps"] < 0.6 * whole["limit_gbps"]
 
 
-def test_a_node_that_cannot_start_ranks_is_left_out_and_the_others_are_measured() -> None:
+class Ended:
+    """A process that prints a line and fails."""
+
+    def __init__(self, line: str) -> None:
+        self._lines = [line]
+
+    @property
+    def ended(self) -> ProcessExit | None:
+        return None if self._lines else ProcessExit(1, 0.1)
+
+    def lines(self, seconds: float) -> list[str]:
+        del seconds
+        lines, self._lines = self._lines, []
+        return lines
+
+    def end(self) -> None:
+        return
+
+
+def test_a_node_without_nccl_is_left_out_and_the_others_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = fleet(GOOD, GOOD, GOOD)
-    watched = scene.processes["gpu1"]
-    start = watched.start
-
-    def without_library(argv: Any, seconds: float) -> Any:
-        return start([word.replace("gdrtop-nccl-rank", "no-such-program") for word in argv], seconds)
-
-    watched.start = without_library  # type: ignore[method-assign]
+    line = "gdrtop rank failed: cannot load libnccl.so.2: no such file"
+    monkeypatch.setattr(scene.processes["gpu1"], "start", lambda argv, seconds: Ended(line))
     status, text = ran(scene)
-    assert status in (1, 2)
-    assert "gpu1" in text
+    assert status == 2
+    assert "2 nodes, 8 GPUs: each NIC carries" in text
+    assert "gpu1: cannot load libnccl.so.2: no such file" in text
+
+
+def test_a_node_whose_ranks_fail_is_found_with_the_line_that_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = fleet(GOOD, GOOD, GOOD, GOOD)
+    monkeypatch.setattr(scene.processes["gpu3"], "start", lambda argv, seconds: Ended("out of luck"))
+    status, text = ran(scene)
+    assert status == 1
+    words = " ".join(text.split())
+    assert "gpu3 fails with other nodes too: its process exited with status 1: out of luck" in words
 
 
 def test_an_interrupted_search_goes_on_where_it_stopped(
