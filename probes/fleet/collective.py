@@ -15,7 +15,7 @@ from probes.bandwidth.model.command import PCI_ORDER, visible_gpus
 from probes.bandwidth.model.limits import Limit
 from probes.bandwidth.model.rating import Assessment, Rating, rate
 from probes.bandwidth.model.samples import Sample
-from probes.bandwidth.tools.nccl_tests import BETWEEN_NODES, RANK_PROGRAM
+from probes.bandwidth.tools.nccl_tests import BETWEEN_NODES, DIAGNOSTICS, RANK_PROGRAM
 from probes.base.frozen import frozen
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Unknown, known
@@ -68,6 +68,7 @@ class RingSettings:
     duration_s: int = 5
     launch: Launch = Launch.OWN
     sizes: tuple[int, ...] = SIZES
+    diagnoses: bool = False  # NCCL runs its own diagnostics first
 
     @property
     def seconds(self) -> float:
@@ -92,7 +93,9 @@ def rank_commands(
     runs = [f"{size}:{count}" for size, count in _iterations(nodes, rails, settings)]
     for number, node in enumerate(nodes):
         gpus, nics = node.on(rails)
-        environment = [f"{name}={value}" for name, value in (*visible_gpus(gpus), *_environment(node, nics))]
+        environment = [
+            f"{name}={value}" for name, value in (*visible_gpus(gpus), *_environment(node, nics, settings))
+        ]
         words = (*_LIBRARIES, str(first), str(ranks), identity if number else "new", *runs)
         commands.append(("env", *environment, "sh", "-c", program, RANK_PROGRAM, *words))
         first += len(gpus)
@@ -105,7 +108,10 @@ def launcher_command(
     """Return the command that starts nccl-tests, built with MPI, on nodes with equally many GPUs."""
     gpus, nics = nodes[0].on(rails)
     names = [node.name.rpartition("@")[2] for node in nodes]
-    environment = [*_environment(nodes[0], nics), *((PCI_ORDER,) if not rails else visible_gpus(gpus))]
+    environment = [
+        *_environment(nodes[0], nics, settings),
+        *((PCI_ORDER,) if not rails else visible_gpus(gpus)),
+    ]
     ranks, here = len(gpus) * len(nodes), str(len(gpus))
     iterations = str(min(count for _, count in _iterations(nodes, rails, settings)))
     sizes = ("-b", str(settings.sizes[0]), "-e", str(settings.sizes[-1]), "-f", str(_FACTOR))
@@ -119,12 +125,13 @@ def launcher_command(
     return ("mpirun", *hosts, *passed, *tool)
 
 
-def _environment(node: RingNode, nics: Sequence[Rail]) -> tuple[tuple[str, str], ...]:
+def _environment(node: RingNode, nics: Sequence[Rail], settings: RingSettings) -> tuple[tuple[str, str], ...]:
     debug = tuple((word.partition("=")[0], word.partition("=")[2]) for word in NEXT_RUN.split())
     # "=" matches the names exactly: without it, mlx5_1 matches mlx5_10 as well.
     devices = "=" + ",".join(f"{nic.nic}:{nic.port}" for nic in nics)
     key = () if node.key_index is None else (("NCCL_IB_PKEY", str(node.key_index)),)
-    return (*BETWEEN_NODES, ("NCCL_IB_HCA", devices), *key, *debug)
+    diagnostics = (DIAGNOSTICS,) if settings.diagnoses else ()
+    return (*BETWEEN_NODES, ("NCCL_IB_HCA", devices), *key, *debug, *diagnostics)
 
 
 def _iterations(

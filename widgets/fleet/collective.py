@@ -36,10 +36,7 @@ def ring_answers(report: RingReport) -> list[tuple[str, Tone]]:
     if whole is None:
         return [(f"{plural(len(report.nodes), 'node')}: nothing was measured", Tone.WARNING)]
     found = [
-        (
-            f"{each.node}: data of {join_limited(each.staged_nics, _MOST_NAMES)} goes through host memory",
-            Tone.BAD,
-        )
+        (f"{each.node} uses host memory on {join_limited(each.staged_nics, _MOST_NAMES)}", Tone.BAD)
         for each in report.staged
     ]
     found += [(fault_words(fault, report), Tone.BAD) for fault in report.faults]

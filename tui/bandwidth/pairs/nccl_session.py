@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -251,7 +252,9 @@ class NcclSession(PairsSession):
         return found
 
     def _prepared(self, group: Group) -> _GroupRun:
-        members, settings = self.members(group), self.ring_settings
+        # Only once: each job waits for NCCL's diagnostics.
+        members = self.members(group)
+        settings = replace(self.ring_settings, diagnoses=self.whole is None)
         if self._launch is Launch.OWN:
             make = partial(rank_commands, members, group.rails, settings, rank_program())
             return _GroupRun(self._nodes, members, self._usual, group, settings, make, self._clock)
