@@ -209,7 +209,7 @@ class RingResult:
             return Outcome.FAILED
         if self.transport is Transport.STAGED:
             return Outcome.STAGED
-        if self.transport is not Transport.GPUDIRECT:
+        if self.transport is not Transport.GPUDIRECT or self.nic_gbps is None:
             return Outcome.NOT_TESTED
         return Outcome.SLOW if self.assessment.is_slow else Outcome.PASSED
 
@@ -251,8 +251,9 @@ def judge_ring(
     """
     ranks = sum(len(node.on(group.rails)[0]) for node in nodes)
     bus = None if sample is None else sample.bus_gbps
-    transport, why, channels = _transport(nodes, group, logs)
-    nic_gbps, limit_gbps, assessment = None, None, Assessment()
+    transport, why, channels = _transport(nodes, logs)
+    nic_gbps: float | None = None
+    limit_gbps, assessment = None, Assessment()
     if bus is not None and sample is not None:
         gpus, nics = usual.on(group.rails)
         limit = min((usual.limits[nic.number] for nic in nics), key=lambda each: known(each.gbps, 0.0))
@@ -263,13 +264,14 @@ def judge_ring(
         nic_gbps, assessment = in_ring, rate(_of_nic(sample, in_ring), limit)
         if limit_gbps is not None and at_least > limit_gbps:
             transport = Transport.NVLINK
-            why = f"{at_least:.0f} Gb/s are more than a NIC carries ({limit_gbps:.0f} Gb/s)"
+            why = f"each NIC would have carried {at_least:.0f} of {limit_gbps:.0f} Gb/s, so NVLink carried it"
         elif limit_gbps is not None and in_ring > limit_gbps:
-            nic_gbps = at_least
-            words = "NCCL used another algorithm than Ring: each NIC carried at least this"
-            assessment = Assessment(
-                Rating.UNKNOWN, f"at least {at_least:.0f} of {limit_gbps:.0f} Gb/s", words
-            )
+            assessment = rate(_of_nic(sample, at_least), limit)
+            nic_gbps = None if assessment.is_slow else at_least
+            if assessment.is_slow:
+                words = f"at least {assessment.words}"
+                assessment = Assessment(Rating.UNKNOWN, words)
+                why = f"NCCL used another algorithm than Ring, with which each NIC carries {words}"
     return RingResult(
         group=group,
         gpus=ranks,
@@ -296,30 +298,24 @@ def _of_nic(sample: Sample, gbps: float) -> Sample:
 
 
 def _transport(
-    nodes: Sequence[RingNode], group: Group, logs: Mapping[str, LogFacts]
+    nodes: Sequence[RingNode], logs: Mapping[str, LogFacts]
 ) -> tuple[Transport, str, tuple[NodeChannels, ...]]:
     """Return how the data went, why that is certain or not, and the channels of each node."""
-    of_nodes = (
-        _by_host(logs[""], nodes) if "" in logs else {name: _of_log(name, log) for name, log in logs.items()}
-    )
+    of_nodes = {name: _of_log(name, log) for name, log in logs.items()}
+    if "" in logs:
+        of_nodes = _by_host(logs[""], nodes)
     channels = tuple(of_nodes.values())
     total, gdr = sum(each.total for each in channels), sum(each.gdr for each in channels)
     if nvlink := sum(log.nvlink_channels for log in logs.values()):
         return Transport.NVLINK, f"{plural(nvlink, 'channel')} between nodes use NVLink (MNNVL)", channels
     if staged := [each for each in channels if each.staged_nics]:
         names = join_limited((f"{each.node} {', '.join(each.staged_nics)}" for each in staged), _MOST_NAMES)
-        return (
-            Transport.STAGED,
-            f"{gdr} of {plural(total, 'channel')} use GPUDirect RDMA; not on {names}",
-            channels,
-        )
+        why = f"{gdr} of {plural(total, 'channel')} use GPUDirect RDMA; not on {names}"
+        return Transport.STAGED, why, channels
     silent = [node.name for node in nodes if node.name not in of_nodes or not of_nodes[node.name].total]
     if silent:
-        return (
-            Transport.UNKNOWN,
-            f"no network channel in the log of {join_limited(silent, _MOST_NAMES)}",
-            channels,
-        )
+        why = f"no network channel in the log of {join_limited(silent, _MOST_NAMES)}"
+        return Transport.UNKNOWN, why, channels
     if gdr < total or any(log.more_ranks for log in logs.values()):
         return Transport.UNKNOWN, f"{plural(total - gdr, 'channel')} could not be read", channels
     return Transport.GPUDIRECT, f"{plural(total, 'channel')} on {plural(len(channels), 'node')}", channels

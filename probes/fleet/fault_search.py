@@ -146,9 +146,9 @@ class _Search:
             return [Fault(where, nodes, rails)]
         return [Fault(Where.PAIR if len(nodes) == 2 else Where.EVERYWHERE, nodes)]
 
-    def _between(self, one: tuple[str, ...], other: tuple[str, ...]) -> Fault:
+    def _between(self, first: tuple[str, ...], second: tuple[str, ...]) -> Fault:
         """Return the pair between two groups that pass alone, or the smallest parts that fail together."""
-        sides = [one, other]
+        sides = [first, second]
         for side in (0, 1):
             while len(sides[side]) > 1:
                 rest = sides[1 - side]

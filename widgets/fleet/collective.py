@@ -70,16 +70,16 @@ def fault_words(fault: Fault, report: RingReport) -> str:
     if result is not None:
         is_known = not isinstance(result.bus_gbps, Unknown)
         figure = f": each NIC carries {result.assessment.words}" if is_known else f": {_failure(result)}"
-    one, many = ("fails", "fail") if is_failed else ("is slow", "are slow")
+    singular, many = ("fails", "fail") if is_failed else ("is slow", "are slow")
     words = {
-        Where.NODE: f"{nodes} {one} with other nodes too",
-        Where.NIC: f"{nodes} {one}{rails} with other nodes too",
+        Where.NODE: f"{nodes} {singular} with other nodes too",
+        Where.NIC: f"{nodes} {singular}{rails} with other nodes too",
         Where.PAIR: f"{nodes} {many}{rails} together, and not with other nodes",
         Where.RAIL: f"all {plural(len(fault.nodes), 'node')} {many}{rails}",
         Where.BETWEEN: f"{nodes} and {fold_nodes(fault.others)} {many} together, and not alone"
         if fault.others
         else f"{nodes} {many} all together, and no two of them",
-        Where.EVERYWHERE: f"every group of {nodes} {one}",
+        Where.EVERYWHERE: f"every group of {nodes} {singular}",
     }[fault.where]
     if fault.where is Where.PAIR and len(report.nodes) == len(fault.nodes):
         words = f"{nodes} {many}{rails} together, and two nodes do not show which end it is"

@@ -17,7 +17,7 @@ from probes.simulation.bandwidth.playback import NEVER, Line, Script, SimulatedT
 from probes.simulation.bandwidth.speeds import jittered
 
 _STARTS, _SETS_UP = 1.5, 6.0  # seconds
-_HEAD = "#       size         count      type   redop    root     time   algbw   busbw  #wrong"
+_HEAD = "# size count type redop root time algbw busbw #wrong"
 
 
 @frozen
@@ -78,12 +78,12 @@ def _launched(
             return node.run(
                 ended(at + _STARTS, 1, f"{each.hostname()}: Test CUDA failure common.cu:1043 '{ring}'")
             )
-        members.append(_Ranks(each, *ring, sum(one.gpus for one in members), test))
+        members.append(_Ranks(each, *ring, sum(earlier.gpus for earlier in members), test))
     size, last, sizes = int(options["-b"]), int(options["-e"]), []
     while size <= last:
         sizes.append((size, int(options["-n"])))
         size *= int(options["-f"])
-    _run(members, sum(one.gpus for one in members), sizes, at + _SETS_UP)
+    _run(members, sum(earlier.gpus for earlier in members), sizes, at + _SETS_UP)
     return test
 
 

@@ -259,10 +259,10 @@ def start(node: SimulatedNode, argv: Sequence[str], at: float | None = None) -> 
     at = node.clock() if at is None else at
     if argv and argv[0].rpartition("/")[2] == "ssh":
         return _start_by_ssh(node, argv[1:], at)
-    if RANK_PROGRAM in argv or any(word.endswith(("mpirun", "srun")) for word in argv):
-        from probes.simulation.bandwidth.nccl_ranks import start as start_ranks
-
-        return start_ranks(node, argv, at)
+    if RANK_PROGRAM in argv or {"mpirun", "srun"} & set(argv):
+        test = import_module("probes.simulation.bandwidth.nccl_ranks").start(node, argv, at)
+        assert isinstance(test, SimulatedTest)
+        return test
     command = parse_command(node.tree, argv)
     if isinstance(command, CommandResult):
         lines = (printable(line) for line in command.lines)
