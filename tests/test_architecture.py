@@ -121,6 +121,7 @@ TESTS = {
     "tui/bandwidth/processes.py",
     "tui/bandwidth/supervisor.py",
     "tui/bandwidth/prove/child.py",  # holds GPU memory for a moment
+    "tui/bandwidth/pairs/nccl_rank.py",  # sends from GPU memory
     "tui/bandwidth/pairs/node_server.py",
     "tui/bandwidth/pairs/remote_processes.py",
 }

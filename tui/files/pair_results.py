@@ -1,4 +1,4 @@
-"""The results of tests between pairs of nodes, so that a run that was interrupted can go on.
+"""The results of tests between nodes, so that a run that was interrupted can go on.
 
 One file for the same nodes and settings, in $XDG_DATA_HOME/gdrtop/fleet-bench/. Each pair appends one line; a
 last line says that the run is complete, and then the next run begins again.
@@ -15,14 +15,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from probes.bandwidth.model.rating import Assessment, Rating
 from probes.base.unknown import Unknown
 from probes.fleet.attribution import PairEnd, PairMemory, PairResult
+from probes.fleet.collective import NodeChannels, RingResult, Transport
+from probes.fleet.fault_search import Group
 from probes.fleet.pairs import PairSettings
 from tui.files import NotWritten
 from tui.files.append_file import AppendFile, objects_of
 from tui.files.xdg import DATA, own_directory
 
 FORMAT = "gdrtop/fleet-bench-results/1"
+RING_FORMAT = "gdrtop/fleet-bench-nccl/1"
 _READ_BYTES = 64 << 20  # 256 nodes, each with each: 16 MB
 _MOST_SECONDS = 12 * 3600.0  # an older result says little about now
 
@@ -30,11 +34,14 @@ _MOST_SECONDS = 12 * 3600.0  # an older result says little about now
 class PairResultsFile:
     """The results of one set of nodes and settings."""
 
-    def __init__(self, nodes: Iterable[str], settings: PairSettings, directory: str | None = None) -> None:
-        """`directory`: by default gdrtop's own."""
+    def __init__(
+        self, nodes: Iterable[str], settings: PairSettings, directory: str | None = None, kind: str = ""
+    ) -> None:
+        """`directory`: by default gdrtop's own; `kind`: of other tests than of pairs."""
         own = own_directory(DATA)
         place = os.path.join(own, "fleet-bench") if directory is None and own else directory or ""
-        key = json.dumps([sorted(nodes), asdict(settings)], default=lambda value: value.value, sort_keys=True)
+        keys = [sorted(nodes), asdict(settings), *filter(None, (kind,))]
+        key = json.dumps(keys, default=lambda value: value.value, sort_keys=True)
         name = hashlib.sha256(key.encode()).hexdigest()[:16]
         self.path = os.path.join(place, f"{name}.jsonl")
         self._file = AppendFile(
@@ -46,14 +53,17 @@ class PairResultsFile:
 
         Results older than 12 hours do not count, nor do failed tests: they are run again.
         """
+        return tuple(result for line in self._unfinished_lines(FORMAT, now) for result in _results(line))
+
+    def _unfinished_lines(self, form: str, now: float | None) -> list[Mapping[str, Any]]:
         at = time.time() if now is None else now
-        found: list[PairResult] = []
+        found: list[Mapping[str, Any]] = []
         for line in objects_of(self._file.lines()):
             if line.get("complete") is True:
                 found.clear()
-            elif line.get("format") == FORMAT and 0.0 <= at - _number(line.get("at")) <= _MOST_SECONDS:
-                found += _results(line)
-        return tuple(found)
+            elif line.get("format") == form and 0.0 <= at - _number(line.get("at")) <= _MOST_SECONDS:
+                found.append(line)
+        return found
 
     def add(self, results: Iterable[PairResult], now: float | None = None) -> None:
         """Append the results of a round, a line for each pair and memory; or raise NotWritten."""
@@ -78,6 +88,67 @@ class PairResultsFile:
     def complete(self) -> None:
         """Note that the run is complete; or raise NotWritten."""
         self._file.append(json.dumps({"complete": True}))
+
+
+class RingResultsFile(PairResultsFile):
+    """The results of all-reduce over one set of nodes."""
+
+    def ring_results(self, now: float | None = None) -> dict[Group, RingResult]:
+        """Return the measured results of the last run, if it was interrupted; those that failed run again."""
+        results = (_ring_result(line) for line in self._unfinished_lines(RING_FORMAT, now))
+        return {result.group: result for result in results if result is not None}
+
+    def add_ring(self, result: RingResult, now: float | None = None) -> None:
+        """Append a result, unless it failed; or raise NotWritten."""
+        if isinstance(result.bus_gbps, Unknown):
+            return
+        line = {
+            "format": RING_FORMAT,
+            "at": time.time() if now is None else now,
+            **{name: getattr(result, name) for name in _RING_FIELDS},
+            "nodes": result.group.nodes,
+            "rails": result.group.rails,
+            "rating": [result.assessment.verdict.value, result.assessment.words],
+            "transport": result.transport.value,
+            "channels": [[each.node, each.gdr, each.total, each.staged_nics] for each in result.channels],
+        }
+        self._file.append(json.dumps(line))
+
+
+_RING_FIELDS = ("gpus", "bus_gbps", "size_bytes", "nic_gbps", "limit_gbps", "why", "diagnostics")
+
+
+def _ring_result(line: Mapping[str, Any]) -> RingResult | None:
+    """Return the result of a line; None for a damaged one."""
+    try:
+        channels = [
+            NodeChannels(str(node), int(gdr), int(total), tuple(map(str, nics)))
+            for node, gdr, total, nics in line["channels"]
+        ]
+        verdict, words = line["rating"]
+        figures = [None if line[name] is None else _finite(line[name]) for name in ("nic_gbps", "limit_gbps")]
+        return RingResult(
+            group=Group(tuple(map(str, line["nodes"])), tuple(map(int, line["rails"]))),
+            gpus=int(line["gpus"]),
+            bus_gbps=_finite(line["bus_gbps"]),
+            size_bytes=None if line["size_bytes"] is None else int(line["size_bytes"]),
+            nic_gbps=figures[0],
+            limit_gbps=figures[1],
+            assessment=Assessment(Rating(verdict), str(words)),
+            transport=Transport(line["transport"]),
+            why=str(line["why"]),
+            channels=tuple(channels),
+            diagnostics=tuple(map(str, line["diagnostics"])),
+        )
+    except (KeyError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _finite(value: object) -> float:
+    number = _number(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number
 
 
 def _number(value: object) -> float:

@@ -53,6 +53,16 @@ from probes.facts.system.tools import ToolFacts
 _OVER_NETWORK = (("NCCL_P2P_DISABLE", "1"), ("NCCL_SHM_DISABLE", "1"), ("NCCL_NVLS_ENABLE", "0"))
 _BY_VERBS = (("NCCL_NET", "IB"),)
 _STAGED = (("NCCL_NET_GDR_LEVEL", "LOC"), ("NCCL_IB_GDR_LEVEL", "0"))
+BETWEEN_NODES = (
+    # In a ring, each byte of the bus bandwidth leaves each node once, so that what a NIC carries is certain.
+    ("NCCL_ALGO", "Ring"),
+    ("NCCL_MNNVL_ENABLE", "0"),  # NVLink between nodes would take the NICs' place
+)
+"""The variables of a collective over many nodes that measures their NICs."""
+DIAGNOSTICS = ("NCCL_RUN_DIAGNOSTICS", "1")
+"""From 2.31 on; each communicator waits for it."""
+RANK_PROGRAM = "gdrtop-nccl-rank"
+"""How gdrtop's own all-reduce is called, tui/bandwidth/pairs/nccl_rank.py."""
 
 
 @frozen

@@ -106,7 +106,7 @@ class Target:
             "sys.version_info>=(3,6) or sys.exit('Python %d.%d is too old for gdrtop'%sys.version_info[:2]);"
             f"import zlib;exec(zlib.decompress(sys.stdin.buffer.read({program_bytes})))"
         )
-        return self.command(["sh", "-c", _with_python(start, self.is_sudo)])
+        return self.command(["sh", "-c", with_python(start, self.is_sudo)])
 
     def root_command(self, argv: Sequence[str]) -> list[str]:
         """Return what starts a program of the trusted path as root.
@@ -115,7 +115,7 @@ class Target:
         nothing else is between sudo and them.
         """
         if self.is_sudo:
-            return self.command(["sh", "-c", _with_python(_START_PROGRAM, True), "sh", *argv])
+            return self.command(["sh", "-c", with_python(_START_PROGRAM, True), "sh", *argv])
         return self.command([*CLEAN, "sudo", "-n", "--", *argv])
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -126,7 +126,7 @@ class Target:
         return [word.replace("{host}", self.host) for word in self.transport] + started
 
 
-def _with_python(start: str, is_sudo: bool) -> str:
+def with_python(start: str, is_sudo: bool = False) -> str:
     """Return the shell command that runs a line of Python with the first Python that works.
 
     One may be too old, or the shim of a version manager that finds none. If none works, the first says why.

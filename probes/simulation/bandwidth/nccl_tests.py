@@ -235,12 +235,30 @@ def _nics(examination: Examination, environment: Mapping[str, str]) -> list[str]
     ]
 
 
+def network_ring(
+    examination: Examination, environment: Mapping[str, str], gpus: list[str]
+) -> tuple[Ring, tuple[int, ...]]:
+    """Return what these GPUs use between nodes, and which of them do: those nearest to the NICs."""
+    nics = _nics(examination, environment)
+    if not nics:
+        found = ("NET/IB : No device found.", "Using network Socket")
+        return Ring(("NET/Socket/0",), 10.0, 60.0, found), (0,)
+    using = "".join(f" [{number}]{name}:1/IB" for number, name in enumerate(nics))
+    found = (f"NET/IB : Using{using} [RO]; OOB eth0:10.0.0.1<0>", "Using network IB")
+    best = examination.topology.best_nics
+    nearest = (next((gpu for gpu in gpus if best.get(gpu, ())[:1] == (nic,)), None) for nic in nics)
+    chosen = [gpu for gpu in nearest if gpu is not None] or gpus[:1]
+    ring = _network_ring(examination, chosen, nics, found, environment, is_loopback=False)
+    return ring, tuple(gpus.index(gpu) for gpu in chosen)
+
+
 def _network_ring(
     examination: Examination,
     gpus: list[str],
     nics: list[str],
     found: tuple[str, ...],
     environment: Mapping[str, str],
+    is_loopback: bool = True,
 ) -> Ring:
     best = examination.topology.best_nics
     chosen = [next(nic for nic in (*best.get(gpu, ()), *nics) if nic in nics) for gpu in gpus]
@@ -252,8 +270,8 @@ def _network_ring(
         device = speeds.device_of(examination, nic)
         ports = [port.number for port in device.ports if port.is_active] if device else []
         place = Place(examination, nic, next(iter(ports), 1), gpu if gdr else None, _QUEUE_PAIRS)
-        # One port serves both neighbors of the ring.
-        gbps = min(speeds.sustained(place, reads, True) for reads in (True, False))
+        # One port serves both neighbors of the ring: on one node in loopback.
+        gbps = min(speeds.sustained(place, reads, is_loopback) for reads in (True, False))
         carried.append(gbps * (_GDR_SHARE if gdr else _STAGED_SHARE) / ranks[nic])
         routes.append(f"NET/IB/{nics.index(nic)}{'/GDRDMA' if gdr else ''}")
         is_broken = is_broken or (gdr and speeds.is_unreachable(examination, gpu, nic))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
+from probes.bandwidth.tools.nccl_tests import RANK_PROGRAM
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.facts.system.tool_names import TEST_TOOLS, TOOL_OF
@@ -87,6 +88,17 @@ def parse_command(tree: Tree, argv: Sequence[str]) -> ParsedCommand | CommandRes
         status = 1 if before == "numactl" else NOT_FOUND
         return failed(_NOT_THERE[before].format(words[0]), exit_status=status)
     return ParsedCommand(words[0], tuple(words[1:]), environment, numa_node)
+
+
+def parse_variables(argv: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return the variables that `env` sets, and the command behind it."""
+    words, environment = list(argv), {}
+    if words[:1] == ["env"]:
+        words.pop(0)
+        while words and (variable := _VARIABLE.match(words[0])):
+            environment[variable[1]] = variable[2]
+            words.pop(0)
+    return environment, tuple(words)
 
 
 def program_bytes(tree: Tree, program: str) -> bytes:
@@ -200,6 +212,11 @@ class SimulatedNode:
         self.sockets.show(self.tree, self.name)
 
     @property
+    def network(self) -> SimulatedNetwork | None:
+        """The network of many nodes that it belongs to."""
+        return None
+
+    @property
     def far(self) -> SimulatedNode:
         """The other node, built when it is first needed."""
         if self._far is None:
@@ -242,6 +259,10 @@ def start(node: SimulatedNode, argv: Sequence[str], at: float | None = None) -> 
     at = node.clock() if at is None else at
     if argv and argv[0].rpartition("/")[2] == "ssh":
         return _start_by_ssh(node, argv[1:], at)
+    if RANK_PROGRAM in argv or {"mpirun", "srun"} & set(argv):
+        test = import_module("probes.simulation.bandwidth.nccl_ranks").start(node, argv, at)
+        assert isinstance(test, SimulatedTest)
+        return test
     command = parse_command(node.tree, argv)
     if isinstance(command, CommandResult):
         lines = (printable(line) for line in command.lines)
@@ -272,6 +293,8 @@ class SimulatedNetwork:
         self.nodes: dict[str, SimulatedNode] = {}
         self._sockets = Sockets(clock)
         self._examinations: dict[str, Examination] = {}
+        self.waiting: dict[str, list[object]] = {}
+        """Ranks of a collective that wait for the others, by NCCL's unique id."""
 
     def connect(self, name: str, parts: NodeParts, seed: int) -> SimulatedNode:
         """Add a node, which gets this host name."""
@@ -296,6 +319,10 @@ class _NetworkNode(SimulatedNode):
         self._network = network
         parts[1].add(HOSTNAME, f"{name}\n")
         super().__init__(parts, seed, lambda: parts, name=name, sockets=sockets)
+
+    @property
+    def network(self) -> SimulatedNetwork:
+        return self._network
 
     def named(self, server: str) -> SimulatedNode | None:
         return self._network.nodes.get(server)

@@ -1,4 +1,4 @@
-"""`gdrtop fleet bench`: measure bandwidth between pairs of nodes, rail by rail."""
+"""`gdrtop fleet bench`: measure bandwidth between pairs of nodes, rail by rail, or NCCL over all of them."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_arguments(
         parser,
         {
+            "--nccl": "measure all-reduce over all nodes at once, and find what makes it slow",
+            "--by PROGRAM": "what starts --nccl: ssh (gdrtop, default), or nccl-tests by srun or mpirun",
             "--full": "measure every node with every other one",
             "--rails 0-3,5": "the rails (default: all)",
             "--memory": "the memory at both ends (default: both, one after the other)",
@@ -36,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             "--yes": "do not ask before the run",
         },
         rails={"type": _rails},
+        by={"choices": ("ssh", "srun", "mpirun"), "default": "ssh"},
         memory={"choices": ("host", "gpu", "both"), "default": "both"},
         seconds={"type": duration(2, 600), "default": 5},
         port={"type": whole_number(1024, 65_535 - _LARGEST_RAIL, "port"), "default": 18515},
@@ -77,11 +80,12 @@ def run(
 
     `unanswered`: other nodes that were named, and why they could not be reached.
     """
+    from tui.commands.fleet.bench_nccl import NcclBench
     from tui.commands.fleet.bench_run import FleetBench
 
     try:
-        bench = FleetBench(options, nodes, out or sys.stdout, answers or sys.stdin, unanswered=unanswered)
-        return bench.run()
+        make = NcclBench if options.nccl else FleetBench
+        return make(options, nodes, out or sys.stdout, answers or sys.stdin, unanswered=unanswered).run()
     finally:
         with ThreadPoolExecutor(_CLOSED_AT_ONCE) as threads:
             list(threads.map(lambda node: node[1].close(), nodes.values()))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
+from probes.bandwidth.model.rating import Rating
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
@@ -21,6 +22,8 @@ from probes.fleet.attribution import (
     PairsReport,
     attribute,
 )
+from probes.fleet.collective import Launch, NodeChannels, Outcome, Transport
+from probes.fleet.fault_search import Where
 from probes.fleet.pairs import PairSettings
 from probes.fleet.rails import RailLeaves, check_rails
 from tui.actions.guards import no_actions_here
@@ -79,6 +82,38 @@ class _Leaf(TypedDict):
     why_unknown: str
 
 
+class _NcclRun(TypedDict):
+    nodes: tuple[str, ...]
+    rails: tuple[int, ...]  # () means all
+    gpus: int
+    outcome: Outcome
+    transport: Transport
+    why: str
+    bus_gbps: float | None  # nccl-tests' busbw, Gb/s
+    failure: str
+    size_bytes: int | None
+    nic_gbps: float | None  # that each NIC carried
+    limit_gbps: float | None  # of a node's slowest NIC, nominal
+    rating: Rating
+    channels: tuple[NodeChannels, ...]
+    diagnostics: tuple[str, ...]
+
+
+class _NcclFault(TypedDict):
+    where: Where
+    nodes: tuple[str, ...]
+    rails: tuple[int, ...]
+    others: tuple[str, ...]
+    text: str
+
+
+class _Nccl(TypedDict):
+    launch: Launch
+    commands: tuple[str, ...]  # of srun and mpirun, that measure the same
+    runs: tuple[_NcclRun, ...]
+    faults: tuple[_NcclFault, ...]
+
+
 class FleetBenchDocument(TypedDict):
     """`gdrtop fleet bench --json, with --dry-run`."""
 
@@ -99,6 +134,7 @@ class FleetBenchDocument(TypedDict):
     left_out: NotRequired[tuple[_LeftOut, ...]]
     rails_left_out: NotRequired[tuple[_LeftOut, ...]]
     leaves: NotRequired[tuple[_Leaf, ...]]
+    nccl: NotRequired[_Nccl]  # with --nccl
     exit_status: int
     exit_reason: str  # what decided the exit status, in words
 
@@ -107,7 +143,12 @@ _MEASURED = (
     *("answers", "culprits", "many_slow", "below_limit", "unexplained", "references", "results"),
     *("left_out", "rails_left_out", "leaves"),
 )
-FORMS: dict[str, tuple[str, ...]] = {"a plan": (), "a measurement": _MEASURED}
+FORMS: dict[str, tuple[str, ...]] = {
+    "a plan": (),
+    "a measurement": _MEASURED,
+    "a plan of --nccl": ("nccl",),
+    "a measurement of --nccl": ("nccl", "answers", "left_out", "rails_left_out"),
+}
 """The fields that each form of the document has, and no other form's."""
 
 
@@ -183,6 +224,13 @@ def _leaves_json(rail: RailLeaves, wrong: Mapping[tuple[str, ...], CableEnd]) ->
         }
         for node, leaf in rail.leaves.items()
     ]
+
+
+def earlier_words(results: int) -> str:
+    """Return what is said of the results of an interrupted run."""
+    are = "is" if results == 1 else "are"
+    used = f"{plural(results, 'result')} of it {are} used (--restart measures all again)"
+    return f"an earlier run was interrupted: {used}"
 
 
 _MEMORIES = {"host": (PairMemory.HOST,), "gpu": (PairMemory.GPU,), "both": (PairMemory.HOST, PairMemory.GPU)}
@@ -284,11 +332,7 @@ class FleetBench:
         if self._origin.source is Source.SIMULATED:
             lines += wrapped("simulated: the results are made up, and no job is affected", self._width)
         if self._file is not None and not self._options.restart and (earlier := self._file.unfinished()):
-            text = (
-                f"an earlier run was interrupted: {plural(len(earlier), 'result')} of it are used"
-                " (--restart measures all again)"
-            )
-            lines += wrapped(text, self._width)
+            lines += wrapped(earlier_words(len(earlier)), self._width)
         return [*lines, *draw_left_out(self._session.left_out, self._session.rails_left_out, self._width)]
 
     def _refuse(self, reason: str) -> int:
