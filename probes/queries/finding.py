@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from probes.base.data_files import read_toml_once
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
@@ -93,17 +94,29 @@ class Outcome:
 
 
 @frozen
+class Texts:
+    """What a check says on every node."""
+
+    title: str  # the problem, in one line
+    source: str  # a document that anyone can look up
+    ok: str = ""  # the title of a passed check, as "nvidia driver is loaded"
+    impact: str = ""  # what the user loses, with a figure where known
+
+
+@cache
+def _read_texts(package: str, check: str) -> Texts:
+    return Texts(**read_toml_once(package, "texts.toml")[check])
+
+
+@frozen
 class Check:
     """One thing that can be wrong. Its id never changes."""
 
     id: str
     area: str
     severity: Severity
-    title: str  # the problem, in one line
-    reference: str  # a document that anyone can look up
     judge: Callable[[Examination], Outcome]
-    ok: str = ""  # the title of a passed check, as "nvidia driver is loaded"
-    impact: str = ""  # what the user loses, with a figure where known
+    texts: Callable[[], Texts]  # read when they are first asked for, which most commands never do
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
     part_of: tuple[str, ...] = ()  # as in Outcome, on every node
     requires: tuple[Precondition, ...] = ()
@@ -120,14 +133,13 @@ class Finding:
     area: str
     severity: Severity
     status: Status
-    title: str
     evidence: tuple[Evidence, ...]
     cause: str  # why it was found, or why the check could not run
     fix: Plan | None
-    reference: str
+    texts: Callable[[], Texts]  # of the check
     devices: tuple[str, ...] = ()
-    ok: str = ""  # the title of the check where it passed
-    impact: str = ""  # what the user loses
+    own_title: str = ""  # as in Outcome
+    own_impact: str = ""  # as in Outcome
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU
     part_of: str = ""  # the id of the finding with the same cause, which is counted instead of this one
     takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
@@ -138,20 +150,39 @@ class Finding:
     silence: Silence | None = None  # of the configuration, or that of its cause
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, or that of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
-    check_title: str = ""  # where the title is an effect on a job
     part_jobs: tuple[str, ...] = ()  # jobs of findings with this cause
     explained_by: str = ""  # title of the finding with this cause that says why, and whose fix this one has
     marked: tuple[str, ...] = ()  # those of `devices` that are themselves at fault, and not only affected
 
     @property
+    def problem(self) -> str:
+        """The title of the check, which is the same on each node and at any time."""
+        return self.texts().title
+
+    @property
+    def title(self) -> str:
+        """What is wrong on this node."""
+        return self.own_title or self.problem
+
+    @property
+    def ok(self) -> str:
+        """The title of the check where it passed."""
+        return self.texts().ok
+
+    @property
+    def impact(self) -> str:
+        """What the user loses."""
+        return self.own_impact or self.texts().impact
+
+    @property
+    def reference(self) -> str:
+        """A document that anyone can look up."""
+        return self.texts().source
+
+    @property
     def affected_jobs(self) -> tuple[str, ...]:
         """Its own jobs, and those of findings with this cause."""
         return tuple(dict.fromkeys((*self.jobs, *self.part_jobs)))
-
-    @property
-    def problem(self) -> str:
-        """The title of the check, which is the same on each node and at any time."""
-        return self.check_title or self.title
 
     @property
     def is_present(self) -> bool:
@@ -258,17 +289,19 @@ class Area:
     A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
     what changes with every reading, so they are run again each second; all others run in an examination.
     `explains` is as in Check. `critical`, `warning` and `note` register a function over an Examination as a
-    check of this severity.
+    check of this severity. `package`: the folder whose texts.toml has the texts of the checks.
     """
 
     def __init__(
         self,
         name: str,
+        package: str,
         requires: tuple[Precondition, ...] = (),
         is_moving: bool = False,
         explains: bool = False,
     ) -> None:
         self.name = name
+        self.package = package
         self.requires = requires
         self.is_moving = is_moving
         self.scope = Scope.JOB if name in AREAS_OF_JOBS else Scope.DEVICES
@@ -282,11 +315,7 @@ class Area:
         self,
         severity: Severity,
         name: str,
-        title: str,
-        reference: str,
         *,
-        ok: str = "",
-        impact: str = "",
         data_path: bool = False,
         part_of: tuple[str, ...] = (),
         requires: tuple[Precondition, ...] | None = None,
@@ -296,9 +325,9 @@ class Area:
         conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            texts = (name, self.name, severity, title, reference, judge, ok, impact, data_path, part_of)
-            about = (conditions, self.is_moving, scope or self.scope, self.explains)
-            self.checks.append(Check(*texts, *about))
+            texts = partial(_read_texts, self.package, name)
+            about = (data_path, part_of, conditions, self.is_moving, scope or self.scope, self.explains)
+            self.checks.append(Check(name, self.name, severity, judge, texts, *about))
             return judge
 
         return add
