@@ -1147,17 +1147,21 @@ CONDITION = Recipe(
 _SAMPLE_FIX = Plan("Remove the sample", (instruction("Remove it"),))
 
 
-@AREA.warning(
-    "sample-client",
-    "SMB uses a NIC",
-    "A sample",
-    ok="SMB uses no NIC",
-    impact="None: it is a sample.",
-)
+@AREA.warning("sample-client")
 def sample_client(examination: Examination) -> Outcome:
     """Find NICs that SMB uses."""
     return report_conditions(examination, "sample-client", _SAMPLE_FIX)
 ''',
+        ),
+        Change(
+            "probes/checks/live/texts.toml",
+            """
+[sample-client]
+title = "SMB uses a NIC"
+source = "A sample"
+ok = "SMB uses no NIC"
+impact = "None: it is a sample."
+""",
         ),
         Change(
             "probes/simulation/faults/live.py",
@@ -1214,6 +1218,10 @@ def _sample_smb(tree: Tree) -> None:
         "probes/checks/live/jobs.py": (
             "tests/probes/checks/test_faults.py::test_names_in_a_fault_exist",
             "probes/checks has no check ['sample-client']",
+        ),
+        "probes/checks/live/texts.toml": (
+            "tests/probes/checks/test_registry.py::test_every_check_has_texts_and_no_text_is_left_over",
+            "texts.toml beside the check does not have ['sample-client']",
         ),
         "probes/simulation/faults/live.py": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
