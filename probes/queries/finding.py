@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from functools import cache, partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from probes.base.data_files import read_toml_once
 from probes.base.evidence import Evidence, Severity
@@ -133,13 +133,14 @@ class Finding:
     area: str
     severity: Severity
     status: Status
+    title: str
     evidence: tuple[Evidence, ...]
     cause: str  # why it was found, or why the check could not run
     fix: Plan | None
-    texts: Callable[[], Texts]  # of the check
+    reference: str
     devices: tuple[str, ...] = ()
-    own_title: str = ""  # as in Outcome
-    own_impact: str = ""  # as in Outcome
+    ok: str = ""  # the title of the check where it passed
+    impact: str = ""  # what the user loses
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU
     part_of: str = ""  # the id of the finding with the same cause, which is counted instead of this one
     takes: tuple[str, ...] = ()  # GPUs (BDF) and NICs that cannot use GPUDirect RDMA because of it
@@ -150,34 +151,10 @@ class Finding:
     silence: Silence | None = None  # of the configuration, or that of its cause
     gains: tuple[PairGain, ...] = ()  # what the fix should bring, or that of findings with this cause
     refutes: tuple[GdrPath, ...] = ()  # as in Outcome
+    check_title: str = ""  # where the title is an effect on a job
     part_jobs: tuple[str, ...] = ()  # jobs of findings with this cause
     explained_by: str = ""  # title of the finding with this cause that says why, and whose fix this one has
     marked: tuple[str, ...] = ()  # those of `devices` that are themselves at fault, and not only affected
-
-    @property
-    def problem(self) -> str:
-        """The title of the check, which is the same on each node and at any time."""
-        return self.texts().title
-
-    @property
-    def title(self) -> str:
-        """What is wrong on this node."""
-        return self.own_title or self.problem
-
-    @property
-    def ok(self) -> str:
-        """The title of the check where it passed."""
-        return self.texts().ok
-
-    @property
-    def impact(self) -> str:
-        """What the user loses."""
-        return self.own_impact or self.texts().impact
-
-    @property
-    def reference(self) -> str:
-        """A document that anyone can look up."""
-        return self.texts().source
 
     @property
     def affected_jobs(self) -> tuple[str, ...]:
@@ -185,9 +162,37 @@ class Finding:
         return tuple(dict.fromkeys((*self.jobs, *self.part_jobs)))
 
     @property
+    def problem(self) -> str:
+        """The title of the check, which is the same on each node and at any time."""
+        return self.check_title or self.title
+
+    @property
     def is_present(self) -> bool:
         """Whether the problem is there: found, silenced or not."""
         return self.status in (Status.FOUND, Status.SILENCED)
+
+
+class _LateText:
+    """A text of a finding; a function that is given for it is called when the text is first asked for."""
+
+    def __init__(self, name: str, default: str | None) -> None:
+        self._name = name
+        self._default = default
+
+    def __get__(self, finding: Finding | None, owner: object) -> str:
+        if finding is None and self._default is None:
+            raise AttributeError(self._name)  # asked by dataclass(): the field has no default
+        text: Any = self._default if finding is None else vars(finding)[self._name]
+        if finding is not None and not isinstance(text, str):
+            text = vars(finding)[self._name] = text()
+        return str(text)
+
+    def __set__(self, finding: Finding, text: str | Callable[[], str]) -> None:
+        vars(finding)[self._name] = text
+
+
+for _name, _default in (("title", None), ("reference", None), ("ok", ""), ("impact", "")):
+    setattr(Finding, _name, _LateText(_name, _default))
 
 
 def found(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import Enum
-from functools import partial
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
@@ -21,7 +20,7 @@ from probes.facts.kernel.release import is_release
 from probes.facts.system import packages
 from probes.facts.system.platform import in_container
 from probes.host.protocol import Host
-from probes.queries.finding import Finding, Status, Texts
+from probes.queries.finding import Finding, Status
 from probes.setup.twin.build import start_twin, with_disk
 from probes.snapshot.examination import Examination, examine
 from probes.snapshot.verdict import State, Verdict
@@ -216,21 +215,17 @@ def _of_another_architecture(image: Host, examination: Examination) -> tuple[Fin
             "Build the image for this node", f"Use the image for {node} (docker pull --platform)."
         )
         evidence = (Evidence(path, f"a program for {own}"), Evidence("CPU of the node", node))
-        texts = partial(
-            Texts,
-            f"The image is for {own}, and the node is {node}",
-            "elf(5), e_machine",
-            impact="No program of the image starts (exec format error).",
-        )
         finding = Finding(
             "image-wrong-architecture",
             _CONTAINER_AREAS[1],
             Severity.CRITICAL,
             Status.FOUND,
+            f"The image is for {own}, and the node is {node}",
             evidence,
             "The node's CPUs cannot run its programs.",
             fix,
-            texts,
+            "elf(5), e_machine",
+            impact="No program of the image starts (exec format error).",
             takes=examination.usability.gpus,
         )
         return (finding,)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given
@@ -15,7 +14,7 @@ from probes.base.history import History
 from probes.base.origin import Origin, Source
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node, probe_node
-from probes.queries.finding import Finding, Status, Texts, names_of
+from probes.queries.finding import Finding, Status, names_of
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.description import simulated_names
 from probes.snapshot.nic_roles import roles_of
@@ -269,9 +268,7 @@ def test_a_finding_names_its_device() -> None:
     labels |= {f"0000:83:00.{port}": f"NVSwitch 83:00.{port}" for port in range(2)}
 
     def named(*devices: str) -> str:
-        finding = Finding(
-            "a", "nic", Severity.WARNING, Status.FOUND, (), "", None, partial(Texts, "", ""), devices
-        )
+        finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
         return findings.device_of(finding, labels)
 
     assert named("0000:18:00.0") == "GPU0"
@@ -287,9 +284,7 @@ def test_a_finding_names_gpus_and_nics_before_addresses() -> None:
     labels = {"0000:18:00.0": "GPU0"}
 
     def names(*devices: str) -> list[str]:
-        finding = Finding(
-            "a", "nic", Severity.WARNING, Status.FOUND, (), "", None, partial(Texts, "", ""), devices
-        )
+        finding = Finding("a", "nic", Severity.WARNING, Status.FOUND, "a title", (), "", None, "", devices)
         return names_of(finding, labels)
 
     assert names("0000:16:00.0", "0000:18:00.0", "mlx5_0") == ["GPU0", "mlx5_0"]

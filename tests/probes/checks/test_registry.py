@@ -20,7 +20,7 @@ from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS, findings, findings_of, run_checks
 from probes.host.machine.local import LocalHost
 from probes.live.job_examination import examine_with_jobs
-from probes.queries.finding import STAGED, Area, Check, Finding, Outcome, Status, found, passed
+from probes.queries.finding import STAGED, Area, Check, Finding, Outcome, Status, Texts, found, passed
 from probes.queries.finding import _read_texts as texts
 from probes.queries.jobs import OVER_TCP
 from probes.simulation.faults.catalogue import FAULTS
@@ -182,6 +182,11 @@ def test_consequences_of_a_missing_module_are_listed_under_it(root: str) -> None
 # Chains of causes, on checks made for it
 
 
+def checks_in(area: Area) -> tuple[Check, ...]:
+    """Return checks that no texts.toml has."""
+    return tuple(replace(check, texts=partial(Texts, check.id, "nowhere")) for check in area.checks)
+
+
 def checks_of(
     monkeypatch: pytest.MonkeyPatch, **causes: tuple[Severity, tuple[str, ...]]
 ) -> dict[str, Finding]:
@@ -194,7 +199,7 @@ def checks_of(
 
         area.check(severity, name)(judge)
     area.critical("well")(lambda _: passed(Evidence("here", "seen")))
-    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+    monkeypatch.setattr(registry, "CHECKS", checks_in(area))
     return {finding.id: finding for finding in findings(examination_of("hgx-h100"))}
 
 
@@ -231,7 +236,7 @@ def test_no_finding_hides_a_device_with_another_fault(chosen: list[tuple[set[str
         )
         area.warning(name)(partial(_return, outcome))
     node = examination_of("hgx-h100")
-    every = {finding.id: finding for finding in findings_of(run_checks(node, area.checks), node)}
+    every = {finding.id: finding for finding in findings_of(run_checks(node, checks_in(area)), node)}
     roots = [finding for finding in every.values() if not finding.part_of]
     assert {finding.part_of for finding in every.values()} - {""} <= {root.id for root in roots}
     for finding in every.values():
@@ -249,7 +254,7 @@ def by_device(*named: tuple[str, tuple[str, ...], tuple[str, ...]]) -> dict[str,
         outcome = found("it is", Evidence("here", "seen"), devices=devices)
         area.warning(name, part_of=part_of)(partial(_return, outcome))
     node = examination_of("hgx-h100")
-    return {finding.id: finding.part_of for finding in findings_of(run_checks(node, area.checks), node)}
+    return {finding.id: finding.part_of for finding in findings_of(run_checks(node, checks_in(area)), node)}
 
 
 def test_a_cause_shares_each_device_by_any_name_or_is_above_it() -> None:
@@ -288,7 +293,7 @@ def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(monkeypatch: p
     cause = found("it is", Evidence("here", "seen"))
     area.note("a", data_path=True)(lambda _: cause)
     area.warning("b")(lambda _: replace(cause, part_of=("a",)))
-    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+    monkeypatch.setattr(registry, "CHECKS", checks_in(area))
     root, _ = findings(examination_of("hgx-h100"))
     assert (root.id, root.severity, root.data_path) == ("a", Severity.WARNING, False)
 

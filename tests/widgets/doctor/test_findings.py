@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.plan import make_plan
 from probes.checks.judgment import Judgment
-from probes.queries.finding import DETOUR, Finding, PairGain, Status, Texts
+from probes.queries.finding import DETOUR, Finding, PairGain, Status
 from probes.snapshot.verdict import State, Verdict
 from widgets.base.lines import Line, Tone, plain
 from widgets.doctor.findings import counted, draw_details, draw_entries, draw_rows, entries_of, words_of
@@ -22,10 +21,13 @@ def finding(name: str, status: Status = Status.FOUND, severity: Severity = Sever
         area="modules",
         severity=severity,
         status=status,
+        title=f"{name} is broken",
         evidence=(),
         cause="a cause",
         fix=None,
-        texts=partial(Texts, f"{name} is broken", "a manual", f"{name} works", "half the bandwidth is lost"),
+        reference="a manual",
+        ok=f"{name} works",
+        impact="half the bandwidth is lost",
     )
 
 
@@ -113,7 +115,7 @@ def test_only_equal_evidence_is_folded() -> None:
 
 def test_a_title_and_its_device_share_a_narrow_line() -> None:
     long_finding = replace(
-        finding("a"), own_title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1")
+        finding("a"), title="a title that is much too long for it", devices=("mlx5_0", "mlx5_1")
     )
     (row,) = text(draw_entries(entries_of([long_finding]), 36))
     assert re.search(r"\w… +mlx5_0 \+1$", row)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 
 from probes.base.evidence import Severity
 from probes.base.text import capitalized
@@ -17,7 +16,7 @@ from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
 from probes.live.model.activity import longer_step
 from probes.live.model.sample import JobStep, StepPart, UsualStep
-from probes.queries.finding import Finding, Status, Texts
+from probes.queries.finding import Finding, Status
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
@@ -126,9 +125,7 @@ def test_a_silent_job_is_not_green() -> None:
 def test_a_problem_takes_the_row_of_the_step() -> None:
     step = JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0", UsualStep(14.0, 4.1, BEGAN - 86400, StepPart.REST))
     title = "A rank differs"
-    finding = Finding(
-        "rank-differs", "jobs", Severity.WARNING, Status.FOUND, (), "", None, partial(Texts, title, "")
-    )
+    finding = Finding("rank-differs", "jobs", Severity.WARNING, Status.FOUND, title, (), "", None, "")
     job = replace(a_job(), step=step)
     sample = a_sample(jobs=(job,), findings=(replace(finding, cause=f"{title}.", jobs=(job.name,)),))
     assert plain(job_lines.draw_verdicts(sample, 100, 2)[1]) == "  ▲ A rank differs."
@@ -141,9 +138,7 @@ def test_a_longer_step_is_said_once() -> None:
     job = replace(a_job(), step=step)
     longer = longer_step(job, BEGAN)
     assert longer is not None
-    finding = Finding(
-        STEP_LONGER, "jobs", Severity.WARNING, Status.FOUND, (), "", None, partial(Texts, "title", "")
-    )
+    finding = Finding(STEP_LONGER, "jobs", Severity.WARNING, Status.FOUND, "title", (), "", None, "")
     cause = f"{capitalized(longer.text)}."
     sample = a_sample(jobs=(job,), findings=(replace(finding, cause=cause, jobs=(job.name,)),))
     for width, rows, count in ((120, 6, 2), (80, 3, 3)):
@@ -157,9 +152,7 @@ def test_a_longer_step_is_said_once() -> None:
 
 def test_a_job_has_the_problems_of_the_pcie_links_of_its_nics() -> None:
     job = a_job()
-    finding = Finding(
-        "x", "pcie", Severity.WARNING, Status.FOUND, (), "", None, partial(Texts, "A link is slow", "")
-    )
+    finding = Finding("x", "pcie", Severity.WARNING, Status.FOUND, "A link is slow", (), "", None, "")
     found = (replace(finding, devices=("0000:1a:00.0",), data_path=True),)
     sample = a_sample(jobs=(job,), findings=found, nic_names={"0000:1a:00.0": job.nics[0]})
     head, line = map(plain, job_lines.draw_verdicts(sample, 100, 4))
@@ -184,7 +177,7 @@ def test_a_job_whose_own_setting_costs_bandwidth_is_not_green() -> None:
 
 def test_problems_share_the_rows_and_the_rest_is_counted() -> None:
     job = a_job()
-    finding = Finding("x", "jobs", Severity.WARNING, Status.FOUND, (), "", None, partial(Texts, "title", ""))
+    finding = Finding("x", "jobs", Severity.WARNING, Status.FOUND, "title", (), "", None, "")
     causes = [f"{name} {'long ' * 30}end." for name in ("First", "Second", "Third")]
     found = tuple(replace(finding, id=cause[:5], cause=cause, jobs=(job.name,)) for cause in causes)
     sample = a_sample(jobs=(job,), findings=found)
