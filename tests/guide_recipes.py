@@ -61,13 +61,7 @@ CHECK = Recipe(
             "probes/checks/nic/port_state.py",
             '''
 
-@AREA.note(
-    "sample-port-without-lid",
-    "An InfiniBand port has no LID",
-    "opensm(8)",
-    ok="Every InfiniBand port has a LID",
-    impact="No other node can reach the port.",
-)
+@AREA.note("sample-port-without-lid")
 def sample_port_without_lid(examination: Examination) -> Outcome:
     """Find active InfiniBand ports whose LID is 0."""
     ports = [port for port in need_ports(examination) if port.facts.link_layer == "InfiniBand"]
@@ -76,6 +70,16 @@ def sample_port_without_lid(examination: Examination) -> Outcome:
             return found("The subnet manager gave it none.", Evidence(f"{port.path}/lid", "0x0"))
     return passed(*first_n(_state(port) for port in ports), Evidence("/sys/class/infiniband", "read"))
 ''',
+        ),
+        Change(
+            "probes/checks/nic/texts.toml",
+            """
+[sample-port-without-lid]
+title = "An InfiniBand port has no LID"
+source = "opensm(8)"
+ok = "Every InfiniBand port has a LID"
+impact = "No other node can reach the port."
+""",
         ),
         Change(
             "probes/simulation/faults/nic.toml",
@@ -101,12 +105,16 @@ def test_sample_a_port_without_a_lid() -> None:
         "tests/probes/checks/test_registry.py",
         "tests/probes/checks/nic/test_port_state.py",
         "-k",
-        "sample or every_check or lost or names or (healthy and hgx-h100)",
+        "sample or every_check or left_over or lost or names or (healthy and hgx-h100)",
     ),
     {
         "probes/checks/nic/port_state.py": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "no check has the id ['sample-port-without-lid'], which a fault finds",
+        ),
+        "probes/checks/nic/texts.toml": (
+            "tests/probes/checks/test_registry.py::test_every_check_has_texts_and_no_text_is_left_over",
+            "texts.toml beside the check does not have ['sample-port-without-lid']",
         ),
         "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
@@ -1139,17 +1147,21 @@ CONDITION = Recipe(
 _SAMPLE_FIX = Plan("Remove the sample", (instruction("Remove it"),))
 
 
-@AREA.warning(
-    "sample-client",
-    "SMB uses a NIC",
-    "A sample",
-    ok="SMB uses no NIC",
-    impact="None: it is a sample.",
-)
+@AREA.warning("sample-client")
 def sample_client(examination: Examination) -> Outcome:
     """Find NICs that SMB uses."""
     return report_conditions(examination, "sample-client", _SAMPLE_FIX)
 ''',
+        ),
+        Change(
+            "probes/checks/live/texts.toml",
+            """
+[sample-client]
+title = "SMB uses a NIC"
+source = "A sample"
+ok = "SMB uses no NIC"
+impact = "None: it is a sample."
+""",
         ),
         Change(
             "probes/simulation/faults/live.py",
@@ -1206,6 +1218,10 @@ def _sample_smb(tree: Tree) -> None:
         "probes/checks/live/jobs.py": (
             "tests/probes/checks/test_faults.py::test_names_in_a_fault_exist",
             "probes/checks has no check ['sample-client']",
+        ),
+        "probes/checks/live/texts.toml": (
+            "tests/probes/checks/test_registry.py::test_every_check_has_texts_and_no_text_is_left_over",
+            "texts.toml beside the check does not have ['sample-client']",
         ),
         "probes/simulation/faults/live.py": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from probes.base.data_files import read_toml
+from probes.checks.registry import CHECKS
 from probes.messages.catalogue import catalogue, codes
 from tests.support.sources import constants
 
@@ -56,6 +57,17 @@ def test_no_table_of_texts_has_a_replaced_phrase() -> None:
         if (match := PHRASES.search(path.read_text(encoding="utf-8")))
     ]
     assert tables
+    assert not found
+
+
+def test_no_text_of_a_check_has_a_replaced_phrase() -> None:
+    said = [(check.id, check.texts()) for check in CHECKS]
+    found = [
+        f"{name}: {match[0]!r}"
+        for name, texts in said
+        for text in (texts.title, texts.source, texts.ok, texts.impact)
+        if (match := PHRASES.search(text))
+    ]
     assert not found
 
 

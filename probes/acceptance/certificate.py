@@ -56,6 +56,7 @@ class Certificate:
 class EarlierCertificate:
     """What a certificate of before said, as its JSON has it."""
 
+    at: str
     answers: dict[str, str]  # by criterion
     fingerprint: dict[str, str]  # of what was known
 
@@ -79,10 +80,10 @@ def earlier_certificate(text: str) -> EarlierCertificate:
     """Read the JSON of `gdrtop report --certificate`; raise CertificateError."""
     content = parse_json(text)
     found = content.get("certificate") if isinstance(content, dict) else None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict) or not isinstance(found, dict):
         raise CertificateError("it is no certificate: gdrtop report --certificate FILE.json writes one")
-    answers = _texts(found.get("criteria"), "id", "answer")
-    return EarlierCertificate(answers, _texts(found.get("fingerprint"), "name", "value"))
+    rows = _texts(found.get("criteria"), "id", "answer"), _texts(found.get("fingerprint"), "name", "value")
+    return EarlierCertificate(printable(str(content.get("time", "?")), _MOST_OF_A_VALUE), *rows)
 
 
 def _texts(rows: object, key: str, value: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import cache
 from pkgutil import get_data
@@ -32,4 +33,25 @@ def read_toml_once(package: str, name: str) -> dict[str, Any]:
 
 def read_toml(package: str, name: str) -> dict[str, Any]:
     """Parse a TOML file of a package, or one beside a module."""
-    return parse_toml(read_text(package, name))
+    text = read_text(package, name)
+    texts = _parse_texts(text)
+    return parse_toml(text) if texts is None else texts
+
+
+_LINE = re.compile(r"""\[([\w-]+)\]|([\w-]+) = (?:"([^"\\]*)"|'([^']*)')|#.*|""")
+
+
+def _parse_texts(toml: str) -> dict[str, Any] | None:
+    """Parse tables of texts, each in one line, in a tenth of the time; None: the file has more than these."""
+    tables: dict[str, Any] = {}
+    row = tables
+    for line in toml.split("\n"):
+        match = _LINE.fullmatch(line)
+        if match is None:
+            return None
+        table, key, basic, literal = match.groups()
+        if table:
+            row = tables[table] = {}
+        elif key:
+            row[key] = literal if basic is None else basic
+    return tables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from types import ModuleType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.text import printable
@@ -221,20 +221,24 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
 def _finding(check: Check, outcome: Outcome, names: DeviceNames) -> Finding:
     devices = names.once(outcome.devices)
     modules = tuple(device for device in devices if not names.of(device))
+
+    def late(text: str) -> Any:
+        return lambda: getattr(check.texts(), text)
+
     return Finding(
         id=check.id,
         area=check.area,
         severity=outcome.severity or check.severity,
         status=outcome.status,
-        title=outcome.title or check.title,
-        check_title=check.title if outcome.title else "",
+        title=outcome.title or late("title"),
+        check_title=check.texts().title if outcome.title else "",
         evidence=outcome.evidence,
         cause=outcome.cause,
         fix=outcome.fix,
-        reference=check.reference,
+        reference=late("source"),
         devices=devices,
-        ok=check.ok,
-        impact=outcome.impact or check.impact,
+        ok=late("ok"),
+        impact=outcome.impact or late("impact"),
         data_path=check.data_path if outcome.data_path is None else outcome.data_path,
         takes=outcome.takes,
         ranks=outcome.ranks,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from probes.base.data_files import read_toml_once
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
@@ -93,17 +94,29 @@ class Outcome:
 
 
 @frozen
+class Texts:
+    """What a check says on every node."""
+
+    title: str  # the problem, in one line
+    source: str  # a document that anyone can look up
+    ok: str = ""  # the title of a passed check, as "nvidia driver is loaded"
+    impact: str = ""  # what the user loses, with a figure where known
+
+
+@cache
+def _read_texts(package: str, check: str) -> Texts:
+    return Texts(**read_toml_once(package, "texts.toml")[check])
+
+
+@frozen
 class Check:
     """One thing that can be wrong. Its id never changes."""
 
     id: str
     area: str
     severity: Severity
-    title: str  # the problem, in one line
-    reference: str  # a document that anyone can look up
     judge: Callable[[Examination], Outcome]
-    ok: str = ""  # the title of a passed check, as "nvidia driver is loaded"
-    impact: str = ""  # what the user loses, with a figure where known
+    texts: Callable[[], Texts]  # read when they are first asked for, which most commands never do
     data_path: bool = False  # a warning costs bandwidth or latency between NIC and GPU: DEGRADED
     part_of: tuple[str, ...] = ()  # as in Outcome, on every node
     requires: tuple[Precondition, ...] = ()
@@ -157,6 +170,29 @@ class Finding:
     def is_present(self) -> bool:
         """Whether the problem is there: found, silenced or not."""
         return self.status in (Status.FOUND, Status.SILENCED)
+
+
+class _LateText:
+    """A text of a finding; a function that is given for it is called when the text is first asked for."""
+
+    def __init__(self, name: str, default: str | None) -> None:
+        self._name = name
+        self._default = default
+
+    def __get__(self, finding: Finding | None, owner: object) -> str:
+        if finding is None and self._default is None:
+            raise AttributeError(self._name)  # asked by dataclass(): the field has no default
+        text: Any = self._default if finding is None else vars(finding)[self._name]
+        if finding is not None and not isinstance(text, str):
+            text = vars(finding)[self._name] = text()
+        return str(text)
+
+    def __set__(self, finding: Finding, text: str | Callable[[], str]) -> None:
+        vars(finding)[self._name] = text
+
+
+for _name, _default in (("title", None), ("reference", None), ("ok", ""), ("impact", "")):
+    setattr(Finding, _name, _LateText(_name, _default))
 
 
 def found(
@@ -258,17 +294,19 @@ class Area:
     A check runs only where every precondition in `requires` returns None. With `is_moving` the checks look at
     what changes with every reading, so they are run again each second; all others run in an examination.
     `explains` is as in Check. `critical`, `warning` and `note` register a function over an Examination as a
-    check of this severity.
+    check of this severity. `package`: the folder whose texts.toml has the texts of the checks.
     """
 
     def __init__(
         self,
         name: str,
+        package: str,
         requires: tuple[Precondition, ...] = (),
         is_moving: bool = False,
         explains: bool = False,
     ) -> None:
         self.name = name
+        self.package = package
         self.requires = requires
         self.is_moving = is_moving
         self.scope = Scope.JOB if name in AREAS_OF_JOBS else Scope.DEVICES
@@ -282,11 +320,7 @@ class Area:
         self,
         severity: Severity,
         name: str,
-        title: str,
-        reference: str,
         *,
-        ok: str = "",
-        impact: str = "",
         data_path: bool = False,
         part_of: tuple[str, ...] = (),
         requires: tuple[Precondition, ...] | None = None,
@@ -296,9 +330,9 @@ class Area:
         conditions = self.requires if requires is None else requires
 
         def add(judge: Callable[[Examination], Outcome]) -> Callable[[Examination], Outcome]:
-            texts = (name, self.name, severity, title, reference, judge, ok, impact, data_path, part_of)
-            about = (conditions, self.is_moving, scope or self.scope, self.explains)
-            self.checks.append(Check(*texts, *about))
+            texts = partial(_read_texts, self.package, name)
+            about = (data_path, part_of, conditions, self.is_moving, scope or self.scope, self.explains)
+            self.checks.append(Check(name, self.name, severity, judge, texts, *about))
             return judge
 
         return add

@@ -36,17 +36,11 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 from probes.topology.paths import Topology
 
-NCCL_VARIABLES = (
-    "NCCL environment variables, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-)
 NEW_JOBS = "jobs that start on this node"
 NO_JOB = "no process is using a GPU and RDMA now"
 OTHERS = "the environment of other users' processes"
 GDR_PATHS = "the GPUDirect RDMA paths of this node"
-# Half: NVIDIA/nccl#638, for a GPU and a NIC below one PCIe switch.
-STAGED = "The job copies through host memory, at about half the bandwidth if GPU and NIC share a switch."
 OVER_TCP = "Traffic to other nodes uses TCP, at a fraction of the port rate and with high CPU load."
-FAR_NIC = "These GPUs use a more distant NIC, or copy through host memory."
 # Findings about the settings of jobs that make NCCL stage in host memory, or use TCP.
 STAGING_SETTINGS = (
     *("nccl-gdr-level-off", "nccl-gdr-level-too-low", "nccl-gdr-read-off", "nccl-gdr-c2c-off"),

@@ -21,12 +21,6 @@ from probes.host.values import PROC_MODULES
 from probes.queries.finding import Outcome, passed
 from probes.snapshot.examination import Examination
 
-# Documents that checks of modules and drivers cite.
-PEERMEM_MANUAL = "NVIDIA driver README, nvidia-peermem, https://download.nvidia.com/XFree86/Linux-x86_64/"
-PEERMEM_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem"
-DRIVER_README = "NVIDIA driver README, https://download.nvidia.com/XFree86/Linux-x86_64/570.124.06/README/"
-DRIVER_GUIDE = "NVIDIA driver installation guide, https://docs.nvidia.com/datacenter/tesla/"
-
 PEERMEM_REFCNT = f"/sys/module/{PEERMEM}/refcnt"  # its memory regions
 DRIVER_VERSION = "/proc/driver/nvidia/version"
 LINE_LIMIT = 200  # characters of a line of modprobe.d

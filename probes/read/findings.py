@@ -122,9 +122,10 @@ def statement(
     program, source = row.get("program", "node"), row.get("source", "")
     check = _CHECKS.get(row.get("id", name))
     if check is not None and not title:
-        title, source = check.title, check.reference
+        texts = check.texts()
+        title, source = texts.title, texts.source
         weight = weight or _WEIGHTS[check.severity.value]
-        cause = cause if row.get("is_without_impact") else f"{cause} {check.impact}".strip()
+        cause = cause if row.get("is_without_impact") else f"{cause} {texts.impact}".strip()
     return Statement(
         row.get("id", name),
         program,

@@ -123,10 +123,10 @@ def _checks(wanted: Sequence[str], width: int) -> list[Line]:
     """Return the checks whose id or title has all words."""
     from probes.checks.registry import CHECKS
 
-    found = [check for check in CHECKS if _has(f"{check.id} {check.title}", wanted)]
+    found = [check for check in CHECKS if _has(f"{check.id} {check.texts().title}", wanted)]
     shown: list[Line] = [_heading("Checks (gdrtop check ID)")] if found else []
     for check in found[:_MOST_CHECKS]:
-        shown += wrapped(f"{check.id}: {check.title}", width, indent="  ", hanging="  ")
+        shown += wrapped(f"{check.id}: {check.texts().title}", width, indent="  ", hanging="  ")
     if (more := len(found) - _MOST_CHECKS) > 0:
         shown.append(line(Run(f"  {more} more", Tone.DIM)))
     return shown

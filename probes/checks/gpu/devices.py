@@ -19,15 +19,14 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import reboot_plan, reboot_step
 from probes.plans.load_modules import bind_steps
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, needs, passed, unknown
-from probes.queries.modules import DRIVER_README, driver_evidence, impossible_by_design
+from probes.queries.modules import driver_evidence, impossible_by_design
 from probes.queries.pcie_paths import config_of
 from probes.snapshot.examination import Examination
 from probes.topology.hops import BELOW_SWITCH, Smi
 from probes.topology.nccl_paths import NEAR, Nccl
 from probes.topology.paths import Topology
 
-AREA = Area("gpu")
-XID_DOCUMENT = "NVIDIA Xid errors, https://docs.nvidia.com/deploy/xid-errors/index.html"
+AREA = Area("gpu", __package__)
 T = TypeVar("T")
 NO_GPU = Evidence("/sys/bus/pci/devices", "no NVIDIA GPU here")
 GPUS = "the GPUs"
@@ -101,14 +100,7 @@ def _by_driver(examination: Examination, wanted: Callable[[Maybe[str]], bool]) -
     return chosen
 
 
-@AREA.critical(
-    "gpu-without-driver",
-    "A GPU has no driver",
-    DRIVER_README,
-    ok="Every GPU has a driver",
-    impact="CUDA cannot use this GPU.",
-    part_of=("nvidia-not-loaded",),
-)
+@AREA.critical("gpu-without-driver", part_of=("nvidia-not-loaded",))
 def gpu_without_driver(examination: Examination) -> Outcome:
     """Find GPUs without a kernel driver."""
     chosen = _by_driver(examination, lambda driver: is_there(driver) is False)
@@ -120,13 +112,7 @@ def gpu_without_driver(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "gpu-without-driver-nouveau",
-    "A GPU uses nouveau instead of the NVIDIA driver",
-    DRIVER_README,
-    ok="No GPU uses nouveau",
-    impact="CUDA cannot use this GPU.",
-)
+@AREA.critical("gpu-without-driver-nouveau")
 def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     """Find GPUs bound to nouveau or nova."""
     chosen = _by_driver(examination, lambda driver: known(driver, "") in ("nouveau", "nova_core"))
@@ -144,13 +130,7 @@ def gpu_without_driver_nouveau(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "gpu-without-driver-passed-through",
-    "A GPU is reserved for a virtual machine",
-    "Linux, Documentation/driver-api/vfio.rst",
-    ok="No GPU is reserved for a virtual machine",
-    impact="Programs on this node cannot use this GPU.",
-)
+@AREA.note("gpu-without-driver-passed-through")
 def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     """Find GPUs bound to a driver that passes them to virtual machines."""
     chosen = _by_driver(examination, is_for_guests)
@@ -161,13 +141,7 @@ def gpu_without_driver_passed_through(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    LOST_GPU,
-    "A GPU has fallen off the bus",
-    XID_DOCUMENT,
-    ok="No GPU has fallen off the bus",
-    impact="Jobs on this GPU are dead, and their peers report completion error 12.",
-)
+@AREA.critical(LOST_GPU)
 def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     """Look for Xid 79, NVML's "GPU is lost", and configuration space that reads as ones."""
     gpus = need_gpus(examination)
@@ -213,14 +187,7 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
     return passed(Evidence(need(log, KERNEL_LOG).source, "no Xid 79"))
 
 
-@AREA.critical(
-    "gpu-missing-from-nvml",
-    "A GPU with a driver is missing from NVML",
-    "NVIDIA Management Library, https://docs.nvidia.com/deploy/nvml-api/",
-    ok="NVML lists every GPU that has a driver",
-    impact="CUDA does not see this GPU.",
-    part_of=(LOST_GPU, GSP_TIMEOUT, "gpu-driver-start-failed"),
-)
+@AREA.critical("gpu-missing-from-nvml", part_of=(LOST_GPU, GSP_TIMEOUT, "gpu-driver-start-failed"))
 def gpu_missing_from_nvml(examination: Examination) -> Outcome:
     """Find GPUs with the nvidia driver that NVML does not list or that answer with an error."""
     facts = need(examination.node.gpus, GPUS)
@@ -268,15 +235,7 @@ def _words(topology: Topology, gpu: str) -> dict[str, Maybe[Nccl] | Maybe[Smi]]:
     }
 
 
-@AREA.warning(
-    "gpu-without-near-nic",
-    "Some GPUs have no NIC below their PCIe switch",
-    "NVIDIA NCCL environment variables, NCCL_NET_GDR_LEVEL",
-    ok="All GPUs are equally close to a NIC",
-    impact="These GPUs copy through host memory, or use another GPU's NIC over NVLink (PXN).",
-    data_path=True,
-    requires=(impossible_by_design,),
-)
+@AREA.warning("gpu-without-near-nic", data_path=True, requires=(impossible_by_design,))
 def gpu_without_near_nic(examination: Examination) -> Outcome:
     """Find GPUs whose NICs are all beyond a host bridge; those across sockets are another check's."""
     topology = examination.topology

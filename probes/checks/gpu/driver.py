@@ -12,15 +12,7 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.plan import instruction, make_plan, plan_or_none, user_plan
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Unknown, is_there, known, map_known
-from probes.checks.gpu.devices import (
-    GSP_TIMEOUT,
-    LOST_GPU,
-    XID_DOCUMENT,
-    answer_now,
-    bdfs_of,
-    gpus_with,
-    names_of,
-)
+from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now, bdfs_of, gpus_with, names_of
 from probes.facts.gpu.generations import generation_named
 from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
@@ -43,25 +35,16 @@ from probes.queries.kernel_log import (
     log_messages,
     meaning_of,
 )
-from probes.queries.modules import DRIVER_README, FILES, file_of
+from probes.queries.modules import FILES, file_of
 from probes.queries.pcie_paths import gpus_here
 from probes.snapshot.examination import Examination
 
-AREA = Area("gpu")
-XIDS = Area("gpu")
+AREA = Area("gpu", __package__)
+XIDS = Area("gpu", __package__)
 _MISMATCH = "driver/library version mismatch"
-_PERSISTENCE = "NVIDIA driver persistence, https://docs.nvidia.com/deploy/driver-persistence/index.html"
-_SLOW_START = "The first CUDA call and every nvidia-smi take seconds, and GPU settings are lost."
 
 
-@AREA.critical(
-    "driver-library-mismatch",
-    "The driver's libraries and the loaded kernel driver have different versions",
-    "NVIDIA Management Library, NVML_ERROR_LIB_RM_VERSION_MISMATCH, "
-    "https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html",
-    ok="The driver's libraries match the loaded kernel driver",
-    impact="New CUDA programs and nvidia-smi fail. Programs that are already running are not affected.",
-)
+@AREA.critical("driver-library-mismatch")
 def driver_library_mismatch(examination: Examination) -> Outcome:
     """Compare NVML's answer and the versions of the driver's libraries with the kernel driver."""
     driver = need(examination.node.gpus, "the driver's version").driver
@@ -95,13 +78,7 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
     return passed(loaded, *first_n(shown))
 
 
-@AREA.critical(
-    "driver-library-missing",
-    "The GPU driver's libraries are not installed",
-    DRIVER_README + "installedcomponents.html",
-    ok="The GPU driver's libraries are installed",
-    impact="No CUDA program starts, not even in containers: their runtime mounts the node's libraries.",
-)
+@AREA.critical("driver-library-missing")
 def driver_library_missing(examination: Examination) -> Outcome:
     """Look for libcuda and libnvidia-ml where the driver is loaded and NVML does not answer."""
     driver = need(examination.node.gpus, "the driver's version").driver
@@ -135,13 +112,7 @@ def driver_library_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "gsp-firmware-missing",
-    "The GPU driver's firmware is not installed",
-    DRIVER_README + "gsp.html",
-    ok="The GPU driver's firmware is installed",
-    impact="The driver cannot initialize any GPU: the open modules need the GSP firmware.",
-)
+@AREA.critical("gsp-firmware-missing")
 def gsp_firmware_missing(examination: Examination) -> Outcome:
     """Look for the files below /lib/firmware that nvidia.ko names, which open modules need."""
     file = need(file_of(examination, "nvidia"), FILES, absent=Evidence("modinfo nvidia", "no such module"))
@@ -164,14 +135,7 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "gpu-driver-start-failed",
-    "The driver could not initialize a GPU",
-    DRIVER_README + "commonproblems.html",
-    ok="The driver has initialized every GPU",
-    impact="CUDA does not see this GPU.",
-    part_of=(LOST_GPU, GSP_TIMEOUT, "gpu-missing-from-nvml"),
-)
+@AREA.critical("gpu-driver-start-failed", part_of=(LOST_GPU, GSP_TIMEOUT, "gpu-missing-from-nvml"))
 def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log, and GPUs that the driver does not know."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
@@ -218,26 +182,14 @@ def _persistence_off(examination: Examination, daemon_runs: bool, cause: str) ->
     )
 
 
-@AREA.note(
-    "persistence-off",
-    "Persistence mode is disabled",
-    _PERSISTENCE,
-    ok="The driver keeps idle GPUs initialized",
-    impact=_SLOW_START,
-)
+@AREA.note("persistence-off")
 def persistence_off(examination: Examination) -> Outcome:
     """Find persistence mode off without nvidia-persistenced; one of the two is enough."""
     cause = "the driver shuts down a GPU when the last program that uses it exits."
     return _persistence_off(examination, False, cause)
 
 
-@AREA.note(
-    "persistence-off-daemon-runs",
-    "nvidia-persistenced is running without persistence mode",
-    _PERSISTENCE,
-    ok="nvidia-persistenced has enabled persistence mode, or is not running",
-    impact=_SLOW_START,
-)
+@AREA.note("persistence-off-daemon-runs")
 def persistence_off_daemon_runs(examination: Examination) -> Outcome:
     """Find persistence mode off although the daemon runs: it was started with --no-persistence-mode."""
     cause = "some packages start the daemon with --no-persistence-mode."
@@ -261,13 +213,7 @@ def _reset(bdfs: Sequence[str]) -> str:
     return f"{_RESET} -i {','.join(bdfs)}" if bdfs else _RESET
 
 
-@XIDS.critical(
-    GSP_TIMEOUT,
-    "A GPU's system processor (GSP) timed out",
-    XID_DOCUMENT,
-    ok="No GSP timeout in the kernel log",
-    impact="Jobs hang and nvidia-smi hangs or is very slow. This looks like a network problem.",
-)
+@XIDS.critical(GSP_TIMEOUT)
 def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     """Find Xid 119 and 120; a warning if the GPU answers again."""
     messages = log_messages(examination, LogKind.XID, _xids(*GSP))
@@ -287,13 +233,7 @@ def xid_119_gsp_timeout(examination: Examination) -> Outcome:
     return replace(outcome, takes=outcome.devices)
 
 
-@XIDS.warning(
-    "xid-memory-error",
-    "A GPU has memory errors",
-    XID_DOCUMENT,
-    ok="No GPU memory error in the kernel log",
-    impact="Jobs may have died because of the error.",
-)
+@XIDS.warning("xid-memory-error")
 def xid_memory_error(examination: Examination) -> Outcome:
     """Find Xids of ECC errors, remapped rows and retired pages."""
     fix = make_plan(
@@ -307,13 +247,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
     return found_in_log(examination, log_messages(examination, LogKind.XID, _xids(*MEMORY)), cause, fix)
 
 
-@XIDS.warning(
-    "xid-nvlink-error",
-    "An NVLink has errors",
-    XID_DOCUMENT,
-    ok="No NVLink error in the kernel log",
-    impact="Multi-GPU jobs die or slow down.",
-)
+@XIDS.warning("xid-nvlink-error")
 def xid_nvlink_error(examination: Examination) -> Outcome:
     """Find Xids of NVLinks."""
     messages = log_messages(examination, LogKind.XID, _xids(*NVLINK))
@@ -327,13 +261,7 @@ def xid_nvlink_error(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the driver reported errors on an NVLink.", fix)
 
 
-@XIDS.note(
-    "xid-of-a-program",
-    "A program failed on a GPU",
-    XID_DOCUMENT,
-    ok="No program error in the kernel log",
-    impact="That program exited. Other jobs are not affected.",
-)
+@XIDS.note("xid-of-a-program")
 def xid_of_a_program(examination: Examination) -> Outcome:
     """Find Xids that are mostly a bug of the program."""
     cause = "usually a bug in the program, or its peers died. If it hits many programs, suspect the hardware."
@@ -367,14 +295,7 @@ _STEPS = {
 }
 
 
-@XIDS.warning(
-    "gpu-recovery-action",
-    "A GPU needs a reset or a reboot before it can be used again",
-    f"NVML, nvmlDeviceGpuRecoveryAction_t; Xid 154 in {XID_DOCUMENT}",
-    ok="No GPU needs a reset or a reboot",
-    impact="New jobs on this GPU fail to start, or die. NCCL then reports an error on all their nodes.",
-    part_of=(LOST_GPU, GSP_TIMEOUT),
-)
+@XIDS.warning("gpu-recovery-action", part_of=(LOST_GPU, GSP_TIMEOUT))
 def gpu_recovery_action(examination: Examination) -> Outcome:
     """Read the latest Xid 154 of each GPU, which says what it needs; 0x0 means that it has recovered."""
     waiting: dict[str, tuple[int, str, KernelMessage]] = {}
@@ -404,13 +325,7 @@ def gpu_recovery_action(examination: Examination) -> Outcome:
     return replace(outcome, takes=lost)
 
 
-@XIDS.warning(
-    "xid-other",
-    "The driver reported a GPU error",
-    XID_DOCUMENT,
-    ok="No other GPU error in the kernel log",
-    impact="Depends on the Xid number. Jobs on this GPU may have died.",
-)
+@XIDS.warning("xid-other")
 def xid_other(examination: Examination) -> Outcome:
     """Find every other Xid."""
     reported = _xids(*LOST, *GSP, *MEMORY, *NVLINK, *PROGRAM, RECOVERY)
@@ -425,14 +340,7 @@ def xid_other(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@XIDS.warning(
-    "sxid",
-    "An NVSwitch reported errors",
-    "NVIDIA Fabric Manager user guide, SXid errors, "
-    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html",
-    ok="No NVSwitch error in the kernel log",
-    impact="After a fatal SXid, CUDA returns error 802 until a reset.",
-)
+@XIDS.warning("sxid")
 def sxid(examination: Examination) -> Outcome:
     """Find SXids of NVSwitches; a note if all of them are non-fatal."""
     messages = log_messages(examination, LogKind.SXID)

@@ -7,7 +7,7 @@ from probes.base.plan import FileChange, Plan, Step, instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, gpus_of, names_of, need_gpus
-from probes.checks.gpu.nvlink import FABRIC_GUIDE, NEEDS_HOST, NO_CUDA, need_switches, service_of
+from probes.checks.gpu.nvlink import NEEDS_HOST, need_switches, service_of
 from probes.facts.gpu.gpus import (
     COMPLETED,
     NOT_SUPPORTED,
@@ -27,8 +27,7 @@ from probes.queries.jobs import conclude, jobs_of
 from probes.queries.nvlink_fabric import nvswitches_of
 from probes.snapshot.examination import Examination
 
-AREA = Area("gpu")
-_API = "NVML API reference, nvmlDeviceGetGpuFabricInfoV, https://docs.nvidia.com/deploy/nvml-api/"
+AREA = Area("gpu", __package__)
 _WORDS = {"not started": "has not started", "in progress": "is in progress", "failed": "failed"}
 _SERVICES = "NVLSM and ib_umad"
 _MANAGER_COMM = "nv-fabricmanager"[:15]  # as the kernel truncates it
@@ -62,10 +61,6 @@ def _in_fabric(examination: Examination) -> list[Gpu]:
 
 @AREA.critical(
     "gpu-fabric-not-registered",
-    "GPUs are not registered with the NVLink fabric",
-    FABRIC_GUIDE,
-    ok="All GPUs are registered with the NVLink fabric, or there is none",
-    impact=NO_CUDA,
     part_of=(
         *("fabric-manager-down", "fabric-manager-down-absent", "fabric-manager-down-version"),
         *("nvlsm-down", "nvlsm-missing", "ib-umad-missing"),
@@ -101,12 +96,7 @@ def gpu_fabric_not_registered(examination: Examination) -> Outcome:
 
 
 @AREA.warning(
-    "gpu-fabric-unhealthy",
-    "The NVLink fabric reports a problem with a GPU",
-    _API,
-    ok="The NVLink fabric reports no problem",
-    impact="Jobs that use NVLink lose bandwidth, or fail when they access the GPU.",
-    part_of=("gpu-fabric-not-registered", "xid-nvlink-error", "nvlink-down"),
+    "gpu-fabric-unhealthy", part_of=("gpu-fabric-not-registered", "xid-nvlink-error", "nvlink-down")
 )
 def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     """Report the conditions in the health mask of registered GPUs."""
@@ -131,13 +121,7 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "gpu-fabric-differs",
-    "GPUs on this node are in different NVLink cliques",
-    _API,
-    ok="All GPUs are in one NVLink clique, or there is none",
-    impact="These GPUs cannot reach each other over NVLink. NCCL uses PCIe or the network between them.",
-)
+@AREA.warning("gpu-fabric-differs")
 def gpu_fabric_differs(examination: Examination) -> Outcome:
     """Compare cluster and clique of the registered GPUs of this node."""
     gpus = [gpu for gpu in _in_fabric(examination) if not isinstance(gpu.fabric.clique, Unknown)]
@@ -166,10 +150,6 @@ def _nvlsm_facts(examination: Examination) -> FabricServiceFacts:
 
 @AREA.critical(
     "nvlsm-down",
-    "NVLSM, the NVLink subnet manager, is not running",
-    FABRIC_GUIDE,
-    ok="NVLSM is running, or no NVSwitch needs it",
-    impact=NO_CUDA,
     part_of=("fabric-manager-down", "fabric-manager-down-absent", "ib-umad-missing", "nvlsm-missing"),
     scope=Scope.NODE,
 )
@@ -208,15 +188,7 @@ def _missing(
     )
 
 
-@AREA.critical(
-    "nvlsm-missing",
-    "NVLSM is not installed",
-    FABRIC_GUIDE,
-    ok="NVLSM is installed, or no NVSwitch needs it",
-    impact=NO_CUDA,
-    part_of=("fabric-manager-down-absent",),
-    scope=Scope.NODE,
-)
+@AREA.critical("nvlsm-missing", part_of=("fabric-manager-down-absent",), scope=Scope.NODE)
 def nvlsm_missing(examination: Examination) -> Outcome:
     """Check that the program of package nvlsm is there, unless it runs from a driver container."""
     facts = _nvlsm_facts(examination)
@@ -238,15 +210,7 @@ def nvlsm_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "ib-umad-missing",
-    "ib_umad is not loaded",
-    "spectrocloud/CanvOS pull request 700, https://github.com/spectrocloud/CanvOS/pull/700, and "
-    + FABRIC_GUIDE,
-    ok="ib_umad is loaded, or no NVSwitch needs it",
-    impact=NO_CUDA,
-    scope=Scope.NODE,
-)
+@AREA.critical("ib-umad-missing", scope=Scope.NODE)
 def ib_umad_missing(examination: Examination) -> Outcome:
     """Check that ib_umad is loaded and has created its files: NVLSM reaches the NVSwitches through them."""
     loaded = need(_nvlsm_facts(examination).umad_loaded, "the loaded modules")
@@ -271,13 +235,7 @@ def ib_umad_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "fabric-manager-restarted-under-jobs",
-    "Fabric Manager was restarted while jobs were using the GPUs",
-    f"https://github.com/NVIDIA/nccl/issues/976; {FABRIC_GUIDE}",
-    ok="No job is older than Fabric Manager, or there is none",
-    impact="New jobs likely fail: “transport/nvls.cc NCCL WARN Cuda failure 1 'invalid argument'”.",
-)
+@AREA.warning("fabric-manager-restarted-under-jobs")
 def fabric_manager_restarted_under_jobs(examination: Examination) -> Outcome:
     """Find jobs that are older than this node's Fabric Manager; the GPUs need a reset between two starts."""
     need_switches(examination)

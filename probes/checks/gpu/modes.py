@@ -8,7 +8,6 @@ from probes.base.text import join_limited, version_numbers
 from probes.base.unknown import Unknown, known
 from probes.checks.gpu.devices import GPUS, NO_GPU, bdfs_of, gpus_with, names_of, need_gpus, need_nvml
 from probes.checks.nccl.library import versions_of
-from probes.checks.path.dmabuf import GDR_MANUAL
 from probes.facts.gpu.generations import AMPERE, GB10, KEPLER, is_before
 from probes.facts.gpu.gpus import (
     DRIVER_PARAMETERS,
@@ -29,7 +28,7 @@ from probes.queries.modules import impossible_by_design
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 
-AREA = Area("gpu")
+AREA = Area("gpu", __package__)
 _QUERY = "nvidia-smi --query-gpu"
 _C2C_SINCE, _C2C_VARIABLE = (2, 27), (2, 26)
 
@@ -38,13 +37,7 @@ def _name(gpu: Gpu) -> Evidence:
     return Evidence(f"nvidia-smi -L, GPU{gpu.index}", gpu.name)
 
 
-@AREA.note(
-    "mig-with-gdr",
-    "MIG is enabled",
-    "NVIDIA MIG user guide, https://docs.nvidia.com/datacenter/tesla/mig-user-guide/",
-    ok="MIG is disabled",
-    impact="MIG instances have no P2P, so NCCL traffic between GPUs uses NICs, and older NCCL versions fail.",
-)
+@AREA.note("mig-with-gdr")
 def mig_with_gdr(examination: Examination) -> Outcome:
     """Read NVML's MIG mode."""
     chosen = gpus_with(examination, lambda nvml: nvml.mig, "MIG enabled")
@@ -56,13 +49,7 @@ def mig_with_gdr(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "vgpu-without-gdr",
-    "A GPU is a vGPU, and few vGPU profiles support GPUDirect RDMA",
-    "NVIDIA AI Enterprise, vGPU features, https://docs.nvidia.com/ai-enterprise/",
-    ok="No vGPU, or it supports GPUDirect RDMA",
-    impact="Jobs copy through host memory: libcuda reports no vGPU profile with GPUDirect RDMA here.",
-)
+@AREA.note("vgpu-without-gdr")
 def vgpu_without_gdr(examination: Examination) -> Outcome:
     """Read NVML's virtualization mode and the names of vGPU profiles, unless libcuda reports support."""
     gpus = need_gpus(examination)
@@ -90,16 +77,7 @@ def _has_support(examination: Examination, gpu: Gpu) -> bool:
     return support is not None and (support.dmabuf is True or support.peermem is True)
 
 
-_STAGES = "Jobs copy through host memory. No setting changes that."
-
-
-@AREA.note(
-    "geforce-no-gdr",
-    "GeForce GPUs do not support GPUDirect RDMA",
-    GDR_MANUAL,
-    ok="No GeForce GPU, or it supports GPUDirect RDMA",
-    impact=_STAGES,
-)
+@AREA.note("geforce-no-gdr")
 def geforce_no_gdr(examination: Examination) -> Outcome:
     """Find GPUs whose name says GeForce."""
     gpus = need_gpus(examination)
@@ -126,14 +104,7 @@ def _new_enough(gpus: tuple[Gpu, ...]) -> Outcome:
     return passed(*first_n(_capability(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.critical(
-    "gpu-too-old-for-gdr",
-    "A GPU is too old for GPUDirect RDMA",
-    GDR_MANUAL,
-    ok="Every GPU is new enough for GPUDirect RDMA",
-    impact=_STAGES,
-    requires=(impossible_by_design,),
-)
+@AREA.critical("gpu-too-old-for-gdr", requires=(impossible_by_design,))
 def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     """Find compute capabilities below 3.0 (Kepler), the first with GPUDirect RDMA."""
     gpus = need_gpus(examination)
@@ -147,14 +118,7 @@ def gpu_too_old_for_gdr(examination: Examination) -> Outcome:
     return _new_enough(gpus)
 
 
-@AREA.note(
-    "gdr-read-off-on-old-gpus",
-    "NCCL sends from host memory on pre-Ampere GPUs without NVLink",
-    "NVIDIA NCCL environment variables, NCCL_NET_GDR_READ",
-    ok="NCCL sends directly from GPU memory",
-    impact="Everything that a job sends is copied to host memory first.",
-    requires=(impossible_by_design,),
-)
+@AREA.note("gdr-read-off-on-old-gpus", requires=(impossible_by_design,))
 def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     """Find compute capabilities below 8.0 without NVLink, on which NCCL receives only by GPUDirect."""
     gpus = need_gpus(examination)
@@ -176,13 +140,7 @@ def gdr_read_off_on_old_gpus(examination: Examination) -> Outcome:
     return _new_enough(gpus)
 
 
-@AREA.note(
-    "confidential-computing-on",
-    "Confidential computing is enabled, which rules out GPUDirect RDMA",
-    "NVIDIA confidential computing documents, https://docs.nvidia.com/confidential-computing/",
-    ok="Confidential computing is disabled",
-    impact="All traffic goes through bounce buffers in host memory.",
-)
+@AREA.note("confidential-computing-on")
 def confidential_computing_on(examination: Examination) -> Outcome:
     """Read NVML's state of confidential computing."""
     facts = need(examination.node.gpus, GPUS)
@@ -202,14 +160,7 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "c2c-grace-specifics",
-    "NCCL is too old to use GPUDirect RDMA over C2C",
-    "NVIDIA NCCL environment variables, NCCL_NET_GDR_C2C",
-    ok="NCCL uses GPUDirect RDMA over C2C, or no GPU has C2C links",
-    impact="Jobs with this NCCL copy through host memory.",
-    requires=(impossible_by_design,),
-)
+@AREA.warning("c2c-grace-specifics", requires=(impossible_by_design,))
 def c2c_grace_specifics(examination: Examination) -> Outcome:
     """Find NCCL before 2.27, on the node or in its jobs, where GPUs are attached to Grace CPUs by C2C."""
     gpus = need_gpus(examination)
@@ -276,13 +227,7 @@ def _nccl_versions(examination: Examination) -> list[Evidence]:
     return found_here
 
 
-@AREA.note(
-    "c2c-grace-specifics-gb10",
-    "GB10 (DGX Spark) does not support GPUDirect RDMA",
-    "NVIDIA DGX Spark porting guide, https://docs.nvidia.com/dgx/dgx-spark-porting-guide/",
-    ok="No GB10 GPU, or it supports GPUDirect RDMA",
-    impact=_STAGES,
-)
+@AREA.note("c2c-grace-specifics-gb10")
 def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     """Find GPUs named GB10."""
     gpus = need_gpus(examination)
@@ -300,16 +245,7 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))
 
 
-@AREA.note(
-    "gpu-memory-in-kubernetes",
-    "Linux manages GPU memory on a Kubernetes node",
-    "NVIDIA, Understanding Memory Management on Hardware-Coherent Platforms, "
-    "https://developer.nvidia.com/blog/understanding-memory-management-on-hardware-coherent-platforms/; "
-    "NVIDIA driver 580 release notes, CDMM",
-    ok="The driver manages GPU memory, or this is not a Grace-based Kubernetes node",
-    impact="GPU memory counts as system memory. Pods and the page cache can fill it, and GPU jobs then "
-    "run out of memory.",
-)
+@AREA.note("gpu-memory-in-kubernetes")
 def gpu_memory_in_kubernetes(examination: Examination) -> Outcome:
     """Find NUMA nodes of GPU memory where GPUs have C2C links and kubelet runs."""
     joined = [gpu for gpu in need_gpus(examination) if need_nvml(gpu, gpu.c2c_links)]

@@ -18,13 +18,8 @@ from probes.queries.jobs import has_pods
 from probes.queries.nvlink_fabric import NvSwitches, nvswitches_of
 from probes.snapshot.examination import Examination
 
-AREA = Area("gpu")
-FABRIC_GUIDE = (
-    "NVIDIA Fabric Manager user guide, "
-    "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
-)
+AREA = Area("gpu", __package__)
 _START_MANAGER = start_at_boot_step("Start Fabric Manager now and at boot", FABRIC_MANAGER)
-NO_CUDA = "CUDA fails with error 802 (system not yet initialized), so no GPU job starts."
 _FAILS_LATER = "CUDA fails with error 802 after the next start of Fabric Manager or the driver."
 SERVICES = "the services"
 _TOOLS = "the installed tools"
@@ -50,14 +45,7 @@ def state_of(name: str, value: str) -> Evidence:
     return Evidence(f"systemctl is-active {name}", value)
 
 
-@AREA.critical(
-    "fabric-manager-down",
-    "Fabric Manager is not running",
-    FABRIC_GUIDE,
-    ok="Fabric Manager is running, or there is no NVSwitch",
-    impact=NO_CUDA,
-    scope=Scope.NODE,
-)
+@AREA.critical("fabric-manager-down", scope=Scope.NODE)
 def fabric_manager_down(examination: Examination) -> Outcome:
     """Check that Fabric Manager runs on a machine with NVSwitches."""
     switches = need_switches(examination)
@@ -78,14 +66,7 @@ def fabric_manager_down(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "fabric-manager-down-absent",
-    "Fabric Manager is not installed",
-    FABRIC_GUIDE,
-    ok="Fabric Manager is installed, or there is no NVSwitch",
-    impact=NO_CUDA,
-    scope=Scope.NODE,
-)
+@AREA.critical("fabric-manager-down-absent", scope=Scope.NODE)
 def fabric_manager_down_absent(examination: Examination) -> Outcome:
     """Check that Fabric Manager is installed on a machine with NVSwitches."""
     switches = need_switches(examination)
@@ -111,14 +92,7 @@ def fabric_manager_down_absent(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "fabric-manager-down-version",
-    "Fabric Manager and the driver have different versions",
-    FABRIC_GUIDE,
-    ok="Fabric Manager matches the driver's version, or there is no NVSwitch",
-    impact=NO_CUDA,
-    scope=Scope.NODE,
-)
+@AREA.critical("fabric-manager-down-version", scope=Scope.NODE)
 def fabric_manager_down_version(examination: Examination) -> Outcome:
     """Compare Fabric Manager's version with the driver's."""
     switches = need_switches(examination)
@@ -148,13 +122,7 @@ def fabric_manager_down_version(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nvlink-down",
-    "A GPU has fewer active NVLinks than the others",
-    "nvidia-smi(1), nvlink --status",
-    ok="GPUs of the same model have the same number of NVLinks",
-    impact="Multi-GPU jobs run at the speed of the slowest GPU, or do not start.",
-)
+@AREA.warning("nvlink-down")
 def nvlink_down(examination: Examination) -> Outcome:
     """Compare the active NVLinks of GPUs of one model."""
     gpus = need_gpus(examination)
@@ -189,12 +157,7 @@ def _links(gpu: Gpu) -> Evidence:
 
 # Checks of IMEX: the service and the channels with which jobs reach GPUs of other nodes over NVLink.
 
-_GUIDE = "NVIDIA IMEX guide, https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/"
 _IMEX = "nvidia-imex"
-_NO_MNNVL = (
-    "Multi-node NCCL jobs inside an NVLink domain fail with ncclSystemError (“MNNVL … is available"
-    " but not working on this system”)."
-)
 
 
 def _no_rack(examination: Examination) -> Outcome | None:
@@ -219,16 +182,10 @@ def _started_elsewhere(examination: Examination, service: Service) -> Evidence |
     return None
 
 
-ACROSS_NODES = Area("gpu", requires=(_no_rack,))
+ACROSS_NODES = Area("gpu", __package__, requires=(_no_rack,))
 
 
-@ACROSS_NODES.warning(
-    "imex-down",
-    "IMEX is not running, so there is no NVLink to other nodes",
-    _GUIDE,
-    ok="IMEX is running, or something else starts it for jobs",
-    impact=_NO_MNNVL,
-)
+@ACROSS_NODES.warning("imex-down")
 def imex_down(examination: Examination) -> Outcome:
     """Check that IMEX runs where NVLink may reach other nodes (GB200, GB300) and nothing else starts it."""
     service = service_of(examination, _IMEX)
@@ -263,15 +220,7 @@ def imex_down(examination: Examination) -> Outcome:
     )
 
 
-@ACROSS_NODES.warning(
-    "imex-channels-missing",
-    "IMEX is running, but there is no IMEX channel",
-    "NVIDIA IMEX guide, IMEX Channels, "
-    "https://docs.nvidia.com/multi-node-nvlink-systems/imex-guide/imexchannels.html",
-    ok="An IMEX channel exists, or something else creates one for jobs",
-    impact=_NO_MNNVL,
-    scope=Scope.NODE,
-)
+@ACROSS_NODES.warning("imex-channels-missing", scope=Scope.NODE)
 def imex_channels_missing(examination: Examination) -> Outcome:
     """Check that jobs find a channel where the node's own IMEX service runs.
 

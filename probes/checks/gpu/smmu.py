@@ -17,8 +17,7 @@ from probes.queries.modules import module_messages
 from probes.queries.pcie_paths import gpus_and_nics, is_direct, is_gb10, is_grace
 from probes.snapshot.examination import Examination
 
-AREA = Area("gpu")
-_NO_CUDA = "CUDA programs fail to start, or fail at their first allocation."
+AREA = Area("gpu", __package__)
 _NOT_NEEDED = Evidence("NVML", "no GPU of Grace, Vera or GB10")
 _WITHOUT_CONFIG = "lack of necessary kernel configs"
 _PASID_WITH_PASSTHROUGH = (6, 11)
@@ -37,15 +36,7 @@ def _messages(examination: Examination) -> list[KernelMessage]:
     return [message for message in messages if not age_of(examination, message, of_nics=False)[0]]
 
 
-@AREA.critical(
-    "smmu-sva-missing",
-    f"The kernel was built without {SMMU_SVA_OPTION}, which these GPUs need",
-    "Linux drivers/iommu/arm/Kconfig; https://github.com/NVIDIA/open-gpu-kernel-modules, "
-    "kernel-open/nvidia/nv-pci.c; siderolabs/talos issue 14087",
-    ok="The kernel can share page tables with the GPUs, or none of them needs it",
-    impact=_NO_CUDA,
-    data_path=True,
-)
+@AREA.critical("smmu-sva-missing", data_path=True)
 def smmu_sva_missing(examination: Examination) -> Outcome:
     """Check the kernel's config for SVA, and the driver's log for its lack, on Grace, Vera and GB10."""
     _end_without_coherent_gpu(examination)
@@ -75,15 +66,7 @@ def smmu_sva_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "smmu-sva-refused",
-    "The SMMU refuses to share page tables with the GPUs",
-    "https://github.com/NVIDIA/nodewright-packages pull request 122; https://github.com/NVIDIA/NV-Kernels "
-    "pull request 22; Linux drivers/iommu/arm/arm-smmu-v3",
-    ok="The SMMU shares page tables with the GPUs, or none of them needs it",
-    impact=_NO_CUDA,
-    data_path=True,
-)
+@AREA.critical("smmu-sva-refused", data_path=True)
 def smmu_sva_refused(examination: Examination) -> Outcome:
     """Find refusals in the kernel log, as with iommu.passthrough before Linux 6.11 without NVIDIA's patch."""
     _end_without_coherent_gpu(examination)

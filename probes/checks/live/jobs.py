@@ -15,17 +15,7 @@ from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.live.model.sample import COLLISION
 from probes.live.processes.fall_backs import causes
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
-from probes.queries.jobs import (
-    NCCL_VARIABLES,
-    ONE_PATH,
-    RESTARTS,
-    STAGING_SETTINGS,
-    TCP_SETTINGS,
-    job_plan,
-    more_paths,
-)
-from probes.queries.jobs import OVER_TCP as TCP_IMPACT
-from probes.queries.jobs import STAGED as STAGED_IMPACT
+from probes.queries.jobs import ONE_PATH, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan, more_paths
 from probes.queries.kernel_log import P2P_REFUSALS, coverage
 from probes.queries.ports import LINK_CAUSES
 from probes.snapshot.condition import (
@@ -48,7 +38,7 @@ from probes.snapshot.condition import (
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
-AREA = Area("jobs", is_moving=True)
+AREA = Area("jobs", __package__, is_moving=True)
 _NCCL_LOG = (
     "Read the job's log with gdrtop nccl-log FILE: it shows distances, disabled NICs and settings. If it "
     "gives no reason, set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH,ENV for the next run"
@@ -78,15 +68,7 @@ def _end_by_design(examination: Examination) -> None:
 _STAGED_FIX = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
 
 
-@AREA.warning(
-    STAGED,
-    "A running job copies GPU memory through host memory",
-    NCCL_VARIABLES,
-    ok="No running job copies GPU memory through host memory",
-    impact=STAGED_IMPACT,
-    data_path=True,
-    part_of=CAUSES_OF_STAGING,
-)
+@AREA.warning(STAGED, data_path=True, part_of=CAUSES_OF_STAGING)
 def job_staged(examination: Examination) -> Outcome:
     """Find NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job."""
     _end_by_design(examination)
@@ -102,25 +84,13 @@ _OVER_TCP_FIX = job_plan(
 )
 
 
-@AREA.warning(
-    OVER_TCP,
-    "A running job uses TCP instead of RDMA",
-    NCCL_VARIABLES + "#nccl-net",
-    ok="No running job uses TCP instead of RDMA",
-    impact=TCP_IMPACT,
-    data_path=True,
-    part_of=CAUSES_OF_TCP,
-)
+@AREA.warning(OVER_TCP, data_path=True, part_of=CAUSES_OF_TCP)
 def job_over_tcp(examination: Examination) -> Outcome:
     """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
     _end_by_design(examination)
     return report_conditions(examination, OVER_TCP, _OVER_TCP_FIX, needs_paths=True)
 
 
-_KV_SOURCES = (
-    "https://github.com/vllm-project/vllm/issues/52607 (0.5 instead of 49 GB/s); "
-    "https://github.com/openucx/ucx, src/ucp/core/ucp_context.c"
-)
 _KV_CAUSES = ("nixl-ucx-without-cuda", "no-gdr-path")
 
 
@@ -132,10 +102,6 @@ def _kv_plan(examination: Examination) -> Plan:
 
 @AREA.warning(
     KV_OVER_TCP,
-    "An inference engine moves KV caches over TCP",
-    _KV_SOURCES,
-    ok="No inference engine moves KV caches over TCP",
-    impact="Transfers take many times as long as over RDMA or NVLink, and the first token comes late.",
     data_path=True,
     part_of=(*_KV_CAUSES, "dev-infiniband-missing", "dev-infiniband-not-in-container"),
 )
@@ -151,15 +117,7 @@ _KV_STAGED_FIX = job_plan(
 )
 
 
-@AREA.warning(
-    KV_STAGED,
-    "An inference engine copies KV caches through host memory",
-    "https://github.com/ai-dynamo/nixl/issues/1628",
-    ok="No inference engine copies KV caches through host memory",
-    impact="Each transfer crosses PCIe twice more, and the host's memory limits it.",
-    data_path=True,
-    part_of=_KV_CAUSES,
-)
+@AREA.warning(KV_STAGED, data_path=True, part_of=_KV_CAUSES)
 def kv_transfer_staged(examination: Examination) -> Outcome:
     """Find engines that use RDMA and have registered host memory only, though no setting asks for it."""
     _end_by_design(examination)
@@ -174,13 +132,7 @@ _CONTRADICTED_FIX = make_plan(
 )
 
 
-@AREA.warning(
-    CONTRADICTED,
-    "A running job seems to use a path that this node cannot have",
-    "Linux, RDMA netlink and proc_pid_status(5), VmPin; gdrtop help verdict",
-    ok="No running job uses a path that this node cannot have",
-    impact="Either the job's path or the state of this node is not what gdrtop shows.",
-)
+@AREA.warning(CONTRADICTED)
 def path_contradicts_node(examination: Examination) -> Outcome:
     """Find processes whose registered memory contradicts what DMA-BUF or nvidia_peermem requires."""
     return report_conditions(examination, CONTRADICTED, _CONTRADICTED_FIX, needs_paths=True)
@@ -198,14 +150,7 @@ def _resume(examination: Examination) -> Plan:
     return make_plan("Resume the process", *steps)
 
 
-@AREA.warning(
-    STOPPED,
-    "A process of a running job is stopped",
-    "signal(7), SIGSTOP; proc_pid_stat(5), state T",
-    ok="No process of a running job is stopped",
-    impact="All ranks of the job wait for it. NCCL gives up after its timeout, and the job fails.",
-    data_path=True,
-)
+@AREA.warning(STOPPED, data_path=True)
 def rank_stopped(examination: Examination) -> Outcome:
     """Find processes of jobs in the state T: stopped by a signal or a debugger."""
     return report_conditions(examination, STOPPED, _resume)
@@ -219,15 +164,7 @@ _RANK_ENDED_FIX = user_plan(
 )
 
 
-@AREA.warning(
-    RANK_ENDED,
-    "A rank of a running job has exited",
-    "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="No rank of a running job has exited",
-    impact="The other ranks wait for it until NCCL's timeout, then the job fails. Its GPUs are idle.",
-    data_path=True,
-    part_of=_LOST_GPUS,
-)
+@AREA.warning(RANK_ENDED, data_path=True, part_of=_LOST_GPUS)
 def rank_ended(examination: Examination) -> Outcome:
     """Find ranks that ended while the other ranks of their job stay for more than some seconds."""
     return report_conditions(examination, RANK_ENDED, _RANK_ENDED_FIX, 10.0)
@@ -240,15 +177,7 @@ _RAS_PROBLEM_FIX = user_plan(
 )
 
 
-@AREA.warning(
-    RAS_PROBLEM,
-    "NCCL's RAS service reports a problem with a job",
-    "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="NCCL's RAS service has reported no problem, or was not queried",
-    impact="The other ranks wait for the one in the RAS report.",
-    data_path=True,
-    part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED),
-)
+@AREA.warning(RAS_PROBLEM, data_path=True, part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED))
 def ras_problem(examination: Examination) -> Outcome:
     """Report what the last answer of RAS says; gdrtop asks RAS only when the user wants it."""
     return report_conditions(examination, RAS_PROBLEM, _RAS_PROBLEM_FIX)
@@ -273,10 +202,6 @@ def _slow_nic_fix(examination: Examination) -> Plan:
 
 @AREA.warning(
     SLOW_NIC,
-    "One NIC carries far less traffic than its job's other NICs",
-    "NVIDIA/nccl issue 1149, a slow rail slows the whole collective",
-    ok="The NICs of each running job carry similar traffic",
-    impact="A collective is as slow as its slowest NIC: the whole job loses bandwidth.",
     data_path=True,
     scope=Scope.DEVICES,
     part_of=(*_PORT_FAULTS, STAGED, "network-congested", ODD_RANK),
@@ -297,15 +222,7 @@ _UNEVEN_FIX = make_plan(
 )
 
 
-@AREA.note(
-    UNEVEN,
-    "One NIC carries more than its job's other NICs",
-    NCCL_VARIABLES,
-    ok="No running job is known to spread its traffic unevenly over its NICs",
-    impact="The busiest NIC sets the pace, and the others have bandwidth left.",
-    scope=Scope.DEVICES,
-    part_of=(*_PORT_FAULTS, SLOW_NIC, ODD_RANK),
-)
+@AREA.note(UNEVEN, scope=Scope.DEVICES, part_of=(*_PORT_FAULTS, SLOW_NIC, ODD_RANK))
 def nic_traffic_uneven(examination: Examination) -> Outcome:
     """Find NICs above 1.2 times the average of their job for 5 min, with as many queue pairs on each."""
     return report_conditions(examination, UNEVEN, _UNEVEN_FIX, 90.0)
@@ -319,16 +236,7 @@ _PLANE_FIX = job_plan(
 )
 
 
-@AREA.warning(
-    PLANE_UNUSED,
-    "A job uses only one plane of its NICs",
-    "https://github.com/deepseek-ai/DeepEP/pull/650; https://github.com/NVIDIA/nccl/pull/2244",
-    ok="No running job is known to leave a plane of its NICs unused",
-    impact="Each plane has half of the NIC's bandwidth.",
-    data_path=True,
-    scope=Scope.DEVICES,
-    part_of=_PORT_FAULTS,
-)
+@AREA.warning(PLANE_UNUSED, data_path=True, scope=Scope.DEVICES, part_of=_PORT_FAULTS)
 def nic_plane_unused(examination: Examination) -> Outcome:
     """Find planes without traffic for a minute, while the other planes of the same NICs carry a job's."""
     return report_conditions(examination, PLANE_UNUSED, _PLANE_FIX, 90.0)
@@ -348,12 +256,6 @@ _SILENT_FIX = make_plan(
 
 @AREA.warning(
     SILENT,
-    "A running job moves no data while its ranks wait",
-    "NVIDIA/nccl issue 968 (a hang: GPUs at 100 %, little power); NCCL user guide, RAS, "
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="No running job waits without moving data",
-    impact="The job makes no progress. It hangs, or waits for a rank that writes a checkpoint, compiles or "
-    "loads data.",
     data_path=True,
     part_of=(*_LOST_GPUS, "task-hung-in-driver", RANK_ENDED, STOPPED, RAS_PROBLEM, *LINK_CAUSES),
 )
@@ -372,10 +274,6 @@ _TRAFFIC_FELL_FIX = user_plan(
 
 @AREA.warning(
     TRAFFIC_FELL,
-    "A running job moves far less data than before",
-    "NCCL user guide, RAS, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting/ras.html",
-    ok="Running jobs move as much data as in recent minutes",
-    impact="The job waits for a rank, a NIC, a peer or the network. Its GPUs are idle.",
     data_path=True,
     part_of=(
         *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, SILENT),
@@ -401,12 +299,7 @@ def _find_part(examination: Examination) -> Plan:
 
 
 @AREA.warning(
-    STEP_LONGER,
-    "A step of a running job takes longer than before",
-    "FALCON, https://arxiv.org/abs/2410.12588 (the step by the period of its communication)",
-    ok="No step of a running job is known to take longer than before",
-    impact="The job gets less done in the same time. The evidence has the GPU-hours a day that this costs.",
-    part_of=(*_PORT_FAULTS, STAGED, "network-congested", SLOW_NIC, ODD_RANK, "gpu-throttled"),
+    STEP_LONGER, part_of=(*_PORT_FAULTS, STAGED, "network-congested", SLOW_NIC, ODD_RANK, "gpu-throttled")
 )
 def job_step_longer(examination: Examination) -> Outcome:
     """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
@@ -423,10 +316,6 @@ _ODD_RANK_FIX = user_plan(
 
 @AREA.warning(
     ODD_RANK,
-    "A rank or NIC of a running job differs from the others",
-    NCCL_VARIABLES,
-    ok="No rank or NIC of a running job stands out",
-    impact="The slowest rank sets the pace of the whole job.",
     data_path=True,
     part_of=(*_PORT_FAULTS, "gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic"),
 )
@@ -437,18 +326,11 @@ def rank_differs(examination: Examination) -> Outcome:
 
 # Processes that hang in the kernel, in a driver of GPUs or RDMA.
 
-HUNG_TASKS = Area("system")
+HUNG_TASKS = Area("system", __package__)
 _STATE_NOW = "Run ps -eo pid,stat,wchan:32,comm to see if it still waits (state D)"
 
 
-@HUNG_TASKS.warning(
-    "task-hung-in-driver",
-    "A process hung in the GPU or RDMA driver",
-    "Linux kernel/hung_task.c; Documentation/admin-guide/sysctl/kernel.rst, hung_task_timeout_secs",
-    ok="No process hung in the GPU or RDMA driver",
-    impact="The process cannot be killed while it waits. Its job hangs, and its GPUs cannot be reset.",
-    part_of=(LOST_GPU, GSP_TIMEOUT),
-)
+@HUNG_TASKS.warning("task-hung-in-driver", part_of=(LOST_GPU, GSP_TIMEOUT))
 def task_hung_in_driver(examination: Examination) -> Outcome:
     """Find blocked tasks whose stack is in a driver of GPUs or RDMA, or that have their devices open."""
     need(examination.node.pci, "the PCI devices")

@@ -144,9 +144,8 @@ def _title(conditions: list[Condition]) -> str:
     return f"{first.effect}{since}{others}"
 
 
-AREA = Area("nic", is_moving=True)
-BANDWIDTH = Area("path", is_moving=True)
-_COUNTERS = "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
+AREA = Area("nic", __package__, is_moving=True)
+BANDWIDTH = Area("path", __package__, is_moving=True)
 _FLAPPING_FIX = make_plan(
     "Repair the link",
     "Read the link's quality: mlxlink -d BDF -m -c -e",
@@ -155,14 +154,7 @@ _FLAPPING_FIX = make_plan(
 )
 
 
-@AREA.warning(
-    FLAPPING,
-    "A port's link is flapping",
-    "NVIDIA NVSentinel, NIC health monitor",
-    ok="No port's link is flapping",
-    impact="Jobs on the port stall, and fail when NCCL's retries are used up.",
-    data_path=True,
-)
+@AREA.warning(FLAPPING, data_path=True)
 def port_flapping(examination: Examination) -> Outcome:
     """Find ports that went down three times in ten minutes, until they are quiet for a minute."""
     return report_conditions(examination, FLAPPING, _FLAPPING_FIX, 30.0, False)
@@ -178,10 +170,6 @@ _ERRORS_RISING_FIX = make_plan(
 
 @AREA.warning(
     ERRORS_RISING,
-    "A port's error counters are rising now",
-    _COUNTERS,
-    ok="No port error counter is rising faster than normal",
-    impact="Packets are lost or damaged and sent again, which costs bandwidth.",
     data_path=True,
     part_of=(
         *(*LINK_CAUSES, "link-flaps", "symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout"),
@@ -200,15 +188,7 @@ _PAUSED_FIX = make_plan(
 )
 
 
-@AREA.warning(
-    PAUSED,
-    "A port is paused by PFC",
-    _COUNTERS,
-    ok="No port is paused by PFC for more than 5 % of the time",
-    impact="The port cannot send, or stops its sender, for the share of time shown in the evidence.",
-    data_path=True,
-    part_of=(CONGESTED,),
-)
+@AREA.warning(PAUSED, data_path=True, part_of=(CONGESTED,))
 def port_paused(examination: Examination) -> Outcome:
     """Find ports with PFC pauses for more than 5 % of the time."""
     return report_conditions(examination, PAUSED, _PAUSED_FIX, 5.0, False)
@@ -222,14 +202,7 @@ _CONGESTED_FIX = make_plan(
 )
 
 
-@AREA.warning(
-    CONGESTED,
-    "Congestion in the network costs a job bandwidth",
-    _COUNTERS,
-    ok="No running job loses bandwidth to congestion",
-    impact="The job is slower than before. See the cause for how much.",
-    data_path=True,
-)
+@AREA.warning(CONGESTED, data_path=True)
 def network_congested(examination: Examination) -> Outcome:
     """Find jobs that carry less than 80 % of before since their ports report congestion."""
     return report_conditions(examination, CONGESTED, _CONGESTED_FIX, 90.0)
@@ -242,13 +215,7 @@ _THROTTLED_FIX = make_plan(
 )
 
 
-@AREA.warning(
-    THROTTLED,
-    "A GPU is throttled",
-    "nvidia-smi(1), Clocks Event Reasons",
-    ok="No GPU is throttled",
-    impact="The GPU lowers its clocks, and the whole job waits for the slowest GPU.",
-)
+@AREA.warning(THROTTLED)
 def gpu_throttled(examination: Examination) -> Outcome:
     """Find GPUs that lower their clocks for heat or power brakes, not for their normal power limit."""
     return report_conditions(examination, THROTTLED, _THROTTLED_FIX, 5.0, False)
@@ -272,30 +239,14 @@ _BELOW_LIMIT_FIX = user_plan(
 )
 
 
-@BANDWIDTH.warning(
-    BELOW_LIMIT,
-    "A bandwidth test was slow",
-    "NVIDIA GPUDirect RDMA documentation; linux-rdma perftest, https://github.com/linux-rdma/perftest",
-    ok="No bandwidth test since boot was slow",
-    impact="Jobs that use this GPU and NIC get no more bandwidth than the test.",
-    data_path=True,
-    part_of=_REASONS,
-)
+@BANDWIDTH.warning(BELOW_LIMIT, data_path=True, part_of=_REASONS)
 def bandwidth_below_limit(examination: Examination) -> Outcome:
     """Find tests of GPU memory whose newest result since boot is far below the limit of its path."""
     none = Evidence("saved results", "no result since boot is slow, or nothing was measured")
     return report_conditions(examination, BELOW_LIMIT, _BELOW_LIMIT_FIX, is_about_jobs=False, none=none)
 
 
-@AREA.warning(
-    SPARK_DEGRADED,
-    "The NIC of a DGX Spark was not fully initialized",
-    "https://github.com/NVIDIA/dgx-spark-playbooks/pull/108",
-    ok="No bandwidth test since boot shows a NIC of a DGX Spark that was not fully initialized",
-    impact="The NIC carries 8 to 25 Gb/s, over RDMA and TCP, where healthy ones carry more than 85.",
-    data_path=True,
-    part_of=("spark-pcie-lanes", *_REASONS),
-)
+@AREA.warning(SPARK_DEGRADED, data_path=True, part_of=("spark-pcie-lanes", *_REASONS))
 def spark_degraded_initialization(examination: Examination) -> Outcome:
     """Find a result of a DGX Spark that is so slow, while its links and counters have no finding."""
     fix = make_plan(

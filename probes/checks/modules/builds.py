@@ -24,29 +24,13 @@ from probes.queries.module_need import (
     severity_of_missing,
     unusable_file,
 )
-from probes.queries.modules import (
-    DRIVER_GUIDE,
-    FILES,
-    MODULES,
-    RELEASE,
-    file_of,
-    is_present,
-    module_of,
-    no_gpu_or_nic,
-)
+from probes.queries.modules import FILES, MODULES, RELEASE, file_of, is_present, module_of, no_gpu_or_nic
 from probes.snapshot.examination import Examination
 
-AREA = Area("modules")
-_DEPMOD = "depmod(8), modules.dep(5)"
+AREA = Area("modules", __package__)
 
 
-@AREA.critical(
-    "module-file-unusable",
-    "modprobe cannot read a module file that depmod lists",
-    _DEPMOD,
-    ok="Every module file that depmod lists is readable",
-    impact="The module cannot be loaded on this kernel.",
-)
+@AREA.critical("module-file-unusable")
 def module_file_unusable(examination: Examination) -> Outcome:
     """Find files that modules.dep names and modinfo cannot read: gone, cut off, or no ELF file."""
     need(examination.module_files, FILES)
@@ -67,13 +51,7 @@ def module_file_unusable(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "module-wrong-architecture",
-    "Module files are for another CPU architecture",
-    "Linux kernel/module/main.c, elf_validity_check",
-    ok="Module files are for this CPU",
-    impact="This system cannot start on this hardware.",
-)
+@AREA.critical("module-wrong-architecture")
 def module_wrong_architecture(examination: Examination) -> Outcome:
     """Compare the architecture in each file's vermagic with the CPU's."""
     architecture = map_known(examination.node.platform, lambda platform: platform.cpu_architecture)
@@ -90,13 +68,7 @@ def module_wrong_architecture(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "modules-index-missing",
-    "The kernel's modules have no index (modules.dep)",
-    _DEPMOD,
-    ok="The kernel's modules have an index",
-    impact="modprobe and udev cannot load any module.",
-)
+@AREA.critical("modules-index-missing")
 def modules_index_missing(examination: Examination) -> Outcome:
     """Find a node whose modules are not loaded and cannot be, because depmod never ran for its kernel."""
     release = need(examination.node.kernel_release, "the kernel release")
@@ -132,13 +104,7 @@ def _dkms(examination: Examination) -> tuple[DkmsFacts, str]:
     return need(examination.dkms, _DKMS, absent=absent), need(examination.node.kernel_release, RELEASE)
 
 
-@AREA.warning(
-    "dkms-not-built-for-kernel",
-    "DKMS has not built a driver package for the running kernel",
-    "dkms(8)",
-    ok="DKMS has built its modules for the running kernel",
-    impact="The package's modules cannot be loaded on this kernel.",
-)
+@AREA.warning("dkms-not-built-for-kernel")
 def dkms_not_built_for_kernel(examination: Examination) -> Outcome:
     """Check for packages that DKMS built only for other kernels."""
     dkms, release = _dkms(examination)
@@ -178,13 +144,7 @@ def _has_other_source(examination: Examination, package: str) -> bool:
     return package != "mlnx-ofed-kernel" or module.origin != "kernel"
 
 
-@AREA.warning(
-    "dkms-build-failed",
-    "A DKMS build failed",
-    "dkms(8)",
-    ok="No DKMS build failed",
-    impact="The package's modules are missing or old on this kernel.",
-)
+@AREA.warning("dkms-build-failed")
 def dkms_build_failed(examination: Examination) -> Outcome:
     """Check for logs of failed builds, of packages without modules for the running kernel."""
     dkms, release = _dkms(examination)
@@ -207,13 +167,7 @@ def dkms_build_failed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "driver-half-updated",
-    "The NVIDIA driver on disk differs from the loaded one",
-    DRIVER_GUIDE,
-    ok="The loaded NVIDIA driver is the version on disk",
-    impact="New CUDA programs can fail (driver/library version mismatch); no driver module can be loaded.",
-)
+@AREA.warning("driver-half-updated")
 def driver_half_updated(examination: Examination) -> Outcome:
     """Compare /sys/module/nvidia/version with modinfo."""
     loaded, on_disk = _driver_versions(examination)
@@ -250,13 +204,7 @@ def _version_evidence(loaded: str, on_disk: str) -> tuple[Evidence, Evidence]:
     return Evidence(_LOADED_VERSION, loaded), Evidence("modinfo -F version nvidia", on_disk)
 
 
-@AREA.warning(
-    "driver-upgrade-blocked",
-    "The loaded NVIDIA driver is in use and blocks the new one",
-    DRIVER_GUIDE,
-    ok="No driver update is pending",
-    impact="The new driver takes effect only after a reboot, or once everything that uses a GPU has stopped.",
-)
+@AREA.warning("driver-upgrade-blocked")
 def driver_upgrade_blocked(examination: Examination) -> Outcome:
     """Check what uses the old driver; that is no fault while no other driver is installed."""
     loaded, on_disk = _driver_versions(examination)
@@ -281,13 +229,7 @@ def driver_upgrade_blocked(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "initramfs-stale",
-    "A loaded module differs from its file on disk",
-    "update-initramfs(8), dracut(8); Linux Documentation/ABI/testing/sysfs-module (srcversion)",
-    ok="The loaded modules match their files on disk",
-    impact="The next boot can load a different version of the module.",
-)
+@AREA.warning("initramfs-stale")
 def initramfs_stale(examination: Examination) -> Outcome:
     """Compare loaded modules with their files by srcversion: a stale initramfs, or an update since boot."""
     end_with(no_gpu_or_nic(examination))
@@ -326,7 +268,7 @@ def initramfs_stale(examination: Examination) -> Outcome:
 
 # What keeps a boot from using its configuration: only a forecast looks at it.
 
-NEXT_BOOT = Area("system")
+NEXT_BOOT = Area("system", __package__)
 _NOT_ASKED = Evidence("gdrtop forecast", "predicts the next boot")
 
 
@@ -338,13 +280,7 @@ def _facts(examination: Examination) -> NextBootFacts:
     return examination.next_boot
 
 
-@NEXT_BOOT.warning(
-    "boot-settings-not-written",
-    "Kernel options are set in GRUB's settings, but not in its configuration",
-    "GRUB manual, Simple configuration handling; update-grub(8), grub2-mkconfig(8)",
-    ok="GRUB's configuration has every kernel option from its settings",
-    impact="The next boot starts without these options.",
-)
+@NEXT_BOOT.warning("boot-settings-not-written")
 def boot_settings_not_written(examination: Examination) -> Outcome:
     """Compare the options of /etc/default/grub with the entry of the kernel."""
     facts = _facts(examination)
@@ -363,13 +299,7 @@ def boot_settings_not_written(examination: Examination) -> Outcome:
     )
 
 
-@NEXT_BOOT.warning(
-    "boot-image-older-than-settings",
-    "The boot image is older than GPU or RDMA module settings",
-    "initramfs-tools(7), dracut(8)",
-    ok="The boot image is newer than the GPU and RDMA module settings",
-    impact="Modules that load from the boot image get the old options and blacklists.",
-)
+@NEXT_BOOT.warning("boot-image-older-than-settings")
 def boot_image_older_than_settings(examination: Examination) -> Outcome:
     """Compare the age of the initial RAM disk with the files of modprobe.d that it contains."""
     facts = _facts(examination)

@@ -41,7 +41,7 @@ from probes.queries.modules import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("modules")
+AREA = Area("modules", __package__)
 
 _BLACKLIST = "module_blacklist="
 
@@ -58,13 +58,9 @@ class _Module:
 
     name: str
     why: str  # the cause where nothing is known to block the module
-    impact: str
-    reference: str
     package: str = "the kernel's extra modules, or OFED"
     part_of: tuple[str, ...] = ()
     severity: str = "critical"
-    title: str = "{} is not loaded"
-    ok: str = "{} is loaded, or no card needs it"
 
     @property
     def families(self) -> tuple[NicFamily, ...]:
@@ -113,14 +109,7 @@ def _load_or_install(examination: Examination, module: KernelModule, package: st
 
 for _name, _facts in read_toml(__package__, "loaded.toml").items():
     _row = _Module(_name, **_facts)
-    AREA.check(
-        Severity(_row.severity),
-        f"{_row.name.replace('_', '-')}-not-loaded",
-        _row.title.format(_row.name),
-        _row.reference,
-        ok=_row.ok.format(_row.name),
-        impact=_row.impact,
-    )(partial(_not_loaded, _row))
+    AREA.check(Severity(_row.severity), f"{_name.replace('_', '-')}-not-loaded")(partial(_not_loaded, _row))
 
 
 # Modules with the line that blocks each.
@@ -177,13 +166,7 @@ def _unblock_steps(examination: Examination, what: str, modules: _Blocked) -> tu
     )
 
 
-@AREA.warning(
-    "module-blacklisted",
-    "modprobe.d blacklists a GPUDirect RDMA module",
-    "modprobe.d(5), BLACKLIST",
-    ok="No GPUDirect RDMA module is blacklisted in modprobe.d",
-    impact="The module is missing after every reboot until it is loaded manually.",
-)
+@AREA.warning("module-blacklisted")
 def module_blacklisted(examination: Examination) -> Outcome:
     """Check lines `blacklist X`; loading by name works in spite of them."""
     listed = [
@@ -196,13 +179,7 @@ def module_blacklisted(examination: Examination) -> Outcome:
     return _blocked(examination, listed, cause, plan, Severity.WARNING)
 
 
-@AREA.warning(
-    "module-blacklisted-install",
-    "An install line in modprobe.d blocks a GPUDirect RDMA module",
-    "modprobe.d(5), install",
-    ok="No install line blocks a GPUDirect RDMA module",
-    impact="Even a manual modprobe cannot load the module. It is missing after the next reboot.",
-)
+@AREA.warning("module-blacklisted-install")
 def module_blacklisted_install(examination: Examination) -> Outcome:
     """Check lines `install X /bin/false`; they stop loading by name too."""
     replaced = []
@@ -216,13 +193,7 @@ def module_blacklisted_install(examination: Examination) -> Outcome:
     return _blocked(examination, replaced, cause, plan, Severity.CRITICAL)
 
 
-@AREA.warning(
-    "module-blacklisted-cmdline",
-    "module_blacklist= on the kernel command line blocks a GPUDirect RDMA module",
-    "Linux Documentation/admin-guide/kernel-parameters.txt, module_blacklist",
-    ok="No GPUDirect RDMA module is blocked on the kernel command line",
-    impact="The module cannot be loaded until you reboot without the option.",
-)
+@AREA.warning("module-blacklisted-cmdline")
 def module_blacklisted_cmdline(examination: Examination) -> Outcome:
     """Check the kernel's own blacklist, which stops every attempt to load a module."""
     refused = [

@@ -16,18 +16,10 @@ from probes.queries.module_need import impact_of_missing, missing_modules, sever
 from probes.queries.modules import FILES, MODULES, RELEASE, file_of, message_evidence, module_messages
 from probes.snapshot.examination import Examination
 
-AREA = Area("modules")
-
-_SIGNING = "Linux Documentation/admin-guide/module-signing.rst"
+AREA = Area("modules", __package__)
 
 
-@AREA.critical(
-    "kernel-forbids-modules-disabled",
-    "kernel.modules_disabled forbids loading modules",
-    "Linux Documentation/admin-guide/sysctl/kernel.rst, modules_disabled",
-    ok="The kernel allows module loading",
-    impact="An unloaded module cannot be loaded again until the next reboot.",
-)
+@AREA.critical("kernel-forbids-modules-disabled")
 def kernel_forbids_modules_disabled(examination: Examination) -> Outcome:
     """Check the sysctl that hardening scripts set; a note while every needed module is loaded."""
     path = "/proc/sys/kernel/modules_disabled"
@@ -99,13 +91,7 @@ def _refused_unsigned(
     )
 
 
-@AREA.critical(
-    "kernel-forbids-modules-lockdown",
-    "Kernel lockdown blocks an unsigned module",
-    "kernel_lockdown(7)",
-    ok="Kernel lockdown blocks no needed module",
-    impact="The module cannot be loaded until it is signed with a trusted key.",
-)
+@AREA.critical("kernel-forbids-modules-lockdown")
 def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules under kernel lockdown."""
     path = "/sys/kernel/security/lockdown"
@@ -117,13 +103,7 @@ def kernel_forbids_modules_lockdown(examination: Examination) -> Outcome:
     return _refused_unsigned(examination, Evidence(path, f"[{mode}]"), cause)
 
 
-@AREA.critical(
-    "secure-boot-unsigned",
-    "A needed module is unsigned, and the kernel enforces signatures",
-    _SIGNING,
-    ok="No needed module is blocked by signature enforcement",
-    impact="The module cannot be loaded until it is signed with a trusted key.",
-)
+@AREA.critical("secure-boot-unsigned")
 def secure_boot_unsigned(examination: Examination) -> Outcome:
     """Check for missing, unsigned modules where sig_enforce is set."""
     path = "/sys/module/module/parameters/sig_enforce"
@@ -134,13 +114,7 @@ def secure_boot_unsigned(examination: Examination) -> Outcome:
     return _refused_unsigned(examination, Evidence(path, "Y"), cause, ("kernel-forbids-modules-lockdown",))
 
 
-@AREA.critical(
-    "secure-boot-key-rejected",
-    "The kernel rejected a module signature (`Key was rejected by service`)",
-    _SIGNING,
-    ok="The kernel did not reject any module signature",
-    impact="The module cannot be loaded until its key is enrolled.",
-)
+@AREA.critical("secure-boot-key-rejected")
 def secure_boot_key_rejected(examination: Examination) -> Outcome:
     """Check the kernel log for rejected signatures; it does not name the module."""
     missing = need(missing_modules(examination), MODULES)
@@ -161,13 +135,7 @@ def secure_boot_key_rejected(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "module-wrong-vermagic",
-    "A module file was built for another kernel (`Exec format error`)",
-    "modinfo(8); Linux Documentation/kbuild/modules.rst",
-    ok="The module files match the running kernel",
-    impact="The module cannot be loaded until it is built for this kernel.",
-)
+@AREA.critical("module-wrong-vermagic")
 def module_wrong_vermagic(examination: Examination) -> Outcome:
     """Check the vermagic of the files whose modules are missing."""
     release = need(examination.node.kernel_release, RELEASE)

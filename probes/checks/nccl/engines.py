@@ -39,8 +39,8 @@ from probes.queries.modules import MODULES, impossible_by_design, module_of
 from probes.queries.queue_pair_makers import EFA_GDA, GIN_TYPE, IBGDA, NVSHMEM
 from probes.snapshot.examination import Examination
 
-AREA = Area("nccl")
-NVSHMEM_CHECKS = Area("nccl")
+AREA = Area("nccl", __package__)
+NVSHMEM_CHECKS = Area("nccl", __package__)
 
 _ENGINE, _HYBRID_EP, _PEERMEM = "mooncake/engine", "hybrid_ep_cpp", PEERMEM_VARIABLE
 _NEWEST_READ = (0, 3, 12, 1)
@@ -52,15 +52,7 @@ _LOAD_PEERMEM = modprobe_step(
 
 
 @AREA.warning(
-    "mooncake-needs-peermem",
-    "A job's Mooncake registers GPU memory with nvidia_peermem, which is not usable",
-    "https://github.com/kvcache-ai/Mooncake, docs/source/getting_started/build.md; "
-    "mooncake-common/src/environ.cpp",
-    ok="No job's Mooncake needs nvidia_peermem, or it is usable",
-    impact="Registering GPU memory fails with “Bad address” (errno 14), and then AddressNotRegistered.",
-    data_path=True,
-    part_of=("no-gdr-path",),
-    requires=(impossible_by_design,),
+    "mooncake-needs-peermem", data_path=True, part_of=("no-gdr-path",), requires=(impossible_by_design,)
 )
 def mooncake_needs_peermem(examination: Examination) -> Outcome:
     """Find Mooncake with RDMA devices open where nvidia_peermem is not usable, unless it uses DMA-BUF.
@@ -109,15 +101,7 @@ def mooncake_needs_peermem(examination: Examination) -> Outcome:
 
 
 @AREA.warning(
-    "hybrid-ep-needs-peermem",
-    "A job's HybridEP registers GPU memory with nvidia_peermem, which is not usable",
-    "https://github.com/deepseek-ai/DeepEP/pull/750; deepseek-ai/DeepEP, branch hybrid-ep, "
-    "csrc/hybrid_ep/buffer/internode_doca.cu",
-    ok="No job's HybridEP needs nvidia_peermem, or it is usable",
-    impact="Registering GPU memory fails, and the job crashes (SIGSEGV).",
-    data_path=True,
-    part_of=("no-gdr-path",),
-    requires=(impossible_by_design,),
+    "hybrid-ep-needs-peermem", data_path=True, part_of=("no-gdr-path",), requires=(impossible_by_design,)
 )
 def hybrid_ep_needs_peermem(examination: Examination) -> Outcome:
     """Find HybridEP with RDMA devices open where nvidia_peermem is not usable, unless it uses NIXL."""
@@ -149,15 +133,7 @@ def hybrid_ep_needs_peermem(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nixl-ucx-without-cuda",
-    "A job's NIXL uses UCX without its CUDA module",
-    "https://github.com/ai-dynamo/nixl/issues/1628; src/plugins/ucx/ucx_utils.cpp",
-    ok="No job's NIXL uses UCX without its CUDA module",
-    impact="NIXL 1.0 and newer refuse GPU memory: “VRAM memory is detected as host by UCX”. Older ones only "
-    "warn, and copy through host memory.",
-    data_path=True,
-)
+@AREA.warning("nixl-ucx-without-cuda", data_path=True)
 def nixl_ucx_without_cuda(examination: Examination) -> Outcome:
     """Find NIXL's UCX plugin with libucp and without libuct_cuda, once UCX has loaded its modules.
 
@@ -207,14 +183,7 @@ _NVSHMEM_SEES_PEERMEM = (3, 3)  # DeepEP patched 3.2.5, and uses 3.3.9 as it is 
 _FIRST_EFA_DRIVER, _FIRST_GDRDRV = (3, 3, 0), (2, 5)
 
 
-@NVSHMEM_CHECKS.note(
-    "nvshmem-needs-peermem",
-    "A job uses NVSHMEM without nvidia_peermem, which older versions need",
-    "https://github.com/NVIDIA/nvshmem/issues/23",
-    ok="No job uses NVSHMEM, or nvidia_peermem is loaded",
-    impact="Older versions of NVSHMEM skip the InfiniBand transport.",
-    requires=(impossible_by_design,),
-)
+@NVSHMEM_CHECKS.note("nvshmem-needs-peermem", requires=(impossible_by_design,))
 def nvshmem_needs_peermem(examination: Examination) -> Outcome:
     """Find processes that have initialized NVSHMEM, if nvidia_peermem is not loaded."""
     jobs = jobs_of(examination)
@@ -244,14 +213,7 @@ def _without_peermem(has_dmabuf: bool) -> Plan:
     return Plan("Use DMA-BUF", steps, note="Restart the job in either case.")
 
 
-@NVSHMEM_CHECKS.note(
-    "nvshmem-memory-peers-missing",
-    "A job's NVSHMEM is too old to see nvidia_peermem on this kernel",
-    "https://github.com/deepseek-ai/DeepEP/pull/151",
-    ok="No job uses NVSHMEM, or it can see nvidia_peermem",
-    impact="NVSHMEM skips the InfiniBand transport, and DeepEP fails at startup.",
-    requires=(impossible_by_design,),
-)
+@NVSHMEM_CHECKS.note("nvshmem-memory-peers-missing", requires=(impossible_by_design,))
 def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
     """Find NVSHMEM before 3.3 where nvidia_peermem is loaded without memory_peers."""
     jobs = jobs_of(examination)
@@ -279,16 +241,7 @@ def nvshmem_memory_peers_missing(examination: Examination) -> Outcome:
     )
 
 
-@NVSHMEM_CHECKS.warning(
-    "nvshmem-ibgda-driver-options",
-    "A job uses NVSHMEM's IBGDA, but the driver options for it are not set",
-    "https://github.com/deepseek-ai/DeepEP, third-party/README.md, Enable NVSHMEM IBGDA support; "
-    "https://docs.nvidia.com/nvshmem/release-notes-install-guide/install-guide/",
-    ok="No job uses NVSHMEM's IBGDA, or its driver options are set",
-    impact="NVSHMEM cannot let the GPU ring the NIC's doorbell. DeepEP and other programs that need IBGDA "
-    "fail at startup.",
-    requires=(impossible_by_design,),
-)
+@NVSHMEM_CHECKS.warning("nvshmem-ibgda-driver-options", requires=(impossible_by_design,))
 def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     """Find IBGDA jobs without PeerMappingOverride=1 and EnableStreamMemOPs=1; a note with gdrdrv.
 
@@ -322,16 +275,7 @@ def nvshmem_ibgda_driver_options(examination: Examination) -> Outcome:
     )
 
 
-@NVSHMEM_CHECKS.warning(
-    "nvshmem-ibgda-without-mlx5",
-    "A job uses NVSHMEM's IBGDA, and this node has no mlx5 NIC",
-    "https://github.com/NVIDIA/nvshmem, src/modules/transport/ibgda/ibgda.cpp; "
-    "https://github.com/deepseek-ai/DeepEP/issues/759",
-    ok="No job uses NVSHMEM's IBGDA, or this node has mlx5 NICs",
-    impact="NVSHMEM skips every NIC: “init failed for transport: IBGDA”. DeepEP's low-latency kernels cannot "
-    "run on this node.",
-    data_path=True,
-)
+@NVSHMEM_CHECKS.warning("nvshmem-ibgda-without-mlx5", data_path=True)
 def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
     """Find IBGDA jobs where no RDMA device is of mlx5; "likely" for an NVSHMEM newer than the one read."""
     jobs = jobs_of(examination)
@@ -356,13 +300,7 @@ def nvshmem_ibgda_without_mlx5(examination: Examination) -> Outcome:
     )
 
 
-@NVSHMEM_CHECKS.warning(
-    "gin-efa-requirements",
-    "A job lets GPUs post to EFA (GIN), and this node does not have all that it needs",
-    "https://github.com/aws/aws-ofi-nccl/issues/1369; aws/aws-ofi-nccl doc/gin-getting-started.md",
-    ok="No job lets GPUs post to EFA, or this node has what that needs",
-    impact="NCCL cannot create the GIN context: “cntr_open_ext failed”, or it cannot map the NIC's memory.",
-)
+@NVSHMEM_CHECKS.warning("gin-efa-requirements")
 def gin_efa_requirements(examination: Examination) -> Outcome:
     """Find jobs with NCCL_GIN_TYPE=5 where efa is too old, or PeerMappingOverride or gdrdrv is missing.
 
@@ -453,19 +391,13 @@ def _is_live(examination: Examination, name: str) -> Maybe[bool]:
 
 # UCX on a GPU whose NUMA node has no NIC: it assumes the bandwidth between NUMA nodes.
 
-UCX = Area("ucx")
+UCX = Area("ucx", __package__)
 _DISTANCE = "UCX_DISTANCE_BW"
 _VENDORS = ("GenuineIntel", "AuthenticAMD")  # config/ucx.conf has other values for Grace
 _NUMA = "/sys/bus/pci/devices/*/numa_node"
 
 
-@UCX.note(
-    "ucx-far-nic",
-    "A job's UCX assumes a low bandwidth between its GPU and the nearest NIC",
-    "https://github.com/openucx/ucx/issues/11121; openucx/ucx src/ucs/sys/topo/base/topo.c, config/ucx.conf",
-    ok="Every job with UCX has a NIC on the NUMA node of its GPU, or sets UCX_DISTANCE_BW",
-    impact="UCX likely copies through host memory instead of using GPUDirect RDMA. NCCL is not affected.",
-)
+@UCX.note("ucx-far-nic")
 def ucx_far_nic(examination: Examination) -> Outcome:
     """Find jobs whose UCX has RDMA devices open, on GPUs whose NUMA node has no NIC.
 

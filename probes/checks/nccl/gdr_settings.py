@@ -15,8 +15,6 @@ from probes.facts.rdma.devices import Gid, RdmaDevice, RdmaPort
 from probes.nccl.settings import parse_hca_list, parse_level, parse_number
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed, unknown
 from probes.queries.jobs import (
-    NCCL_VARIABLES,
-    STAGED,
     JobSettings,
     conclude,
     conclude_values,
@@ -31,10 +29,9 @@ from probes.queries.modules import impossible_by_design
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER, Nccl
 
-AREA = Area("nccl", requires=(impossible_by_design,))
-GIDS = Area("nccl")
+AREA = Area("nccl", __package__, requires=(impossible_by_design,))
+GIDS = Area("nccl", __package__)
 LEVEL = "NCCL_NET_GDR_LEVEL"
-_LEVEL_REFERENCE = NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level"
 C2C_LEVEL = "NCCL_NET_GDR_C2C"
 _LOST_C2C = (
     " From 2.29 on, NCCL's default allows P2C, so the variable disables GPUDirect RDMA that works without it."
@@ -61,13 +58,7 @@ def _ignores_level_over_c2c(settings: JobSettings, version: tuple[int, ...]) -> 
     return is_on and _FIRST_WITH_C2C <= version < _LEVEL_COMES_FIRST
 
 
-@AREA.warning(
-    "nccl-gdr-level-ignored",
-    "NCCL_NET_GDR_LEVEL has an invalid value; NCCL silently ignores it",
-    _LEVEL_REFERENCE,
-    ok="NCCL_NET_GDR_LEVEL is unset or valid",
-    impact="The level has no effect. NCCL uses GPUDirect RDMA up to PXB, with C2C links up to P2C.",
-)
+@AREA.warning("nccl-gdr-level-ignored")
 def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
     """Find levels that NCCL does not have."""
     return conclude_values(
@@ -80,14 +71,7 @@ def nccl_gdr_level_ignored(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "nccl-gdr-level-off",
-    "NCCL_NET_GDR_LEVEL disables GPUDirect RDMA for a job",
-    _LEVEL_REFERENCE,
-    ok="NCCL_NET_GDR_LEVEL does not disable GPUDirect RDMA",
-    impact=STAGED,
-    data_path=True,
-)
+@AREA.critical("nccl-gdr-level-off", data_path=True)
 def nccl_gdr_level_off(examination: Examination) -> Outcome:
     """Find levels below the distance of any NIC: LOC (0), NVL, NVB, C2C."""
 
@@ -104,14 +88,7 @@ def nccl_gdr_level_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nccl-gdr-level-too-low",
-    "NCCL_NET_GDR_LEVEL is lower than the distance between a GPU and its nearest NIC",
-    _LEVEL_REFERENCE,
-    ok="NCCL_NET_GDR_LEVEL allows each GPU's nearest NIC",
-    impact="These GPUs copy through host memory.",
-    data_path=True,
-)
+@AREA.warning("nccl-gdr-level-too-low", data_path=True)
 def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     """Compare the level with the nearest NIC of each GPU of the process."""
     topology = examination.topology
@@ -145,14 +122,7 @@ def nccl_gdr_level_too_low(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nccl-gdr-level-number",
-    "NCCL_NET_GDR_LEVEL is a number, which is easily misread",
-    _LEVEL_REFERENCE,
-    ok="NCCL_NET_GDR_LEVEL is not a number",
-    impact="None, if the number means what was intended.",
-    part_of=("nccl-gdr-level-off", "nccl-gdr-level-too-low"),
-)
+@AREA.note("nccl-gdr-level-number", part_of=("nccl-gdr-level-off", "nccl-gdr-level-too-low"))
 def nccl_gdr_level_number(examination: Examination) -> Outcome:
     """Find levels that are numbers."""
 
@@ -170,14 +140,7 @@ def nccl_gdr_level_number(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nccl-gdr-read-off",
-    "NCCL_NET_GDR_READ=0 makes a job send from host memory",
-    NCCL_VARIABLES + "#nccl-net-gdr-read",
-    ok="No job disables sending from GPU memory",
-    impact="Everything that the job sends is copied to host memory first.",
-    data_path=True,
-)
+@AREA.warning("nccl-gdr-read-off", data_path=True)
 def nccl_gdr_read_off(examination: Examination) -> Outcome:
     """Find NCCL_NET_GDR_READ=0."""
     return conclude_values(
@@ -188,14 +151,7 @@ def nccl_gdr_read_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nccl-gdr-c2c-off",
-    "NCCL_NET_GDR_C2C=0 disables GPUDirect RDMA over C2C for a job",
-    NCCL_VARIABLES + "#nccl-net-gdr-c2c",
-    ok="No job disables GPUDirect RDMA over C2C",
-    impact="The job copies through host memory for every NIC that is attached to the CPU.",
-    data_path=True,
-)
+@AREA.warning("nccl-gdr-c2c-off", data_path=True)
 def nccl_gdr_c2c_off(examination: Examination) -> Outcome:
     """Find NCCL_NET_GDR_C2C=0 on a node whose GPUs have C2C links."""
     off = values_of(
@@ -290,40 +246,21 @@ def wrong_gids(
     return evidence, max(min(severities, key=order, default=most), most, key=order)
 
 
-@GIDS.critical(
-    "nccl-gid-index-missing",
-    "NCCL_IB_GID_INDEX selects an empty GID",
-    NCCL_VARIABLES + "#nccl-ib-gid-index",
-    ok="NCCL_IB_GID_INDEX is unset or selects a GID on every port",
-    impact="Connections over these ports fail (completion error 12, or ibv_modify_qp fails).",
-)
+@GIDS.critical("nccl-gid-index-missing")
 def nccl_gid_index_missing(examination: Examination) -> Outcome:
     """Look for the index on every Ethernet port that the job may use."""
     cause = "The GID tables of these ports have no entry with this index."
     return _conclude(examination, is_empty, Severity.CRITICAL, cause)
 
 
-@GIDS.warning(
-    "nccl-gid-index-not-v2",
-    "NCCL_IB_GID_INDEX selects a RoCE v1 GID",
-    NCCL_VARIABLES + "#nccl-ib-gid-index",
-    ok="NCCL_IB_GID_INDEX is unset or selects RoCE v2 GIDs",
-    impact="Connections work inside one Ethernet segment only, and only to peers that use RoCE v1 too.",
-)
+@GIDS.warning("nccl-gid-index-not-v2")
 def nccl_gid_index_not_v2(examination: Examination) -> Outcome:
     """Read the type of the GID on every Ethernet port that the job may use."""
     cause = "These are RoCE v1 GIDs, which routers do not forward."
     return _conclude(examination, is_v1, Severity.WARNING, cause)
 
 
-@GIDS.warning(
-    "nccl-sparse-gid-table",
-    "A job's NCCL stops at an empty entry of a RoCE GID table",
-    "https://github.com/NVIDIA/nccl/issues/1573",
-    ok="Every job's NCCL can read the RoCE GID tables",
-    impact="NCCL fails at startup: “read failed in ncclIbRoceGetVersionNum: Invalid argument”.",
-    part_of=("job-log-errors",),
-)
+@GIDS.warning("nccl-sparse-gid-table", part_of=("job-log-errors",))
 def nccl_sparse_gid_table(examination: Examination) -> Outcome:
     """Find NCCL 2.21 to 2.26.1 without an index where entry 0 is empty, as it is in many pods.
 

@@ -16,9 +16,6 @@ from probes.nccl.settings import parse_number
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, need, passed, pid_name, unknown
 from probes.queries.jobs import (
     GDR_PATHS,
-    NCCL_VARIABLES,
-    OVER_TCP,
-    STAGED,
     JobSettings,
     conclude,
     job_plan,
@@ -34,7 +31,7 @@ from probes.queries.modules import PLUGIN, driver_with_plugin, impossible_by_des
 from probes.snapshot.examination import Examination
 
 DMABUF_SETTING = "NCCL_DMABUF_ENABLE"
-AREA = Area("nccl")
+AREA = Area("nccl", __package__)
 SETTLED_SECONDS = 120.0
 
 
@@ -74,15 +71,7 @@ def needs_version(path: str) -> str:
     return f"needs the version of {path}, which its name does not show"
 
 
-@AREA.critical(
-    "nccl-dmabuf-disabled",
-    "NCCL_DMABUF_ENABLE=0 keeps a job from using DMA-BUF",
-    NCCL_VARIABLES + "#nccl-dmabuf-enable",
-    ok="No job disables DMA-BUF in NCCL",
-    impact=f"No GPUDirect RDMA for this job. {STAGED}",
-    data_path=True,
-    requires=(impossible_by_design,),
-)
+@AREA.critical("nccl-dmabuf-disabled", data_path=True, requires=(impossible_by_design,))
 def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     """Find NCCL_DMABUF_ENABLE=0 (default 1); a note if the job can use nvidia-peermem."""
     dmabuf, peermem = usable_paths(examination)
@@ -104,15 +93,7 @@ def nccl_dmabuf_disabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "nccl-too-old-for-dmabuf",
-    "A job's NCCL is too old for DMA-BUF",
-    "NCCL release notes, 2.13.4, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
-    ok="Every job's NCCL can use this node's GPUDirect RDMA path",
-    impact=f"No GPUDirect RDMA for this job. {STAGED}",
-    data_path=True,
-    requires=(impossible_by_design,),
-)
+@AREA.critical("nccl-too-old-for-dmabuf", data_path=True, requires=(impossible_by_design,))
 def nccl_too_old_for_dmabuf(examination: Examination) -> Outcome:
     """Find versions below 2.13.4 if DMA-BUF is the node's only path."""
     jobs = jobs_of(examination)
@@ -205,40 +186,19 @@ def _older_than_gpus(examination: Examination, software: _Software) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nccl-older-than-gpu",
-    "A job's NCCL is older than the GPU",
-    "https://github.com/NVIDIA/nccl/releases; CUDA programming guide, binary compatibility",
-    ok="Every job's NCCL supports this node's GPUs",
-    impact="NVIDIA has not built or tuned this NCCL for the GPU. It uses code for older GPUs, if it has any "
-    "that fits. Otherwise jobs fail at startup with a CUDA error.",
-)
+@AREA.warning("nccl-older-than-gpu")
 def nccl_older_than_gpu(examination: Examination) -> Outcome:
     """Compare the NCCL of jobs with the first one that supports the GPUs."""
     return _older_than_gpus(examination, _NCCL)
 
 
-@AREA.note(
-    "cuda-older-than-gpu",
-    "A job's CUDA runtime is older than the GPU",
-    "NVIDIA, CUDA Toolkit, Driver, and Architecture Matrix, "
-    "https://docs.nvidia.com/datacenter/tesla/drivers/cuda-toolkit-driver-and-architecture-matrix.html",
-    ok="No job's CUDA runtime is known to be older than this node's GPUs",
-    impact="Programs without PTX fail with “no kernel image is available”. Others start slowly: the driver "
-    "compiles their code for this GPU.",
-)
+@AREA.note("cuda-older-than-gpu")
 def cuda_older_than_gpu(examination: Examination) -> Outcome:
     """Compare the CUDA runtime of jobs with the first one that has code for the GPUs."""
     return _older_than_gpus(examination, _CUDA)
 
 
-@AREA.warning(
-    "nccl-twice-in-process",
-    "One process loads two NCCL libraries",
-    "dlopen(3), https://man7.org/linux/man-pages/man3/dlopen.3.html",
-    ok="Every process maps one NCCL library",
-    impact="The job may hang, fail, or run with the older NCCL.",
-)
+@AREA.warning("nccl-twice-in-process")
 def nccl_twice_in_process(examination: Examination) -> Outcome:
     """Find different libnccl files in one process."""
     jobs = jobs_of(examination)
@@ -256,13 +216,7 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nccl-versions-differ",
-    "Processes of one user load different NCCL versions",
-    "NCCL release notes, https://docs.nvidia.com/deeplearning/nccl/release-notes/",
-    ok="Each user's processes load one NCCL version",
-    impact="A job whose ranks load different versions hangs or fails at startup.",
-)
+@AREA.note("nccl-versions-differ")
 def nccl_versions_differ(examination: Examination) -> Outcome:
     """Compare the versions of libnccl over the processes of each user."""
     jobs = jobs_of(examination)
@@ -293,13 +247,7 @@ def _plugins(process: Process) -> list[str]:
     return [library.path for library in libraries if library.name.startswith("libnccl-net")]
 
 
-@AREA.note(
-    "nccl-net-plugin-trouble",
-    "A network plugin replaces NCCL's own InfiniBand code",
-    NCCL_VARIABLES + "#nccl-net-plugin",
-    ok="No job uses a network plugin, or the NICs need one",
-    impact="Unknown. The plugin has its own rules for GPUDirect RDMA and may ignore NCCL_IB_ variables.",
-)
+@AREA.note("nccl-net-plugin-trouble")
 def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
     """Find libnccl-net in the maps of jobs, if NCCL could use the NICs without it."""
     jobs = jobs_of(examination)
@@ -322,10 +270,6 @@ def nccl_net_plugin_trouble(examination: Examination) -> Outcome:
 
 @AREA.critical(
     "nccl-net-plugin-absent",
-    "A multi-node job is missing the network plugin that these NICs need",
-    "https://github.com/aws/aws-ofi-nccl",
-    ok="Every multi-node job has its network plugin, or needs none",
-    impact=OVER_TCP,
     data_path=True,
     part_of=("nccl-net-plugin-not-found", "nccl-net-plugin-mixed", "nccl-net-socket"),
 )
@@ -374,13 +318,7 @@ def _is_young(examination: Examination, process: Process) -> bool:
     return facts.taken_at - started < SETTLED_SECONDS
 
 
-@AREA.warning(
-    "nccl-net-plugin-mixed",
-    "Only some of a job's ranks have the network plugin",
-    "https://github.com/NVIDIA/nccl/issues/1634",
-    ok="All ranks of a job have the same network plugin",
-    impact="The job hangs without a message.",
-)
+@AREA.warning("nccl-net-plugin-mixed")
 def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     """Find processes of one user with one NCCL file and RDMA open, of which only some map libnccl-net."""
     jobs = jobs_of(examination)
@@ -404,14 +342,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nccl-net-plugin-not-found",
-    "NCCL_NET_PLUGIN requests a plugin that was not loaded",
-    NCCL_VARIABLES + "#nccl-net-plugin",
-    ok="Every plugin in NCCL_NET_PLUGIN was loaded",
-    impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
-    data_path=True,
-)
+@AREA.warning("nccl-net-plugin-not-found", data_path=True)
 def nccl_net_plugin_not_found(examination: Examination) -> Outcome:
     """Find jobs that have NCCL and RDMA open, and no libnccl-net among their libraries."""
     name = "NCCL_NET_PLUGIN"

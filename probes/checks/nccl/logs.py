@@ -24,17 +24,7 @@ from probes.queries.job_logs import (
     readings_of,
     settings_of,
 )
-from probes.queries.jobs import (
-    FAR_NIC,
-    NCCL_VARIABLES,
-    OVER_TCP,
-    STAGED,
-    STAGING_SETTINGS,
-    TCP_SETTINGS,
-    job_plan,
-    jobs_of,
-    usable_paths,
-)
+from probes.queries.jobs import STAGING_SETTINGS, TCP_SETTINGS, job_plan, jobs_of, usable_paths
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import NCCL_SEES_PEERMEM
 from probes.queries.modules import PLUGIN, driver_with_plugin, plugin_only_driver
@@ -47,7 +37,7 @@ from probes.snapshot.verdict import State as NodeState
 if TYPE_CHECKING:
     from probes.nccl.log.facts import JobLogReading, LogFacts, Place, Problem, Rank, RankPath, Setting
 
-AREA = Area("nccl", explains=True)
+AREA = Area("nccl", __package__, explains=True)
 _PLUGIN = "NCCL_NET_PLUGIN"
 _FEW = 3
 _NOT_LOADED = ("Could not find", "No plugin found")
@@ -55,10 +45,6 @@ _NOT_LOADED = ("Could not find", "No plugin found")
 
 @AREA.warning(
     "job-log-gdr-disabled",
-    "A job's NCCL log shows GPUDirect RDMA disabled, but this node supports it",
-    NCCL_VARIABLES + "#nccl-dmabuf-enable",
-    ok="No job's NCCL log shows GPUDirect RDMA disabled on a capable NIC",
-    impact=f"No GPUDirect RDMA for this job. {STAGED}",
     data_path=True,
     part_of=(
         *(JOB_STAGED, "nccl-dmabuf-disabled", "nccl-too-old-for-dmabuf", "memory-peers-missing-old-nccl"),
@@ -129,10 +115,6 @@ def _use_dmabuf(examination: Examination, reading: JobLogReading) -> Iterator[st
 
 @AREA.warning(
     "job-log-other-nics",
-    "A job does not use the NIC nearest to a GPU, according to its NCCL log",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="According to the NCCL logs, every job uses the NIC nearest to each GPU",
-    impact=FAR_NIC,
     data_path=True,
     part_of=(
         *(JOB_STAGED, "nccl-ib-hca-leaves-out-nearest", "nccl-ib-hca-port-down"),
@@ -180,15 +162,7 @@ def nic_names(facts: LogFacts) -> set[str]:
     return names
 
 
-@AREA.warning(
-    "job-log-plugin-missing",
-    "A job's NCCL log shows that its network plugin was not found",
-    NCCL_VARIABLES + "#nccl-net-plugin",
-    ok="No job's NCCL log reports a missing network plugin",
-    impact="NCCL uses its own network code. On EFA and Slingshot that is TCP.",
-    data_path=True,
-    part_of=(JOB_OVER_TCP, "nccl-net-plugin-not-found"),
-)
+@AREA.warning("job-log-plugin-missing", data_path=True, part_of=(JOB_OVER_TCP, "nccl-net-plugin-not-found"))
 def job_log_plugin_missing(examination: Examination) -> Outcome:
     """Find plugins that NCCL did not find, where the job names one or the NICs need one.
 
@@ -231,14 +205,7 @@ def _wanted(examination: Examination, reading: JobLogReading) -> str:
 _LEVELS = ("NCCL_NET_GDR_LEVEL", "NCCL_P2P_LEVEL")
 
 
-@AREA.note(
-    "job-log-other-setting",
-    "A job's NCCL log shows a setting that its environment does not have",
-    NCCL_VARIABLES,
-    ok="The settings in jobs' NCCL logs match their environment",
-    impact="Checks of the environment cannot see what the job really uses.",
-    part_of=(JOB_STAGED, JOB_OVER_TCP),
-)
+@AREA.note("job-log-other-setting", part_of=(JOB_STAGED, JOB_OVER_TCP))
 def job_log_other_setting(examination: Examination) -> Outcome:
     """Compare `NCCL_… set by environment to …` with environment and nccl.conf.
 
@@ -290,13 +257,7 @@ def _is_same(setting: Setting, value: str) -> bool:
 _TIMEOUT = "completion-12"  # what a partition without the peer looks like: no message names the key
 
 
-@AREA.warning(
-    "job-log-errors",
-    "A job's NCCL log has errors",
-    "NCCL troubleshooting, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    ok="The jobs' NCCL logs show no errors",
-    impact="The job hangs or will soon end.",
-)
+@AREA.warning("job-log-errors")
 def job_log_errors(examination: Examination) -> Outcome:
     """Find errors that stop a job, in the beginning and the end of its logs."""
     affected: list[JobLogReading] = []
@@ -363,10 +324,6 @@ def _reason_lines(reading: JobLogReading) -> Iterator[Evidence]:
 
 @AREA.critical(
     "job-log-tcp",
-    "A job's NCCL log shows TCP instead of RDMA",
-    NCCL_VARIABLES + "#nccl-net",
-    ok="No job's NCCL log shows TCP",
-    impact=OVER_TCP,
     data_path=True,
     part_of=(JOB_OVER_TCP, *TCP_SETTINGS, "job-log-plugin-missing", "job-log-other-setting", "no-gdr-path"),
 )
@@ -405,14 +362,7 @@ def job_log_tcp(examination: Examination) -> Outcome:
     return conclude_logs(examination, affected, cause, evidence, fix)
 
 
-@AREA.critical(
-    "job-log-staged",
-    "A job's NCCL log shows channels without GPUDirect RDMA",
-    NCCL_VARIABLES + "#nccl-net-gdr-level-formerly-nccl-ib-gdr-level",
-    ok="No job's NCCL log shows RDMA channels without GPUDirect RDMA",
-    impact=STAGED,
-    data_path=True,
-)
+@AREA.critical("job-log-staged", data_path=True)
 def job_log_staged(examination: Examination) -> Outcome:
     """Find `via NET/` lines without /GDRDMA; a warning if other channels of the job have it."""
     readings, is_fault = readings_of(examination), not _is_by_design(examination)
@@ -485,13 +435,7 @@ def _ranks_sentence(examination: Examination, reading: JobLogReading, ranks: lis
     return capitalized(f"{join_limited(named, 3)} {verb} channels without GPUDirect RDMA. ")
 
 
-@AREA.warning(
-    "job-log-differs",
-    "A job's NCCL log contradicts what this node shows",
-    NCCL_VARIABLES + "#nccl-debug",
-    ok="Jobs' NCCL logs agree with the node's state",
-    impact="One of the two is wrong about GPUDirect RDMA, so the verdict may be wrong too.",
-)
+@AREA.warning("job-log-differs")
 def job_log_differs(examination: Examination) -> Outcome:
     """Compare the path of each rank by log and by the node's facts; a note if those are no proof."""
     affected, evidence = [], []

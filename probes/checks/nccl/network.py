@@ -30,10 +30,7 @@ from probes.queries.finding import (
 )
 from probes.queries.jobs import (
     ADAPTIVE_ROUTING,
-    FAR_NIC,
-    NCCL_VARIABLES,
     ONE_PATH,
-    OVER_TCP,
     QUEUE_PAIRS,
     JobSettings,
     adaptive_routing,
@@ -53,21 +50,13 @@ from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import ORDER
 from probes.topology.paths import Topology
 
-AREA = Area("nccl")
+AREA = Area("nccl", __package__)
 HCA = "NCCL_IB_HCA"
-_FEWER_RAILS = "The job uses fewer NICs than intended, and loses bandwidth with each missing NIC."
 _NO_RDMA = "NCCL will not use RDMA, so no GPUDirect RDMA. Single-node jobs are not affected."
 _EXACT = "(a leading “=” makes names exact, as in NCCL_IB_HCA==mlx5_0,mlx5_1)"
 
 
-@AREA.critical(
-    "nccl-ib-disabled",
-    "NCCL_IB_DISABLE=1 makes a job use TCP",
-    NCCL_VARIABLES + "#nccl-ib-disable",
-    ok="No job disables RDMA in NCCL",
-    impact=OVER_TCP,
-    data_path=True,
-)
+@AREA.critical("nccl-ib-disabled", data_path=True)
 def nccl_ib_disabled(examination: Examination) -> Outcome:
     """Find NCCL_IB_DISABLE=1, which NICs that need a network plugin do not follow."""
     is_followed = not plugin_only_driver(examination)
@@ -79,14 +68,7 @@ def nccl_ib_disabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "nccl-net-socket",
-    "NCCL_NET=Socket makes a job use TCP",
-    NCCL_VARIABLES + "#nccl-net",
-    ok="No job forces NCCL to use TCP",
-    impact=OVER_TCP,
-    data_path=True,
-)
+@AREA.critical("nccl-net-socket", data_path=True)
 def nccl_net_socket(examination: Examination) -> Outcome:
     """Find NCCL_NET=Socket, in any case of letters as NCCL reads it."""
     return conclude_values(
@@ -140,14 +122,7 @@ def _conclude_lists(
     return conclude(jobs_of(examination), evidence, cause, fix=plan, part_of=part_of, subjects=subjects)
 
 
-@AREA.critical(
-    "nccl-ib-hca-mismatch",
-    "NCCL_IB_HCA matches no NIC on this node",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="Every NCCL_IB_HCA selects a NIC",
-    impact=f"NCCL finds no RDMA device. {OVER_TCP}",
-    data_path=True,
-)
+@AREA.critical("nccl-ib-hca-mismatch", data_path=True)
 def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
     """Find lists that select no port at all."""
     names = join_limited(device.name for device, _ in all_ports(examination))
@@ -167,10 +142,6 @@ def nccl_ib_hca_mismatch(examination: Examination) -> Outcome:
 
 @AREA.warning(
     "nccl-ib-hca-entry-without-device",
-    "NCCL_IB_HCA lists NICs that this node does not have",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="Every name in NCCL_IB_HCA is a NIC on this node",
-    impact=_FEWER_RAILS,
     data_path=True,
     part_of=("nic-without-driver", "nic-without-rdma-device"),
 )
@@ -191,14 +162,7 @@ def nccl_ib_hca_entry_without_device(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or correct the names {_EXACT}", subjects=())
 
 
-@AREA.warning(
-    "nccl-ib-hca-prefix",
-    "NCCL_IB_HCA selects more NICs than it lists",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="NCCL_IB_HCA selects only the NICs it lists",
-    impact="The job may use a storage or management NIC, and collectives wait for the slowest NIC.",
-    data_path=True,
-)
+@AREA.warning("nccl-ib-hca-prefix", data_path=True)
 def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     """Find names of NICs that are also a prefix of other names: mlx5_1 and mlx5_10."""
     names = list(dict.fromkeys(device.name for device, _ in all_ports(examination)))
@@ -219,15 +183,7 @@ def nccl_ib_hca_prefix(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or use exact names {_EXACT}")
 
 
-@AREA.warning(
-    "nccl-ib-hca-port-down",
-    "NCCL_IB_HCA selects a port that is not ACTIVE",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="Every port in NCCL_IB_HCA is ACTIVE",
-    impact=_FEWER_RAILS,
-    data_path=True,
-    part_of=("spark-function-unaddressed",),
-)
+@AREA.warning("nccl-ib-hca-port-down", data_path=True, part_of=("spark-function-unaddressed",))
 def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     """Find ports in lists that are not ACTIVE."""
     evidence = []
@@ -248,13 +204,7 @@ def nccl_ib_hca_port_down(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, "or bring the port up", part_of, ports)
 
 
-@AREA.warning(
-    "nccl-ib-hca-mixed-layers",
-    "NCCL_IB_HCA selects InfiniBand and Ethernet ports",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="NCCL_IB_HCA selects ports of one network",
-    impact="Connections may fail, because an InfiniBand port cannot reach an Ethernet port.",
-)
+@AREA.warning("nccl-ib-hca-mixed-layers")
 def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     """Find ACTIVE ports of both link layers in one list."""
     evidence = []
@@ -270,13 +220,7 @@ def nccl_ib_hca_mixed_layers(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, f"or list only the NICs of one network {_EXACT}")
 
 
-@AREA.note(
-    "nccl-ib-hca-mixed-rates",
-    "NCCL_IB_HCA selects ports of different rates",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="NCCL_IB_HCA selects ports of one rate",
-    impact="A collective waits for its slowest NIC.",
-)
+@AREA.note("nccl-ib-hca-mixed-rates")
 def nccl_ib_hca_mixed_rates(examination: Examination) -> Outcome:
     """Find ACTIVE ports of different rates in one list."""
     evidence, subjects = [], []
@@ -333,13 +277,7 @@ def _ranks_here(examination: Examination, settings: JobSettings) -> int:
     return sum(process.job == job for process in jobs_of(examination).processes)
 
 
-@AREA.warning(
-    "nccl-adaptive-routing-off",
-    "NCCL_IB_ADAPTIVE_ROUTING=0 keeps a job from adaptive routing",
-    NCCL_VARIABLES + "#nccl-ib-adaptive-routing",
-    ok="No job disables adaptive routing on InfiniBand",
-    impact="A job of many nodes loses bandwidth to links that are busy while others are not.",
-)
+@AREA.warning("nccl-adaptive-routing-off")
 def nccl_adaptive_routing_off(examination: Examination) -> Outcome:
     """Find the variable at 0 in jobs on more than one node over InfiniBand, where NCCL's default is 1."""
     evidence = [
@@ -352,13 +290,7 @@ def nccl_adaptive_routing_off(examination: Examination) -> Outcome:
     return conclude(jobs_of(examination), evidence, cause, fix=without_variable(ADAPTIVE_ROUTING))
 
 
-@AREA.note(
-    ONE_PATH,
-    "A job of many nodes uses one path per connection",
-    NCCL_VARIABLES + "#nccl-ib-qps-per-connection; https://github.com/NVIDIA/NVCRE/pull/287",
-    ok="No job of many nodes is limited to one path per connection on RoCE",
-    impact="Where ECMP puts several connections on one link, they share its bandwidth, and the job waits.",
-)
+@AREA.note(ONE_PATH)
 def nccl_one_path(examination: Examination) -> Outcome:
     """Find jobs of over 64 nodes on RoCE with one queue pair per connection, without adaptive routing."""
     jobs = jobs_of(examination)
@@ -396,14 +328,7 @@ def nearest_left_out(
     return found
 
 
-@AREA.warning(
-    "nccl-ib-hca-leaves-out-nearest",
-    "NCCL_IB_HCA excludes the NIC nearest to a GPU",
-    NCCL_VARIABLES + "#nccl-ib-hca",
-    ok="NCCL_IB_HCA selects each GPU's nearest NIC",
-    impact=FAR_NIC,
-    data_path=True,
-)
+@AREA.warning("nccl-ib-hca-leaves-out-nearest", data_path=True)
 def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC with an ACTIVE port is not in the list, while farther NICs are."""
     evidence: list[Evidence] = []
@@ -415,14 +340,7 @@ def nccl_ib_hca_leaves_out_nearest(examination: Examination) -> Outcome:
     return _conclude_lists(examination, evidence, cause, "or add the NIC that is shown")
 
 
-@AREA.critical(
-    "pkey-setting-wrong",
-    "A job is set to a partition key that its InfiniBand ports do not have",
-    NCCL_VARIABLES + "#nccl-ib-pkey; openucx/ucx src/uct/ib/base/ib_iface.c; kvcache-ai/Mooncake config.cpp",
-    ok="No job is set to a partition key that its ports do not have",
-    impact="UCX does not use such a port. NCCL and Mooncake fail, or their connections time out (completion "
-    "error 12).",
-)
+@AREA.critical("pkey-setting-wrong")
 def pkey_setting_wrong(examination: Examination) -> Outcome:
     """Compare each variable of KEY_VARIABLES with the tables of the NICs that NCCL chooses for the job."""
     evidence: list[Evidence] = []

@@ -28,7 +28,6 @@ from probes.queries.jobs import (
     ALLOCATOR_VARIABLES,
     EXPANDABLE_SEGMENTS,
     GDR_PATHS,
-    NCCL_VARIABLES,
     JobSettings,
     affected,
     conclude,
@@ -44,23 +43,16 @@ from probes.queries.jobs import (
 from probes.queries.modules import impossible_by_design
 from probes.snapshot.examination import Examination
 
-AREA = Area("nccl")
-SEGMENTS = Area("nccl")
-UCX = Area("ucx")
+AREA = Area("nccl", __package__)
+SEGMENTS = Area("nccl", __package__)
+UCX = Area("ucx", __package__)
 _UCX_ORDERING = "UCX_IB_PCI_RELAXED_ORDERING"
 _EMERALD_RAPIDS = ("GenuineIntel", 6, 0xCF)  # openucx/ucx, src/ucs/arch/x86_64/cpu.c
 _FIRST_ON_EMERALD_RAPIDS = (1, 21)
 _FIRST_WITH_TRY = (1, 15)  # src/uct/ib/base/ib_md.c: before, "try" means auto
-_UCX = "UCX frequently asked questions, https://openucx.readthedocs.io/en/master/faq.html"
 
 
-@AREA.note(
-    "nccl-p2p-off",
-    "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL disables P2P between a job's GPUs",
-    NCCL_VARIABLES + "#nccl-p2p-disable",
-    ok="No job disables P2P between its GPUs",
-    impact="Data between GPUs on this node goes through host memory, and PXN is not possible.",
-)
+@AREA.note("nccl-p2p-off")
 def nccl_p2p_off(examination: Examination) -> Outcome:
     """Find NCCL_P2P_DISABLE and NCCL_P2P_LEVEL=LOC."""
 
@@ -77,13 +69,7 @@ def nccl_p2p_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nccl-shm-off",
-    "NCCL_SHM_DISABLE=1 disables shared memory between a job's ranks",
-    NCCL_VARIABLES + "#nccl-shm-disable",
-    ok="No job disables shared memory in NCCL",
-    impact="GPUs without P2P use the NICs to reach each other, even inside the node.",
-)
+@AREA.note("nccl-shm-off")
 def nccl_shm_off(examination: Examination) -> Outcome:
     """Find NCCL_SHM_DISABLE=1."""
     return conclude_values(
@@ -94,14 +80,7 @@ def nccl_shm_off(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nccl-relaxed-ordering-off",
-    "NCCL_IB_PCI_RELAXED_ORDERING=0 disables relaxed ordering for a job",
-    NCCL_VARIABLES + "#nccl-ib-pci-relaxed-ordering",
-    ok="No job disables relaxed ordering",
-    impact="Writes to GPU memory can be slower, especially in virtual machines.",
-    data_path=True,
-)
+@AREA.note("nccl-relaxed-ordering-off", data_path=True)
 def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     """Find NCCL_IB_PCI_RELAXED_ORDERING=0; a warning on virtual machines, which lose most bandwidth."""
     platform = examination.node.platform
@@ -115,14 +94,7 @@ def nccl_relaxed_ordering_off(examination: Examination) -> Outcome:
     )
 
 
-@UCX.warning(
-    "ucx-tls-without-cuda",
-    "UCX_TLS excludes the transports for GPU memory",
-    _UCX + "#working-with-gpu",
-    ok="UCX_TLS is unset or includes GPU memory",
-    impact="MPI calls on GPU memory fail or copy through host memory. NCCL is not affected.",
-    data_path=True,
-)
+@UCX.warning("ucx-tls-without-cuda", data_path=True)
 def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     """Find values of UCX_TLS without a transport for GPU memory."""
     return conclude_values(
@@ -134,13 +106,7 @@ def ucx_tls_without_cuda(examination: Examination) -> Outcome:
     )
 
 
-@UCX.note(
-    "ucx-without-relaxed-ordering",
-    "A job's UCX does not ask for relaxed ordering, which this CPU likely needs",
-    "https://github.com/openucx/ucx/pull/10955",
-    ok="No job's UCX is known to miss relaxed ordering on this CPU",
-    impact="NVIDIA measured about 16 instead of more than 40 GB/s. NCCL is not affected: it asks for it.",
-)
+@UCX.note("ucx-without-relaxed-ordering")
 def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
     """Find UCX before 1.21 with RDMA devices open on Emerald Rapids; a NIC's own setting may still order so.
 
@@ -179,14 +145,7 @@ def ucx_without_relaxed_ordering(examination: Examination) -> Outcome:
     )
 
 
-@UCX.warning(
-    "ucx-net-devices-mismatch",
-    "UCX_NET_DEVICES lists a port that this node does not have",
-    _UCX + "#network-capabilities",
-    ok="Every port in UCX_NET_DEVICES exists",
-    impact="UCX uses fewer ports. If none is left, it uses TCP or fails.",
-    data_path=True,
-)
+@UCX.warning("ucx-net-devices-mismatch", data_path=True)
 def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     """Compare entries NAME:PORT with the RDMA devices; names without a port are network interfaces."""
     name = "UCX_NET_DEVICES"
@@ -212,13 +171,7 @@ def ucx_net_devices_mismatch(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nccl-nvls-forced",
-    "NCCL_NVLS_ENABLE=1 forces NVLink SHARP on GPUs that do not have it",
-    NCCL_VARIABLES + "#nccl-nvls-enable; NVIDIA/nccl src/transport/nvls.cc, ncclNvlsInit",
-    ok="No job forces NVLink SHARP on GPUs without it",
-    impact="NCCL fails at startup, or when it allocates multicast memory.",
-)
+@AREA.warning("nccl-nvls-forced")
 def nccl_nvls_forced(examination: Examination) -> Outcome:
     """Find NCCL_NVLS_ENABLE=1 on GPUs before Hopper; with the default (2) NCCL asks the GPU first."""
     name = "NCCL_NVLS_ENABLE"
@@ -240,13 +193,7 @@ def nccl_nvls_forced(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nccl-collnet-without-plugin",
-    "NCCL_COLLNET_ENABLE=1 is set, but the job has no network plugin",
-    NCCL_VARIABLES + "#nccl-collnet-enable; https://github.com/Mellanox/nccl-rdma-sharp-plugins",
-    ok="No job requests SHARP without its plugin",
-    impact="NCCL silently does not use SHARP in the switches. Collectives take the usual path.",
-)
+@AREA.note("nccl-collnet-without-plugin")
 def nccl_collnet_without_plugin(examination: Examination) -> Outcome:
     """Find NCCL_COLLNET_ENABLE=1 in processes that have NCCL and RDMA open, and map no libnccl-net."""
     name = "NCCL_COLLNET_ENABLE"
@@ -275,14 +222,7 @@ _TENSORS_ONLY = "None for NCCL, which registers its own buffers. Registering ten
 _REGISTER_TENSORS = ("libucp", "libfabric", "mooncake/engine")
 
 
-@SEGMENTS.warning(
-    "vmm-memory-with-peermem",
-    "A job uses expandable segments, which nvidia_peermem cannot register",
-    "https://github.com/pytorch/pytorch/issues/153688; https://github.com/kvcache-ai/Mooncake/issues/351",
-    ok="No job uses expandable segments, or DMA-BUF registers them",
-    impact="Registering these tensors fails with “Bad address” (errno 14).",
-    requires=(impossible_by_design,),
-)
+@SEGMENTS.warning("vmm-memory-with-peermem", requires=(impossible_by_design,))
 def vmm_memory_with_peermem(examination: Examination) -> Outcome:
     """Find expandable_segments:True in jobs where nvidia_peermem is the only path to GPU memory.
 
@@ -324,16 +264,10 @@ def vmm_memory_with_peermem(examination: Examination) -> Outcome:
 
 # Files that change what NCCL does: topology, graph and configuration.
 
-FILES = Area("nccl")
+FILES = Area("nccl", __package__)
 
 
-@FILES.warning(
-    "nccl-topo-file-missing",
-    "NCCL_TOPO_FILE points to a missing file",
-    NCCL_VARIABLES + "#nccl-topo-file",
-    ok="Every NCCL_TOPO_FILE exists",
-    impact="NCCL reads sysfs instead. On a virtual machine it may then choose distant NICs.",
-)
+@FILES.warning("nccl-topo-file-missing")
 def nccl_topo_file_missing(examination: Examination) -> Outcome:
     """Look for the file from the point of view of the process, and for the one that nccl.conf names."""
     missing = [
@@ -349,14 +283,7 @@ def nccl_topo_file_missing(examination: Examination) -> Outcome:
     )
 
 
-@FILES.warning(
-    "nccl-topo-file-stale",
-    "NCCL's topology file describes another machine",
-    NCCL_VARIABLES + "#nccl-topo-file",
-    ok="NCCL's topology file matches this machine, or there is none",
-    impact="NCCL chooses the wrong NICs, or fails with “Could not find real path of /sys/class/pci_bus/…”.",
-    data_path=True,
-)
+@FILES.warning("nccl-topo-file-stale", data_path=True)
 def nccl_topo_file_stale(examination: Examination) -> Outcome:
     """Compare the bus ids of GPUs and NICs in the file with the PCI bus."""
     facts = need(examination.topology_files, "the topology files")
@@ -391,13 +318,7 @@ def nccl_topo_file_stale(examination: Examination) -> Outcome:
     return passed(Evidence(VIRTUAL, f"{read} read, all on this node" if read else "not found"))
 
 
-@FILES.note(
-    "nccl-graph-file-left",
-    "NCCL_GRAPH_FILE overrides NCCL's rings and trees",
-    NCCL_VARIABLES,
-    ok="No job sets NCCL_GRAPH_FILE",
-    impact="NCCL does not look for the best rings and trees itself.",
-)
+@FILES.note("nccl-graph-file-left")
 def nccl_graph_file_left(examination: Examination) -> Outcome:
     """Find NCCL_GRAPH_FILE."""
     return conclude_values(
@@ -408,13 +329,7 @@ def nccl_graph_file_left(examination: Examination) -> Outcome:
     )
 
 
-@FILES.warning(
-    "nccl-conf-ignored-lines",
-    "NCCL ignores lines in nccl.conf",
-    NCCL_VARIABLES + " (configuration files)",
-    ok="Every line of nccl.conf sets a variable",
-    impact="These settings have no effect, and NCCL does not warn about them.",
-)
+@FILES.warning("nccl-conf-ignored-lines")
 def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
     """Find lines with a leading blank, "export", or blanks around the “=”."""
     facts = need(examination.processes, "the processes")

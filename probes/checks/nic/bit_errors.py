@@ -12,7 +12,6 @@ from probes.checks.live.ports import NOT_LONG_ENOUGH
 from probes.checks.nic.counters import (
     CABLE,
     ETHTOOL_COUNTERS,
-    HW_REFERENCE,
     Counters,
     ethtool_source,
     health_before,
@@ -37,8 +36,7 @@ from probes.queries.finding import Area, Outcome, found, passed, unknown, unknow
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, Port, devices_of, need_ports, port_names
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
-_BRING_UP = "NVIDIA, InfiniBand Cluster Bring-up: bit error rates; the limits before FEC are gdrtop's own"
+AREA = Area("nic", __package__)
 _NEEDS_READINGS = f"needs two readings {WINDOW_SECONDS:.0f} s apart, without a link down in between"
 _LEAST_SISTERS = 2
 _MODULE = make_plan(
@@ -80,15 +78,7 @@ class _Link:
         return Evidence(ethtool_source(self.port, CORRECTED), f"{rate_text(self.rate)} of the bits {when}")
 
 
-@AREA.warning(
-    "bit-errors-before-fec",
-    "A port receives many bit errors",
-    _BRING_UP,
-    ok="No port receives unusually many bit errors",
-    impact="FEC still repairs them, so no data is lost yet. A little more, and packets are lost or the link "
-    "goes down.",
-    part_of=(*LINK_CAUSES, "symbols-lost", "module-hot-events"),
-)
+@AREA.warning("bit-errors-before-fec", part_of=(*LINK_CAUSES, "symbols-lost", "module-hot-events"))
 def bit_errors_before_fec(examination: Examination) -> Outcome:
     """Judge error rates by gdrtop's limits, and each port by its sisters: the same speed, layer and FEC."""
     links: list[_Link] = []
@@ -167,15 +157,7 @@ def _rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
 
 _SYMBOLS = {counter.name: counter.rise for counter in PORT_COUNTERS if counter.rise is not None}[LOST]
 
-AREA.warning(
-    "symbols-lost",
-    "A port loses data to bit errors",
-    _BRING_UP,
-    ok="FEC has repaired all bit errors on the ports",
-    impact="Damaged packets are sent again, which costs bandwidth, and the link often goes down later.",
-    data_path=True,
-    part_of=LINK_CAUSES,
-)(
+AREA.warning("symbols-lost", data_path=True, part_of=LINK_CAUSES)(
     Counters(
         (LOST, UNCORRECTABLE),
         place=Place.ETHTOOL,
@@ -188,13 +170,7 @@ AREA.warning(
 )
 
 
-@AREA.note(
-    "fec-off",
-    "A port has no forward error correction",
-    f"Linux, Documentation/networking/ethtool-netlink.rst: FEC_GET; {FEC_SOURCE} NETDEV",
-    ok="No port is without forward error correction that others of its speed have",
-    impact="Each bit error damages a packet, which is sent again.",
-)
+@AREA.note("fec-off")
 def fec_off(examination: Examination) -> Outcome:
     """Find ports without FEC whose sisters, of the same speed and link layer, have it."""
     ports = [port for port in need_ports(examination) if port.is_active and port.is_ethernet]
@@ -214,13 +190,7 @@ def fec_off(examination: Examination) -> Outcome:
     return passed(*shown or (Evidence(FEC_SOURCE, "no Ethernet port is active"),))
 
 
-AREA.warning(
-    "module-hot-events",
-    "A port's module got too hot",
-    HW_REFERENCE,
-    ok="No port's module has reported that it got too hot",
-    impact="The module switches off when it gets hotter. Then the link goes down, and jobs on the port fail.",
-)(
+AREA.warning("module-hot-events")(
     Counters(
         ("module_high_temp",),
         place=Place.ETHTOOL,
@@ -231,14 +201,7 @@ AREA.warning(
         standing_severity=Severity.WARNING,
     ).judge
 )
-AREA.warning(
-    "module-faulty",
-    "A port's module or cable is faulty",
-    HW_REFERENCE,
-    ok="No port's module or cable reports a fault",
-    impact="The link goes down, or does not come up, and jobs on the port fail.",
-    part_of=LINK_CAUSES,
-)(
+AREA.warning("module-faulty", part_of=LINK_CAUSES)(
     Counters(
         ("module_bus_stuck", "module_bad_shorted"),
         place=Place.ETHTOOL,

@@ -21,7 +21,7 @@ from probes.queries.finding import Area, Outcome, end_with, found, need, passed,
 from probes.queries.ports import Port, devices_of
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
+AREA = Area("nic", __package__)
 
 
 class _Cable(NamedTuple):
@@ -58,14 +58,7 @@ def _cables(examination: Examination) -> list[_Cable]:
     return cables
 
 
-@AREA.note(
-    "cable-port-description",
-    "A switch port is described as that of another host or NIC",
-    "IEEE 802.1AB, 8.5.5 Port Description TLV; lldpctl(8)",
-    ok="Switch ports are described as those of this node, or name no node",
-    impact="With a wrong cable, traffic between equal NICs of two nodes crosses the spine. With an old "
-    "description, the next repair is done at the wrong cable.",
-)
+@AREA.note("cable-port-description")
 def cable_port_description(examination: Examination) -> Outcome:
     """Compare the description of each switch port with the names of this host and of its NICs."""
     cables = _cables(examination)
@@ -103,14 +96,7 @@ def cable_port_description(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "cable-frame-size",
-    "A switch port forwards smaller frames than the NIC sends",
-    "IEEE 802.3, 79.3.4 Maximum Frame Size TLV; lldpd/lldpd issue 511: some switches send the MTU",
-    ok="Switch ports forward frames of the NICs' MTU",
-    impact="Small messages get through. The switch drops larger packets, so transfers fail or hang.",
-    data_path=True,
-)
+@AREA.warning("cable-frame-size", data_path=True)
 def cable_frame_size(examination: Examination) -> Outcome:
     """Compare the MTU of each netdev with the largest frame of its switch port, with headers or without."""
     cables = [cable for cable in _cables(examination) if cable.end.max_frame_bytes is not None]

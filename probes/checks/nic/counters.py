@@ -160,14 +160,9 @@ def all_fine(readings: Sequence[CounterReading]) -> Outcome:
     return passed(*first_n(reading.evidence for reading in readings) or (NO_PORTS,))
 
 
-AREA = Area("nic")
+AREA = Area("nic", __package__)
 # drivers/infiniband/core/sysfs.c, setup_port: with shared devices, other namespaces get no counters.
 _NEEDS_OWNER = "needs the host's network namespace, which alone has the port counters"
-COUNTERS_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: counters"
-HW_REFERENCE = (
-    "NVIDIA, Understanding mlx5 Linux counters, https://enterprise-support.nvidia.com/s/article/"
-    "understanding-mlx5-linux-counters-and-status-parameters"
-)
 # Above their limits, a signal is bad; fewer errors are normal on HDR and faster links (PAM4).
 _SIGNAL = {
     counter.name: counter.rise
@@ -257,15 +252,7 @@ def _found(readings: list[CounterReading], cause: str, fix: Plan | None, severit
     )
 
 
-AREA.warning(
-    "symbol-errors-rising",
-    "A port has signal errors",
-    COUNTERS_ABI,
-    ok="No signal errors on the ports",
-    impact="Retransmissions slow the port down, and the link often goes down later.",
-    data_path=True,
-    part_of=(*LINK_CAUSES, "symbols-lost"),
-)(
+AREA.warning("symbol-errors-rising", data_path=True, part_of=(*LINK_CAUSES, "symbols-lost"))(
     Counters(
         tuple(_SIGNAL),
         place=Place.STANDARD,
@@ -275,15 +262,7 @@ AREA.warning(
         limits=_SIGNAL,
     ).judge
 )
-AREA.warning(
-    "link-flaps",
-    "A port's link has gone down",
-    COUNTERS_ABI,
-    ok="No link has gone down since the last counter reset",
-    impact="A job on the port fails with completion error 12.",
-    data_path=True,
-    part_of=LINK_CAUSES,
-)(
+AREA.warning("link-flaps", data_path=True, part_of=LINK_CAUSES)(
     Counters(
         ("link_downed",),
         place=Place.STANDARD,
@@ -295,15 +274,7 @@ AREA.warning(
 )
 
 
-@AREA.warning(
-    "link-flaps-carrier",
-    "A NIC's network interface has lost its link many times since boot",
-    "Linux, Documentation/ABI/testing/sysfs-class-net: carrier_changes",
-    ok="No NIC's network interface has lost its link many times",
-    impact="A job on the port fails with completion error 12.",
-    data_path=True,
-    part_of=(*LINK_CAUSES, "link-flaps"),
-)
+@AREA.warning("link-flaps-carrier", data_path=True, part_of=(*LINK_CAUSES, "link-flaps"))
 def link_flaps_carrier(examination: Examination) -> Outcome:
     """Judge how often each netdev has gone up or down since it was created."""
     readings: list[CounterReading] = []
@@ -332,15 +303,7 @@ def link_flaps_carrier(examination: Examination) -> Outcome:
     return missing or all_fine(readings)
 
 
-@AREA.warning(
-    "out-of-sequence-rising",
-    "Packets arrive out of order",
-    HW_REFERENCE,
-    ok="Packets arrive in order, or out of order as with adaptive routing",
-    impact="Lost packets are sent again, so jobs slow down and vary in speed.",
-    data_path=True,
-    part_of=LINK_CAUSES,
-)
+@AREA.warning("out-of-sequence-rising", data_path=True, part_of=LINK_CAUSES)
 def out_of_sequence_rising(examination: Examination) -> Outcome:
     """Judge packets out of order; warn only together with timeouts, because adaptive routing reorders too.
 
@@ -366,16 +329,7 @@ def out_of_sequence_rising(examination: Examination) -> Outcome:
     return counters.judge(examination)
 
 
-AREA.warning(
-    "local-ack-timeout",
-    "A peer stopped responding (ACK timeouts)",
-    HW_REFERENCE,
-    ok="No ACK timeouts",
-    impact="Transfers stall for seconds. When the retries are used up, the job fails with completion error "
-    "12.",
-    data_path=True,
-    part_of=(*LINK_CAUSES, "link-flaps"),
-)(
+AREA.warning("local-ack-timeout", data_path=True, part_of=(*LINK_CAUSES, "link-flaps"))(
     Counters(
         _TIMEOUTS,
         place=Place.HARDWARE,
@@ -421,15 +375,7 @@ _DISCARDS = (
 )
 
 
-@AREA.warning(
-    "port-discards-rising",
-    "A port discards packets",
-    COUNTERS_ABI,
-    ok="No port discards packets",
-    impact="Discarded packets are sent again, so jobs slow down and vary in speed.",
-    data_path=True,
-    part_of=LINK_CAUSES,
-)
+@AREA.warning("port-discards-rising", data_path=True, part_of=LINK_CAUSES)
 def port_discards_rising(examination: Examination) -> Outcome:
     """Judge packets discarded at the port: when sending, when receiving, or management packets."""
     readings, missing = read_counters(examination, [kind.counter for kind in _DISCARDS], Place.STANDARD)
@@ -445,13 +391,7 @@ def port_discards_rising(examination: Examination) -> Outcome:
     return missing or all_fine(readings)
 
 
-AREA.note(
-    "receiver-not-ready-rising",
-    "A receiver had no buffer ready (RNR)",
-    HW_REFERENCE,
-    ok="Every receiver had buffers ready",
-    impact="The sender waits and tries again, which slows down the transfer.",
-)(
+AREA.note("receiver-not-ready-rising")(
     Counters(
         ("rnr_nak_retry_err",),
         place=Place.HARDWARE,
@@ -466,13 +406,7 @@ AREA.note(
 # Checks of error counters that are full or missing.
 
 
-@AREA.note(
-    "error-counter-full",
-    "An error counter is full",
-    COUNTERS_ABI,
-    ok="No error counter is full",
-    impact="The counter has stopped, so new errors of this kind do not show up.",
-)
+@AREA.note("error-counter-full")
 def error_counter_full(examination: Examination) -> Outcome:
     """Find counters of 4, 8 or 16 bits that are at their maximum."""
     readings, missing = read_counters(examination, tuple(ERROR_COUNTER_BITS), Place.STANDARD)
@@ -489,13 +423,7 @@ def error_counter_full(examination: Examination) -> Outcome:
     return missing or passed(*none or (NO_PORTS,))
 
 
-@AREA.note(
-    "port-counters-missing",
-    "A port has no error counters",
-    COUNTERS_ABI,
-    ok="Every port has error counters",
-    impact="gdrtop cannot see errors on this port.",
-)
+@AREA.note("port-counters-missing")
 def port_counters_missing(examination: Examination) -> Outcome:
     """Find ports without counters, whose firmware refuses them, or that are in another network namespace.
 

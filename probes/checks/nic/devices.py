@@ -20,11 +20,10 @@ from probes.queries.modules import driver_evidence, nics_of
 from probes.queries.ports import LINK_CAUSES, NO_PORTS, cost_of_loss, need_devices, ports_of, severity_without
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
-KERNEL_LOG = Area("nic")
+AREA = Area("nic", __package__)
+KERNEL_LOG = Area("nic", __package__)
 _BOUND = "bound to mlx5_ib.rdma, without an RDMA device in this network namespace"
 _NO_NIC = Evidence("/sys/bus/pci/devices", "no NVIDIA (Mellanox) NIC here")
-DRIVER_DOCUMENT = "Linux, Documentation/networking/device_drivers/ethernet/mellanox/mlx5"
 
 
 def _functions(examination: Examination) -> list[PciFunction]:
@@ -43,15 +42,7 @@ def _devices(examination: Examination) -> tuple[RdmaDevice, ...]:
     return tuple(device for device in need_devices(examination) if not isinstance(device.bdf, Unknown))
 
 
-@AREA.warning(
-    "nic-without-driver",
-    "A NIC has no driver",
-    DRIVER_DOCUMENT,
-    ok="Every NIC has a driver",
-    impact="No program can use this NIC. Jobs lose one rail, and some GPUs may have no NIC nearby.",
-    data_path=True,
-    part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"),
-)
+@AREA.warning("nic-without-driver", data_path=True, part_of=("mlx5-core-not-loaded", "mlx4-core-not-loaded"))
 def nic_without_driver(examination: Examination) -> Outcome:
     """Find NICs without a bound kernel driver."""
     functions = _functions(examination)
@@ -75,13 +66,7 @@ def nic_without_driver(examination: Examination) -> Outcome:
     return passed(*first_n(driver_evidence(nic) for nic in functions) or (_NO_NIC,))
 
 
-@AREA.note(
-    "nic-without-driver-passed-through",
-    "A NIC is passed through to a virtual machine",
-    "Linux, Documentation/driver-api/vfio.rst",
-    ok="No NIC is passed through to a virtual machine",
-    impact="Programs on this host cannot use this NIC.",
-)
+@AREA.note("nic-without-driver-passed-through")
 def nic_without_driver_passed_through(examination: Examination) -> Outcome:
     """Find NICs bound to vfio-pci or a similar driver."""
     functions = _functions(examination)
@@ -98,10 +83,6 @@ def nic_without_driver_passed_through(examination: Examination) -> Outcome:
 
 @AREA.warning(
     "nic-without-rdma-device",
-    "A NIC has no RDMA device",
-    "NVIDIA MLNX_OFED manual, and devlink-dev(8): parameter enable_rdma; rdma-system(8)",
-    ok="Every NIC has an RDMA device",
-    impact="NCCL does not use the NIC for RDMA. It carries only Ethernet or IPoIB traffic.",
     data_path=True,
     part_of=("ib-core-not-loaded", "mlx5-ib-not-loaded", "mlx4-ib-not-loaded"),
 )
@@ -152,13 +133,7 @@ def nic_without_rdma_device(examination: Examination) -> Outcome:
     return passed(*first_n(Evidence("/sys/class/infiniband", text) for text in shown) or (_NO_NIC,))
 
 
-@AREA.warning(
-    "nic-firmware-mismatch",
-    "NICs of the same model run different firmware",
-    "NVIDIA MFT manual, mlxfwmanager, https://docs.nvidia.com/networking/display/mftv4320/mlxfwmanager",
-    ok="NICs of the same model run the same firmware",
-    impact="One rail may behave differently from the others (features, rates, timeouts).",
-)
+@AREA.warning("nic-firmware-mismatch")
 def nic_firmware_mismatch(examination: Examination) -> Outcome:
     """Compare the firmware of NICs of one board (PSID)."""
     devices = _devices(examination)
@@ -190,7 +165,6 @@ def _firmware(device: RdmaDevice) -> Evidence:
 
 # Checks of kernel messages about NICs.
 
-_HEALTH = "Linux, Documentation/networking/devlink/devlink-health.rst and mlx5.rst"
 _BOOT_SECONDS = 300.0
 _REFUSED_REGISTER = "ACCESS_REG"
 _REFUSED_MODULE = ("query_mcia_reg failed", "cable type not recognized")  # of ethtool -m
@@ -205,13 +179,7 @@ def _said(messages: list[KernelMessage], cause: str) -> str:
     return cause if meaning is None else meaning.cause or cause
 
 
-@KERNEL_LOG.warning(
-    "nic-health-errors",
-    "A NIC reported health errors",
-    _HEALTH,
-    ok="No NIC health errors in the kernel log",
-    impact="Jobs lost the NIC while its firmware recovered.",
-)
+@KERNEL_LOG.warning("nic-health-errors")
 def nic_health_errors(examination: Examination) -> Outcome:
     """Find health reports of firmware: asserts, stalls, fatal errors, resets, recoveries."""
     messages = log_messages(examination, LogKind.NIC_HEALTH)
@@ -227,13 +195,7 @@ def nic_health_errors(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, _said(messages, "the firmware reported a fault."), fix)
 
 
-@KERNEL_LOG.warning(
-    "nic-power-or-heat",
-    "A NIC has too little power or is too hot",
-    DRIVER_DOCUMENT,
-    ok="No NIC power or temperature alarm in the kernel log",
-    impact="The NIC slows down, or its optics shut down.",
-)
+@KERNEL_LOG.warning("nic-power-or-heat")
 def nic_power_or_heat(examination: Examination) -> Outcome:
     """Find alarms about power and temperature, of the card and of its optics."""
     messages = log_messages(examination, LogKind.NIC_POWER)
@@ -250,14 +212,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix, severity)
 
 
-@KERNEL_LOG.note(
-    "link-flaps-log",
-    "The kernel log reports links or optics going down",
-    DRIVER_DOCUMENT,
-    ok="The kernel log shows no link or optics going down",
-    impact="Jobs on the port failed at that moment (NCCL: completion error 12).",
-    part_of=(*LINK_CAUSES, "link-flaps", "link-flaps-carrier"),
-)
+@KERNEL_LOG.note("link-flaps-log", part_of=(*LINK_CAUSES, "link-flaps", "link-flaps-carrier"))
 def link_flaps_log(examination: Examination) -> Outcome:
     """Find messages of ports that went down, and of failed optics."""
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_unused_port(message))
@@ -279,13 +234,7 @@ def _is_about(*phrases: str) -> Filter:
     return lambda message: any(words in message.text for words in phrases)
 
 
-@KERNEL_LOG.note(
-    "monitor-causes-log-flood",
-    "A monitor that reads NIC counters or modules floods the kernel log",
-    "https://github.com/prometheus/node_exporter/issues/3434",
-    ok="No flood of refused reads of NICs in the kernel log",
-    impact="The log overflows and loses the messages that matter.",
-)
+@KERNEL_LOG.note("monitor-causes-log-flood")
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
     """Find registers that the firmware denies, as a reader of counters or modules asks for them."""
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_MONITORED))
@@ -299,13 +248,7 @@ def monitor_causes_log_flood(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, cause, fix)
 
 
-@KERNEL_LOG.warning(
-    "fw-resources-exhausted",
-    "A NIC ran out of resources for memory regions",
-    "rdma-resource(8) of iproute2",
-    ok="No NIC ran out of resources for memory regions",
-    impact="Programs fail to register memory with this NIC.",
-)
+@KERNEL_LOG.warning("fw-resources-exhausted")
 def fw_resources_exhausted(examination: Examination) -> Outcome:
     """Find registrations of memory that the firmware refused."""
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_REFUSED_REGION))
@@ -317,14 +260,7 @@ def fw_resources_exhausted(examination: Examination) -> Outcome:
     return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
 
 
-@KERNEL_LOG.warning(
-    "nic-firmware-command-failed",
-    "A NIC's firmware failed or timed out on a command",
-    _HEALTH,
-    ok="No failed firmware commands in the kernel log",
-    impact="An operation failed, such as a memory registration or a queue pair setup. Timeouts often come "
-    "back.",
-)
+@KERNEL_LOG.warning("nic-firmware-command-failed")
 def nic_firmware_command_failed(examination: Examination) -> Outcome:
     """Find all other commands that the firmware failed."""
     reported = _is_about(*_MONITORED, *_REFUSED_REGION)

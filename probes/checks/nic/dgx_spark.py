@@ -16,11 +16,6 @@ from probes.queries.pcie_paths import is_gb10
 from probes.queries.ports import Port, devices_of, functions_of_ports, need_ports, port_names
 from probes.snapshot.examination import Examination
 
-_SOURCE = (
-    "https://github.com/NVIDIA/dgx-spark-playbooks, connect-two-sparks; "
-    "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35"
-)
-
 
 def _not_spark(examination: Examination) -> Outcome | None:
     if is_gb10(examination):
@@ -29,7 +24,7 @@ def _not_spark(examination: Examination) -> Outcome | None:
     return passed(Evidence("nvidia-smi -L", "no GB10 GPU"))
 
 
-AREA = Area("nic", requires=(_not_spark,))
+AREA = Area("nic", __package__, requires=(_not_spark,))
 
 
 def _cabled(examination: Examination) -> list[tuple[Port, Port]]:
@@ -88,14 +83,7 @@ def _shown(cabled: list[tuple[Port, Port]], networks: dict[str, tuple[str, ...]]
         yield Evidence("/proc/net/route", f"{netdev}: {', '.join(_of(port, networks)) or 'no IPv4 network'}")
 
 
-@AREA.warning(
-    "spark-function-unaddressed",
-    "A function of a DGX Spark's port is down or has no IPv4 address",
-    _SOURCE,
-    ok="Both functions of each cabled port have an IPv4 address, or the node is not a DGX Spark",
-    impact="Jobs use one function of the port. Reports measured 98 Gb/s with one and 161 Gb/s with both.",
-    data_path=True,
-)
+@AREA.warning("spark-function-unaddressed", data_path=True)
 def spark_function_unaddressed(examination: Examination) -> Outcome:
     """Find functions of cabled ports that are not active or have no IPv4 network; both share one cable."""
     cabled = _cabled(examination)
@@ -119,15 +107,7 @@ def spark_function_unaddressed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "spark-functions-one-subnet",
-    "Both functions of a DGX Spark's port are in one subnet",
-    _SOURCE,
-    ok="The functions of each port are in two subnets, or the node is not a DGX Spark",
-    impact="The kernel sends all traffic of the subnet over one of them, and may answer ARP for the wrong "
-    "one. Connections over the other one fail or share its lanes.",
-    data_path=True,
-)
+@AREA.warning("spark-functions-one-subnet", data_path=True)
 def spark_functions_one_subnet(examination: Examination) -> Outcome:
     """Find pairs of functions whose IPv4 networks overlap."""
     cabled = _cabled(examination)

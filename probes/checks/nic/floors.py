@@ -21,7 +21,7 @@ from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, pas
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
+AREA = Area("nic", __package__)
 TABLE = "gdrtop help versions"
 _NO_NIC = Evidence(
     "/sys/class/infiniband", "no ConnectX-4 or newer, except VFs, whose firmware is their host's"
@@ -59,13 +59,7 @@ def _version(device: RdmaDevice) -> Maybe[str]:
     return map_known(device.firmware, lambda text: text if len(version_numbers(text)) > 2 else malformed)
 
 
-@AREA.note(
-    "firmware-below-floor",
-    "NIC firmware is missing a security fix",
-    "NVIDIA product security, https://github.com/NVIDIA/product-security; gdrtop help versions",
-    ok="No NIC firmware is known to be missing a security fix",
-    impact="It depends on the bulletin: gdrtop help versions lists what each of them fixes.",
-)
+@AREA.note("firmware-below-floor")
 def firmware_below_floor(examination: Examination) -> Outcome:
     """Compare the firmware of NICs with the fixed versions of its train; a warning where VFs exist."""
     nics = _nics(examination)

@@ -18,9 +18,7 @@ from probes.queries.finding import Area, Outcome, end_with, found, need, passed,
 from probes.queries.ports import need_devices, need_ports
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
-_BRING_UP = "NVIDIA, InfiniBand Cluster Bring-up Procedure, UFM Telemetry"
-_HWMON = "Linux, drivers/net/ethernet/mellanox/mlx5/core/hwmon.c"
+AREA = Area("nic", __package__)
 _NO_SENSORS = Evidence("/sys/bus/pci/devices", "no NIC here has sensors of its own")
 _ODD_CELSIUS, _LEAST_ALIKE = 10.0, 4  # above the median of so many modules on boards of one kind
 _ROOT_COMMAND = "sudo gdrtop topo --ports"
@@ -94,13 +92,7 @@ def _judge_module(examination: Examination, sensor: Sensor, bdf: str) -> _Verdic
     return severity, usual if limit is None else f"the firmware warns from {limit:g} °C"
 
 
-@AREA.warning(
-    "optic-hot",
-    "An optical module is hot",
-    _BRING_UP,
-    ok="No optical module is hot",
-    impact="A module that gets too hot switches off. Its link goes down, and jobs on the port fail.",
-)
+@AREA.warning("optic-hot")
 def optic_hot(examination: Examination) -> Outcome:
     """Compare modules with their limits, and with other modules on boards of the same kind."""
     readings = _readings(
@@ -149,13 +141,7 @@ def _cooling(hot: Iterable[_Reading], is_everywhere: bool) -> Plan:
     )
 
 
-@AREA.warning(
-    "nic-hot",
-    "A NIC is too hot",
-    _HWMON,
-    ok="No NIC is too hot",
-    impact="The NIC shuts down if it gets hotter, and its jobs fail.",
-)
+@AREA.warning("nic-hot")
 def nic_hot(examination: Examination) -> Outcome:
     """Compare the NICs' own sensors with the firmware's limit."""
 
@@ -219,13 +205,7 @@ def _report(
     )
 
 
-@AREA.warning(
-    "optic-power",
-    "An optical module has too little light",
-    "https://docs.nvidia.com/networking (Cable Validation Tool)",
-    ok="The light of all optical modules is within its limits",
-    impact="Bit errors rise, until the link goes down.",
-)
+@AREA.warning("optic-power")
 def optic_power(examination: Examination) -> Outcome:
     """Compare the lanes of a module with each other and with the module's limits."""
     fix = "Clean both ends, reseat them, then swap the cable. Compare mlxlink -d BDF -m -c of both ends"
@@ -237,13 +217,7 @@ def optic_power(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "optic-fault",
-    "An optical module reports a fault",
-    "CMIS, Module State and flags",
-    ok="No optical module reports a fault",
-    impact="The link is down, or goes down soon.",
-)
+@AREA.warning("optic-fault")
 def optic_fault(examination: Examination) -> Outcome:
     """Find modules in the state Fault, or with a fault of a lane or of their firmware."""
 

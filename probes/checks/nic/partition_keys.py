@@ -27,11 +27,7 @@ from probes.queries.ports import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
-_SOURCE = (
-    "Linux, Documentation/ABI/stable/sysfs-class-infiniband: pkeys; NVIDIA/nccl issue 1323; openucx/ucx "
-    "src/uct/ib/base/ib_iface.c"
-)
+AREA = Area("nic", __package__)
 _NO_INFINIBAND = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active InfiniBand port here")
 _INDEX0 = (
     "NCCL, Mooncake, NVSHMEM and perftest use index 0 unless another one is set, and NVSHMEM before 3.7 "
@@ -140,14 +136,7 @@ def _is_near_gpu(examination: Examination, bad: _Tables) -> bool:
     return any(port.device.name in examination.topology.nics_near_gpus for port, _ in bad)
 
 
-@AREA.critical(
-    "pkey-index0-unusable",
-    "An InfiniBand port has no partition key at index 0",
-    _SOURCE,
-    ok="Every InfiniBand port has a partition key at index 0",
-    impact="Connections over these ports time out (completion error 12), or hang. No message names the key.",
-    data_path=True,
-)
+@AREA.critical("pkey-index0-unusable", data_path=True)
 def pkey_index0_unusable(examination: Examination) -> Outcome:
     """Find tables whose entry 0 is unused."""
     bad = _bad_tables(examination, lambda _, table: 0 not in table.keys)
@@ -156,15 +145,7 @@ def pkey_index0_unusable(examination: Examination) -> Outcome:
     return _report(examination, bad, cause, severity, Severity.CRITICAL)
 
 
-@AREA.warning(
-    "pkey-index0-limited",
-    "An InfiniBand port is only a limited member of its partition",
-    _SOURCE,
-    ok="Every InfiniBand port is a full member of the partition at index 0",
-    impact="Two limited members cannot communicate, so connections between such ports time out. Those with a "
-    "full member work.",
-    data_path=True,
-)
+@AREA.warning("pkey-index0-limited", data_path=True)
 def pkey_index0_limited(examination: Examination) -> Outcome:
     """Find limited keys at index 0: critical if a job uses that index although another one is full.
 
@@ -180,15 +161,7 @@ def pkey_index0_limited(examination: Examination) -> Outcome:
     return _report(examination, bad, cause, severity, Severity.CRITICAL if has_full else severity)
 
 
-@AREA.warning(
-    "pkey-differs",
-    "InfiniBand ports of one network have different partition keys",
-    _SOURCE,
-    ok="The InfiniBand ports of each network have the same partition keys",
-    impact="NCCL_IB_PKEY is one index for all NICs, so it selects different partitions. Ports in different "
-    "partitions cannot communicate.",
-    part_of=UNUSABLE_KEYS,
-)
+@AREA.warning("pkey-differs", part_of=UNUSABLE_KEYS)
 def pkey_differs(examination: Examination) -> Outcome:
     """Compare ports of one board and subnet near GPUs; a note if they have the same full key at index 0.
 

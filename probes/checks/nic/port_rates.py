@@ -17,17 +17,11 @@ from probes.queries.jobs import QUEUE_PAIRS, RESTARTS, jobs_of, queue_pairs_per_
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
+AREA = Area("nic", __package__)
 _NO_BOND = Evidence("/sys/class/net/*/bonding", "no RDMA device uses a bond")
 
 
-@AREA.note(
-    "rate-shown-as-sdr",
-    "The kernel misreports a link's speed as SDR",
-    "Linux, drivers/infiniband/core/sysfs.c, rate_show",
-    ok="The kernel knows the speed of every link",
-    impact="The link is not slow, but tools show 10 Gb/s, and NCCL may rely on that figure.",
-)
+@AREA.note("rate-shown-as-sdr")
 def rate_shown_as_sdr(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of ConnectX-6 or later that show SDR."""
     active = [port for port in need_ports(examination) if port.is_active and not port.is_ethernet]
@@ -69,10 +63,6 @@ def _rate(port: Port) -> Evidence:
 
 @AREA.warning(
     "single-rail-or-half-rate",
-    "A port is slower than other ports of the same NIC model",
-    "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
-    ok="Ports of the same NIC model run at the same rate",
-    impact="A job runs at the pace of its slowest port.",
     data_path=True,
     part_of=("single-rail-or-half-rate-one-lane", "roce-bond-port-down"),
 )
@@ -114,14 +104,7 @@ def single_rail_or_half_rate(examination: Examination) -> Outcome:
     return passed(*first_n(_rate(port) for port in active) or (NO_PORTS,))
 
 
-@AREA.warning(
-    "single-rail-or-half-rate-one-lane",
-    "An InfiniBand link runs on one of four lanes",
-    "NVIDIA MFT manual, mlxlink, https://docs.nvidia.com/networking/display/mftv4320/mlxlink-utility",
-    ok="No InfiniBand link runs on only one lane",
-    impact="The port runs at a quarter of its rate, and a job runs at the pace of its slowest port.",
-    data_path=True,
-)
+@AREA.warning("single-rail-or-half-rate-one-lane", data_path=True)
 def single_rail_or_half_rate_one_lane(examination: Examination) -> Outcome:
     """Find active InfiniBand ports of width 1X; 2X is how split cables run."""
     ports = need_ports(examination)
@@ -167,14 +150,7 @@ def lost_members(device: RdmaDevice) -> list[BondMember]:
     return [member for bond in bonds for member in bond.members if member not in bond.up]
 
 
-@AREA.warning(
-    "roce-bond-port-down",
-    "A port of a bonded NIC is down",
-    "Linux, Documentation/networking/bonding.rst",
-    ok="Every port of the bonded NICs is up",
-    impact="The RDMA device stays ACTIVE, at a lower rate. A job runs at the pace of its slowest NIC.",
-    data_path=True,
-)
+@AREA.warning("roce-bond-port-down", data_path=True)
 def roce_bond_port_down(examination: Examination) -> Outcome:
     """Find bonds with a port whose netdev is not up; the RDMA port does not show it."""
     devices = need_devices(examination)
@@ -205,14 +181,7 @@ def roce_bond_port_down(examination: Examination) -> Outcome:
     return passed(*up or (_NO_BOND,))
 
 
-@AREA.note(
-    "single-rail-or-half-rate-bond",
-    "A job may use only one port of a bonded NIC",
-    "NVIDIA NCCL environment variables, NCCL_IB_QPS_PER_CONNECTION; NVIDIA/nccl pull request 2150",
-    ok="No RDMA device is a bond, or jobs use all ports of the bonds",
-    impact="Each queue pair uses one port of the bond. With one queue pair per connection, an NCCL "
-    "connection gets half the bond's rate.",
-)
+@AREA.note("single-rail-or-half-rate-bond")
 def single_rail_or_half_rate_bond(examination: Examination) -> Outcome:
     """Find bonds, unless every job, or /etc/nccl.conf, sets two or more queue pairs per connection."""
     devices = need_devices(examination)

@@ -29,8 +29,7 @@ from probes.queries.ports import (
 from probes.snapshot.condition import FLAPPING
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
-_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband"
+AREA = Area("nic", __package__)
 
 
 def _state(port: Port) -> Evidence:
@@ -45,12 +44,7 @@ def _link_layer(port: Port) -> Evidence:
     return Evidence(f"{port.path}/link_layer", str(port.facts.link_layer))
 
 
-# Impact of every port that is down; how much it is depends on the GPUs near it.
-_LOST = (
-    "The port carries no traffic, so one rail is missing. GPUs near it share another NIC, or lose GPUDirect"
-    " RDMA if there is none."
-)
-
+# Impact of a port that is down where it is not that of the check: how much it is depends on the GPUs near it.
 _LOST_BESIDE = (
     "The port carries no traffic. No GPU is near it: storage or management may be affected, no rail is."
 )
@@ -86,10 +80,7 @@ def _ports_with(examination: Examination, wanted: Collection[PortProblem]) -> di
 
 def _add_check(
     name: str,
-    title: str,
-    reference: str,
     *,
-    ok: str,
     problems: tuple[PortProblem, ...],
     fix: str,
     note: str = "",
@@ -97,7 +88,7 @@ def _add_check(
 ) -> None:
     """Add a check that finds ports with these problems; its severity depends on the GPUs that need them."""
 
-    @AREA.critical(name, title, reference, ok=ok, impact=_LOST, data_path=True, part_of=part_of)
+    @AREA.critical(name, data_path=True, part_of=part_of)
     def judge(examination: Examination) -> Outcome:
         chosen = _ports_with(examination, problems)
         ports = [port for of_words in chosen.values() for port in of_words]
@@ -304,9 +295,6 @@ def _words_of(port: Port, problem: PortProblem) -> _Words:
 
 _add_check(
     "ib-port-not-active",
-    "An RDMA port has no link",
-    _ABI,
-    ok="Every enabled RDMA port has a link",
     problems=(
         *(PortProblem.NO_SIGNAL, PortProblem.NO_CARRIER, PortProblem.ASLEEP, PortProblem.TRAINING),
         *(PortProblem.RECOVERING, PortProblem.TESTED, PortProblem.NO_LINK, PortProblem.LINK_LOST),
@@ -316,19 +304,9 @@ _add_check(
     note="Exclude this check for a spare port with --skip: gdrtop cannot know which ports are spare.",
     part_of=("link-layer-wrong", FLAPPING),
 )
-_add_check(
-    "ib-port-not-active-disabled",
-    "An InfiniBand port is disabled",
-    "ibportstate(8) of infiniband-diags",
-    ok="No InfiniBand port is disabled",
-    problems=(PortProblem.DISABLED,),
-    fix="Enable the port",
-)
+_add_check("ib-port-not-active-disabled", problems=(PortProblem.DISABLED,), fix="Enable the port")
 _add_check(
     "ib-port-not-active-netdev-down",
-    "A RoCE port is down because its netdev is down",
-    "ip-link(8) of iproute2",
-    ok="The netdev of every RoCE port is up",
     problems=(PortProblem.NETDEV_DOWN,),
     fix="Set the netdev up",
     note=sentences(KEEP),
@@ -336,41 +314,23 @@ _add_check(
 )
 _add_check(
     "ib-port-not-active-link-up",
-    "An RDMA port is down although its link is up",
-    "NVIDIA DOCA-OFED manual, Single Root IO Virtualization, https://docs.nvidia.com/networking/; "
-    "k8snetworkplumbingwg/sriov-network-device-plugin issue 269",
-    ok="No RDMA port is down while its link is up",
     problems=(PortProblem.HELD_DOWN, PortProblem.NETDEV_UP),
     fix="Have the port activated",
     part_of=("link-layer-wrong", FLAPPING),
 )
 _add_check(
     "ib-port-not-active-no-subnet-manager",
-    "An InfiniBand port has no subnet manager",
-    "opensm(8)",
-    ok="Every InfiniBand port has a subnet manager",
     problems=(PortProblem.NO_SUBNET_MANAGER,),
     fix="Have the subnet manager configure the port",
 )
 _add_check(
     "ib-port-not-active-subnet-manager-stalled",
-    "The subnet manager has not finished configuring an InfiniBand port",
-    "opensm(8)",
-    ok="Every InfiniBand port is fully configured",
     problems=(PortProblem.STALLED,),
     fix="Have the subnet manager configure the port",
 )
 
 
-@AREA.warning(
-    "ib-port-active-without-link",
-    "An InfiniBand port is active, but its link is not up",
-    _ABI,
-    ok="The link of every active InfiniBand port is up",
-    impact="Transfers stall while a link recovers from errors. If it does not recover, the port goes down.",
-    data_path=True,
-    part_of=(FLAPPING,),
-)
+@AREA.warning("ib-port-active-without-link", data_path=True, part_of=(FLAPPING,))
 def ib_port_active_without_link(examination: Examination) -> Outcome:
     """Find ports that are ACTIVE in another physical state than LinkUp."""
     chosen = _ports_with(examination, (PortProblem.UNSTEADY, PortProblem.CONTRADICTORY))
@@ -386,15 +346,7 @@ def ib_port_active_without_link(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "link-layer-wrong",
-    "A port has a different link layer than other ports of the same NIC model",
-    "NVIDIA MFT manual, mlxconfig: LINK_TYPE_P1, "
-    "https://docs.nvidia.com/networking/display/mftv4320/mlxconfig",
-    ok="No port is down because of its link layer",
-    impact=_LOST,
-    data_path=True,
-)
+@AREA.critical("link-layer-wrong", data_path=True)
 def link_layer_wrong(examination: Examination) -> Outcome:
     """Find ports that are down and have another link layer than most ports of the same board."""
     ports = need_ports(examination)

@@ -18,10 +18,9 @@ from probes.queries.pcie_paths import functions_of
 from probes.queries.ports import Port, devices_of, need_ports, port_names, severity_without
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
-RAILS = Area("nic")
+AREA = Area("nic", __package__)
+RAILS = Area("nic", __package__)
 NO_ROCE = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no active RoCE port here")
-_GID_ABI = "Linux, Documentation/ABI/stable/sysfs-class-infiniband: gids, gid_attrs"
 
 
 def roce_ports(examination: Examination) -> tuple[Port, ...]:
@@ -62,13 +61,7 @@ def _address(port: Port) -> Plan:
     )
 
 
-@AREA.critical(
-    "roce-gid-wrong",
-    "NCCL_IB_GID_INDEX selects a GID that peers may not reach",
-    _GID_ABI,
-    ok="NCCL_IB_GID_INDEX is unset or selects a routable RoCE v2 GID",
-    impact="Connections to peers outside this Ethernet segment fail.",
-)
+@AREA.critical("roce-gid-wrong")
 def roce_gid_wrong(examination: Examination) -> Outcome:
     """Find jobs whose NCCL_IB_GID_INDEX names a GID that is empty, RoCE v1 or link-local."""
     if not roce_ports(examination):
@@ -103,14 +96,7 @@ def _is_unroutable(gid: Gid | None) -> bool:
     return gid is not None and (is_v1(gid) or _is_link_local(gid))
 
 
-@AREA.critical(
-    "roce-gid-wrong-namespace",
-    "A RoCE port has no GID: its netdev is in another network namespace",
-    "rdma-system(8) of iproute2",
-    ok="Every active RoCE port has GIDs",
-    impact="No RDMA connection can use this port.",
-    data_path=True,
-)
+@AREA.critical("roce-gid-wrong-namespace", data_path=True)
 def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     """Find active RoCE ports whose whole GID table is empty."""
     ports = roce_ports(examination)
@@ -131,14 +117,7 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
     return _all_have_gids(ports)
 
 
-@AREA.critical(
-    "roce-gid-wrong-no-v2",
-    "A RoCE port has no RoCE v2 GID",
-    _GID_ABI,
-    ok="Every active RoCE port has a RoCE v2 GID",
-    impact="NCCL does not use this port for RoCE v2, and no router forwards its traffic.",
-    data_path=True,
-)
+@AREA.critical("roce-gid-wrong-no-v2", data_path=True)
 def roce_gid_wrong_no_v2(examination: Examination) -> Outcome:
     """Find active RoCE ports whose GIDs are all RoCE v1."""
     ports = roce_ports(examination)
@@ -174,14 +153,7 @@ def _is_needed(examination: Examination, ports: list[Port]) -> bool:
     return any(port.device.name in used for port in ports)
 
 
-@AREA.warning(
-    "roce-gid-wrong-link-local",
-    "A RoCE port has no routable address",
-    _GID_ABI,
-    ok="Every active RoCE port has a routable address",
-    impact="RDMA reaches only hosts in the same Ethernet segment.",
-    part_of=("spark-function-unaddressed",),
-)
+@AREA.warning("roce-gid-wrong-link-local", part_of=("spark-function-unaddressed",))
 def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
     """Find active RoCE ports whose RoCE v2 GIDs are all link-local; a note if no job here needs more."""
     ports = roce_ports(examination)
@@ -208,7 +180,6 @@ def roce_gid_wrong_link_local(examination: Examination) -> Outcome:
 
 # Checks of several RoCE netdevs in one IPv4 network: ARP answers of the wrong NIC, and dropped packets.
 
-_SYSCTL = "Linux, Documentation/networking/ip-sysctl.rst"
 _STRICT = 1
 _BEST_ADDRESS = 2
 # 1 and 2: only for addresses of the receiving netdev; 8: for none.
@@ -251,15 +222,7 @@ def _sysctl(netdevs: Sequence[RailNetdev], key: str, value: int, why: str) -> St
 _KEEP = instruction("Write the same settings to a file in /etc/sysctl.d, or they are lost at the next boot")
 
 
-@RAILS.warning(
-    "roce-rails-one-subnet",
-    "RoCE NICs in the same subnet answer each other's ARP requests",
-    f"{_SYSCTL}, arp_ignore and arp_announce; NVIDIA/nccl issues 1269 and 2158",
-    ok="No RoCE NIC answers ARP requests for another NIC",
-    impact="Peers can learn the MAC address of the wrong NIC. That NIC drops the packets, and the connection "
-    "fails with completion error 12.",
-    part_of=("spark-functions-one-subnet",),
-)
+@RAILS.warning("roce-rails-one-subnet", part_of=("spark-functions-one-subnet",))
 def roce_rails_one_subnet(examination: Examination) -> Outcome:
     """Find netdevs that share a network and answer ARP requests for each other's addresses."""
     facts = _facts(examination)
@@ -301,15 +264,7 @@ def roce_rails_one_subnet(examination: Examination) -> Outcome:
     )
 
 
-@RAILS.warning(
-    "roce-rp-filter-strict",
-    "Strict reverse path filtering drops packets on RoCE NICs in the same subnet",
-    f"{_SYSCTL}, rp_filter; Linux net/ipv4/arp.c, arp_process",
-    ok="Reverse path filtering does not drop RoCE traffic",
-    impact="The kernel ignores ARP requests on all but one of these NICs. Connections to the others time "
-    "out.",
-    part_of=("spark-functions-one-subnet",),
-)
+@RAILS.warning("roce-rp-filter-strict", part_of=("spark-functions-one-subnet",))
 def roce_rp_filter_strict(examination: Examination) -> Outcome:
     """Find netdevs that share a network, with rp_filter 1 and no routing rule for their addresses."""
     facts = _facts(examination)

@@ -21,27 +21,17 @@ from probes.facts.rdma.roce import CM_CLASSES, NetdevQos, netdevs_of
 from probes.nccl.settings import parse_number
 from probes.plans.ports import CONGESTION_CONTROL, firmware_steps
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown, unknown_without
-from probes.queries.jobs import (
-    NCCL_VARIABLES,
-    RESTARTS,
-    JobSettings,
-    about,
-    affected,
-    gin_type,
-    ibgda_users,
-    jobs_of,
-)
+from probes.queries.jobs import RESTARTS, JobSettings, about, affected, gin_type, ibgda_users, jobs_of
 from probes.queries.ports import Port, by_board, devices_of, need_ports, port_names
 from probes.queries.queue_pair_makers import GDAKI, GIN_CLASS, GIN_TYPE, NVSHMEM_CLASS
 from probes.snapshot.examination import Examination
 
-AREA = Area("nic")
+AREA = Area("nic", __package__)
 # Preamble 8, Ethernet 14, IPv4 20, UDP 8, BTH 12, ICRC 4, FCS 4, gap 12: RoCE v2 on the wire.
 _HEADER_BYTES = 82
 _FULL_MTU = 4096
 _NETDEV_MTU = 9000
 _GOOGLE_MTU = 8896  # the maximum of a VPC network, https://cloud.google.com/vpc/docs/mtu
-_MTU_REFERENCE = "Linux, include/rdma/ib_addr.h, iboe_get_mtu"
 
 
 def _mtu_evidence(port: Port) -> Evidence:
@@ -102,14 +92,7 @@ def _raise_mtu(examination: Examination, low: Sequence[Port], ports: Sequence[Po
     )
 
 
-@AREA.warning(
-    "mtu-mismatch",
-    "RoCE ports of the same NIC model have different MTUs",
-    _MTU_REFERENCE,
-    ok="RoCE ports of the same NIC model have the same MTU",
-    impact="To a peer with another MTU, small messages get through, but large ones fail or slow down.",
-    data_path=True,
-)
+@AREA.warning("mtu-mismatch", data_path=True)
 def mtu_mismatch(examination: Examination) -> Outcome:
     """Compare the RDMA MTUs of active RoCE ports of one board."""
     ports = roce_ports(examination)
@@ -138,16 +121,7 @@ def _smaller(ports: Sequence[Port], mtus: Mapping[str, int]) -> tuple[list[Port]
     return smaller, compared
 
 
-@AREA.warning(
-    "mtu-mismatch-small",
-    "A RoCE port sends less than 4096 bytes per packet",
-    _MTU_REFERENCE,
-    ok="RoCE ports send 4096 bytes per packet",
-    impact="The same data needs more packets, so headers take a larger share of the rate and the NIC has "
-    "more work.",
-    data_path=True,
-    part_of=("mtu-mismatch",),
-)
+@AREA.warning("mtu-mismatch-small", data_path=True, part_of=("mtu-mismatch",))
 def mtu_mismatch_small(examination: Examination) -> Outcome:
     """Judge the RDMA MTU of active RoCE ports, which follows from the netdev's."""
     ports = roce_ports(examination)
@@ -169,15 +143,7 @@ def mtu_mismatch_small(examination: Examination) -> Outcome:
     return missing or passed(*first_n(_mtu_evidence(port) for port in ports) or (NO_ROCE,))
 
 
-@AREA.warning(
-    "roce-lossless-off",
-    "Congestion control (ECN) is disabled on a RoCE port",
-    "NVIDIA MLNX_OFED manual, Explicit Congestion Notification, "
-    "https://docs.nvidia.com/networking/display/mlnxofedv24100700/explicit+congestion+notification+(ecn)",
-    ok="No driver setting disables congestion control (ECN) on a RoCE port",
-    impact="The port does not slow down when the fabric is congested. With many hosts, packets are lost and "
-    "throughput collapses.",
-)
+@AREA.warning("roce-lossless-off")
 def roce_lossless_off(examination: Examination) -> Outcome:
     """Judge which priorities of active RoCE ports react to congestion (OFED's ecn/roce_rp).
 
@@ -235,11 +201,6 @@ def _ecn(port: Port, value: str) -> Evidence:
 
 CLASS, LEVEL, _NET = "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_NET"
 _NVSHMEM_LEVEL = "NVSHMEM_IB_SL"
-_MANUAL = (
-    "NVIDIA, Quality of Service (QoS), "
-    "https://docs.nvidia.com/networking/display/mlnxofedv24100700/Quality+of+Service+(QoS); "
-    f"{NCCL_VARIABLES}#nccl-ib-tc"
-)
 _NOBODY = Evidence("NCCL_IB_TC, tc/*/traffic_class, default_roce_tos", "no RoCE traffic has a class")
 _NO_ROCE_JOB = Evidence("/sys/class/infiniband/*/ports/*/link_layer", "no job uses an active RoCE port")
 _FEW = 2
@@ -329,13 +290,7 @@ def _wrong(request: Request, netdev: str, qos: NetdevQos, priority: int) -> Evid
     return Evidence(qos.sources[-1], f"{netdev}: {text}")
 
 
-@AREA.warning(
-    "roce-class-not-lossless",
-    "RoCE traffic is in a priority without flow control",
-    _MANUAL,
-    ok="RoCE traffic is in a lossless priority, or none is configured",
-    impact="Under congestion the switches drop these packets. RoCE resends them, and throughput collapses.",
-)
+@AREA.warning("roce-class-not-lossless")
 def roce_class_not_lossless(examination: Examination) -> Outcome:
     """Compare the class of each job's packets with the priorities that have PFC on its ports."""
     requests = list(_requests(examination))
@@ -421,13 +376,7 @@ def _found(
     )
 
 
-@AREA.note(
-    "roce-class-overridden",
-    "The driver overrides the traffic class that a job requests",
-    f"mlnx-ofa_kernel, drivers/infiniband/hw/mlx5, tclass_get_tclass; {NCCL_VARIABLES}#nccl-ib-tc",
-    ok="No driver setting overrides a job's traffic class",
-    impact="The job's packets have the driver's class. Check that it is the lossless one.",
-)
+@AREA.note("roce-class-overridden")
 def roce_class_overridden(examination: Examination) -> Outcome:
     """Find ports with a class set in tc/PORT/traffic_class, and jobs with another NCCL_IB_TC."""
     evidence: list[Evidence] = []
@@ -516,15 +465,7 @@ def _posted_by_gpus(examination: Examination) -> Iterator[_GpuPosted]:
         yield _GpuPosted(settings, by, names[0], shown, value, level, bool(is_set), is_of_program)
 
 
-@AREA.note(
-    "roce-class-of-gpu",
-    "Queue pairs that GPUs post to do not get the port's traffic class",
-    "https://github.com/NVIDIA/nccl/issues/2383; NVIDIA/nccl src/transport/net_ib/gin.cc; "
-    "https://github.com/NVIDIA/nvshmem/pull/25",
-    ok="No job has queue pairs that the port's traffic class does not reach",
-    impact="Unless their class is lossless, they lose packets under congestion. GIN of NCCL 2.30.7 was seen "
-    "to hang then.",
-)
+@AREA.note("roce-class-of-gpu")
 def roce_class_of_gpu(examination: Examination) -> Outcome:
     """Find ports with a class set in tc/PORT/traffic_class, and jobs with GIN or IBGDA of another class."""
     evidence: list[Evidence] = []

@@ -39,13 +39,8 @@ def _not_applicable(examination: Examination) -> Outcome | None:
     return absent
 
 
-AREA = Area("path", requires=(_not_applicable,))
+AREA = Area("path", __package__, requires=(_not_applicable,))
 
-GDR_MANUAL = "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/"
-_OPEN_MANUAL = (
-    "NVIDIA driver README, Open Linux Kernel Modules, https://download.nvidia.com/XFree86/Linux-x86_64/"
-)
-_PROBE = "https://github.com/NVIDIA/nccl, src/transport/net_ib/gdr.cc; ibv_reg_dmabuf_mr(3)"
 _FIRST_OPEN_DRIVER, _FIRST_KERNEL = (515, 43, 4), (5, 12)
 _NOT_LOADED = Evidence(DRIVER_VERSION, "not found: the driver is not loaded")
 _EVERY_PROGRAM = "every RDMA program"
@@ -81,13 +76,7 @@ def _causes(examination: Examination, *first: str) -> tuple[str, ...]:
     return first if dmabuf_comes_first(examination) else (*first, *PEERMEM_MISSING)
 
 
-@AREA.warning(
-    "dmabuf-needs-open-module",
-    "The proprietary NVIDIA kernel modules do not support DMA-BUF",
-    _OPEN_MANUAL,
-    ok="No proprietary NVIDIA kernel modules block DMA-BUF",
-    impact=STAGED,
-)
+@AREA.warning("dmabuf-needs-open-module")
 def dmabuf_needs_open_module(examination: Examination) -> Outcome:
     """Check the flavor of the loaded driver."""
     gpus = need(examination.node.gpus, DRIVER_VERSION, absent=_NOT_LOADED)
@@ -129,13 +118,7 @@ def _old_gpus(examination: Examination) -> Maybe[tuple[tuple[str, str], ...]]:
     return tuple(old)
 
 
-@AREA.warning(
-    "dmabuf-gpu-too-old",
-    "A GPU is too old for DMA-BUF",
-    _OPEN_MANUAL,
-    ok="Every GPU is new enough for DMA-BUF",
-    impact=STAGED,
-)
+@AREA.warning("dmabuf-gpu-too-old")
 def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     """Check for a compute capability below 7.5: Volta and older."""
     old = need(_old_gpus(examination), _GPUS)
@@ -155,13 +138,7 @@ def dmabuf_gpu_too_old(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "dmabuf-driver-too-old",
-    "The NVIDIA driver is too old for DMA-BUF",
-    "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-dmabuf.c",
-    ok="The NVIDIA driver is new enough for DMA-BUF, or not loaded",
-    impact=STAGED,
-)
+@AREA.warning("dmabuf-driver-too-old")
 def dmabuf_driver_too_old(examination: Examination) -> Outcome:
     """Check the version of the loaded driver; DMA-BUF came with 515.43.04."""
     driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
@@ -195,13 +172,7 @@ def _probe_evidence(nics: tuple[str, ...], answer: str) -> Evidence:
     return Evidence("ibv_reg_dmabuf_mr(pd, 0, 0, 0, -1, 0)", f"{answer} on {join_limited(nics)}")
 
 
-@AREA.warning(
-    "dmabuf-kernel-too-old",
-    "The kernel is too old for DMA-BUF",
-    GDR_MANUAL,
-    ok="The kernel is new enough for DMA-BUF, or OFED adds it",
-    impact=STAGED,
-)
+@AREA.warning("dmabuf-kernel-too-old")
 def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     """Check the release where no NIC supports DMA-BUF; 5.12 is enough, and OFED adds it to older kernels."""
     release = Evidence("/proc/sys/kernel/osrelease", release_of(examination))
@@ -229,13 +200,7 @@ def dmabuf_kernel_too_old(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "dmabuf-kernel-config",
-    "The kernel was built without CONFIG_DMA_SHARED_BUFFER",
-    "Linux Documentation/driver-api/dma-buf.rst",
-    ok="The kernel was built with DMA-BUF",
-    impact=STAGED,
-)
+@AREA.warning("dmabuf-kernel-config")
 def dmabuf_kernel_config(examination: Examination) -> Outcome:
     """Check the kernel config; dma-buf is part of the kernel and never listed in /proc/modules."""
     source = f"/boot/config-{release_of(examination)}"
@@ -263,15 +228,7 @@ def _until_then(examination: Examination) -> tuple[Step, ...]:
     return () if peer_nics(examination.node) == () else (step,)
 
 
-@AREA.warning(
-    "dmabuf-nic-driver-lacks-support",
-    "A NIC does not support DMA-BUF",
-    _PROBE,
-    ok="No NIC driver is missing DMA-BUF support",
-    impact="GPUs near this NIC send and receive through host memory or through another NIC.",
-    data_path=True,
-    scope=Scope.NODE,
-)
+@AREA.warning("dmabuf-nic-driver-lacks-support", data_path=True, scope=Scope.NODE)
 def dmabuf_nic_driver_lacks_support(examination: Examination) -> Outcome:
     """Check each NIC's answer to the DMA-BUF probe of NCCL; the kernel config explains it for mlx5."""
     need(examination.node.gpudirect, DMABUF)

@@ -20,7 +20,6 @@ from probes.plans.load_modules import load_peermem, refused_before
 from probes.queries.finding import (
     KERNEL_LOG,
     RDMA_DEVICES,
-    STAGED,
     Area,
     Outcome,
     end_with,
@@ -47,8 +46,8 @@ from probes.queries.ports import PORT_DOWN, ports_of
 from probes.snapshot.examination import Examination
 from probes.snapshot.verdict import State
 
-AREA = Area("path")
-GPUS = Area("path", is_moving=True)  # a port that goes down takes its GPUs away at once
+AREA = Area("path", __package__)
+GPUS = Area("path", __package__, is_moving=True)  # a port that goes down takes its GPUs away at once
 
 
 def _unmet(state: PathState) -> list[Evidence]:
@@ -62,10 +61,6 @@ def _unmet(state: PathState) -> list[Evidence]:
 
 @AREA.critical(
     "no-gdr-path",
-    "No path between NICs and GPU memory is usable",
-    "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/",
-    ok="A path between NICs and GPU memory is usable",
-    impact="NCCL copies every message through host memory: more latency, and less bandwidth on fast NICs.",
     part_of=(
         *("nvidia-not-loaded", "mlx5-core-not-loaded", "mlx4-core-not-loaded", "ib-core-not-loaded"),
         *("ib-uverbs-not-loaded", "mlx5-ib-not-loaded", "mlx4-ib-not-loaded", "gpu-too-old-for-gdr"),
@@ -116,10 +111,6 @@ def no_gdr_path(examination: Examination) -> Outcome:
 
 @AREA.critical(
     "cuda-fails-to-start",
-    "CUDA programs fail to start",
-    "CUDA driver API, cuInit, errors 3, 802 and 803",
-    ok="CUDA programs can start",
-    impact="No new program can use this node's GPUs. Programs that are already running are not affected.",
     data_path=True,
     part_of=(
         *("nvidia-not-loaded", "driver-library-mismatch", "gpu-fabric-not-registered"),
@@ -144,10 +135,6 @@ def cuda_fails_to_start(examination: Examination) -> Outcome:
 
 @GPUS.warning(
     "gpu-not-served",
-    "A GPU cannot use GPUDirect RDMA",
-    "NCCL src/graph/paths.cc, ncclTopoCheckGdr; NCCL_NET_GDR_LEVEL",
-    ok="Every GPU can use GPUDirect RDMA",
-    impact="New jobs do not use GPUDirect RDMA on these GPUs, or only over a more distant NIC.",
     data_path=True,
     part_of=(
         *("gpu-without-driver", "gpu-without-driver-nouveau", "gpu-without-driver-passed-through"),
@@ -203,26 +190,12 @@ def _plan_for_unserved(examination: Examination) -> Plan | None:
 
 # GPU memory that the driver denies to NICs, and an old NCCL that does not see nvidia_peermem.
 
-REFUSALS = Area("path", requires=(impossible_by_design,))
+REFUSALS = Area("path", __package__, requires=(impossible_by_design,))
 
-_SOURCE = "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/"
-# NCCL asks for a path by capability, and does not try another when the registration of a connection's buffers
-# fails (src/transport/net.cc, sendProxyConnect; misc/ibvwrap.cc).
-_FAILS = (
-    'Registering GPU memory fails. NCCL does not try another path then: the job ends with "Call to '
-    'ibv_reg_dmabuf_mr failed" or "ibv_reg_mr … failed" when it connects.'
-)
 _LIBRARIES = "the libraries of all processes"
 
 
-@REFUSALS.critical(
-    "p2p-topology-refused-override",
-    "A driver option denies every NIC access to GPU memory",
-    f"{_SOURCE}nv-reg.h, NVreg_GrdmaPciTopoCheckOverride; nv-pci.c, nv_grdma_pci_topology_supported",
-    ok="No driver option denies GPU memory to NICs",
-    impact=_FAILS,
-    data_path=True,
-)
+@REFUSALS.critical("p2p-topology-refused-override", data_path=True)
 def p2p_topology_refused_override(examination: Examination) -> Outcome:
     """Check NVreg_GrdmaPciTopoCheckOverride; 2 blocks DMA-BUF and nvidia_peermem from 580.65.06 on."""
     gpus = need(examination.node.gpus, DRIVER_PARAMETERS)
@@ -293,14 +266,7 @@ def _refused(
     return found(f"{cause} {when}", *evidence, fix=fix, takes=takes, refutes=refutes)
 
 
-@REFUSALS.critical(
-    "p2p-topology-refused",
-    "The driver denies a NIC access to GPU memory because of the chipset",
-    f"{_SOURCE}nv-pci.c, nv_grdma_pci_topology_supported",
-    ok="No NIC was denied GPU memory because of the chipset",
-    impact=_FAILS,
-    data_path=True,
-)
+@REFUSALS.critical("p2p-topology-refused", data_path=True)
 def p2p_topology_refused(examination: Examination) -> Outcome:
     """Check the log for `PCI topology not supported`; pairs below one switch are never refused.
 
@@ -329,15 +295,7 @@ def p2p_topology_refused(examination: Examination) -> Outcome:
     return _refused(examination, ("PCI topology not supported",), cause, plan, far, refutes)
 
 
-@REFUSALS.critical(
-    "p2p-topology-refused-force-pcie",
-    "The driver refuses the direct PCIe path: GPU and NIC are in different IOMMU groups",
-    f"{_SOURCE}nv-dmabuf.c, FORCE_PCIE; rdma_topo(8) of rdma-core",
-    ok="The driver did not refuse a direct PCIe path",
-    impact="Programs that ask for the direct PCIe path fail to register GPU memory: those with Data Direct, "
-    "and libfabric with EFA. DMA-BUF over C2C is another mapping, which the driver does not refuse.",
-    data_path=True,
-)
+@REFUSALS.critical("p2p-topology-refused-force-pcie", data_path=True)
 def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     """Check the log for `mapping type FORCE_PCIE`: Grace with NICs at the GPU's own switch.
 
@@ -361,14 +319,7 @@ def p2p_topology_refused_force_pcie(examination: Examination) -> Outcome:
     return _refused(examination, ("FORCE_PCIE",), cause, plan)
 
 
-@REFUSALS.critical(
-    "p2p-topology-refused-old-importer",
-    "The NIC driver does not support peer-to-peer DMA-BUF",
-    f"{_SOURCE}nv-dmabuf.c, importer unable to handle MMIO; before 580.65.06: no P2P support",
-    ok="The log shows no NIC driver without peer-to-peer DMA-BUF",
-    impact=_FAILS,
-    data_path=True,
-)
+@REFUSALS.critical("p2p-topology-refused-old-importer", data_path=True)
 def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     """Check the log for the words of IMPORTER, which the driver says of any GPU's memory."""
     drivers = nic_drivers(examination)
@@ -386,14 +337,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     return _refused(examination, IMPORTER, cause, plan, refutes=importer_refutes(examination), of_nics=True)
 
 
-@REFUSALS.critical(
-    "memory-peers-missing-old-nccl",
-    "NCCL is too old to see nvidia_peermem on this kernel",
-    "https://github.com/NVIDIA/nccl/issues/1676; NCCL release notes 2.23.4",
-    ok="NCCL can see nvidia_peermem, or does not need it",
-    impact=STAGED,
-    data_path=True,
-)
+@REFUSALS.critical("memory-peers-missing-old-nccl", data_path=True)
 def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
     """Check for an old NCCL where memory_peers and DMA-BUF are missing; a missing directory alone is ok."""
     loaded_peermem(examination)

@@ -22,7 +22,6 @@ from probes.plans.packages import open_driver_steps
 from probes.queries.finding import (
     PCI_FUNCTIONS,
     RDMA_DEVICES,
-    STAGED,
     Area,
     Outcome,
     Scope,
@@ -46,10 +45,8 @@ from probes.queries.modules import (
 from probes.queries.pcie_paths import functions_of, is_grace, is_guest
 from probes.snapshot.examination import Examination
 
-AREA = Area("path", requires=(impossible_by_design,))
-DATA_DIRECT = Area("path", requires=(impossible_by_design,))
-_EFA_SOURCE = "amzn-drivers, kernel/linux/efa_nv_peermem/src/efa_nv_peermem_main.c and efa/src/efa_p2p.c"
-_CXI_SOURCE = "HewlettPackard/shs-cxi-driver, drivers/net/ethernet/hpe/ss1/cass_nvidia_gpu.c"
+AREA = Area("path", __package__, requires=(impossible_by_design,))
+DATA_DIRECT = Area("path", __package__, requires=(impossible_by_design,))
 _SPARE = "None for programs that use DMA-BUF. Programs without it copy through host memory."
 # aws-ofi-nccl, nccl_ofi_dmabuf.cpp: no DMA-BUF by default before v1.14.2, and not with these until v1.19.1.
 _FIRST_GENERATIONS = (0xEFA0, 0xEFA1, 0xEFA2)
@@ -95,15 +92,7 @@ def _by_dmabuf(
     return (Severity.WARNING, _PLUGIN_WITHOUT) if is_old else (Severity.NOTE, _SPARE)
 
 
-@AREA.critical(
-    "efa-peermem-unusable",
-    "EFA finds no NVIDIA peer memory",
-    _EFA_SOURCE,
-    ok="EFA finds NVIDIA peer memory, or there is no EFA",
-    impact=f"No GPUDirect RDMA over EFA. {STAGED}",
-    part_of=("nvidia-not-loaded", "efa-not-loaded"),
-    scope=Scope.NODE,
-)
+@AREA.critical("efa-peermem-unusable", part_of=("nvidia-not-loaded", "efa-not-loaded"), scope=Scope.NODE)
 def efa_peermem_unusable(examination: Examination) -> Outcome:
     """Check what each EFA says of its peer-memory provider; milder where DMA-BUF works."""
     efas = _efas(examination)
@@ -165,14 +154,7 @@ def _why_unusable(examination: Examination) -> tuple[str, Plan, tuple[Evidence, 
     return cause, Plan(f"Load {EFA_PEERMEM}", steps), (state_evidence(module),)
 
 
-@AREA.warning(
-    "efa-peermem-symbol-mismatch",
-    "efa_nv_peermem was built for another NVIDIA driver",
-    "https://github.com/awslabs/amazon-eks-ami/issues/2672",
-    ok="efa_nv_peermem matches the NVIDIA driver, or is not used",
-    impact="Registering GPU memory may fail or corrupt data in programs that use EFA without DMA-BUF.",
-    part_of=("efa-peermem-unusable",),
-)
+@AREA.warning("efa-peermem-symbol-mismatch", part_of=("efa-peermem-unusable",))
 def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     """Find symbols of nvidia.ko whose version the loaded efa_nv_peermem does not know.
 
@@ -196,15 +178,7 @@ def efa_peermem_symbol_mismatch(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "cxi-without-gpu-support",
-    "The Slingshot driver cannot reach GPU memory",
-    _CXI_SOURCE,
-    ok="The Slingshot driver, if any, can reach GPU memory",
-    impact=f"No GPUDirect RDMA over Slingshot. {STAGED}",
-    part_of=("nvidia-not-loaded",),
-    scope=Scope.NODE,
-)
+@AREA.critical("cxi-without-gpu-support", part_of=("nvidia-not-loaded",), scope=Scope.NODE)
 def cxi_without_gpu_support(examination: Examination) -> Outcome:
     """Check for NVIDIA's P2P interface in cxi_ss1, and for open NVIDIA modules, which export DMA-BUFs."""
     rdma = need(examination.node.rdma, RDMA_DEVICES, absent=Evidence("/sys/class/cxi", "no RDMA NIC here"))
@@ -235,27 +209,12 @@ def cxi_without_gpu_support(examination: Examination) -> Outcome:
 
 # Data Direct: the function by which a ConnectX-8 reaches GPU memory on Grace without the CPU.
 
-_GUIDE = (
-    "NVIDIA Grace Blackwell CX8 GPUDirect RDMA guide, "
-    "https://docs.nvidia.com/multi-node-nvlink-systems/grace-blackwell-cx8-gpudirect-rdma-guide/; "
-)
 _VARIABLE = "NCCL_IB_DATA_DIRECT"
 # rdma-core 54: libmlx5.so.1.25.54.0
 _NEEDED = (("libnccl", "NCCL", (2, 27, 3), "2.27.3"), ("libmlx5", "rdma-core", (1, 25), "54"))
-_THROUGH_CPU = (
-    "GPU traffic of these NICs goes through the CPU, at the rate of the NIC's PCIe link to the CPU (504 of "
-    "800 Gb/s on a GB300)."
-)
 
 
-@DATA_DIRECT.warning(
-    "data-direct-unavailable",
-    "A ConnectX NIC cannot use its Data Direct function",
-    f"{_GUIDE}Linux drivers/infiniband/hw/mlx5/data_direct.c; mlx5dv_get_data_direct_sysfs_path(3)",
-    ok="NICs use their Data Direct functions, or have none",
-    impact=_THROUGH_CPU,
-    data_path=True,
-)
+@DATA_DIRECT.warning("data-direct-unavailable", data_path=True)
 def data_direct_unavailable(examination: Examination) -> Outcome:
     """Find DMA functions without driver or NIC, a libmlx5 that does not know them, and hidden functions."""
     functions = functions_of(examination)
@@ -352,14 +311,7 @@ def _not_asked(examination: Examination, why: Unknown, nics: list[str]) -> Outco
     )
 
 
-@DATA_DIRECT.warning(
-    "data-direct-off-in-job",
-    "A job does not use the NICs' Data Direct functions",
-    f"{_GUIDE}NVIDIA/nccl src/transport/net_ib/init.cc, NCCL_IB_DATA_DIRECT; NVIDIA/nccl issue 1866",
-    ok="Jobs use the NICs' Data Direct functions, or NICs have none",
-    impact=_THROUGH_CPU,
-    data_path=True,
-)
+@DATA_DIRECT.warning("data-direct-off-in-job", data_path=True)
 def data_direct_off_in_job(examination: Examination) -> Outcome:
     """Find NCCL_IB_DATA_DIRECT=0, and old copies of NCCL and libmlx5, each for the program that uses it.
 

@@ -48,13 +48,9 @@ from probes.queries.pcie_paths import (
 from probes.snapshot.examination import Examination
 from probes.topology.nccl_paths import NEAR
 
-AREA = Area("pcie", requires=(unknown_devices, impossible_by_design))
-HOST_BRIDGES = Area("pcie", requires=(unknown_devices, impossible_by_design))
+AREA = Area("pcie", __package__, requires=(unknown_devices, impossible_by_design))
+HOST_BRIDGES = Area("pcie", __package__, requires=(unknown_devices, impossible_by_design))
 
-_MANUAL = (
-    "NCCL user guide, troubleshooting, PCI Access Control Services (ACS), "
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
-)
 # What rdma-core's rdma_topo requires on a Direct NIC platform, as (bits that are 1, bits that are 0):
 # kernel-boot/rdma_topo compute_acs.
 _TO_NIC = (0x19, 0x04)  # xx110x1
@@ -73,15 +69,7 @@ _FOR_OLDER_KERNELS = (
 )
 
 
-@AREA.critical(
-    "acs-redirect-enabled",
-    "ACS redirect is enabled between GPU and NIC",
-    _MANUAL,
-    ok="No ACS redirect between GPU and NIC",
-    impact="GPU traffic of these NICs detours through the CPU's root complex. It reaches a fraction of the "
-    "link rate, and on some CPUs transfers fail.",
-    data_path=True,
-)
+@AREA.critical("acs-redirect-enabled", data_path=True)
 def acs_redirect_enabled(examination: Examination) -> Outcome:
     """Check request and completion redirect of the switch ports where the path of GPU and NIC turns."""
     exemption = acs_exemption(examination)
@@ -134,15 +122,7 @@ def acs_redirect_enabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "acs-direct-translated-without-ats",
-    "ATS is disabled on a NIC whose switch port relies on it",
-    "NVIDIA ConnectX firmware, ATS_ENABLED; Linux drivers/pci/ats.c; "
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    ok="NICs use ATS where their switch ports rely on it",
-    impact="All GPU traffic of these NICs goes through the IOMMU at a fraction of the link rate.",
-    data_path=True,
-)
+@AREA.warning("acs-direct-translated-without-ats", data_path=True)
 def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     """Check ATS of the NICs whose switch ports redirect all but translated requests."""
     named = examination.topology.labels
@@ -175,14 +155,7 @@ def acs_direct_translated_without_ats(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "acs-option-ignored",
-    "The kernel ignores pci=noacs on its command line",
-    "Linux Documentation/admin-guide/kernel-parameters.txt, pci=",
-    ok="No unknown ACS option on the kernel command line",
-    impact="The option has no effect. ACS stays as the firmware and the kernel set it.",
-    requires=(),
-)
+@AREA.note("acs-option-ignored", requires=())
 def acs_option_ignored(examination: Examination) -> Outcome:
     """Check for pci=noacs, which guides recommend and mainline kernels ignore."""
     for word in need_read(map_known(examination.node.kernel, lambda kernel: kernel.cmdline)).split():
@@ -204,16 +177,7 @@ def _replace_noacs(examination: Examination, word: str) -> Plan:
     return reboot_plan("Replace pci=noacs", *steps, CHECK_CMDLINE, note=note)
 
 
-@AREA.warning(
-    "acs-direct-nic",
-    "ACS is not set the way ConnectX needs on this platform",
-    "rdma-core, kernel-boot/rdma_topo, "
-    "https://github.com/linux-rdma/rdma-core/blob/master/kernel-boot/rdma_topo",
-    ok="ACS is set as rdma_topo requires, or not needed here",
-    impact="The driver refuses to map GPU memory for the NIC, transfers fail, or they detour through the "
-    "CPU.",
-    data_path=True,
-)
+@AREA.warning("acs-direct-nic", data_path=True)
 def acs_direct_nic(examination: Examination) -> Outcome:
     """Quote `rdma_topo check`; where it is missing, judge Direct NIC platforms by its rules."""
     functions = functions_of(examination)
@@ -316,14 +280,7 @@ _FORWARDS = (0x2030, 0x2031, 0x2032, 0x2033, 0x2020, 0x09A2)
 _FORWARDS_WITHIN = (0x3C00, 0x3C01, 0x2F00, 0x2F01)
 
 
-@HOST_BRIDGES.note(
-    "p2p-host-bridge-unlisted",
-    "The kernel does not list this CPU's host bridge as able to forward GPU traffic to the NIC",
-    "Linux drivers/pci/p2pdma.c, pci_p2pdma_whitelist; NVIDIA/open-gpu-kernel-modules issue 1253",
-    ok="No GPU needs an unlisted host bridge to reach its NIC",
-    impact="One direction may be slow, hang or fail although the other works.",
-    part_of=("gpu-nic-through-cpu", "gpu-nic-cross-socket"),
-)
+@HOST_BRIDGES.note("p2p-host-bridge-unlisted", part_of=("gpu-nic-through-cpu", "gpu-nic-cross-socket"))
 def p2p_host_bridge_unlisted(examination: Examination) -> Outcome:
     """Compare Intel's host bridges between a GPU and its nearest NIC with the kernel's list.
 

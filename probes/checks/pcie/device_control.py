@@ -28,9 +28,8 @@ from probes.queries.pcie_paths import (
 from probes.snapshot.examination import Examination
 from probes.topology.graph import BRIDGES
 
-AREA = Area("pcie", requires=(unknown_devices,))
+AREA = Area("pcie", __package__, requires=(unknown_devices,))
 
-SPEC = "PCI Express Base Specification, Device Control Register; Linux include/uapi/linux/pci_regs.h"
 _ON = "enabled on all NICs"
 
 
@@ -59,16 +58,7 @@ def each_nic(
     return tally.outcome(cause, Evidence("lspci -vvv", good), plan)
 
 
-@AREA.warning(
-    "pcie-devctl-relaxed-ordering",
-    "Relaxed ordering is disabled on a NIC",
-    "NCCL user guide, NCCL_IB_PCI_RELAXED_ORDERING, "
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; openucx/ucx issue 8062",
-    ok="Relaxed ordering is enabled on the NICs",
-    impact="Writes wait for each other. Users report 150 instead of 200 Gb/s on EPYC and 16 instead of 40 "
-    "GB/s on Xeon.",
-    data_path=True,
-)
+@AREA.warning("pcie-devctl-relaxed-ordering", data_path=True)
 def pcie_devctl_relaxed_ordering(examination: Examination) -> Outcome:
     """Check Enable Relaxed Ordering (RlxdOrd) in each NIC's Device Control."""
 
@@ -94,17 +84,7 @@ _WHY_OFF = (
 )
 
 
-@AREA.warning(
-    "pcie-devctl-payload-differs",
-    "MaxPayload differs on the path between a GPU and a NIC",
-    "PCI Express Base Specification, Max_Payload_Size; Linux "
-    "Documentation/admin-guide/kernel-parameters.txt, "
-    "pci=pcie_bus_safe",
-    ok="MaxPayload is the same on every path between GPU and NIC",
-    impact="A device may drop packets larger than its own MaxPayload as malformed: a fatal PCIe error in the "
-    "middle of a job.",
-    data_path=True,
-)
+@AREA.warning("pcie-devctl-payload-differs", data_path=True)
 def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     """Compare Max_Payload_Size of GPU, NIC and ports between them, which must accept the others' packets."""
     functions = functions_of(examination)
@@ -144,14 +124,7 @@ def pcie_devctl_payload_differs(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "pcie-devctl-extended-tags",
-    "Extended tags are disabled on a NIC",
-    "PCI Express Base Specification, Extended Tag Field Enable; Linux drivers/pci/probe.c, "
-    "pci_configure_extended_tags",
-    ok="Extended tags are enabled on the NICs",
-    impact="The NIC has at most 32 reads in flight, too few for a fast link.",
-)
+@AREA.note("pcie-devctl-extended-tags")
 def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
     """Check Extended Tag Field Enable (ExtTag) in each NIC's Device Control."""
 
@@ -173,14 +146,7 @@ def pcie_devctl_extended_tags(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "pcie-aspm-on",
-    "Power saving (ASPM) is enabled on a PCIe link of a GPU or NIC",
-    "Linux Documentation/ABI/testing/sysfs-bus-pci, link/l1_aspm; kernel-parameters.txt, pcie_aspm=",
-    ok="Power saving (ASPM) is disabled on the PCIe links of GPUs and NICs",
-    impact="A sleeping link takes microseconds to wake, so small messages after a pause are late. What it "
-    "costs GPUDirect RDMA has not been published.",
-)
+@AREA.note("pcie-aspm-on")
 def pcie_aspm_on(examination: Examination) -> Outcome:
     """Check ASPM on the links of NICs and on those between GPUs and near NICs."""
     named, tally = examination.topology.labels, Tally()
@@ -211,14 +177,7 @@ def pcie_aspm_on(examination: Examination) -> Outcome:
     return tally.outcome(cause, Evidence("lspci -vvv", "ASPM Disabled on all links"), fix)
 
 
-@AREA.note(
-    "pcie-devctl-read-request",
-    "A NIC's MaxReadReq (MRRS) is below 4096 bytes",
-    SPEC + "; "
-    "https://enterprise-support.nvidia.com/s/article/understanding-pcie-configuration-for-maximum-performance",
-    ok="The NICs' MaxReadReq (MRRS) is 4096 bytes",
-    impact="The send rate can drop when the PCIe link is nearly full. Measure before and after a change.",
-)
+@AREA.note("pcie-devctl-read-request")
 def pcie_devctl_read_request(examination: Examination) -> Outcome:
     """Check Max_Read_Request_Size of each NIC."""
 
@@ -235,13 +194,7 @@ def pcie_devctl_read_request(examination: Examination) -> Outcome:
     return each_nic(examination, wrong, cause, "MaxReadReq 4096 bytes on all NICs", fix)
 
 
-@AREA.note(
-    "pcie-devctl-read-request-differs",
-    "NICs of the same model have different MaxReadReq (MRRS)",
-    SPEC,
-    ok="NICs of the same model have the same MaxReadReq (MRRS)",
-    impact="The slowest NIC sets a job's pace.",
-)
+@AREA.note("pcie-devctl-read-request-differs")
 def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     """Compare Max_Read_Request_Size of NICs with the same board."""
     return _same_on_board(
@@ -253,14 +206,7 @@ def pcie_devctl_read_request_differs(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "pcie-devctl-ten-bit-tags-differ",
-    "10-bit tags are enabled on only some NICs of the same model",
-    "PCI Express Base Specification, Device Control 2 Register, 10-Bit Tag Requester Enable",
-    ok="10-bit tags have the same setting on NICs of the same model",
-    impact="Without 10-bit tags a NIC has at most 256 reads in flight. With PCIe Gen4 or later that is often "
-    "too few over long paths.",
-)
+@AREA.note("pcie-devctl-ten-bit-tags-differ")
 def pcie_devctl_ten_bit_tags_differ(examination: Examination) -> Outcome:
     """Compare 10-Bit Tag Requester Enable of NICs with the same board."""
     return _same_on_board(

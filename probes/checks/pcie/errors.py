@@ -28,9 +28,8 @@ from probes.queries.pcie_paths import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie", requires=(unknown_devices,))
+AREA = Area("pcie", __package__, requires=(unknown_devices,))
 
-_AER = "Linux Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats; Documentation/PCI/pcieaer-howto.rst"
 _NO_AER = "needs PCIe error counts (AER): the kernel has none, or the firmware keeps them (BMC log)"
 _FIND_LINK = reboot_plan(
     "Find the link with the errors",
@@ -56,13 +55,7 @@ def _error_counts(examination: Examination) -> PcieErrorFacts:
     return need_read(examination.pcie_errors)
 
 
-@AREA.warning(
-    "pcie-aer-uncorrectable",
-    "Uncorrectable PCIe errors on the path to a GPU or NIC",
-    _AER,
-    ok="No uncorrectable PCIe errors since boot",
-    impact="Transfers failed at that moment, and so did the jobs waiting for them.",
-)
+@AREA.warning("pcie-aer-uncorrectable")
 def pcie_aer_uncorrectable(examination: Examination) -> Outcome:
     """Check non-fatal and fatal errors since boot, of GPUs, NICs and the ports above them."""
     facts, tally = _error_counts(examination), Tally()
@@ -106,13 +99,7 @@ def _counted(
     return counted
 
 
-@AREA.note(
-    "pcie-aer-correctable",
-    "Corrected PCIe errors on the path to a GPU or NIC",
-    _AER,
-    ok="No corrected PCIe errors since boot",
-    impact="Each error costs a retransmission. A link with many of them often fails later.",
-)
+@AREA.note("pcie-aer-correctable")
 def pcie_aer_correctable(examination: Examination) -> Outcome:
     """Check corrected errors since boot; warn where they rose since the previous check."""
     earlier = examination.earlier_pcie_errors
@@ -142,13 +129,7 @@ def pcie_aer_correctable(examination: Examination) -> Outcome:
     return passed(Evidence(f"{DEVICES}/*/aer_dev_correctable", f"0 in {plural(len(counted), 'function')}"))
 
 
-@AREA.note(
-    "pcie-error-unreported",
-    "A device recorded a fatal PCIe error that the kernel did not count",
-    "PCI Express Base Specification, Device Status Register, Fatal Error Detected",
-    ok="No unreported fatal PCIe error",
-    impact="The kernel's error counts for this device are incomplete.",
-)
+@AREA.note("pcie-error-unreported")
 def pcie_error_unreported(examination: Examination) -> Outcome:
     """Compare Device Status (DevSta: FatalErr) with the kernel's count of fatal errors."""
     spaces, counts = need_read(examination.config_space), examination.pcie_errors
@@ -176,13 +157,7 @@ def pcie_error_unreported(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "pcie-config-unreachable",
-    "Extended PCI configuration space is not readable, even by root",
-    "Linux drivers/pci/pci-sysfs.c, pci_read_config; Documentation/PCI/sysfs-pci.rst",
-    ok="Extended PCI configuration space is readable",
-    impact="gdrtop cannot check ACS, ATS and other settings on the path between GPU and NIC.",
-)
+@AREA.note("pcie-config-unreachable")
 def pcie_config_unreachable(examination: Examination) -> Outcome:
     """Find functions whose extended configuration space (ACS, ATS) cannot be read."""
     spaces = need_read(examination.config_space)
@@ -209,15 +184,7 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "pcie-function-gone",
-    "A GPU or NIC, or a PCIe port above it, does not respond",
-    "Linux include/linux/pci.h, PCI_ERROR_RESPONSE; NVIDIA XID errors, 79, "
-    "https://docs.nvidia.com/deploy/xid-errors/",
-    ok="All GPUs, NICs and the PCIe ports above them respond",
-    impact="Nothing that uses this device works until it comes back.",
-    data_path=True,
-)
+@AREA.critical("pcie-function-gone", data_path=True)
 def pcie_function_gone(examination: Examination) -> Outcome:
     """Find functions whose configuration reads as all ones; any user may read the first 64 bytes."""
     spaces = need_read(examination.config_space)

@@ -37,7 +37,7 @@ from probes.queries.pcie_paths import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("pcie", requires=(unknown_devices,))
+AREA = Area("pcie", __package__, requires=(unknown_devices,))
 
 _PARAMS, _REMAP = "/proc/driver/nvidia/params", "DmaRemapPeerMmio"
 _HOST_ONLY = Evidence("/sys/class/dmi/id", "in a virtual machine, only the host's IOMMU matters")
@@ -45,17 +45,7 @@ _NO_GROUPS = Evidence("/sys/class/iommu", "no IOMMU in use")
 
 
 @AREA.warning(
-    "iommu-translated",
-    "The IOMMU translates the DMA of GPUs or NICs",
-    "Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups; NCCL user guide, troubleshooting, IO "
-    "virtualization, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html; "
-    "NVIDIA/open-gpu-kernel-modules issue 1324 and kernel-open/nvidia/nv-dma.c, nv_dma_use_map_resource",
-    ok="The IOMMU does not translate the DMA of GPUs and NICs",
-    impact="GPU traffic detours through the CPU's IOMMU. Users report a half to a third of the bandwidth, "
-    "and sometimes errors or hangs.",
-    data_path=True,
-    scope=Scope.NODE,
-    requires=(unknown_devices, impossible_by_design),
+    "iommu-translated", data_path=True, scope=Scope.NODE, requires=(unknown_devices, impossible_by_design)
 )
 def iommu_translated(examination: Examination) -> Outcome:
     """Check the type of the IOMMU groups of GPUs and NICs: DMA or DMA-FQ; identity (iommu=pt) is fine."""
@@ -107,16 +97,7 @@ def _translated(examination: Examination, bad: dict[str, Evidence]) -> Outcome:
     )
 
 
-@AREA.warning(
-    "iommu-fault",
-    "The IOMMU refused DMA from a GPU or a NIC",
-    "Linux drivers/iommu/intel/dmar.c, drivers/iommu/amd/iommu.c, drivers/iommu/arm/arm-smmu-v3; "
-    "NVIDIA/open-gpu-kernel-modules issue 1324",
-    ok="The IOMMU has not refused DMA from GPUs or NICs",
-    impact="The refused transfers failed or their data is lost. Jobs hang or compute with wrong data.",
-    data_path=True,
-    part_of=("iommu-translated", "acs-redirect-enabled"),
-)
+@AREA.warning("iommu-fault", data_path=True, part_of=("iommu-translated", "acs-redirect-enabled"))
 def iommu_fault(examination: Examination) -> Outcome:
     """Find IOMMU faults in the kernel log that name a GPU, a NIC or a bridge above one."""
     if not gpus_and_nics(examination):
@@ -148,10 +129,6 @@ def iommu_fault(examination: Examination) -> Outcome:
 
 @AREA.critical(
     "peer-mmio-not-remapped",
-    "A driver option hides GPU memory from the IOMMU that translates NICs",
-    "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia/nv-reg.h, NVreg_DmaRemapPeerMmio",
-    ok="The NVIDIA driver maps GPU memory in a translating IOMMU",
-    impact="The IOMMU refuses NIC writes to GPU memory: transfers fail, or their data is lost.",
     data_path=True,
     part_of=("iommu-translated",),
     scope=Scope.NODE,
@@ -194,15 +171,7 @@ def _end_unless_tree_is_hidden(examination: Examination) -> None:
         end_with(passed(Evidence(file.path, "NCCL reads the host's PCI tree from this file")))
 
 
-@AREA.note(
-    "vm-without-p2p",
-    "This virtual machine shows no PCIe switch between GPUs and NICs",
-    "NCCL user guide, environment variables, NCCL_TOPO_FILE, "
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; NVIDIA/nccl issue 1519",
-    ok="GPUs and NICs share a PCIe switch, or this is not a virtual machine",
-    impact="NCCL disables GPUDirect RDMA by default, unless NCCL_TOPO_FILE describes the host's PCI tree.",
-    requires=(unknown_devices, impossible_by_design),
-)
+@AREA.note("vm-without-p2p", requires=(unknown_devices, impossible_by_design))
 def vm_without_p2p(examination: Examination) -> Outcome:
     """Check whether any GPU and NIC of a guest share a switch in the tree that the hypervisor shows."""
     here = gpus_and_nics(examination)
@@ -232,16 +201,7 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "vm-without-p2p-ats",
-    "ATS is disabled on a NIC in this virtual machine",
-    "NVIDIA AI Enterprise, optimizing VM configuration for AI inference, ATS; NVIDIA/nccl-tests issue 380",
-    ok="ATS is enabled on the NICs, or this is not a virtual machine",
-    impact="Every transfer to a GPU goes through the host's IOMMU: about half the rate of bare metal "
-    "(reported: 180 instead of 320 GB/s).",
-    data_path=True,
-    requires=(unknown_devices, impossible_by_design),
-)
+@AREA.warning("vm-without-p2p-ats", data_path=True, requires=(unknown_devices, impossible_by_design))
 def vm_without_p2p_ats(examination: Examination) -> Outcome:
     """Check ATSCtl of a guest's ConnectX NICs; clouds with NICs of their own do not use ATS."""
     nics = [function for function in gpus_and_nics(examination).values() if function.kind is PciKind.NIC]
@@ -278,16 +238,7 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nic-ats-on-bare-metal",
-    "ATS is enabled on a NIC in a bare-metal node",
-    "NVIDIA Network Operator, NIC Configuration Operator, Configuration Details, gpuDirectOptimized, "
-    "https://docs.nvidia.com/networking/display/kubernetes2670/nic-conf-operator/configuration-details.html",
-    ok="ATS is disabled on the NICs, or something needs it",
-    impact="The NIC asks the IOMMU to translate addresses that it could use directly. Measure before and "
-    "after a change.",
-    requires=(unknown_devices, impossible_by_design),
-)
+@AREA.note("nic-ats-on-bare-metal", requires=(unknown_devices, impossible_by_design))
 def nic_ats_on_bare_metal(examination: Examination) -> Outcome:
     """Check ATSCtl of physical NICs; guests, hosts of guests, Grace and some ACS settings need ATS."""
     nics = [

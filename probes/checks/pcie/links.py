@@ -41,12 +41,11 @@ from probes.queries.pcie_paths import (
 from probes.snapshot.examination import Examination
 from probes.topology.endpoints import port_gbps
 
-AREA = Area("pcie", requires=(unknown_devices,))
+AREA = Area("pcie", __package__, requires=(unknown_devices,))
 
 LOAD_PERCENT = 10  # a GPU with this load runs its link at full speed
 _SPARK_LANES = 4
 _SPEED, _WIDTH = 0, 1  # places of both in what a link runs at
-_ABI = "Linux drivers/pci/pci-sysfs.c, current_link_speed and current_link_width"
 _RESEAT = reboot_plan(
     "Find what limits the link",
     "Look for PCIe errors of these devices (aer_dev_correctable) and in the BMC's log.",
@@ -160,16 +159,7 @@ def _compared(examination: Examination, links: Sequence[_Link], place: int, caus
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH, LogKind.AER)
 
 
-@AREA.warning(
-    "pcie-link-degraded-width",
-    "A PCIe link runs with fewer lanes than both ends support",
-    _ABI,
-    ok="PCIe links run with all their lanes",
-    impact="Bandwidth falls in proportion: x8 instead of x16 is half. The whole job waits for the slowest "
-    "link.",
-    data_path=True,
-    part_of=("spark-pcie-lanes",),
-)
+@AREA.warning("pcie-link-degraded-width", data_path=True, part_of=("spark-pcie-lanes",))
 def pcie_link_degraded_width(examination: Examination) -> Outcome:
     """Compare lanes in use with those that both ends have, of every link on the path to a GPU or NIC."""
     return _compared(
@@ -181,15 +171,7 @@ def pcie_link_degraded_width(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "pcie-link-degraded-speed",
-    "A PCIe link of a NIC or switch runs below the speed that both ends support",
-    _ABI,
-    ok="PCIe links of NICs and switches run at full speed",
-    impact="Each step down in PCIe generation halves the bandwidth. The whole job waits for the slowest "
-    "link.",
-    data_path=True,
-)
+@AREA.warning("pcie-link-degraded-speed", data_path=True)
 def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     """Compare the speed with what both ends support; not of GPUs, whose links slow down when idle."""
     return _compared(
@@ -202,15 +184,7 @@ def pcie_link_degraded_speed(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "pcie-link-degraded-gpu-speed",
-    "A GPU's PCIe link stays slow under load",
-    "NVIDIA System Management Interface, nvidia-smi -q, GPU Link Info: the generation falls "
-    "when the GPU is idle",
-    ok="PCIe links of busy GPUs run at full speed",
-    impact="Each step down in PCIe generation halves the bandwidth to and from this GPU.",
-    data_path=True,
-)
+@AREA.warning("pcie-link-degraded-gpu-speed", data_path=True)
 def pcie_link_degraded_gpu_speed(examination: Examination) -> Outcome:
     """Check the link of each busy GPU; an idle GPU at 2.5 GT/s is no fault."""
     live = examination.reading.gpus
@@ -267,14 +241,7 @@ def _generation_now(reading: NvmlLive | Unknown | None, speed: Maybe[float]) -> 
     return generation(speed) or Unknown(Reason.MALFORMED, "current_link_speed", f"{speed:g} GT/s")
 
 
-@AREA.warning(
-    "spark-pcie-lanes",
-    "A NIC of a DGX Spark has fewer than four PCIe lanes",
-    "https://github.com/tonyd2wild/DeepSeek-v4-Flash-Vision-Exp-DSpark-1M-NVFP4-KV-2x-DGX-Spark/pull/35",
-    ok="The NICs of the DGX Spark have four PCIe lanes each, or the node is not one",
-    impact="This function carries about half as much as the other one of its port.",
-    data_path=True,
-)
+@AREA.warning("spark-pcie-lanes", data_path=True)
 def spark_pcie_lanes(examination: Examination) -> Outcome:
     """Compare the lanes of each NIC of a GB10 node with four, whatever both ends support."""
     if not is_gb10(examination):
@@ -299,14 +266,7 @@ def spark_pcie_lanes(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "pcie-link-limited-by-slot",
-    "A GPU or NIC is in a slot that limits its PCIe link",
-    _ABI.replace("current", "max"),
-    ok="No slot limits the PCIe link of a GPU or NIC",
-    impact="The card never reaches its own PCIe bandwidth in this slot.",
-    part_of=("spark-pcie-lanes",),
-)
+@AREA.note("pcie-link-limited-by-slot", part_of=("spark-pcie-lanes",))
 def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     """Compare the speed and width that a card supports with those of the port above it."""
     tally = Tally()
@@ -332,15 +292,7 @@ def pcie_link_limited_by_slot(examination: Examination) -> Outcome:
     return with_messages(examination, outcome, LogKind.PCIE_BANDWIDTH)
 
 
-@AREA.warning(
-    "pcie-link-below-port-rate",
-    "A NIC's PCIe link is slower than its port",
-    "PCI Express Base Specification, link data rates; Linux "
-    "Documentation/ABI/stable/sysfs-class-infiniband, rate",
-    ok="NICs' PCIe links support the full rate of their ports",
-    impact="The port never reaches its rate, because the PCIe link is the limit.",
-    data_path=True,
-)
+@AREA.warning("pcie-link-below-port-rate", data_path=True)
 def pcie_link_below_port_rate(examination: Examination) -> Outcome:
     """Compare the capacity of a NIC's link with the rate of its fastest port."""
     if is_there(examination.node.rdma) is False:

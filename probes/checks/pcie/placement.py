@@ -31,13 +31,9 @@ from probes.topology.graph import unread_c2c
 from probes.topology.nccl_paths import NEAR, ORDER, Nccl
 from probes.topology.paths import Path
 
-AREA = Area("pcie", requires=(unknown_devices,))
-PASSTHROUGH = Area("pcie", requires=(unknown_devices, impossible_by_design))
+AREA = Area("pcie", __package__, requires=(unknown_devices,))
+PASSTHROUGH = Area("pcie", __package__, requires=(unknown_devices, impossible_by_design))
 
-_LEVELS = (
-    "NVIDIA System Management Interface, nvidia-smi topo -m; NCCL user guide, NCCL_NET_GDR_LEVEL, "
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
-)
 _SMALL_BAR_BYTES = 256 << 20
 GPUS_A_NIC = 2
 
@@ -146,39 +142,19 @@ def nearer_plan(word: Nccl) -> Plan:
 
 
 # Not data_path: a lost near NIC degrades the verdict by itself; otherwise the machine is built like this.
-@AREA.warning(
-    "gpu-nic-cross-socket",
-    "A GPU's nearest NIC is on another socket (SYS)",
-    _LEVELS,
-    ok="No GPU's nearest NIC is on another socket",
-    impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
-    "NIC, these GPUs' data is staged in host memory.",
-)
+@AREA.warning("gpu-nic-cross-socket")
 def gpu_nic_cross_socket(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at SYS."""
     return _far(examination, Nccl.SYS, "no GPU's nearest NIC is on another socket")
 
 
-@AREA.warning(
-    "gpu-nic-through-cpu",
-    "A GPU's nearest NIC is behind the CPU's host bridge (PHB)",
-    _LEVELS,
-    ok="No GPU's nearest NIC is behind the host bridge",
-    impact="NCCL does not use GPUDirect RDMA over this distance by default. Without NVLink to a GPU near a "
-    "NIC, these GPUs' data is staged in host memory.",
-)
+@AREA.warning("gpu-nic-through-cpu")
 def gpu_nic_through_cpu(examination: Examination) -> Outcome:
     """Find GPUs whose nearest NIC that is up is at PHB (nvidia-smi: PHB or NODE)."""
     return _far(examination, Nccl.PHB, "no GPU's nearest NIC is behind the host bridge")
 
 
-@AREA.note(
-    "gpu-nic-shared",
-    "More than two GPUs share a NIC below their PCIe switch",
-    _LEVELS,
-    ok="At most two GPUs share a NIC",
-    impact="Each of these GPUs gets only a share of one NIC's rate when all of them send.",
-)
+@AREA.note("gpu-nic-shared")
 def gpu_nic_shared(examination: Examination) -> Outcome:
     """Count GPUs and NICs of each group below the same switches."""
     end_with(_distance_exemption(examination))
@@ -199,14 +175,7 @@ def gpu_nic_shared(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "numa-node-unknown",
-    "The firmware does not report the NUMA node of a GPU or NIC",
-    "Linux Documentation/ABI/testing/sysfs-bus-pci, numa_node; NVIDIA/nccl issues 1843 and 1519",
-    ok="The NUMA node of every GPU and NIC is known",
-    impact="NCCL treats such a device as if it were on another socket (SYS), and does not use GPUDirect RDMA "
-    "between it and the others.",
-)
+@AREA.warning("numa-node-unknown")
 def numa_node_unknown(examination: Examination) -> Outcome:
     """Check numa_node of GPUs and NICs on a node with more than one NUMA node."""
     here, named = gpus_and_nics(examination), examination.topology.labels
@@ -244,16 +213,7 @@ def numa_node_unknown(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "bar1-too-small",
-    "A GPU's BAR1 is smaller than its memory",
-    "NVIDIA GPUDirect RDMA, BAR sizes, https://docs.nvidia.com/cuda/gpudirect-rdma/; Mellanox/nv_peer_memory "
-    "issue 27",
-    ok="BAR1 spans the memory of every GPU",
-    impact='Memory beyond BAR1 cannot be registered with a NIC: small buffers work, large ones fail ("Bad '
-    'address", "Cannot allocate memory").',
-    requires=(unknown_devices, impossible_by_design),
-)
+@AREA.warning("bar1-too-small", requires=(unknown_devices, impossible_by_design))
 def bar1_too_small(examination: Examination) -> Outcome:
     """Compare BAR1 of each GPU with its memory."""
     here = gpus_and_nics(examination)
@@ -310,15 +270,7 @@ def _offers_more(examination: Examination, bdf: str, bar_bytes: int) -> Maybe[bo
 # GPUs and NICs that are passed to a virtual machine, and look adjacent there.
 
 
-@PASSTHROUGH.warning(
-    "vm-pair-unproven",
-    "A short path between GPU and NIC proves nothing in this virtual machine",
-    "https://github.com/ai-dynamo/dynamo/issues/12463; NVIDIA AI Enterprise, VM configuration, ATS and ACS",
-    ok="Direct transfers between GPU and NIC do not depend on a hypervisor, or ATS is enabled",
-    impact="In such a machine, transfers between adjacent GPUs and NICs were seen to succeed with wrong "
-    "data.",
-    part_of=("vm-without-p2p-ats",),
-)
+@PASSTHROUGH.warning("vm-pair-unproven", part_of=("vm-without-p2p-ats",))
 def vm_pair_unproven(examination: Examination) -> Outcome:
     """Find ConnectX NICs of a guest below a GPU's switch, without ATS and without a topology file."""
     here = gpus_and_nics(examination)

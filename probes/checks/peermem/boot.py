@@ -37,20 +37,13 @@ from probes.queries.modules import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("modules")
+AREA = Area("modules", __package__)
 
 _FILE, _LOADER = "the nvidia_peermem file (/lib/modules)", "the state of systemd-modules-load"
 _OLD_SERVICE, _NO_PEERMEM = "the nv_peer_mem service", "gdrtop check --only peermem-not-loaded"
-_README = "https://github.com/Mellanox/nv_peer_memory (README); NVIDIA driver README, nvidia-peermem"
 
 
-@AREA.warning(
-    "peermem-not-persistent",
-    "No boot configuration loads nvidia_peermem",
-    "modules-load.d(5); modprobe.d(5), softdep",
-    ok="nvidia_peermem is loaded at boot, or does not need to be",
-    impact="GPUDirect RDMA may be gone after the next reboot.",
-)
+@AREA.warning("peermem-not-persistent")
 def peermem_not_persistent(examination: Examination) -> Outcome:
     """Check for a modules-load.d entry, a softdep line or a systemd unit that loads it."""
     module = loaded_peermem(examination)
@@ -80,13 +73,7 @@ def peermem_not_persistent(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "peermem-unneeded-at-boot",
-    "nvidia_peermem is loaded at boot, but this node does not need it",
-    "NVIDIA GPUDirect RDMA manual, Deprecation Notice, https://docs.nvidia.com/cuda/gpudirect-rdma/",
-    ok="nvidia_peermem is needed, in use, or not loaded at boot",
-    impact="OFED and the GPU driver cannot be unloaded or updated while the module is loaded.",
-)
+@AREA.note("peermem-unneeded-at-boot")
 def peermem_unneeded_at_boot(examination: Examination) -> Outcome:
     """Check for a module that is loaded at boot, replaced by DMA-BUF and not used by any memory region."""
     loaded_peermem(examination)
@@ -128,13 +115,7 @@ def _named_and_absent(examination: Examination) -> tuple[Evidence, ServiceState]
     return named, need(state, _LOADER, named)
 
 
-@AREA.warning(
-    "boot-load-race",
-    "systemd-modules-load failed, and nvidia_peermem is not loaded",
-    "systemd-modules-load.service(8)",
-    ok="No nvidia_peermem load failure at boot",
-    impact=STAGED,
-)
+@AREA.warning("boot-load-race")
 def boot_load_race(examination: Examination) -> Outcome:
     """Check for a boot that tried to load the module before DKMS, openibd or the driver were ready."""
     named, state = _named_and_absent(examination)
@@ -158,13 +139,7 @@ def boot_load_race(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "peermem-lost-after-driver-update",
-    "nvidia_peermem was unloaded after boot",
-    "NVIDIA driver README, nvidia-peermem; systemd-modules-load.service(8)",
-    ok="nvidia_peermem was not unloaded after boot",
-    impact=STAGED,
-)
+@AREA.warning("peermem-lost-after-driver-update")
 def peermem_lost_after_driver_update(examination: Examination) -> Outcome:
     """Check for a module that modules-load.d names and that is no longer loaded after a successful boot."""
     named, state = _named_and_absent(examination)
@@ -199,13 +174,7 @@ def _both(examination: Examination) -> tuple[bool, bool]:
     return is_present(older), is_present(need(module_of(examination, PEERMEM), MODULES))
 
 
-@AREA.critical(
-    "nv-peer-mem-conflict",
-    "The old nv_peer_mem is loaded and blocks nvidia_peermem",
-    _README,
-    ok="The old nv_peer_mem is not loaded",
-    impact="nvidia_peermem cannot be loaded, and the old module gets no updates.",
-)
+@AREA.critical("nv-peer-mem-conflict")
 def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     """Check for the predecessor, which owns the client name nv_mem; recent NCCL does not look for it."""
     older, newer = _both(examination)
@@ -231,13 +200,7 @@ def nv_peer_mem_conflict(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nv-peer-mem-conflict-twice",
-    "nv_peer_mem and nvidia_peermem are both loaded",
-    _README,
-    ok="At most one of nv_peer_mem and nvidia_peermem is loaded",
-    impact="Jobs may register GPU memory through the old module, which gets no fixes.",
-)
+@AREA.warning("nv-peer-mem-conflict-twice")
 def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
     """Check for both names in /proc/modules; the manual allows one of them."""
     if _both(examination) != (True, True):
@@ -253,13 +216,7 @@ def nv_peer_mem_conflict_twice(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "nv-peer-mem-conflict-service",
-    "The nv_peer_mem service starts at boot",
-    _README,
-    ok="No service loads the old nv_peer_mem at boot",
-    impact="After the next boot the old module may block nvidia_peermem.",
-)
+@AREA.warning("nv-peer-mem-conflict-service")
 def nv_peer_mem_conflict_service(examination: Examination) -> Outcome:
     """Check whether the old module's service is enabled."""
     end_with(no_peermem_pair(examination))

@@ -12,7 +12,7 @@ from probes.plans.boot import initramfs_step
 from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
-from probes.queries.finding import KERNEL_LOG, STAGED, Area, Outcome, end_with, found, need, passed, unknown
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, passed, unknown
 from probes.queries.module_need import (
     Need,
     absent_peermem,
@@ -26,9 +26,7 @@ from probes.queries.module_need import (
 from probes.queries.modules import (
     MODULES,
     OFED,
-    PEERMEM_MANUAL,
     PEERMEM_REFCNT,
-    PEERMEM_SOURCE,
     is_present,
     message_evidence,
     module_messages,
@@ -40,21 +38,15 @@ from probes.queries.modules import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("modules")
-PARAMETERS = Area("modules")
+AREA = Area("modules", __package__)
+PARAMETERS = Area("modules", __package__)
 
 _FIRST_WITH_LOCKS, _FIRST_FIXED = (5, 1, 0, 0, 0, 0), (5, 3, 1, 0, 0, 1)
 _FLOOD = "detected invalid context"
 _OPEN_FILES = "the open files of other users' processes"
 
 
-@AREA.warning(
-    "peermem-reference-leak",
-    "nvidia_peermem is in use, but no process has an RDMA device open",
-    "https://github.com/NVIDIA/open-gpu-kernel-modules, kernel-open/nvidia-peermem/nvidia-peermem.c",
-    ok="Every use of nvidia_peermem belongs to a process",
-    impact="GPU memory stays pinned; nvidia_peermem and the GPU driver cannot be unloaded.",
-)
+@AREA.warning("peermem-reference-leak")
 def peermem_reference_leak(examination: Examination) -> Outcome:
     """Compare the refcnt with the processes that have /dev/infiniband/uverbsN open; 0 is right when idle."""
     loaded_peermem(examination)
@@ -90,13 +82,7 @@ def peermem_reference_leak(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "peermem-lock-inversion",
-    "This MLNX_OFED can deadlock with nvidia_peermem",
-    "https://github.com/Mellanox/nv_peer_memory, README (NVIDIA issue 2696789)",
-    ok="This OFED does not have the known deadlock with nvidia_peermem",
-    impact="The node can hang when a job frees GPU memory.",
-)
+@AREA.warning("peermem-lock-inversion")
 def peermem_lock_inversion(examination: Examination) -> Outcome:
     """Check for an OFED from 5.1 to before 5.3-1.0.0.1."""
     end_with(no_peermem_pair(examination))
@@ -122,13 +108,7 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "peermem-invalid-context-flood",
-    "nvidia_peermem floods the kernel log with `detected invalid context`",
-    "https://github.com/NVIDIA/nccl/issues/1474",
-    ok="nvidia_peermem does not flood the kernel log",
-    impact="None, but the messages hide others in the kernel log.",
-)
+@AREA.note("peermem-invalid-context-flood")
 def peermem_invalid_context_flood(examination: Examination) -> Outcome:
     """Check for a harmless message that looks alarming; drivers from 560 on do not print it."""
     log = module_messages(examination, (LogKind.PEERMEM,), words=(_FLOOD,))
@@ -170,13 +150,7 @@ def _reload(examination: Examination, title: str, first: str) -> Plan | None:
     return spare_fix(examination, plan)
 
 
-@PARAMETERS.warning(
-    "peermem-parameter-wrong",
-    "nvidia_peermem runs with peerdirect_support=1, meant for MLNX_OFED 5.0 and older",
-    PEERMEM_MANUAL,
-    ok="nvidia_peermem's peerdirect_support is right for this OFED",
-    impact="A job that frees GPU memory can deadlock the node.",
-)
+@PARAMETERS.warning("peermem-parameter-wrong")
 def peermem_parameter_wrong(examination: Examination) -> Outcome:
     """Check the parameter peerdirect_support of the loaded module against OFED's release."""
     value, evidence = _parameter(examination, "peerdirect_support")
@@ -199,13 +173,7 @@ def peermem_parameter_wrong(examination: Examination) -> Outcome:
     )
 
 
-@PARAMETERS.warning(
-    "peermem-parameter-legacy-ofed",
-    "nvidia_peermem needs peerdirect_support=1 with this old MLNX_OFED",
-    PEERMEM_MANUAL,
-    ok="nvidia_peermem's peerdirect_support is right for this OFED, or there is no OFED",
-    impact="With this OFED, GPU memory may fail to register or to be released.",
-)
+@PARAMETERS.warning("peermem-parameter-legacy-ofed")
 def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     """Check for an OFED of 5.0 or older, whose PeerDirect needs the legacy setting."""
     value, evidence = _parameter(examination, "peerdirect_support")
@@ -224,13 +192,7 @@ def peermem_parameter_legacy_ofed(examination: Examination) -> Outcome:
     )
 
 
-@PARAMETERS.note(
-    "peermem-parameter-persistent-off",
-    "nvidia_peermem runs with persistent_api_support=0, the older interface",
-    f"{PEERMEM_SOURCE}/nvidia-peermem.c, persistent_api_support",
-    ok="nvidia_peermem uses the persistent interface",
-    impact="Memory regions can become invalid while a job still uses them.",
-)
+@PARAMETERS.note("peermem-parameter-persistent-off")
 def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     """Check persistent_api_support of the loaded module; 1 is the default since 560.28.03."""
     value, evidence = _parameter(examination, "persistent_api_support")
@@ -245,13 +207,7 @@ def peermem_parameter_persistent_off(examination: Examination) -> Outcome:
     )
 
 
-@PARAMETERS.critical(
-    "peermem-parameter-invalid",
-    "nvidia_peermem rejected a parameter value",
-    f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_param_conf_check",
-    ok="nvidia_peermem did not reject any parameter",
-    impact=STAGED,
-)
+@PARAMETERS.critical("peermem-parameter-invalid")
 def peermem_parameter_invalid(examination: Examination) -> Outcome:
     """Check the kernel log for a parameter that the module rejected."""
     absent_peermem(examination)

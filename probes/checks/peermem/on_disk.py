@@ -18,17 +18,7 @@ from probes.plans.driver import rebuild_plan, rebuild_steps
 from probes.plans.load_modules import blocker_of, load_plan, load_step
 from probes.plans.packages import in_driver_container, ofed_steps, open_driver_steps
 from probes.plans.services import restart_openibd
-from probes.queries.finding import (
-    KERNEL_LOG,
-    STAGED,
-    Area,
-    CheckEnded,
-    Outcome,
-    end_with,
-    found,
-    need,
-    passed,
-)
+from probes.queries.finding import KERNEL_LOG, Area, CheckEnded, Outcome, end_with, found, need, passed
 from probes.queries.kernel_log import P2P_REFUSALS
 from probes.queries.module_need import (
     NOT_NEEDED_HERE,
@@ -48,8 +38,6 @@ from probes.queries.modules import (
     LINE_LIMIT,
     MODULES,
     OFED,
-    PEERMEM_MANUAL,
-    PEERMEM_SOURCE,
     file_of,
     is_about_version,
     is_present,
@@ -66,7 +54,7 @@ from probes.queries.modules import (
 )
 from probes.snapshot.examination import Examination
 
-AREA = Area("modules")
+AREA = Area("modules", __package__)
 
 _FIRST_WITH_PEERMEM = (470, 0, 0)
 _FILE, _OTHERS = "the nvidia_peermem file (/lib/modules)", "the modules of other kernels"
@@ -77,14 +65,7 @@ def _driver_numbers(examination: Examination) -> Maybe[tuple[int, int, int]]:
     return parse_known(version, parse_driver_version, DRIVER_VERSION)
 
 
-@AREA.critical(
-    "peermem-not-loaded",
-    "nvidia_peermem is not loaded",
-    "NCCL troubleshooting guide, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html",
-    ok="nvidia_peermem is loaded if it is installed and needed",
-    impact=STAGED,
-    part_of=P2P_REFUSALS,
-)
+@AREA.critical("peermem-not-loaded", part_of=P2P_REFUSALS)
 def peermem_not_loaded(examination: Examination) -> Outcome:
     """Check that it is loaded; no fault where DMA-BUF is usable and no configuration names the module."""
     module = absent_peermem(examination)
@@ -126,13 +107,7 @@ def _other_kernels(examination: Examination) -> Maybe[tuple[str, ...]]:
     return tuple(kernels)
 
 
-@AREA.critical(
-    "peermem-not-on-disk",
-    "nvidia_peermem is not installed for any kernel",
-    PEERMEM_MANUAL,
-    ok="nvidia_peermem is in the driver package or not expected there",
-    impact=STAGED,
-)
+@AREA.critical("peermem-not-on-disk")
 def peermem_not_on_disk(examination: Examination) -> Outcome:
     """Check for a driver package of 470 or newer that leaves the module out."""
     _require_no_file(examination)
@@ -162,13 +137,7 @@ def _from_container(examination: Examination) -> bool:
     return not isinstance(nvidia, Unknown) and is_present(nvidia) and is_there(nvidia.on_disk) is False
 
 
-@AREA.critical(
-    "peermem-not-on-disk-container",
-    "The driver container does not load nvidia_peermem",
-    "NVIDIA GPU Operator, GPUDirect RDMA, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/",
-    ok="No driver container omits nvidia_peermem",
-    impact=STAGED,
-)
+@AREA.critical("peermem-not-on-disk-container")
 def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     """Check for a driver that runs without a file on the node: only its container has nvidia_peermem."""
     _require_no_file(examination)
@@ -188,13 +157,7 @@ def peermem_not_on_disk_container(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "peermem-not-on-disk-other-kernel",
-    "nvidia_peermem is installed for another kernel only",
-    "dkms(8), depmod(8)",
-    ok="No kernel update left nvidia_peermem behind",
-    impact=STAGED,
-)
+@AREA.critical("peermem-not-on-disk-other-kernel")
 def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     """Check for a kernel update without a rebuild; usually DKMS had no headers to build against."""
     _require_no_file(examination)
@@ -212,13 +175,7 @@ def peermem_not_on_disk_other_kernel(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "peermem-not-on-disk-old-driver",
-    "The NVIDIA driver is too old for nvidia_peermem",
-    PEERMEM_MANUAL,
-    ok="The NVIDIA driver is new enough for nvidia_peermem, or does not need it",
-    impact=STAGED,
-)
+@AREA.critical("peermem-not-on-disk-old-driver")
 def peermem_not_on_disk_old_driver(examination: Examination) -> Outcome:
     """Check for drivers before 470, which need Mellanox's nv_peer_mem instead."""
     _require_no_file(examination)
@@ -239,14 +196,7 @@ _OTHER_OFED = "OFED was installed or updated after the driver was built, so the 
 _REBUILD = "Build the driver's modules against the installed OFED"
 
 
-@AREA.critical(
-    "peermem-built-without-symbols",
-    "nvidia_peermem was built without peer-memory symbols",
-    f"{PEERMEM_SOURCE}/nvidia-peermem.c, nv_mem_client_init; "
-    "https://github.com/NVIDIA/open-gpu-kernel-modules/pull/630",
-    ok="nvidia_peermem was built with peer-memory symbols, or is not needed",
-    impact=STAGED,
-)
+@AREA.critical("peermem-built-without-symbols")
 def peermem_built_without_symbols(examination: Examination) -> Outcome:
     """Check its dependencies: a module built with the symbols needs the module that exports them.
 
@@ -283,13 +233,7 @@ def peermem_built_without_symbols(examination: Examination) -> Outcome:
     return peermem_fault(examination, cause, depends, exporter, fix=plan)
 
 
-@AREA.critical(
-    "peermem-symbol-version-mismatch",
-    "nvidia_peermem was built against another OFED version",
-    "https://github.com/NVIDIA/gpu-operator/issues/2868; Linux Documentation/kbuild/modules.rst",
-    ok="nvidia_peermem was built against the installed OFED, or is not needed",
-    impact=STAGED,
-)
+@AREA.critical("peermem-symbol-version-mismatch")
 def peermem_symbol_version_mismatch(examination: Examination) -> Outcome:
     """Compare the symbol's version in the files of nvidia_peermem and ib_core.
 
@@ -384,13 +328,7 @@ def _symbols(
     return peermem_fault(examination, cause, *evidence, fix=fix, part_of=part_of)
 
 
-@AREA.critical(
-    "peermem-symbol-version-mismatch-nvidia",
-    "nvidia_peermem on disk is from another driver version",
-    PEERMEM_MANUAL,
-    ok="nvidia_peermem on disk matches the loaded driver, or is not needed",
-    impact=STAGED,
-)
+@AREA.critical("peermem-symbol-version-mismatch-nvidia")
 def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     """Compare the file's version with that of the loaded driver, whose nvidia_p2p_* symbols it needs."""
     absent_peermem(examination)
@@ -418,13 +356,7 @@ def peermem_symbol_version_mismatch_nvidia(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "peermem-unknown-symbol-inbox-core",
-    "The loaded ib_core is missing the symbols that nvidia_peermem needs",
-    "https://github.com/Mellanox/nv_peer_memory/issues/79",
-    ok="No symbol that nvidia_peermem needs is missing from ib_core",
-    impact=STAGED,
-)
+@AREA.critical("peermem-unknown-symbol-inbox-core")
 def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
     """Check the log for `Unknown symbol ib_register_peer_memory_client`."""
     return _symbols(
@@ -437,13 +369,7 @@ def peermem_unknown_symbol_inbox_core(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "inbox-core-beside-ofed",
-    "OFED is installed, but modprobe uses the distribution's ib_core",
-    "https://github.com/Mellanox/nv_peer_memory/issues/84; modprobe.d(5), depmod.d(5)",
-    ok="modprobe uses the ib_core of the installed RDMA stack",
-    impact="nvidia_peermem cannot work: the distribution's modules have no peer-memory interface.",
-)
+@AREA.warning("inbox-core-beside-ofed")
 def inbox_core_beside_ofed(examination: Examination) -> Outcome:
     """Check which ib_core modprobe would load; a note where DMA-BUF is usable.
 

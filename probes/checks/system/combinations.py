@@ -240,7 +240,7 @@ def old_for_ibgda(driver: str, old: str, examination: Examination) -> Iterator[E
             yield from users.values()
 
 
-AREA = Area("environment")
+AREA = Area("environment", __package__)
 
 Seen = Callable[[Examination], Iterator[Evidence | Unknown]]
 
@@ -290,13 +290,7 @@ def _rows() -> Iterator[Combination]:
         yield Combination(name, **facts, severity=severity, seen=seen)
 
 
-@AREA.warning(
-    "known-bad-combination",
-    "Versions on this node are known not to work together",
-    "gdrtop help versions; the evidence names the source of each",
-    ok="No versions on this node are known not to work together",
-    impact="It depends on the versions: gdrtop help versions lists what each of them does.",
-)
+@AREA.warning("known-bad-combination")
 def known_bad_combination(examination: Examination) -> Outcome:
     """Compare the versions that gdrtop has read with the table."""
     table = [row for row in (*COMBINATIONS, *_rows_of_site()) if row.seen is not None]

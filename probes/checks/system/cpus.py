@@ -23,22 +23,14 @@ from probes.queries.pcie_paths import functions_of, is_grace
 from probes.snapshot.condition import OVER_TCP
 from probes.snapshot.examination import Examination
 
-AREA = Area("environment")
+AREA = Area("environment", __package__)
 _CPUS = "the settings of the CPUs"
 _CAPPED = 0.95  # of what the hardware can: a driver may round
 _THROUGHPUT = "throughput-performance"  # of tuned: governor and preference "performance"
 _DEEP_EP = "deep_ep_cpp"
 
 
-@AREA.warning(
-    "cpu-clocks",
-    "Some or all CPUs run slower than they can",
-    "Linux Documentation/admin-guide/pm/cpufreq.rst, scaling_max_freq and scaling_governor",
-    ok="All CPUs may run at full speed",
-    impact="Threads of jobs on these CPUs are slower, such as NCCL's proxies. No public measurement shows "
-    "what that costs RDMA.",
-    scope=Scope.NODE,
-)
+@AREA.warning("cpu-clocks", scope=Scope.NODE)
 def cpu_clocks(examination: Examination) -> Outcome:
     """Find limits below the hardware's, the lowest frequency as a setting, and CPUs with other governors.
 
@@ -100,17 +92,7 @@ def _full_speed(clocks: CpuClocks, profile: str | Unknown, capped: list[CpuPolic
     return make_plan("Let all CPUs run at full speed", *steps, note=note)
 
 
-@AREA.note(
-    "numa-balancing-on",
-    "Automatic NUMA balancing is on",
-    "https://github.com/deepseek-ai/DeepEP/issues/624; "
-    "https://nvidia.github.io/grace-cpu-benchmarking-guide/platform/index.html; "
-    "Linux Documentation/admin-guide/sysctl/kernel.rst, numa_balancing",
-    ok="Automatic NUMA balancing is off or has no effect",
-    impact="The kernel pauses threads to unmap their pages. A report measured 139 pauses a minute, 5 ms on "
-    "average, in a process that uses DeepEP (Linux 5.15). No cost for NCCL has been published.",
-    scope=Scope.NODE,
-)
+@AREA.note("numa-balancing-on", scope=Scope.NODE)
 def numa_balancing_on(examination: Examination) -> Outcome:
     """Read kernel.numa_balancing where there are several NUMA nodes; a warning on Grace, and with DeepEP."""
     facts, numa = need(examination.cpu, _CPUS), need(examination.node.numa, "the NUMA nodes")
@@ -148,14 +130,7 @@ def numa_balancing_on(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "nic-interrupts",
-    "The interrupts of a NIC all go to one CPU or to another NUMA node",
-    "Linux Documentation/core-api/irq/irq-affinity.rst; NVIDIA/nccl src/transport/net_ib: RDMA polls",
-    ok="No job over TCP depends on how the NICs' interrupts are spread",
-    impact="TCP over this NIC is limited by that CPU, or by the link between CPUs. What that costs GPU jobs "
-    "has not been published. NCCL uses no interrupts for RDMA.",
-)
+@AREA.note("nic-interrupts")
 def nic_interrupts(examination: Examination) -> Outcome:
     """Compare the CPUs of a NIC's completion interrupts where a job uses TCP."""
     facts = examination.interrupts

@@ -15,8 +15,6 @@ from probes.facts.system.platform import in_container
 from probes.plans.load_modules import blocker_of, load_plan
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, Scope, found, need, passed, unknown
 from probes.queries.jobs import (
-    FAR_NIC,
-    OVER_TCP,
     RESTARTS,
     conclude,
     gpus_of,
@@ -30,9 +28,8 @@ from probes.queries.ports import need_devices
 from probes.queries.usable_here import nearer_nic
 from probes.snapshot.examination import Examination
 
-AREA = Area("environment")
+AREA = Area("environment", __package__)
 NO_RDMA = Evidence("/sys/class/infiniband", "no RDMA device")
-_VERBS = "Linux Documentation/infiniband/user_verbs.rst"
 _INTO_CONTAINER = (
     instruction("Docker: add --device=/dev/infiniband", needs_root=False),
     instruction("Pod: add “rdma/NAME: 1” to resources.limits", needs_root=False),
@@ -58,14 +55,7 @@ def _need_rdma(examination: Examination) -> RdmaFacts:
     return need(examination.node.rdma, RDMA_DEVICES, absent=NO_RDMA)
 
 
-@AREA.critical(
-    "dev-infiniband-missing",
-    "The RDMA device files are missing",
-    _VERBS,
-    ok="The RDMA device files exist",
-    impact="No program here can use a NIC for RDMA.",
-    scope=Scope.NODE,
-)
+@AREA.critical("dev-infiniband-missing", scope=Scope.NODE)
 def dev_infiniband_missing(examination: Examination) -> Outcome:
     """Look for /dev/infiniband/uverbsN if sysfs shows RDMA devices; critical if GPUs need them."""
     devices = [device for device in _need_rdma(examination).devices if has_verbs(device)]
@@ -94,14 +84,7 @@ def dev_infiniband_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "dev-infiniband-incomplete",
-    "Some RDMA devices have no device file",
-    _VERBS,
-    ok="Every RDMA device has a device file",
-    impact="Programs cannot use these NICs, so jobs have fewer of them.",
-    data_path=True,
-)
+@AREA.warning("dev-infiniband-incomplete", data_path=True)
 def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     """Look for each file that /sys/class/infiniband_verbs names."""
     expected = _expected(examination)
@@ -125,14 +108,7 @@ def dev_infiniband_incomplete(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "dev-infiniband-refused",
-    "The kernel refuses to open the RDMA device files",
-    "Linux, security/device_cgroup.c, drivers/infiniband/core/uverbs_main.c; kubernetes/kubernetes#5607",
-    ok="The kernel lets this session open RDMA device files",
-    impact=f"ibv_open_device fails with EPERM although the files are there. {OVER_TCP}",
-    scope=Scope.NODE,
-)
+@AREA.critical("dev-infiniband-refused", scope=Scope.NODE)
 def dev_infiniband_refused(examination: Examination) -> Outcome:
     """Find a session that can open no device; some may be another container's."""
     expected = _expected(examination)
@@ -156,14 +132,7 @@ def dev_infiniband_refused(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "dev-infiniband-denied",
-    "This user cannot open the RDMA device files",
-    _VERBS,
-    ok="This user can open the RDMA device files",
-    impact="Jobs of regular users fail in ibv_open_device and fall back to TCP.",
-    data_path=True,
-)
+@AREA.warning("dev-infiniband-denied", data_path=True)
 def dev_infiniband_denied(examination: Examination) -> Outcome:
     """Read the modes of /dev/infiniband/uverbsN, which are usually 0666."""
     files = _rdma_files(examination)
@@ -192,14 +161,7 @@ def dev_infiniband_denied(examination: Examination) -> Outcome:
     return passed(Evidence(INFINIBAND, f"{len(verbs) - len(refused)} uverbs files are usable"))
 
 
-@AREA.warning(
-    "dev-infiniband-not-in-container",
-    "A job's container has no RDMA device files",
-    "https://github.com/NVIDIA/nccl/issues/451",
-    ok="Every job sees the RDMA device files",
-    impact=f"NCCL finds no RDMA device. {OVER_TCP}",
-    data_path=True,
-)
+@AREA.warning("dev-infiniband-not-in-container", data_path=True)
 def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     """Look for /dev/infiniband from the point of view of each job; a note if the job does not map NCCL."""
     jobs = jobs_of(examination)
@@ -220,14 +182,7 @@ def dev_infiniband_not_in_container(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "dev-infiniband-near-nic-missing",
-    "A job's container is missing the device file of the NIC nearest to its GPU",
-    "NVIDIA GPUDirect RDMA manual, https://docs.nvidia.com/cuda/gpudirect-rdma/#supported-systems",
-    ok="Every job sees the NIC nearest to its GPU",
-    impact=FAR_NIC,
-    data_path=True,
-)
+@AREA.warning("dev-infiniband-near-nic-missing", data_path=True)
 def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     """Compare the files in the job's container with the NICs nearest to its GPUs."""
     jobs, topology = jobs_of(examination), examination.topology
@@ -258,13 +213,7 @@ def dev_infiniband_near_nic_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "dev-nvidia-missing",
-    "GPU device files are missing",
-    "nvidia-modprobe(1), https://github.com/NVIDIA/nvidia-modprobe",
-    ok="All GPU device files exist",
-    impact="New CUDA programs do not see these GPUs.",
-)
+@AREA.warning("dev-nvidia-missing")
 def dev_nvidia_missing(examination: Examination) -> Outcome:
     """Look for /dev/nvidiaN of each GPU with the NVIDIA driver, /dev/nvidiactl, /dev/nvidia-uvm."""
     gpus = need(examination.node.gpus, "the GPUs")

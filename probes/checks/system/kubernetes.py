@@ -13,19 +13,10 @@ from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.queries.modules import impossible_by_design, ofed_of
 from probes.snapshot.examination import Examination
 
-AREA = Area("environment")
-_OPERATOR = "NVIDIA GPU Operator, https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/gpu-operator-rdma.html"
+AREA = Area("environment", __package__)
 
 
-@AREA.warning(
-    "k8s-rdma-not-enabled",
-    "The driver container does not load nvidia-peermem, and DMA-BUF is not usable",
-    _OPERATOR,
-    ok="The driver container allows GPUDirect RDMA, or there is none",
-    impact="No GPUDirect RDMA: jobs copy through host memory.",
-    data_path=True,
-    requires=(impossible_by_design,),
-)
+@AREA.warning("k8s-rdma-not-enabled", data_path=True, requires=(impossible_by_design,))
 def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     """Find a driver container without nvidia_peermem if DMA-BUF is not usable."""
     if not need(need(examination.driver_container, DRIVER).driver, DRIVER):
@@ -48,13 +39,7 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "k8s-waiting-for-mofed",
-    "The MOFED container is not ready",
-    "https://github.com/NVIDIA/gpu-operator/issues/448",
-    ok="The MOFED container is ready, or there is none",
-    impact="GPU driver pods wait for it, so the node gets no GPU jobs.",
-)
+@AREA.critical("k8s-waiting-for-mofed")
 def k8s_waiting_for_mofed(examination: Examination) -> Outcome:
     """Find /run/mellanox/drivers without .driver-ready; a note if DMA-BUF is usable."""
     facts = need(examination.driver_container, DRIVER)
@@ -91,13 +76,7 @@ def _with_ofed_of_host(examination: Examination) -> list[str]:
     return [f"To use the host's OFED, set driver.rdma.useHostMofed=true in the ClusterPolicy: {here}"]
 
 
-@AREA.warning(
-    "k8s-mofed-storage-modules",
-    "Storage modules keep the MOFED container from loading its drivers",
-    "https://github.com/NVIDIA/gpu-operator/issues/588",
-    ok="No storage module blocks the MOFED container",
-    impact="The MOFED container never becomes ready, and GPU driver pods wait for it.",
-)
+@AREA.warning("k8s-mofed-storage-modules")
 def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     """Find modules of storage over RDMA while the MOFED container is not ready."""
     facts = need(examination.driver_container, DRIVER)
@@ -122,14 +101,7 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     )
 
 
-@AREA.critical(
-    "k8s-peermem-ctr-crashloop",
-    "The driver container has no module files, so nvidia-peermem cannot be loaded",
-    "https://github.com/NVIDIA/gpu-operator/issues/2619",
-    ok="The driver container has its module files, or there is none",
-    impact="The nvidia-peermem container restarts over and over, and nvidia-peermem is not usable.",
-    requires=(impossible_by_design,),
-)
+@AREA.critical("k8s-peermem-ctr-crashloop", requires=(impossible_by_design,))
 def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
     """Find /run/nvidia/driver/lib/modules empty under a loaded driver, with nvidia_peermem not loaded."""
     facts = need(examination.driver_container, DRIVER)

@@ -40,20 +40,17 @@ from probes.queries.jobs import RESTARTS, affected, driver_loaded, jobs_of, name
 from probes.queries.usable_here import has_little_shm, lifts_lock_limit
 from probes.snapshot.examination import Examination
 
-AREA = Area("environment")
-RDMA_CGROUP = Area("environment")
+AREA = Area("environment", __package__)
+RDMA_CGROUP = Area("environment", __package__)
 # Below this a job fails when it registers its buffers; above, it may do so later, as it grows.
 _LITTLE_BYTES = 1 << 30
 _SYSTEMD_DEFAULT = MemlockLimit(8 << 20, 8 << 20)  # systemd-system.conf(5), DefaultLimitMEMLOCK=
 _SCHEDULERS = ("slurmd.service", "pbs_mom.service")
 _RUNTIMES = ("containerd.service", "docker.service", "crio.service")
 _LOGINS = ("ssh.service", "sshd.service")
-_VERBS = "rdma-core Documentation/libibverbs.md, https://github.com/linux-rdma/rdma-core"
-_UNIT = "systemd.exec(5), LimitMEMLOCK="
 _DOCKER_LOCK = "Docker: add --ulimit memlock=-1 or --cap-add=IPC_LOCK"
 _POD_LOCK = "Pod: add the IPC_LOCK capability"
 _JOB_LIMIT = "memlock-or-ipc-lock"
-_FAILS = "Jobs fail to register host memory with “Cannot allocate memory” (errno 12)."
 
 
 def _amount(limit_bytes: float) -> str:
@@ -75,13 +72,7 @@ def _limited(processes: Sequence[Process]) -> list[tuple[Process, float]]:
     return limited
 
 
-@AREA.critical(
-    _JOB_LIMIT,
-    "A job cannot lock enough memory for RDMA",
-    _VERBS,
-    ok="No job with RDMA devices has a memlock limit",
-    impact=_FAILS,
-)
+@AREA.critical(_JOB_LIMIT)
 def memlock_or_ipc_lock(examination: Examination) -> Outcome:
     """Compare RLIMIT_MEMLOCK and CAP_IPC_LOCK of processes that have a GPU and an RDMA device open."""
     jobs = jobs_of(examination)
@@ -115,17 +106,7 @@ def memlock_or_ipc_lock(examination: Examination) -> Outcome:
     return unknown(jobs.unseen) if jobs.unseen else no_fault(jobs)
 
 
-@AREA.critical(
-    "cma-blocks-registration",
-    "RDMA cannot pin memory: the kernel counts pages as CMA that no CMA area owns",
-    "https://github.com/NVIDIA/NV-Kernels/pull/591; "
-    "https://github.com/MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark/issues/259",
-    ok="The kernel counts no more free CMA memory than there is",
-    impact="When GPU memory is in use, ibv_reg_mr fails with “Cannot allocate memory”, even for 1 KB, as "
-    "root and without a memlock limit.",
-    data_path=True,
-    scope=Scope.NODE,
-)
+@AREA.critical("cma-blocks-registration", data_path=True, scope=Scope.NODE)
 def cma_blocks_registration(examination: Examination) -> Outcome:
     """Compare CmaFree with CmaTotal: pages that count as CMA cannot be pinned."""
     memory = need(examination.memory, MEMINFO)
@@ -193,13 +174,7 @@ def _services(
     return missing or passed(*unlimited)
 
 
-@AREA.warning(
-    "memlock-scheduler",
-    "The batch system limits how much memory jobs can lock",
-    _UNIT,
-    ok="The batch system does not limit locked memory",
-    impact=_FAILS,
-)
+@AREA.warning("memlock-scheduler")
 def memlock_scheduler(examination: Examination) -> Outcome:
     """Read LimitMEMLOCK of slurmd and pbs_mom, which jobs inherit."""
     processes = jobs_of(examination).processes
@@ -213,13 +188,7 @@ def memlock_scheduler(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "memlock-container-runtime",
-    "The container runtime limits how much memory a job can lock",
-    _UNIT,
-    ok="No container runtime limits a job's locked memory",
-    impact="Containers without --ulimit memlock=-1 or IPC_LOCK fail to register host memory.",
-)
+@AREA.note("memlock-container-runtime")
 def memlock_container_runtime(examination: Examination) -> Outcome:
     """Read LimitMEMLOCK of container runtimes if a job in a container has a limit."""
     jobs = jobs_of(examination)
@@ -229,13 +198,7 @@ def memlock_container_runtime(examination: Examination) -> Outcome:
     return _services(examination, _RUNTIMES, cause, part_of=(_JOB_LIMIT,))
 
 
-@AREA.warning(
-    "memlock-login",
-    "Login sessions cannot lock enough memory for RDMA",
-    "limits.conf(5), pam_limits(8)",
-    ok="Login sessions can lock enough memory",
-    impact="Jobs started over SSH, as with mpirun, fail to register host memory (errno 12).",
-)
+@AREA.warning("memlock-login")
 def memlock_login(examination: Examination) -> Outcome:
     """Read the memlock lines of /etc/security, without any the limit of process 1 or of sshd."""
     facts = need(examination.memlock, "login limits")
@@ -289,13 +252,7 @@ def _small_ssh_limit(facts: MemlockFacts) -> Evidence:
     return Evidence(LIMITS, f"no memlock line; {evidence.value}")
 
 
-@AREA.note(
-    "memlock-shell",
-    "This shell cannot lock enough memory for RDMA tests",
-    _VERBS,
-    ok="This shell can lock enough memory",
-    impact="perftest and NCCL tests started from this shell fail with errno 12.",
-)
+@AREA.note("memlock-shell")
 def memlock_shell(examination: Examination) -> Outcome:
     """Read RLIMIT_MEMLOCK of this program, which its tests inherit; root in a container may have it, too."""
     inside = in_container(examination.node.platform)
@@ -324,13 +281,7 @@ def memlock_shell(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "container-shm-small",
-    "This container has little shared memory",
-    "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html#shared-memory",
-    ok="Shared memory is large enough",
-    impact="NCCL fails with “unhandled system error” when ranks on this node connect through shared memory.",
-)
+@AREA.warning("container-shm-small")
 def container_shm_small(examination: Examination) -> Outcome:
     """Compare /dev/shm with the 64 MiB that container runtimes give; one GPU needs none for NCCL."""
     absent = Evidence(SHM, "not in a container, or no mount of its own")
@@ -350,13 +301,7 @@ def container_shm_small(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "pid-namespace-hides-users",
-    "Some processes that use GPUs are not visible here",
-    "pid_namespaces(7)",
-    ok="Every process that uses a GPU is visible",
-    impact="gdrtop cannot check the limits and settings of these jobs.",
-)
+@AREA.note("pid-namespace-hides-users")
 def pid_namespace_hides_users(examination: Examination) -> Outcome:
     """Find processes that NVML lists and /proc does not."""
     facts = need(examination.processes, "the processes")
@@ -384,14 +329,7 @@ _TIGHT = 0.9
 _WORDS = {"hca_handle": "open handles", "hca_object": "objects"}
 
 
-@RDMA_CGROUP.warning(
-    "rdma-cgroup-limit",
-    "A control group limits a job's RDMA resources",
-    "Linux Documentation/admin-guide/cgroup-v2.rst, RDMA Interface Files; kernel/cgroup/rdma.c",
-    ok="No control group limits a job's RDMA resources",
-    impact="At the limit, new queue pairs and memory regions fail with EAGAIN (Resource temporarily "
-    "unavailable). NCCL then aborts while it connects, or cannot register GPU memory.",
-)
+@RDMA_CGROUP.warning("rdma-cgroup-limit")
 def rdma_cgroup_limit(examination: Examination) -> Outcome:
     """Find limits in rdma.max that are reached, nearly reached, or zero, of jobs and of gdrtop's group."""
     absent = Evidence(CGROUPS, "not found: no control groups are mounted")

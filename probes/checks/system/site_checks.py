@@ -9,10 +9,10 @@ from probes.base.plan import user_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown, known
 from probes.facts.system.site_checks import DIRECTORY, STATUSES, SiteCheck
-from probes.queries.finding import Area, Check, Outcome, found, need, passed, unknown
+from probes.queries.finding import Area, Check, Outcome, Texts, found, need, passed, unknown
 from probes.snapshot.examination import Examination
 
-AREA = Area("site")
+AREA = Area("site", __package__)
 _OK, _WARNING, _, _UNKNOWN = STATUSES
 # Beside these, a check without a result is broken. NOT_THERE: the file of a rule.
 _NOT_ITS_FAULT = (Reason.NEEDS_ROOT, Reason.NOT_THERE, Reason.NOT_RECORDED)
@@ -26,8 +26,8 @@ def checks_of_site(examination: Examination) -> tuple[Check, ...]:
 def _check(added: SiteCheck) -> Check:
     said = added.definition
     title = said.title or f"Site check {added.id} has found a problem"
-    texts = (title, added.source, partial(_judge, added), said.ok or f"Site check {added.id} is ok")
-    return Check(added.id, AREA.name, said.severity, *texts, said.impact, said.data_path)
+    texts = Texts(title, added.source, said.ok or f"Site check {added.id} is ok", said.impact)
+    return Check(added.id, AREA.name, said.severity, partial(_judge, added), lambda: texts, said.data_path)
 
 
 def _judge(check: SiteCheck, examination: Examination) -> Outcome:
@@ -54,13 +54,7 @@ def _judge(check: SiteCheck, examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "broken-site-check",
-    "A check of this site does not work",
-    "gdrtop help config",
-    ok="All checks of this site work",
-    impact="What it would find stays unseen.",
-)
+@AREA.note("broken-site-check")
 def broken_site_check(examination: Examination) -> Outcome:
     """Find checks without a result: a wrong file, a program that cannot start, hangs or fails."""
     absent = Evidence(DIRECTORY, "this site has added no checks")

@@ -18,7 +18,7 @@ from probes.queries.jobs import OVER_TCP, conclude, job_plan, jobs_of, usable_pa
 from probes.queries.modules import MODULES, impossible_by_design, no_gpu_or_rdma_device
 from probes.snapshot.examination import Examination
 
-AREA = Area("tools", requires=(no_gpu_or_rdma_device,))
+AREA = Area("tools", __package__, requires=(no_gpu_or_rdma_device,))
 _LIBRARIES = "the installed libraries"
 _PERFTEST = "https://github.com/linux-rdma/perftest"
 _BUILD = make_plan(
@@ -45,13 +45,7 @@ def _need_perftest(examination: Examination) -> Perftest:
     return need(_perftest(examination), "perftest", absent=absent)
 
 
-@AREA.note(
-    "perftest-missing",
-    "perftest is not installed",
-    _PERFTEST,
-    ok="perftest is installed",
-    impact="You cannot measure the bandwidth between NICs and GPUs here.",
-)
+@AREA.note("perftest-missing")
 def perftest_missing(examination: Examination) -> Outcome:
     """Look for ib_write_bw and the other programs of perftest."""
     perftest = _perftest(examination)
@@ -67,14 +61,7 @@ def perftest_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "perftest-without-cuda",
-    "perftest is built without CUDA",
-    _PERFTEST,
-    ok="perftest is built with CUDA, or is not installed",
-    impact="perftest refuses --use_cuda. Old versions ignore it and measure host memory.",
-    requires=(no_gpu_or_rdma_device, impossible_by_design),
-)
+@AREA.warning("perftest-without-cuda", requires=(no_gpu_or_rdma_device, impossible_by_design))
 def perftest_without_cuda(examination: Examination) -> Outcome:
     """Search the program for libcuda."""
     perftest = _need_perftest(examination)
@@ -87,14 +74,7 @@ def perftest_without_cuda(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "perftest-without-dmabuf",
-    "perftest is built without DMA-BUF",
-    _PERFTEST,
-    ok="perftest is built with DMA-BUF, or without CUDA",
-    impact="A test with --use_cuda measures nvidia-peermem only.",
-    requires=(no_gpu_or_rdma_device, impossible_by_design),
-)
+@AREA.note("perftest-without-dmabuf", requires=(no_gpu_or_rdma_device, impossible_by_design))
 def perftest_without_dmabuf(examination: Examination) -> Outcome:
     """Search the program for --use_cuda_dmabuf; a warning if DMA-BUF is the only path."""
     perftest = _need_perftest(examination)
@@ -115,14 +95,7 @@ def perftest_without_dmabuf(examination: Examination) -> Outcome:
     )
 
 
-@AREA.warning(
-    "libcuda-link-missing",
-    "The libcuda.so link is missing",
-    f"{_PERFTEST}, src/cuda_loader.c",
-    ok="perftest finds libcuda",
-    impact="perftest stops with “Failed to load CUDA library dynamically”.",
-    requires=(no_gpu_or_rdma_device, impossible_by_design),
-)
+@AREA.warning("libcuda-link-missing", requires=(no_gpu_or_rdma_device, impossible_by_design))
 def libcuda_link_missing(examination: Examination) -> Outcome:
     """Look for the link that development packages bring and perftest of 2025 and later opens."""
     perftest = _need_perftest(examination)
@@ -148,13 +121,7 @@ def libcuda_link_missing(examination: Examination) -> Outcome:
     )
 
 
-@AREA.note(
-    "perftest-port-in-use",
-    "perftest's port 18515 is in use",
-    f"{_PERFTEST}, README",
-    ok="perftest's port 18515 is free",
-    impact="A new perftest server stops with “Couldn't listen to port 18515”.",
-)
+@AREA.note("perftest-port-in-use")
 def perftest_port_in_use(examination: Examination) -> Outcome:
     """Look for TCP sockets that listen on port 18515."""
     socket_file = need(need(examination.tools, "the installed tools").perftest_listens, "/proc/net/tcp")
@@ -173,9 +140,7 @@ def perftest_port_in_use(examination: Examination) -> Outcome:
 
 # The RDMA libraries that programs load, and GDRCopy.
 
-LIBRARY_AREA = Area("tools")
-_GDRCOPY = "https://github.com/NVIDIA/gdrcopy"
-_VERBS = "ibv_reg_dmabuf_mr(3), rdma-core; libibverbs/libibverbs.map.in, IBVERBS_1.12"
+LIBRARY_AREA = Area("tools", __package__)
 _FIRST_ABI_WITH_DMABUF = (1, 12)
 _GDRDRV = "/dev/gdrdrv"
 
@@ -189,14 +154,7 @@ def _abi(library: InstalledLibrary) -> tuple[int, ...] | None:
     return known(map_known(library.version, version_numbers), None)
 
 
-@LIBRARY_AREA.warning(
-    "rdma-core-without-dmabuf",
-    "This node's libibverbs is too old for DMA-BUF",
-    _VERBS,
-    ok="libibverbs supports DMA-BUF",
-    impact="Programs that load it cannot use DMA-BUF. NCCL reports “Operation not supported”.",
-    requires=(impossible_by_design,),
-)
+@LIBRARY_AREA.warning("rdma-core-without-dmabuf", requires=(impossible_by_design,))
 def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     """Compare libibverbs.so.1 with version 1.12 (rdma-core 34), the first with ibv_reg_dmabuf_mr."""
     here = _installed(examination, "libibverbs.so.1")
@@ -225,15 +183,7 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
     return passed(*first_distinct(Evidence(library.path, "has ibv_reg_dmabuf_mr") for library in here))
 
 
-@LIBRARY_AREA.warning(
-    "old-userspace-abi",
-    "A job's libibverbs is too old for DMA-BUF",
-    _VERBS,
-    ok="Every job's libibverbs supports DMA-BUF",
-    impact="The job cannot use DMA-BUF. With a very old libibverbs it finds no RDMA device.",
-    data_path=True,
-    requires=(impossible_by_design,),
-)
+@LIBRARY_AREA.warning("old-userspace-abi", data_path=True, requires=(impossible_by_design,))
 def old_userspace_abi(examination: Examination) -> Outcome:
     """Read the libibverbs that jobs map, often from an image; critical if DMA-BUF is the only path."""
     jobs = jobs_of(examination)
@@ -261,13 +211,7 @@ def old_userspace_abi(examination: Examination) -> Outcome:
     )
 
 
-@LIBRARY_AREA.note(
-    "libibverbs-missing",
-    "libibverbs or its provider for these NICs is not installed",
-    "rdma-core, https://github.com/linux-rdma/rdma-core",
-    ok="libibverbs and its provider are installed",
-    impact=f"Programs outside containers find no RDMA device. {OVER_TCP}",
-)
+@LIBRARY_AREA.note("libibverbs-missing")
 def libibverbs_missing(examination: Examination) -> Outcome:
     """Look for libibverbs.so.1 and the plugin of each driver; containers bring their own.
 
@@ -307,14 +251,7 @@ def libibverbs_missing(examination: Examination) -> Outcome:
     )
 
 
-@LIBRARY_AREA.note(
-    "gdrdrv-missing",
-    "GDRCopy is installed, but its driver gdrdrv is not loaded",
-    _GDRCOPY,
-    ok="gdrdrv is loaded, or GDRCopy is not installed",
-    impact="Programs copy small messages more slowly. GPUDirect RDMA is not affected.",
-    requires=(impossible_by_design,),
-)
+@LIBRARY_AREA.note("gdrdrv-missing", requires=(impossible_by_design,))
 def gdrdrv_missing(examination: Examination) -> Outcome:
     """Look for the gdrdrv module, which CPU copies to GPU memory need and GPUDirect RDMA does not."""
     here = _installed(examination, "libgdrapi.so.2")
@@ -334,14 +271,7 @@ def gdrdrv_missing(examination: Examination) -> Outcome:
     )
 
 
-@LIBRARY_AREA.note(
-    "gdrdrv-device-missing",
-    "gdrdrv is loaded, but /dev/gdrdrv is not usable",
-    _GDRCOPY,
-    ok="/dev/gdrdrv is usable, or gdrdrv is not loaded",
-    impact="GDRCopy does not work. GPUDirect RDMA is not affected.",
-    requires=(impossible_by_design,),
-)
+@LIBRARY_AREA.note("gdrdrv-device-missing", requires=(impossible_by_design,))
 def gdrdrv_device_missing(examination: Examination) -> Outcome:
     """Look for the device file of a loaded gdrdrv."""
     nodes = need(examination.device_nodes, "/dev")

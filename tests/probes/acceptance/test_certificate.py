@@ -114,14 +114,14 @@ def test_what_could_not_be_read_now_is_not_gone() -> None:
     examination = examination_of(NODE)
     fingerprint = {fact.name: str(fact.value) for fact in certified().fingerprint}
     unread = replace(examination, node=replace(examination.node, gpus=Unknown(Reason.TIMED_OUT, "NVML")))
-    earlier = EarlierCertificate({}, fingerprint)
+    earlier = EarlierCertificate("2026-01-01", {}, fingerprint)
     assert certificate_of(shipped("gdrtop"), unread, judge(examination), [], (), earlier).changes == ()
 
 
 def test_a_part_that_could_not_be_read_once_is_no_change() -> None:
     fingerprint = {fact.name: str(fact.value) for fact in certified().fingerprint}
     fingerprint["GPU0"] = fingerprint["GPU0"].replace("96.00.89.00.01", "?")
-    assert certified(earlier=EarlierCertificate({}, fingerprint)).changes == ()
+    assert certified(earlier=EarlierCertificate("2026-01-01", {}, fingerprint)).changes == ()
 
 
 @pytest.mark.parametrize(

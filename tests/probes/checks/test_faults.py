@@ -224,7 +224,7 @@ def test_a_port_that_is_down_carries_nothing(name: str) -> None:
 def test_titles_begin_with_a_capital() -> None:
     """A capital letter, but for the names of modules, commands and files."""
     names = {"nvidia", "modprobe", "perftest", "perftest's", "gdrdrv", "libibverbs", "efa"}
-    begins = {text.split()[0] for check in CHECKS for text in (check.title, check.ok)}
+    begins = {text.split()[0] for check in CHECKS for text in (check.texts().title, check.texts().ok)}
     assert {word for word in begins if word[0].islower() and word.replace("'", "").isalpha()} <= names
 
 

@@ -12,12 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity
 from probes.checks import registry
+from probes.checks.headline import headline
+from probes.checks.judgment import judge
 from probes.checks.registry import CHECKS, findings, findings_of, run_checks
 from probes.host.machine.local import LocalHost
 from probes.live.job_examination import examine_with_jobs
-from probes.queries.finding import Area, Check, Finding, Outcome, Status, found, passed
+from probes.queries.finding import STAGED, Area, Check, Finding, Outcome, Status, Texts, found, passed
+from probes.queries.finding import _read_texts as texts
+from probes.queries.jobs import OVER_TCP
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.host import SimulatedHost
 from tests.support.doctor import examination_of, findings_on
@@ -47,12 +52,43 @@ ARGUED: dict[str, int] = {"new-node": 2}  # nothing is installed: neither the dr
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
 def test_every_check_has_a_problem_an_impact_and_a_positive_title(check: Check) -> None:
-    assert check.title
-    assert check.ok, "the title of a passed check is missing"
-    assert check.impact, "what the user loses is missing"
-    assert check.ok != check.title
-    assert not check.title.endswith(".")
-    assert check.title.split()[0] not in _BARE_VERBS
+    text = check.texts()
+    assert text.title
+    assert text.source
+    assert text.ok, "the title of a passed check is missing"
+    assert text.impact, "what the user loses is missing"
+    assert text.ok != text.title
+    assert not text.title.endswith(".")
+    assert text.title.split()[0] not in _BARE_VERBS
+
+
+def test_every_check_has_texts_and_no_text_is_left_over() -> None:
+    folders = [path.parent.name for path in Path(registry.__file__).parent.glob("*/texts.toml")]
+    written = [name for folder in folders for name in read_toml(f"probes.checks.{folder}", "texts.toml")]
+    ids = {check.id for check in CHECKS}
+    missing, left_over = sorted(ids - {*written}), sorted({*written} - ids)
+    assert not missing, f"texts.toml beside the check does not have {missing}"
+    assert not left_over, f"no check has the texts {left_over}"
+    assert len(written) == len(ids)
+
+
+@pytest.mark.parametrize("shared", [STAGED, OVER_TCP])
+def test_what_many_checks_say_is_the_same_everywhere(shared: str) -> None:
+    """Each text has it in full, and so has the code: whoever changes one must change all."""
+    begin = " ".join(shared.split()[:5])
+    impacts = [check.texts().impact for check in CHECKS]
+    assert len([text for text in impacts if shared in text]) > 5
+    assert not [text for text in impacts if begin in text and shared not in text]
+
+
+def test_a_node_without_a_problem_is_judged_without_reading_a_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take 10 ms to read; a command needs only those of the findings that it shows."""
+    node = examination_of("hgx-h100")
+    texts.cache_clear()
+    monkeypatch.setattr("probes.queries.finding.read_toml_once", None)
+    judgment = judge(node)
+    assert judgment.verdict.state.is_green
+    assert headline(judgment, None, {}).effect == "GPUDirect RDMA works here"
 
 
 def test_a_check_function_is_named_as_its_id() -> None:
@@ -146,19 +182,24 @@ def test_consequences_of_a_missing_module_are_listed_under_it(root: str) -> None
 # Chains of causes, on checks made for it
 
 
+def checks_in(area: Area) -> tuple[Check, ...]:
+    """Return checks that no texts.toml has."""
+    return tuple(replace(check, texts=partial(Texts, check.id, "nowhere")) for check in area.checks)
+
+
 def checks_of(
     monkeypatch: pytest.MonkeyPatch, **causes: tuple[Severity, tuple[str, ...]]
 ) -> dict[str, Finding]:
     """Return the findings of checks that all find something, with these severities and causes."""
-    area = Area("modules")
+    area = Area("modules", "")
     for name, (severity, part_of) in causes.items():
 
         def judge(_: object, part_of: tuple[str, ...] = part_of) -> Outcome:
             return found("it is", Evidence("here", "seen"), part_of=part_of)
 
-        area.check(severity, name, name, "nowhere")(judge)
-    area.critical("well", "well", "nowhere")(lambda _: passed(Evidence("here", "seen")))
-    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+        area.check(severity, name)(judge)
+    area.critical("well")(lambda _: passed(Evidence("here", "seen")))
+    monkeypatch.setattr(registry, "CHECKS", checks_in(area))
     return {finding.id: finding for finding in findings(examination_of("hgx-h100"))}
 
 
@@ -188,14 +229,14 @@ _FOUND = st.tuples(st.sets(st.sampled_from(_DEVICES), min_size=1), st.lists(st.s
 @settings(max_examples=200)
 def test_no_finding_hides_a_device_with_another_fault(chosen: list[tuple[set[str], list[str]]]) -> None:
     """Whatever may be the cause of what: the findings that are counted name every device."""
-    area = Area("gpu")
+    area = Area("gpu", "")
     for name, (devices, part_of) in zip("abcdef", chosen, strict=False):
         outcome = found(
             "it is", Evidence("here", "seen"), devices=tuple(sorted(devices)), part_of=tuple(part_of)
         )
-        area.warning(name, name, "nowhere")(partial(_return, outcome))
+        area.warning(name)(partial(_return, outcome))
     node = examination_of("hgx-h100")
-    every = {finding.id: finding for finding in findings_of(run_checks(node, area.checks), node)}
+    every = {finding.id: finding for finding in findings_of(run_checks(node, checks_in(area)), node)}
     roots = [finding for finding in every.values() if not finding.part_of]
     assert {finding.part_of for finding in every.values()} - {""} <= {root.id for root in roots}
     for finding in every.values():
@@ -208,12 +249,12 @@ def _return(outcome: Outcome, _: object) -> Outcome:
 
 def by_device(*named: tuple[str, tuple[str, ...], tuple[str, ...]]) -> dict[str, str]:
     """Return the root of each finding (id, devices, possible causes) on hgx-h100."""
-    area = Area("nic")
+    area = Area("nic", "")
     for name, devices, part_of in named:
         outcome = found("it is", Evidence("here", "seen"), devices=devices)
-        area.warning(name, name, "nowhere", part_of=part_of)(partial(_return, outcome))
+        area.warning(name, part_of=part_of)(partial(_return, outcome))
     node = examination_of("hgx-h100")
-    return {finding.id: finding.part_of for finding in findings_of(run_checks(node, area.checks), node)}
+    return {finding.id: finding.part_of for finding in findings_of(run_checks(node, checks_in(area)), node)}
 
 
 def test_a_cause_shares_each_device_by_any_name_or_is_above_it() -> None:
@@ -248,11 +289,11 @@ def test_a_fault_of_a_job_or_of_software_marks_no_hardware() -> None:
 
 
 def test_a_note_with_a_warning_off_the_data_path_does_not_degrade(monkeypatch: pytest.MonkeyPatch) -> None:
-    area = Area("modules")
+    area = Area("modules", "")
     cause = found("it is", Evidence("here", "seen"))
-    area.note("a", "a", "nowhere", data_path=True)(lambda _: cause)
-    area.warning("b", "b", "nowhere")(lambda _: replace(cause, part_of=("a",)))
-    monkeypatch.setattr(registry, "CHECKS", tuple(area.checks))
+    area.note("a", data_path=True)(lambda _: cause)
+    area.warning("b")(lambda _: replace(cause, part_of=("a",)))
+    monkeypatch.setattr(registry, "CHECKS", checks_in(area))
     root, _ = findings(examination_of("hgx-h100"))
     assert (root.id, root.severity, root.data_path) == ("a", Severity.WARNING, False)
 

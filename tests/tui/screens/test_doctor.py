@@ -252,7 +252,7 @@ async def test_a_cut_text_says_so() -> None:
         await opened(pilot, clock)
         view = pilot.app.screen.query_one("#findings", LinesView)
         lines = seen(pilot, "findings").splitlines()
-        titles = [*(check.title for check in CHECKS), "of watching"]
+        titles = [*(check.texts().title for check in CHECKS), "of watching"]
         cut = [line for line in lines if not any(title in line for title in titles)]
         assert all("…" in line for line in cut)
         assert any("…" in line for line in lines)

@@ -110,7 +110,7 @@ def test_commands_are_argv_without_a_shell() -> None:
 
 
 def test_every_check_has_an_impact_and_a_positive_title() -> None:
-    assert [check.id for check in CHECKS if not (check.ok and check.impact)] == []
+    assert [check.id for check in CHECKS if not (check.texts().ok and check.texts().impact)] == []
 
 
 def test_only_findings_that_cost_bandwidth_degrade_the_verdict() -> None:
