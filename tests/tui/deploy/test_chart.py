@@ -18,10 +18,12 @@ from tests.support.helm import CHART, check_object, documents, run_helm, version
 from tests.support.parsed_manifests import is_shell, plugin_of
 from tui.commands.consumers.node_labels import _VALID_SECONDS
 from tui.files.version import RELEASE
+from tui.manual import page
 
 IMAGE = {"image": {"repository": "registry.local:5000/gdrtop"}}
 CONDITIONS = {"enabled": True, "image": {"repository": "r/gdrtop-npd", "digest": f"sha256:{'0' * 64}"}}
 OFF = {"enabled": False}
+FEATURES = "/etc/kubernetes/node-feature-discovery/features.d"  # what NFD reads by default
 CASES: dict[str, dict[str, Any]] = {
     "as it is": IMAGE,
     "all": {
@@ -140,10 +142,7 @@ def test_the_pod_only_reads_the_node(case: str, tmp_path: Path) -> None:
         assert mounts.keys() <= paths.keys()
         assert mounts["host"]["mountPath"] == "/host"
         writable = {paths[name] for name, mount in mounts.items() if not mount.get("readOnly")} - {None}
-        own = (
-            {"/etc/kubernetes/node-feature-discovery/features.d"} if container["name"] == "labels" else set()
-        )
-        assert writable == own
+        assert writable == ({FEATURES} if container["name"] == "labels" else set())
         security = container["securityContext"]
         assert security["readOnlyRootFilesystem"] is True
         if case == "not privileged":
@@ -306,3 +305,18 @@ def test_the_notes_name_what_is_enabled(tmp_path: Path) -> None:
         assert "with nvidia.com/gpu.present=true" in notes, done.stderr
         assert all(word in notes for word in words)
         assert not any(word in notes for word in others)
+
+
+@pytest.mark.slow
+@needs_helm
+def test_kubernetes_accepts_the_example_of_the_manual(tmp_path: Path) -> None:
+    """A GPU and a NIC below one PCIe root, in all versions that have the API."""
+    section = page("kubernetes").partition("\n## A GPU and its NIC below one PCIe root\n")[2]
+    example = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+    found = documents(example)
+    assert [each["kind"] for each in found] == ["DeviceClass", "ResourceClaimTemplate"]
+    for version in versions()[versions().index("1.34") :]:
+        for each in found:
+            check_object(each, version)
+    devices = found[1]["spec"]["spec"]["devices"]
+    assert [request["name"] for request in devices["requests"]] == devices["constraints"][0]["requests"]

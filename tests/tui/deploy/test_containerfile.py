@@ -1,4 +1,4 @@
-"""The Containerfile of the image: what its instructions say; tests/test_packages.py builds it where it can be built."""
+"""The instructions of the Containerfile; tests/test_packages.py builds the image where that is possible."""
 
 import re
 import shlex
