@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import zipfile
 from functools import cache
@@ -18,7 +19,7 @@ from referencing.jsonschema import DRAFT202012
 from tests.support.command_line import ROOT
 
 CHART = ROOT / "tui/deploy/chart"
-PACKAGES = Path(os.environ.get("GDRTOP_CHARTS", ROOT / ".venv/charts"))
+PACKAGES = Path(os.environ.get("GDRTOP_CHARTS", Path(sys.prefix) / "charts"))
 SCHEMAS = PACKAGES / "kubernetes_validate/kubernetes-json-schema"
 
 
@@ -68,7 +69,7 @@ def _registry(directory: Path) -> Registry[Any]:
         content = json.loads((directory / uri.rpartition("/")[2]).read_text())
         return Resource.from_contents(content, default_specification=DRAFT202012)
 
-    return Registry(retrieve=read)  # type: ignore[call-arg]
+    return Registry(retrieve=read)
 
 
 def check_object(found: dict[str, Any], version: str) -> None:
