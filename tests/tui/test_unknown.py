@@ -22,7 +22,14 @@ T = TypeVar("T")
 COMMANDS = (
     *("check", "check --one-line", "check --for nagios", "check --for npd", "forecast", "topo"),
     *("modules", "env", "explain", "live --seconds 1", "ras", "setup", "topo --nccl-xml", "report {file}"),
-    *("prove --dry-run", "bench --dry-run", "manifest helm", "check --for nfd", "metrics"),
+    *(
+        "prove --dry-run",
+        "bench --dry-run",
+        "manifest machineconfig",
+        "manifest nicclusterpolicy",
+        "check --for nfd",
+        "metrics",
+    ),
 )
 NOT_ON_TREES = ("live", "ras", "setup", "bench", "forecast")
 CLAIM = re.compile(

@@ -123,6 +123,7 @@ def test_every_version_of_kubernetes_accepts_the_objects(case: str, tmp_path: Pa
         for found in objects:
             if found["kind"] == "ServiceMonitor":  # of the Prometheus Operator
                 assert found["spec"].keys() == {"selector", "endpoints"}
+                assert found["spec"]["endpoints"][0].keys() == {"port", "interval", "relabelings"}
             else:
                 check_object(found, version)
         mounts = pod_of(objects)["containers"][0]["volumeMounts"]
@@ -233,10 +234,10 @@ def test_the_labels_are_written_at_once_or_not_at_all(tmp_path: Path) -> None:
     features.mkdir()
     found = scripts(tmp_path, ("/opt/gdrtop/bin/gdrtop", str(gdrtop)), ("sleep 300", "exit 0"))
     for printed, status in (("first", 0), ("half", 3)):
-        gdrtop.write_text(f'#!/bin/sh\necho "{printed} $*"\nexit {status}\n')
+        gdrtop.write_text(f'#!/bin/sh\necho "{printed} $* $GDRTOP_READ_ONLY"\nexit {status}\n')
         gdrtop.chmod(0o755)
         subprocess.run([str(found["labels"])], check=True)
-        expected = "first check --for nfd --host host --over chroot /{host}\n"
+        expected = "first check --for nfd --host host --over chroot /{host} true\n"
         assert (features / "gdrtop").read_text() == expected
 
 
