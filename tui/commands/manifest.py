@@ -36,9 +36,8 @@ KINDS = {
     "boot-check": "systemd: check once after boot, with a line at login (-o: a directory)",
     "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
-_CHART = "gdrtop's Helm chart has replaced it: gdrtop help kubernetes"
 _ELSEWHERE = {
-    **dict.fromkeys(("daemonset", "npd"), _CHART),
+    **dict.fromkeys(("daemonset", "npd"), "gdrtop's Helm chart has replaced it: gdrtop help kubernetes"),
     "nfd": "use gdrtop check --for nfd, or gdrtop's Helm chart: gdrtop help kubernetes",
     **dict.fromkeys(("container", "dra"), "gdrtop help kubernetes has an example"),
     "gres": "gdrtop help slurm has an example",

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -244,27 +243,35 @@ def test_the_labels_are_written_at_once_or_not_at_all(tmp_path: Path) -> None:
 @pytest.mark.slow
 @needs_helm
 def test_gdrtop_in_the_container_reads_the_node(tmp_path: Path) -> None:
-    """The commands of the containers, with this machine in place of the node below /host."""
+    """The commands of the containers, with a simulated node below /host."""
     gdrtop, chroot = tmp_path / "program", tmp_path / "chroot"
-    gdrtop.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m tui "$@"\n')
-    chroot.write_text('#!/bin/sh\n[ "$1" = /host ] && shift && exec "$@"\n')
+    python = shlex.quote(sys.executable)
+    gdrtop.write_text(f'#!/bin/sh\nexec {python} -m tui "$@"\n')
+    node = f"{python} -m tests.support.stand_in /host=hgx-h100+no-gdr-path"
+    chroot.write_text(f'#!/bin/sh\nexec {node} "$@"\n')
     for program in (gdrtop, chroot):
         program.chmod(0o755)
-    node = scripts(tmp_path, ("/opt/gdrtop/bin/gdrtop", str(gdrtop)))["node"]
+    script = scripts(tmp_path, ("/opt/gdrtop/bin/gdrtop", str(gdrtop)))["node"]
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/nonexistent"}
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(node), *arguments], capture_output=True, text=True, env=environment, cwd=ROOT
+            [str(script), *arguments], capture_output=True, text=True, env=environment, cwd=ROOT
         )
 
     metrics = run("metrics")
     assert metrics.returncode == 0, metrics.stderr
     assert 'source="remote"' in metrics.stdout
-    assert re.search(r"^gdrtop_verdict\{state=.* 1\.0$", metrics.stdout, re.MULTILINE)
+    assert 'gdrtop_verdict{state="broken"} 1.0' in metrics.stdout
     condition = run("check", "--for", "npd")
-    assert condition.returncode in (0, 1, 3)
-    assert 0 < len(condition.stdout.strip()) <= 80
+    assert (condition.returncode, condition.stderr) == (1, "")
+    assert condition.stdout.startswith("BROKEN")
+    labels = run("check", "--for", "nfd")
+    assert (labels.returncode, labels.stderr) == (0, "")
+    assert "gdrtop.io/path=host\n" in labels.stdout
+    action = run("do", "load-modules", "--yes")
+    assert action.returncode == 2
+    assert "gdrtop is read-only here" in action.stdout + action.stderr
     command = pod_of(rendered(CASES["metrics only"], tmp_path))["containers"][0]["command"]
     assert command[1:] == ["metrics", "--listen=127.0.0.1:19477", "--interval=60"]
     wrong = run(*command[1:], "--textfile", "a.prom")  # both options are understood

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,19 @@ def test_without_options_they_are_printed(capsys: pytest.CaptureFixture[str]) ->
     assert main(["metrics", "--demo", "--with-counters"]) == 0
     read = names(capsys.readouterr().out)
     assert {"gdrtop_verdict", "gdrtop_path_info", "gdrtop_port_data_received_bytes"} <= read
+
+
+def test_another_node_has_the_same_metrics_over_a_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the Helm chart's container, which reads its node below /host."""
+    node = "hgx-h100+port-down"
+    over = f"{sys.executable} -m tests.support.stand_in host={node} {{host}}"
+    found = []
+    for options in (("--demo", node), ("--host", "host", "--over", over)):
+        assert main(["metrics", *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        found.append({line for line in lines if line.startswith(("gdrtop_verdict", "gdrtop_gpus"))})
+    assert found[0] == found[1]
+    assert any('source="remote"' in line for line in lines)
 
 
 def test_a_broken_node_is_no_error_of_the_exporter(capsys: pytest.CaptureFixture[str]) -> None:
