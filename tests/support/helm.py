@@ -1,4 +1,7 @@
-"""Helm and the schemas of the Kubernetes API, from packages that `make test-slow` puts into .venv/charts."""
+"""Helm and the schemas of the Kubernetes API, from packages that `make test-slow` puts into .venv/charts.
+
+GDRTOP_CHARTS names another directory that has them. A helm in PATH is used where theirs does not run.
+"""
 
 import json
 import os
