@@ -17,7 +17,7 @@ demo: $(VENV)/.installed ## the dashboard on a simulated node with a fault; DEMO
 test: lint ## ruff, mypy, codespell and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-slow: $(VENV)/.developing $(VENV)/.packaging ## the slow tests only
+test-slow: $(VENV)/.developing $(VENV)/.packaging $(VENV)/.charts ## the slow tests only
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
 
 test-every-case: $(VENV)/.developing ## the slow tests that try a share of the faults and nodes, with all; two hours
@@ -71,6 +71,10 @@ $(VENV)/.developing: $(VENV)/.installed
 $(VENV)/.packaging: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)/packaging
 	$(BIN)/python -m pip --python $(VENV)/packaging/bin/python install --quiet --group packaging
+	@touch $@
+
+$(VENV)/.charts: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/charts --group charts
 	@touch $@
 
 clean: ## remove the environment and all caches
