@@ -64,6 +64,18 @@ class PastJob:
 
 
 @frozen
+class Loss:
+    """GPU time with a finding that costs bandwidth: the sum of all GPUs that it concerned."""
+
+    finding: str  # its id; "": any of them, where each GPU counts once
+    gpu_seconds: float
+    seen_seconds: float  # of these, while it was known whether a job held the GPU
+    job_seconds: float  # of these, while one did
+    rated_seconds: float  # of these, while the share of the limit that the finding takes was known
+    lost_seconds: float  # of these, times that share
+
+
+@frozen
 class ComponentHistory:
     """The components of a node and the newest jobs, newest first."""
 
@@ -71,3 +83,4 @@ class ComponentHistory:
     until: float  # what was written last
     jobs: tuple[PastJob, ...] = ()
     components: tuple[Component, ...] = ()
+    losses: tuple[Loss, ...] = ()

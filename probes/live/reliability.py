@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
+from probes.base.latest import Latest
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
@@ -25,6 +27,8 @@ from probes.live.model.sample import (
     PortSample,
 )
 from probes.live.odd_one_out import LEAST
+from probes.queries.finding import Finding, concerns, costs_bandwidth
+from probes.topology.paths import Topology
 
 _NO_GUID = "0000:0000:0000:0000"
 
@@ -98,6 +102,7 @@ class Changes:
     components: tuple[Identity, ...]
     jobs: tuple[JobChange, ...]
     days: Mapping[tuple[int, str, Mark], int]  # by day since 1970 (UTC), component and mark
+    losses: Mapping[tuple[int, str], tuple[float, ...]]  # the figures of Loss, by day and finding
 
 
 class ComponentTally:
@@ -109,11 +114,13 @@ class ComponentTally:
         self._running: dict[str, JobChange] = {}
         self._ended: list[JobChange] = []
         self._days: dict[tuple[int, str, Mark], int] = {}
+        self._costs: Latest[dict[str, dict[str, float | None]]] = Latest()
+        self._losses: dict[tuple[int, str], tuple[float, ...]] = {}
         self._at: float | None = None
         self._taken_at = 0.0
 
-    def update(self, sample: LiveSample, node: Node) -> None:
-        """Add a sample."""
+    def update(self, sample: LiveSample, node: Node, topology: Topology | None = None) -> None:
+        """Add a sample; `topology`: of the node, without which findings are not counted."""
         if node is not self._node:
             self._node, self._identities = node, identities_of(node)
         step = 0.0 if self._at is None else min(max(0.0, sample.at - self._at), _LONGEST_STEP)
@@ -131,6 +138,21 @@ class ComponentTally:
             self._compare(change, _compared_gpus(job, processes), step)
         for name, mark in [*((name, Mark.DOWN) for name in sample.downs), *_marks(sample.events)]:
             self._count(name, mark, jobs, sample.taken_at)
+        if topology is not None:
+            self._add_losses(sample, topology, step)
+
+    def _add_losses(self, sample: LiveSample, topology: Topology, step: float) -> None:
+        is_seen = not isinstance(sample.processes, Unknown)
+        held = {gpu for job in sample.jobs for gpu in job.gpus} if is_seen else set()
+        findings = sample.findings
+        costs = self._costs.get(lambda: costs_of(findings, topology), objects=(findings, topology))
+        for finding, shares in costs.items():
+            for gpu, share in shares.items():
+                rated = gpu in held and share is not None
+                seconds = (1, is_seen, gpu in held, rated, share if rated and share else 0.0)
+                key = int(sample.taken_at // _DAY_SECONDS), finding
+                before = self._losses.get(key, (0.0,) * len(seconds))
+                self._losses[key] = tuple(map(lambda was, now: was + step * now, before, seconds))
 
     def _end(self, ids: set[str]) -> None:
         for name in [name for name in self._running if name not in ids]:
@@ -174,16 +196,17 @@ class ComponentTally:
         """Return what to write; None: nothing."""
         running = [job for job in self._running.values() if job.seconds >= LEAST_JOB_SECONDS]
         jobs = (*self._ended, *running)
-        if not jobs and not self._days:
+        if not jobs and not self._days and not self._losses:
             return None
         used = {name for job in jobs for name in job.parts} | {name for _, name, _ in self._days}
         identities = tuple(each for each in self._identities.values() if each.id in used)
-        return Changes(self._taken_at, identities, jobs, dict(self._days))
+        return Changes(self._taken_at, identities, jobs, dict(self._days), dict(self._losses))
 
     def forget(self) -> None:
         """Begin again after what `changes` returned has been written."""
         self._ended.clear()
         self._days.clear()
+        self._losses.clear()
         for job in self._running.values():
             if job.seconds >= LEAST_JOB_SECONDS:
                 job.since, job.parts = job.until, {name: PartChange() for name in job.parts}
@@ -227,6 +250,33 @@ def _marks(events: tuple[LiveEvent, ...]) -> Iterator[tuple[str, Mark]]:
             yield from ((subject, mark) for subject in (event.subject, *event.others))
 
 
+def costs_of(findings: Iterable[Finding], topology: Topology) -> dict[str, dict[str, float | None]]:
+    """Return the share that each finding takes of the limits of each GPU's paths to near NICs.
+
+    By the finding's id and the GPU's BDF; None: unknown. "" has each GPU of any, with the largest share.
+    """
+    found = {each.id: _shares(each, topology) for each in findings if costs_bandwidth(each)}
+    every: dict[str, float | None] = {}
+    for gpu, share in (row for shares in found.values() for row in shares.items()):
+        before = every.get(gpu)
+        every[gpu] = before if share is None or (before is not None and before > share) else share
+    return {**found, "": every}
+
+
+def _shares(finding: Finding, topology: Topology) -> dict[str, float | None]:
+    gains = grouped((gain.gpu, gain) for gain in finding.gains)
+    found: dict[str, float | None] = {}
+    for gpu in topology.gpus:
+        near, own = topology.near_nics.get(gpu.id, {}), gains.get(gpu.label, [])
+        now = [known(gain.now_gbps, None) for gain in own]
+        lost = [1.0 - gbps / gain.fixed_gbps for gbps, gain in zip(now, own, strict=True) if gbps is not None]
+        if own:
+            found[gpu.id] = None if None in now else sum(lost) / max(len(near), len(own))
+        elif not gains and concerns(finding, topology, (gpu.id, *near)):
+            found[gpu.id] = None
+    return found
+
+
 # What the history says about a component, as sentences.
 
 LAST_JOBS = 10  # that sentences are about
@@ -235,6 +285,11 @@ LEAST_COMPARED_SECONDS, LEAST_SLOW_SHARE = 60.0, 0.1
 BASIS = (
     f"A job counts if its NICs, or its ranks, could be compared for {LEAST_COMPARED_SECONDS:.0f} s. "
     f"A component is slow in it for at least {100 * LEAST_SLOW_SHARE:.0f} % of that time."
+)
+BASIS_OF_LOSSES = (
+    "GPU-hours: GPUs that a finding concerns, while gdrtop watch saw it. In jobs: those that a job held. "
+    "Lost: those in jobs, times the share that the finding takes of what their paths to near NICs can carry. "
+    "A job that sends little loses less."
 )
 _EVENTS = {
     Mark.DOWN: "went down",

@@ -11,7 +11,15 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.node import probe_node
-from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob, known_counts
+from probes.host.component_history import (
+    Component,
+    ComponentHistory,
+    JobPart,
+    Loss,
+    Mark,
+    PastJob,
+    known_counts,
+)
 from probes.host.protocol import Host
 from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
 from tui.command_line.arguments import UsageError, add_arguments, add_table_options
@@ -62,6 +70,7 @@ class ReliabilityDocument(TypedDict):
     until: Maybe[Time]  # when gdrtop watch wrote it last
     jobs: tuple[_JOB, ...]  # the newest ones, newest first
     components: tuple[_Component, ...]
+    losses: tuple[Loss, ...]  # GPU time with findings that cost bandwidth, of all days
     exit_status: int
 
 
@@ -138,6 +147,7 @@ def _content(
                 object_from(job, _JOB, began=time_json(job.began), ended=time_json(job.ended)) for job in jobs
             ],
             "components": [_component_json(component, component.id in gone) for component in chosen],
+            "losses": () if isinstance(history, Unknown) else history.losses,
             "exit_status": status,
         }
     )

@@ -7,6 +7,7 @@ from probes.facts.rdma.devices import natural
 from probes.host.component_history import SOURCE, Component, ComponentHistory, JobPart
 from probes.live.reliability import (
     BASIS,
+    BASIS_OF_LOSSES,
     day_text,
     events_text,
     is_compared,
@@ -17,7 +18,7 @@ from probes.live.reliability import (
 )
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import minutes
-from widgets.base.lines import Line, Run, Tone, paragraphs, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, paragraphs, section, sentence, wrapped
 
 NONE = "–"
 
@@ -25,13 +26,46 @@ NONE = "–"
 def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = frozenset()) -> list[Line]:
     """Draw a row for each component, what stands out first; `gone`: ids of those that were taken out."""
     rows = _sorted(history, gone)
-    lines = [*wrapped(_kept(history), width), ()]
-    if not rows:
-        return lines[:-1]
-    lines += draw_rows(history, width, gone)
-    texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
-    lines += [(), *paragraphs(map(sentence, texts), width, Tone.TITLE)]
-    return [*lines, *([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
+    lines = wrapped(_kept(history), width)
+    if rows:
+        lines += [(), *draw_rows(history, width, gone), ()]
+        texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
+        lines += paragraphs(map(sentence, texts), width, Tone.TITLE)
+        lines += [*([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
+    return [*lines, *section("Findings that cost bandwidth, in GPU-hours", _draw_losses(history, width))]
+
+
+def _draw_losses(history: ComponentHistory, width: int) -> list[Line]:
+    rows = sorted(history.losses, key=lambda row: (not row.finding, -row.lost_seconds, -row.job_seconds))
+    columns = [
+        Column("Finding", cells_of(rows, lambda row: Run(row.finding or "any of them")), 1, grows=True),
+        Column("GPU-hours", cells_of(rows, lambda row: Run(_hours(row.gpu_seconds))), 1, True),
+        Column(
+            "In jobs",
+            cells_of(rows, lambda row: _part_hours(row.job_seconds, row.seen_seconds, row.gpu_seconds)),
+            2,
+            True,
+        ),
+        Column(
+            "Lost",
+            cells_of(rows, lambda row: _part_hours(row.lost_seconds, row.rated_seconds, row.job_seconds)),
+            1,
+            True,
+        ),
+    ]
+    table = list(draw_columns(columns, [row.finding for row in rows], width))
+    return [*table, (), *wrapped(BASIS_OF_LOSSES, width, Tone.DIM)] if rows else []
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.1f}"
+
+
+def _part_hours(seconds: float, known_seconds: float, all_seconds: float) -> Run:
+    """Return a figure that is known for a part of the time."""
+    if all_seconds and not known_seconds:
+        return Run("unknown", Tone.DIM)
+    return Run(f"{'at least ' if known_seconds < all_seconds else ''}{_hours(seconds)}")
 
 
 def draw_rows(

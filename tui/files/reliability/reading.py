@@ -17,6 +17,7 @@ from probes.host.component_history import (
     Component,
     ComponentHistory,
     JobPart,
+    Loss,
     Mark,
     PastJob,
 )
@@ -126,7 +127,18 @@ def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
             (MOST_COMPONENTS,),
         )
     )
-    return ComponentHistory(_number(kept[0]), _number(kept[1]), tuple(past), components)
+    return ComponentHistory(_number(kept[0]), _number(kept[1]), tuple(past), components, _losses(connection))
+
+
+def _losses(connection: sqlite3.Connection) -> tuple[Loss, ...]:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'loss'").fetchone() is None:
+        return ()  # an earlier gdrtop has written it
+    rows = connection.execute(
+        "SELECT finding, sum(gpu), sum(seen), sum(job), sum(rated), sum(lost)"
+        " FROM loss GROUP BY finding LIMIT ?",
+        (MOST_COMPONENTS,),
+    )
+    return tuple(Loss(_text(finding), *map(_number, figures)) for finding, *figures in rows)
 
 
 def _number(value: Any) -> float:
