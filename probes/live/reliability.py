@@ -15,7 +15,13 @@ from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts, port_name
-from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+from probes.host.component_history import (
+    LEAST_COMPARED_SECONDS,
+    LEAST_SLOW_SHARE,
+    Component,
+    ComponentHistory,
+    Mark,
+)
 from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import (
     STEP_ROLES,
@@ -279,9 +285,6 @@ def _shares(finding: Finding, topology: Topology) -> dict[str, float | None]:
 
 # What the history says about a component, as sentences.
 
-LAST_JOBS = 10  # that sentences are about
-LEAST_JOBS = 3  # in which a component was compared; with fewer, no sentence says how often it was slow
-LEAST_COMPARED_SECONDS, LEAST_SLOW_SHARE = 60.0, 0.1
 BASIS = (
     f"A job counts if its NICs, or its ranks, could be compared for {LEAST_COMPARED_SECONDS:.0f} s. "
     f"A component is slow in it for at least {100 * LEAST_SLOW_SHARE:.0f} % of that time."
@@ -303,42 +306,12 @@ _EVENTS = {
 }
 
 
-@frozen
-class SlowJobs:
-    """In how many of a component's last jobs it was the slow one."""
-
-    slow: int
-    compared: int  # at most LAST_JOBS
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether there are enough jobs to say so."""
-        return self.compared >= LEAST_JOBS
-
-
-def is_compared(part: JobPart) -> bool:
-    """Return whether a component could be compared with the others for long enough."""
-    return part.compared_seconds >= LEAST_COMPARED_SECONDS
-
-
-def is_slow(part: JobPart) -> bool:
-    """Return whether a component was the slow one in a job."""
-    return is_compared(part) and part.slow_seconds >= LEAST_SLOW_SHARE * part.compared_seconds
-
-
-def slow_jobs(component: Component) -> SlowJobs:
-    """Return in how many of the last jobs a component was slow."""
-    compared = [part for part in component.parts if is_compared(part)][:LAST_JOBS]
-    return SlowJobs(sum(map(is_slow, compared)), len(compared))
-
-
 def slow_text(component: Component) -> str:
     """Return "mlx5_5 was the slow NIC in 7 of its last 9 jobs"; "" if it never was, or for too few jobs."""
-    jobs = slow_jobs(component)
-    if not jobs.slow or not jobs.is_enough:
+    if not component.slow_share:
         return ""
     what = "had the slow rank" if component.is_gpu else "was the slow NIC"
-    return f"{component.name} {what} in {jobs.slow} of its last {jobs.compared} jobs"
+    return f"{component.name} {what} in {component.slow_jobs} of its last {component.compared_jobs} jobs"
 
 
 def events_text(counts: Mapping[str, int]) -> str:
@@ -355,12 +328,6 @@ def _times(count: int) -> str:
 def day_text(seconds: float) -> str:
     """Return a day in local time: "2026-11-28"."""
     return time.strftime("%Y-%m-%d", time.localtime(seconds))
-
-
-def stands_out(component: Component) -> bool:
-    """Return whether a component was the slow one in most of its last jobs."""
-    jobs = slow_jobs(component)
-    return jobs.is_enough and 2 * jobs.slow > jobs.compared
 
 
 def gone_from(history: ComponentHistory, node: Node) -> frozenset[str]:

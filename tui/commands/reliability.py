@@ -21,7 +21,7 @@ from probes.host.component_history import (
     known_counts,
 )
 from probes.host.protocol import Host
-from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
+from probes.live.reliability import gone_from
 from tui.command_line.arguments import UsageError, add_arguments, add_table_options
 from tui.command_line.options import TableOptions, parsed
 from tui.runtime.json_values import (
@@ -91,7 +91,7 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
     history = host.component_history()
     chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
     gone = frozenset() if isinstance(history, Unknown) else gone_from(history, node)
-    status = EXIT_STANDS_OUT if any(stands_out(each) and each.id not in gone for each in chosen) else 0
+    status = EXIT_STANDS_OUT if any(each.stands_out and each.id not in gone for each in chosen) else 0
     if isinstance(history, Unknown):
         status = EXIT_NO_HISTORY
     if options.json:
@@ -154,27 +154,12 @@ def _content(
 
 
 def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
-    jobs = slow_jobs(component)
     return object_from(
         component,
         _Component,
         kind="gpu" if component.is_gpu else "port",
         bdf=component.bdf or None,
         is_gone=is_gone,
-        slow_jobs=jobs.slow,
-        compared_jobs=jobs.compared,
-        stands_out=stands_out(component),
         events=known_counts(component.counts),
-        jobs=[_part_json(part) for part in component.parts],
-    )
-
-
-def _part_json(part: JobPart) -> dict[str, Any]:
-    return object_from(
-        part,
-        _PART,
-        compared_seconds=round(part.compared_seconds, 1),
-        slow_seconds=round(part.slow_seconds, 1),
-        is_slow=is_slow(part) if is_compared(part) else None,
-        events=known_counts(part.counts),
+        jobs=[object_from(part, _PART, events=known_counts(part.counts)) for part in component.parts],
     )

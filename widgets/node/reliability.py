@@ -5,17 +5,7 @@ from __future__ import annotations
 from probes.base.text import plural
 from probes.facts.rdma.devices import natural
 from probes.host.component_history import SOURCE, Component, ComponentHistory, JobPart
-from probes.live.reliability import (
-    BASIS,
-    BASIS_OF_LOSSES,
-    day_text,
-    events_text,
-    is_compared,
-    is_slow,
-    slow_jobs,
-    slow_text,
-    stands_out,
-)
+from probes.live.reliability import BASIS, BASIS_OF_LOSSES, day_text, events_text, slow_text
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import minutes
 from widgets.base.lines import Line, Run, Tone, paragraphs, section, sentence, wrapped
@@ -29,7 +19,7 @@ def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = f
     lines = wrapped(_kept(history), width)
     if rows:
         lines += [(), *draw_rows(history, width, gone), ()]
-        texts = [slow_text(row) for row in rows if stands_out(row) and row.id not in gone]
+        texts = [slow_text(row) for row in rows if row.stands_out and row.id not in gone]
         lines += paragraphs(map(sentence, texts), width, Tone.TITLE)
         lines += [*([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
     return [*lines, *section("Findings that cost bandwidth, in GPU-hours", _draw_losses(history, width))]
@@ -75,7 +65,7 @@ def draw_rows(
     rows = _sorted(history, gone)
 
     def name_of(row: Component) -> Run:
-        tone = Tone.WARNING if stands_out(row) else Tone.PLAIN
+        tone = Tone.WARNING if row.stands_out else Tone.PLAIN
         return Run(_name(row, gone), Tone.DIM if row.id in gone else tone)
 
     columns = [
@@ -131,19 +121,18 @@ def _kept(history: ComponentHistory) -> str:
 
 
 def _order(component: Component) -> tuple[float, int, bool, object]:
-    jobs = slow_jobs(component)
-    share = jobs.slow / jobs.compared if jobs.is_enough else 0.0
-    return -share, -sum(component.counts.values()), component.is_gpu, natural(component.name)
+    events = sum(component.counts.values())
+    return -component.slow_share, -events, component.is_gpu, natural(component.name)
 
 
 def _slow(component: Component) -> str:
-    jobs = slow_jobs(component)
-    return f"{jobs.slow} of {plural(jobs.compared, 'job')}" if jobs.compared else "not compared"
+    compared = component.compared_jobs
+    return f"{component.slow_jobs} of {plural(compared, 'job')}" if compared else "not compared"
 
 
 def _slow_for(part: JobPart) -> Run:
-    tone = Tone.WARNING if is_slow(part) else Tone.PLAIN
-    if not is_compared(part):
-        return Run("not compared", tone)
+    if part.is_slow is None:
+        return Run("not compared")
     share = 100 * part.slow_seconds / part.compared_seconds
+    tone = Tone.WARNING if part.is_slow else Tone.PLAIN
     return Run(f"{share:.0f} % of {minutes(part.compared_seconds)}", tone)

@@ -25,7 +25,6 @@ from probes.live.reliability import (
     identities_of,
     past_by_device,
     slow_text,
-    stands_out,
 )
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -216,7 +215,7 @@ def test_how_often_a_nic_was_slow_is_said_only_for_enough_jobs() -> None:
     assert slow_text(component(7, 9)) == "mlx5_5 was the slow NIC in 7 of its last 9 jobs"
     assert slow_text(component(2, 2)) == slow_text(component(0, 9)) == ""
     assert slow_text(component(5, 30)) == "mlx5_5 was the slow NIC in 5 of its last 10 jobs"
-    assert [stands_out(component(slow, 9)) for slow in (4, 5)] == [False, True]
+    assert [component(slow, 9).stands_out for slow in (4, 5)] == [False, True]
 
 
 def test_a_short_slowdown_and_a_short_comparison_do_not_count() -> None:

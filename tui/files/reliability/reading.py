@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.component_history import (
+    LEAST_COMPARED_SECONDS,
     MOST_COMPONENTS,
     MOST_JOBS,
     MOST_NUMBER,
@@ -21,7 +22,6 @@ from probes.host.component_history import (
     Mark,
     PastJob,
 )
-from probes.live.reliability import LEAST_COMPARED_SECONDS
 from tui.files.reliability.database import (
     ROOTS_DIRECTORY,
     HistoryError,

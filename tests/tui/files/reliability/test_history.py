@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.component_history import MOST_JOBS, ComponentHistory, Loss, Mark
-from probes.live.reliability import LAST_JOBS, Changes, Identity, JobChange, PartChange, SlowJobs, slow_jobs
+from probes.host.component_history import LAST_JOBS, MOST_JOBS, ComponentHistory, Loss, Mark
+from probes.live.reliability import Changes, Identity, JobChange, PartChange
 from tui.files.reliability import database
 from tui.files.reliability.database import HistoryDatabase, HistoryError, history_path
 from tui.files.reliability.reading import NOT_KEPT, read_history
@@ -155,7 +155,7 @@ def test_jobs_without_a_comparison_do_not_displace_those_with_one(path: str) -> 
     found = history(read_history(path))
     assert [job.name for job in found.jobs[:MOST_JOBS]] == [job.name for job in reversed(others)]
     assert [job.name for job in found.jobs[MOST_JOBS:]] == [job.name for job in reversed(compared[5:])]
-    assert slow_jobs(found.components[0]) == SlowJobs(LAST_JOBS, LAST_JOBS)
+    assert [(each.slow_jobs, each.compared_jobs) for each in found.components[:1]] == [(LAST_JOBS, LAST_JOBS)]
 
 
 def test_a_database_that_is_full_loses_its_oldest_jobs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
