@@ -15,7 +15,6 @@ from probes.checks.judgment import Judgment
 from probes.facts.node import Node
 from probes.facts.pci.functions import read_serial
 from probes.facts.rdma.cable_ends import read_cables
-from probes.facts.rdma.devices import is_software
 from probes.facts.rdma.optics import Module, ask_modules
 from probes.facts.system.platform import DMI
 from probes.host.protocol import Host
@@ -155,13 +154,19 @@ def parts_of(
     rdma = examination.node.rdma
     if isinstance(rdma, Unknown):
         return tuple(found)
+    functions, until = functions_of(examination), host.monotonic() + _MOST_SECONDS
+    late = Unknown(Reason.TIMED_OUT, "vpd", "reading the VPDs of other NICs took too long")
+    bdfs = {f"NIC {device.name}": known(device.bdf, "") for device in rdma.devices}
     nics = {
-        f"NIC {device.name}": known(device.bdf, "")
-        for device in rdma.devices
-        if not is_software(device) and not device.is_virtual_function
+        name: bdf
+        for name, bdf in bdfs.items()
+        if bdf in functions and functions[bdf].physical_function is None
     }
-    serials, modules = _read_serials(host, examination, tuple(nics.values())), ask_modules(host, rdma)
-    cards = {name: map_known(serials[bdf], token) for name, bdf in nics.items()}
+    modules = ask_modules(host, rdma)
+    cards = {
+        name: map_known(read_serial(host, functions[bdf]) if host.monotonic() < until else late, token)
+        for name, bdf in nics.items()
+    }
     cables = {
         f"{name} cable": map_known(modules[bdf], lambda module: _cable(module, token))
         for name, bdf in nics.items()
@@ -173,20 +178,6 @@ def parts_of(
     }
     of_nics = *_once("NIC", _SERIAL, cards), *_once("NIC cable", _SERIAL, cables)
     return (*found, *of_nics, *_once("NIC", _CABLE_END, ends))
-
-
-def _read_serials(host: Host, examination: Examination, bdfs: Sequence[str]) -> dict[str, Maybe[str]]:
-    """Read the serial number of the card of each PCI function."""
-    functions, until = functions_of(examination), host.monotonic() + _MOST_SECONDS
-    found: dict[str, Maybe[str]] = {}
-    for bdf in bdfs:
-        if bdf not in functions:
-            found[bdf] = Unknown(Reason.NOT_THERE, "vpd", "the PCI function is unknown")
-        elif host.monotonic() > until:
-            found[bdf] = Unknown(Reason.TIMED_OUT, "vpd", "reading the VPDs of other NICs took too long")
-        else:
-            found[bdf] = read_serial(host, functions[bdf])
-    return found
 
 
 def _cable(module: Module, token: Callable[[str], str]) -> Maybe[str]:

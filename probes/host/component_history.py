@@ -62,6 +62,7 @@ class Component:
     bdf: str  # "": unknown
     parts: tuple[JobPart, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # of all days, during jobs or not
+    is_gone: bool = False  # the node no longer has it, as mark_gone() of probes/live/reliability.py finds
 
     @property
     def compared_jobs(self) -> int:

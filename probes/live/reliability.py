@@ -330,15 +330,14 @@ def day_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
-def gone_from(history: ComponentHistory, node: Node) -> frozenset[str]:
-    """Return the ids of the components that a node no longer has; of a kind that could not be read, none."""
+def mark_gone(history: ComponentHistory, node: Node) -> ComponentHistory:
+    """Mark the components that a node no longer has; of a kind that could not be read, none."""
     kinds = {False: isinstance(node.rdma, RdmaFacts), True: isinstance(node.gpus, GpuFacts)}
     present = {identity.id for identity in identities_of(node).values()}
-    return frozenset(
-        component.id
-        for component in history.components
-        if kinds[component.is_gpu] and component.id not in present
+    marked = (
+        replace(each, is_gone=kinds[each.is_gpu] and each.id not in present) for each in history.components
     )
+    return replace(history, components=tuple(marked))
 
 
 def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:

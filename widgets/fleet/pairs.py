@@ -195,7 +195,7 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         of_memory = [result for result in report.results if result.memory is memory]
         figures = [[result.gbps for result in of_memory if result.rail == rail] for rail in rails]
         known = [[gbps for gbps in of_rail if not isinstance(gbps, Unknown)] for of_rail in figures]
-        spreads = [spread_of(values) if values else None for values in known]
+        spreads = [spread_of(values, values[-1]) if values else None for values in known]
         for name, importance in (("median", 1), ("low", 1), ("p5", 3), ("p95", 3), ("high", 3)):
             title = f"{memory.value} {name}" if name == "median" else name
             shown = ["?" if spread is None else getattr(spread, name) for spread in spreads]

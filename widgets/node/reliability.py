@@ -13,13 +13,13 @@ from widgets.base.lines import Line, Run, Tone, paragraphs, section, sentence, w
 NONE = "–"
 
 
-def draw_history(history: ComponentHistory, width: int, gone: frozenset[str] = frozenset()) -> list[Line]:
-    """Draw a row for each component, what stands out first; `gone`: ids of those that were taken out."""
-    rows = _sorted(history, gone)
+def draw_history(history: ComponentHistory, width: int) -> list[Line]:
+    """Draw a row for each component, what stands out first, and the GPU-hours of findings."""
+    rows = _sorted(history)
     lines = wrapped(_kept(history), width)
     if rows:
-        lines += [(), *draw_rows(history, width, gone), ()]
-        texts = [slow_text(row) for row in rows if row.stands_out and row.id not in gone]
+        lines += [(), *draw_rows(history, width), ()]
+        texts = [slow_text(row) for row in rows if row.stands_out and not row.is_gone]
         lines += paragraphs(map(sentence, texts), width, Tone.TITLE)
         lines += [*([()] if texts else []), *wrapped(BASIS, width, Tone.DIM)]
     return [*lines, *section("Findings that cost bandwidth, in GPU-hours", _draw_losses(history, width))]
@@ -58,15 +58,13 @@ def _part_hours(seconds: float, known_seconds: float, all_seconds: float) -> Run
     return Run(f"{'at least ' if known_seconds < all_seconds else ''}{_hours(seconds)}")
 
 
-def draw_rows(
-    history: ComponentHistory, width: int, gone: frozenset[str] = frozenset(), is_wide: bool = False
-) -> list[Line]:
+def draw_rows(history: ComponentHistory, width: int, is_wide: bool = False) -> list[Line]:
     """Draw the heading and the rows of draw_history; `is_wide`: also the GUID or UUID of each."""
-    rows = _sorted(history, gone)
+    rows = _sorted(history)
 
     def name_of(row: Component) -> Run:
         tone = Tone.WARNING if row.stands_out else Tone.PLAIN
-        return Run(_name(row, gone), Tone.DIM if row.id in gone else tone)
+        return Run(_name(row), Tone.DIM if row.is_gone else tone)
 
     columns = [
         Column("Component", cells_of(rows, name_of), 1),
@@ -79,15 +77,13 @@ def draw_rows(
     return list(draw_columns(columns, [row.id for row in rows], width))
 
 
-def _sorted(history: ComponentHistory, gone: frozenset[str]) -> list[Component]:
-    return sorted(history.components, key=lambda row: (row.id in gone, _order(row)))
+def _sorted(history: ComponentHistory) -> list[Component]:
+    return sorted(history.components, key=lambda row: (row.is_gone, _order(row)))
 
 
-def draw_component(
-    history: ComponentHistory, component: Component, width: int, gone: frozenset[str] = frozenset()
-) -> list[Line]:
-    """Draw the jobs of one component, newest first; `gone`: as for draw_history."""
-    title = f"{_name(component, gone)} ({component.id})"
+def draw_component(history: ComponentHistory, component: Component, width: int) -> list[Line]:
+    """Draw the jobs of one component, newest first."""
+    title = f"{_name(component)} ({component.id})"
     lines = [*wrapped(title, width, Tone.TITLE), *wrapped(_kept(history), width)]
     texts = filter(None, (slow_text(component), events_text(component.counts)))
     lines += paragraphs(map(sentence, texts), width)
@@ -111,8 +107,8 @@ def draw_jobs(history: ComponentHistory, component: Component, width: int) -> li
     return list(draw_columns(columns, [f"{part.job}" for part in parts], width))
 
 
-def _name(component: Component, gone: frozenset[str]) -> str:
-    return f"{component.name} (gone)" if component.id in gone else component.name
+def _name(component: Component) -> str:
+    return f"{component.name} (gone)" if component.is_gone else component.name
 
 
 def _kept(history: ComponentHistory) -> str:

@@ -20,53 +20,36 @@ LEAST = 20
 
 @frozen
 class Spread:
-    """Bandwidths of one test, in Gb/s."""
+    """Bandwidths of one test, in Gb/s; of fewer than LEAST, the percentiles are None."""
 
     count: int
     low: float
     median: float
     high: float
-    p5: float | None  # None: fewer than LEAST values
+    p5: float | None
     p95: float | None
     percentile: float | None  # of the newest value: how many percent of all are not above it
 
-    @property
-    def words(self) -> str:
-        """The range, or the percentiles: "p5 385, median 391, p95 392 Gb/s"."""
-        low, middle, high = map(short_gbps, (self.low, self.median, self.high))
-        if self.p5 is None or self.p95 is None:
-            return f"{low} to {high} Gb/s" if low != high else f"{low} Gb/s"
-        return f"p5 {short_gbps(self.p5)}, median {middle}, p95 {short_gbps(self.p95)} Gb/s"
-
-    @property
-    def slower(self) -> str:
-        """Say of the newest value "slower than 97 %"; "" for few values, or if hardly any is faster."""
-        share = 0.0 if self.percentile is None else 100.0 - self.percentile
-        return f"slower than {share:.0f} %" if share >= 0.5 else ""
-
     def of(self, noun: str, nouns: str) -> str:
         """Return where the newest value is: "p3 of 64 nodes, slower than 97 % (p5 385, …)"."""
+        low, middle, high = map(short_gbps, (self.low, self.median, self.high))
         counted = plural(self.count, noun, nouns)
-        if self.percentile is None:
-            return f"{counted}: {self.words}"
-        slower = f", {self.slower}" if self.slower else ""
-        return f"p{self.percentile:.0f} of {counted}{slower} ({self.words})"
+        if self.p5 is None or self.p95 is None or self.percentile is None:
+            return f"{counted}: {low if low == high else f'{low} to {high}'} Gb/s"
+        faster = 100.0 - self.percentile
+        slower = f", slower than {faster:.0f} %" if faster >= 0.5 else ""
+        figures = f"p5 {short_gbps(self.p5)}, median {middle}, p95 {short_gbps(self.p95)} Gb/s"
+        return f"p{self.percentile:.0f} of {counted}{slower} ({figures})"
 
 
-def spread_of(values: Sequence[float], newest: float | None = None) -> Spread:
-    """Return how at least one value varies; `newest`: the one whose percentile is asked for."""
-    enough = len(values) >= LEAST
-    cuts = quantiles(values, n=20, method="inclusive") if enough else ()
-    low_enough = sum(value <= newest for value in values) if enough and newest is not None else None
-    return Spread(
-        len(values),
-        min(values),
-        median(values),
-        max(values),
-        cuts[0] if cuts else None,
-        cuts[-1] if cuts else None,
-        None if low_enough is None else 100.0 * low_enough / len(values),
-    )
+def spread_of(values: Sequence[float], newest: float) -> Spread:
+    """Return how values vary, and where the newest one of them is."""
+    middle, percentiles = (min(values), median(values), max(values)), (None, None, None)
+    if len(values) < LEAST:
+        return Spread(len(values), *middle, *percentiles)
+    cuts = quantiles(values, n=20, method="inclusive")
+    share = sum(value <= newest for value in values) / len(values)
+    return Spread(len(values), *middle, cuts[0], cuts[-1], 100.0 * share)
 
 
 @frozen

@@ -280,13 +280,9 @@ def component_history(tokens: Tokens, answer: ComponentHistory) -> ComponentHist
         for each in answer.components
     )
     jobs = (dataclasses.replace(job, name=job_name(job.name)) for job in answer.jobs)
-    losses = (
-        dataclasses.replace(
-            each, finding=tokens.text(each.finding) if each.finding.startswith(PREFIX) else each.finding
-        )
-        for each in answer.losses
-    )
-    return dataclasses.replace(answer, jobs=tuple(jobs), components=tuple(components), losses=tuple(losses))
+    # The other ids are those of gdrtop's own checks.
+    losses = tuple(each for each in answer.losses if not each.finding.startswith(PREFIX))
+    return dataclasses.replace(answer, jobs=tuple(jobs), components=tuple(components), losses=losses)
 
 
 def log_findings(tokens: Tokens, answer: tuple[LogFinding, ...]) -> tuple[LogFinding, ...]:

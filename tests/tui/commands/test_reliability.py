@@ -197,6 +197,7 @@ def test_a_recording_has_the_history_and_a_redacted_one_its_figures() -> None:
     host = host_of("hgx-h100+nic-slow")
     assert recorded(host, redact=False) == host.component_history()
     redacted = recorded(host, redact=True)
+    assert redacted.losses == recorded(host, redact=False).losses != ()
     original = host.component_history()
     assert isinstance(original, ComponentHistory)
     assert [each.parts for each in redacted.components] == [each.parts for each in original.components]

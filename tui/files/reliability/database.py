@@ -64,12 +64,6 @@ CREATE INDEX job_ended ON job (ended);
 _LOSSES = """CREATE TABLE IF NOT EXISTS loss (day INTEGER NOT NULL, finding TEXT NOT NULL,
     gpu REAL NOT NULL, seen REAL NOT NULL, job REAL NOT NULL, rated REAL NOT NULL, lost REAL NOT NULL,
     PRIMARY KEY (day, finding)) WITHOUT ROWID"""
-_SUMS = {  # what identifies a row of each table, and what is added up
-    "part": ("job, component", ("compared", "slow")),
-    "part_count": ("job, component, mark", ("number",)),
-    "day_count": ("day, component, mark", ("number",)),
-    "loss": ("day, finding", ("gpu", "seen", "job", "rated", "lost")),
-}
 
 
 class HistoryError(Exception):
@@ -322,11 +316,12 @@ def _add(connection: sqlite3.Connection, changes: Changes) -> None:
 
 def _sum(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]]) -> None:
     """Add figures to the rows of a table."""
-    keys, sums = _SUMS[table]
-    marks = ", ".join("?" * (keys.count(",") + 1 + len(sums)))
-    added = ", ".join(f"{name} = {name} + excluded.{name}" for name in sums)
+    columns = [(name, place) for _, name, *_, place in connection.execute(f"PRAGMA table_info({table})")]
+    keys = ", ".join(name for name, place in columns if place)  # in the primary key
+    added = ", ".join(f"{name} = {name} + excluded.{name}" for name, place in columns if not place)
+    row = ", ".join("?" * len(columns))
     connection.executemany(
-        f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT ({keys}) DO UPDATE SET {added}", rows
+        f"INSERT INTO {table} VALUES ({row}) ON CONFLICT ({keys}) DO UPDATE SET {added}", rows
     )
 
 
