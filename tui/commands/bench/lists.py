@@ -86,6 +86,7 @@ _SERIES = ("machine", "title", "affected", "left_out")
 FORMS = {
     "--list": ("tools",),
     "--results": ("results", "standings"),
+    "part of a report": ("results",),
     "--dry-run": (*_SERIES, "seconds", "refused", "tests"),
     "a measurement": (*_SERIES, "results", "meaning", "no_baseline", "exit_status", "exit_reason"),
 }
