@@ -132,7 +132,7 @@ def _other_part(name: str, value: str, was: str, earlier: dict[str, str]) -> str
     part = name.removesuffix(_SERIAL)
     moved = next((other for other, serial in earlier.items() if serial == value and other != name), "")
     if moved.endswith(_SERIAL):
-        return f"{part} is the earlier {printable(moved.removesuffix(_SERIAL), _MOST_OF_A_VALUE)}"
+        return f"{part} is the former {printable(moved.removesuffix(_SERIAL), _MOST_OF_A_VALUE)}"
     return f"{part} was replaced: serial number {value}, was {was}"
 
 
@@ -162,11 +162,11 @@ def parts_of(
         for name, bdf in bdfs.items()
         if bdf in functions and functions[bdf].physical_function is None
     }
-    modules = ask_modules(host, rdma)
     cards = {
         name: map_known(read_serial(host, functions[bdf]) if host.monotonic() < until else late, token)
         for name, bdf in nics.items()
     }
+    modules = ask_modules(host, rdma)
     cables = {
         f"{name} cable": map_known(modules[bdf], lambda module: _cable(module, token))
         for name, bdf in nics.items()

@@ -367,9 +367,7 @@ class PairsReport:
     left_out: Mapping[str, str]  # nodes that took no part, and why
     rails_left_out: Mapping[str, str]  # "gpu3 rail 1, GPU memory", and why
     leaves: tuple[RailLeaves, ...]
-    earlier: tuple[
-        tuple[PairResult, ...], ...
-    ] = ()  # complete runs of these nodes and settings, oldest first
+    earlier: tuple[tuple[PairResult, ...], ...] = ()  # complete runs of the same, oldest first
 
     @property
     def rails(self) -> tuple[int, ...]:

@@ -120,7 +120,7 @@ class ComponentTally:
         self._running: dict[str, JobChange] = {}
         self._ended: list[JobChange] = []
         self._days: dict[tuple[int, str, Mark], int] = {}
-        self._costs: Latest[dict[str, dict[str, float | None]]] = Latest()
+        self._costs: Latest[dict[str, dict[str, Share]]] = Latest()
         self._losses: dict[tuple[int, str], tuple[float, ...]] = {}
         self._at: float | None = None
         self._taken_at = 0.0
@@ -154,8 +154,8 @@ class ComponentTally:
         costs = self._costs.get(lambda: costs_of(findings, topology), objects=(findings, topology))
         for finding, shares in costs.items():
             for gpu, share in shares.items():
-                rated = gpu in held and share is not None
-                seconds = (1, is_seen, gpu in held, rated, share if rated and share else 0.0)
+                is_held = gpu in held
+                seconds = (1, is_seen, is_held, is_held and share.is_known, share.least if is_held else 0.0)
                 key = int(sample.taken_at // _DAY_SECONDS), finding
                 before = self._losses.get(key, (0.0,) * len(seconds))
                 self._losses[key] = tuple(map(lambda was, now: was + step * now, before, seconds))
@@ -256,30 +256,42 @@ def _marks(events: tuple[LiveEvent, ...]) -> Iterator[tuple[str, Mark]]:
             yield from ((subject, mark) for subject in (event.subject, *event.others))
 
 
-def costs_of(findings: Iterable[Finding], topology: Topology) -> dict[str, dict[str, float | None]]:
-    """Return the share that each finding takes of the limits of each GPU's paths to near NICs.
+@frozen
+class Share:
+    """How much a finding takes of what a GPU's paths to near NICs can carry: 1 is all."""
 
-    By the finding's id and the GPU's BDF; None: unknown. "" has each GPU of any, with the largest share.
+    least: float
+    is_known: bool  # False: no source says how much, or not of every finding
+
+
+def costs_of(findings: Iterable[Finding], topology: Topology) -> dict[str, dict[str, Share]]:
+    """Return the share that each finding takes of each GPU that it concerns, by its id and the GPU's BDF.
+
+    "" has each GPU of any finding, with the largest share.
     """
     found = {each.id: _shares(each, topology) for each in findings if costs_bandwidth(each)}
-    every: dict[str, float | None] = {}
-    for gpu, share in (row for shares in found.values() for row in shares.items()):
-        before = every.get(gpu)
-        every[gpu] = before if share is None or (before is not None and before > share) else share
+    of_gpu = grouped(row for shares in found.values() for row in shares.items())
+    every = {
+        gpu: Share(max(share.least for share in shares), all(share.is_known for share in shares))
+        for gpu, shares in of_gpu.items()
+    }
     return {**found, "": every}
 
 
-def _shares(finding: Finding, topology: Topology) -> dict[str, float | None]:
+def _shares(finding: Finding, topology: Topology) -> dict[str, Share]:
     gains = grouped((gain.gpu, gain) for gain in finding.gains)
-    found: dict[str, float | None] = {}
+    found: dict[str, Share] = {}
     for gpu in topology.gpus:
         near, own = topology.near_nics.get(gpu.id, {}), gains.get(gpu.label, [])
-        now = [known(gain.now_gbps, None) for gain in own]
-        lost = [1.0 - gbps / gain.fixed_gbps for gbps, gain in zip(now, own, strict=True) if gbps is not None]
-        if own:
-            found[gpu.id] = None if None in now else sum(lost) / max(len(near), len(own))
+        now = [known(gain.now_gbps, gain.fixed_gbps) for gain in own]
+        lost = sum(1.0 - gbps / gain.fixed_gbps for gbps, gain in zip(now, own, strict=True))
+        if gpu.id in finding.takes:
+            found[gpu.id] = Share(1.0, True)
+        elif own:
+            is_known = not any(isinstance(gain.now_gbps, Unknown) for gain in own)
+            found[gpu.id] = Share(lost / max(len(near), len(own)), is_known)
         elif not gains and concerns(finding, topology, (gpu.id, *near)):
-            found[gpu.id] = None
+            found[gpu.id] = Share(0.0, False)
     return found
 
 

@@ -198,9 +198,9 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         spreads = [spread_of(values, values[-1]) if values else None for values in known]
         for name, importance in (("median", 1), ("low", 1), ("p5", 3), ("p95", 3), ("high", 3)):
             title = f"{memory.value} {name}" if name == "median" else name
-            shown = ["?" if spread is None else getattr(spread, name) for spread in spreads]
-            if any(figure is not None for figure in shown):  # too few for percentiles
-                cells = [line(figure if isinstance(figure, str) else short(figure)) for figure in shown]
+            shown = [None if spread is None else getattr(spread, name) for spread in spreads]
+            if name in ("median", "low", "high") or any(shown):  # else too few for percentiles
+                cells = [line("?" if gbps is None else short(gbps)) for gbps in shown]
                 columns.append(Column(title, cells, importance, to_right=True, least=6))
         counts = [line(str(len(values))) for values in known]
         columns.append(Column("tests", counts, 4, to_right=True, least=6))

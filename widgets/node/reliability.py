@@ -8,9 +8,10 @@ from probes.host.component_history import SOURCE, Component, ComponentHistory, J
 from probes.live.reliability import BASIS, BASIS_OF_LOSSES, day_text, events_text, slow_text
 from widgets.base.columns import Column, cells_of, draw_columns
 from widgets.base.figures import minutes
-from widgets.base.lines import Line, Run, Tone, paragraphs, section, sentence, wrapped
+from widgets.base.lines import Line, Run, Tone, line, paragraphs, section, sentence, wrapped
 
 NONE = "–"
+_OF_LOSSES = (("Finding", 1), ("GPU-hours", 1), ("In jobs", 2), ("Lost", 1))
 
 
 def draw_history(history: ComponentHistory, width: int) -> list[Line]:
@@ -27,35 +28,29 @@ def draw_history(history: ComponentHistory, width: int) -> list[Line]:
 
 def _draw_losses(history: ComponentHistory, width: int) -> list[Line]:
     rows = sorted(history.losses, key=lambda row: (not row.finding, -row.lost_seconds, -row.job_seconds))
-    columns = [
-        Column("Finding", cells_of(rows, lambda row: Run(row.finding or "any of them")), 1, grows=True),
-        Column("GPU-hours", cells_of(rows, lambda row: Run(_hours(row.gpu_seconds))), 1, True),
-        Column(
-            "In jobs",
-            cells_of(rows, lambda row: _part_hours(row.job_seconds, row.seen_seconds, row.gpu_seconds)),
-            2,
-            True,
-        ),
-        Column(
-            "Lost",
-            cells_of(rows, lambda row: _part_hours(row.lost_seconds, row.rated_seconds, row.job_seconds)),
-            1,
-            True,
-        ),
+    texts = [
+        (
+            row.finding or "any of them",
+            _hours(row.gpu_seconds, row.gpu_seconds, row.gpu_seconds),
+            _hours(row.job_seconds, row.seen_seconds, row.gpu_seconds),
+            _hours(row.lost_seconds, row.rated_seconds, row.job_seconds),
+        )
+        for row in rows
     ]
-    table = list(draw_columns(columns, [row.finding for row in rows], width))
+    columns = [
+        Column(title, [line(cells[place]) for cells in texts], importance, to_right=place > 0)
+        for place, (title, importance) in enumerate(_OF_LOSSES)
+    ]
+    table = draw_columns(columns, [row.finding for row in rows], width)
     return [*table, (), *wrapped(BASIS_OF_LOSSES, width, Tone.DIM)] if rows else []
 
 
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f}"
-
-
-def _part_hours(seconds: float, known_seconds: float, all_seconds: float) -> Run:
+def _hours(seconds: float, known_seconds: float, all_seconds: float) -> str:
     """Return a figure that is known for a part of the time."""
-    if all_seconds and not known_seconds:
-        return Run("unknown", Tone.DIM)
-    return Run(f"{'at least ' if known_seconds < all_seconds else ''}{_hours(seconds)}")
+    if not seconds and not known_seconds < all_seconds:
+        return "0"
+    least = "at least " if known_seconds < all_seconds else ""
+    return f"{least}{seconds / 3600:.1f}" if seconds else "unknown"
 
 
 def draw_rows(history: ComponentHistory, width: int, is_wide: bool = False) -> list[Line]:

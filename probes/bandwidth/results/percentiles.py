@@ -44,12 +44,12 @@ class Spread:
 
 def spread_of(values: Sequence[float], newest: float) -> Spread:
     """Return how values vary, and where the newest one of them is."""
-    middle, percentiles = (min(values), median(values), max(values)), (None, None, None)
+    figures = len(values), min(values), median(values), max(values)
     if len(values) < LEAST:
-        return Spread(len(values), *middle, *percentiles)
+        return Spread(*figures, None, None, None)
     cuts = quantiles(values, n=20, method="inclusive")
-    share = sum(value <= newest for value in values) / len(values)
-    return Spread(len(values), *middle, cuts[0], cuts[-1], 100.0 * share)
+    not_above = sum(value <= newest for value in values)
+    return Spread(*figures, cuts[0], cuts[-1], 100.0 * not_above / len(values))
 
 
 @frozen

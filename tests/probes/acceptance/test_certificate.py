@@ -196,7 +196,7 @@ def test_a_part_with_another_serial_number_was_replaced() -> None:
 def test_a_part_in_another_place_was_not_replaced() -> None:
     """A GPU that fell off the bus gives all others new numbers."""
     moved = changed(GPU3__serial__number="1650923000004", GPU4__serial__number="1650923000003")
-    assert moved == ("GPU3 is the earlier GPU4", "GPU4 is the earlier GPU3")
+    assert moved == ("GPU3 is the former GPU4", "GPU4 is the former GPU3")
 
 
 def test_a_serial_number_that_was_not_read_before_is_no_change() -> None:

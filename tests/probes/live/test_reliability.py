@@ -21,6 +21,7 @@ from probes.live.reliability import (
     ComponentTally,
     JobChange,
     PartChange,
+    Share,
     costs_of,
     identities_of,
     past_by_device,
@@ -295,15 +296,24 @@ def test_a_share_that_no_source_gives_and_jobs_that_could_not_be_read_are_unknow
 
 
 def test_a_gpu_with_two_findings_counts_once_in_all() -> None:
-    topology = examination_of(both := "hgx-h100+port-down,acs-on").topology
+    topology = examination_of(both := "hgx-h100+port-down,job-tcp").topology
     costs = costs_of(judge(examination_of(both)).listed, topology)
-    assert costs[""]["0000:18:00.0"] == costs["ib-port-not-active"]["0000:18:00.0"]
-    assert costs[""]["0000:3a:00.0"] is None
+    assert costs[""]["0000:18:00.0"] == Share(0.5, is_known=False)
+    assert costs[""]["0000:3a:00.0"] == Share(0.0, is_known=False)
     assert len(costs[""]) == len(topology.gpus)
+    found = losses_of(both, *seconds(("0000:18:00.0",)))
+    assert found[""] == (800.0, 800.0, 100.0, 0.0, 50.0)
+
+
+def test_a_lost_gpu_loses_its_own_paths_alone() -> None:
+    examination = examination_of("hgx-h100+xid-79-fell-off-bus")
+    costs = costs_of(judge(examination).listed, examination.topology)
+    (lost,) = costs[""]
+    assert costs[""][lost] == Share(1.0, is_known=True)
 
 
 @pytest.mark.parametrize("name", SIMULATED_NAMES)
 def test_a_healthy_node_loses_nothing(name: str) -> None:
     examination = examination_of(name)
     costs = costs_of(judge(examination).listed, examination.topology)
-    assert not any(share for shares in costs.values() for share in shares.values()), costs
+    assert not any(share.least for shares in costs.values() for share in shares.values()), costs

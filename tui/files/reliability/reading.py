@@ -147,7 +147,7 @@ def _losses(connection: sqlite3.Connection) -> tuple[Loss, ...]:
 def _number(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= MOST_NUMBER:
         raise TypeError(value)
-    return float(value)
+    return round(float(value), 1)
 
 
 def _text(value: Any) -> str:
