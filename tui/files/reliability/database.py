@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from probes.base.data_files import read_text
 from probes.base.text import printable
 from probes.facts.node import Node
 from probes.host.trusted_path import is_root, require_owner
@@ -46,24 +47,6 @@ _DAYS = (
     "SELECT day FROM day_count UNION SELECT day FROM loss"
     f" UNION SELECT CAST(ended / {_DAY_SECONDS} AS INTEGER) FROM job"
 )
-_TABLES = """
-CREATE TABLE kept (began REAL NOT NULL, until REAL NOT NULL);
-CREATE TABLE component (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
-    is_gpu INTEGER NOT NULL, bdf TEXT NOT NULL, seen REAL NOT NULL);
-CREATE TABLE job (id INTEGER PRIMARY KEY, key TEXT NOT NULL, name TEXT NOT NULL,
-    began REAL NOT NULL, ended REAL NOT NULL);
-CREATE TABLE part (job INTEGER NOT NULL, component INTEGER NOT NULL, compared REAL NOT NULL,
-    slow REAL NOT NULL, PRIMARY KEY (job, component)) WITHOUT ROWID;
-CREATE TABLE part_count (job INTEGER NOT NULL, component INTEGER NOT NULL, mark TEXT NOT NULL,
-    number INTEGER NOT NULL, PRIMARY KEY (job, component, mark)) WITHOUT ROWID;
-CREATE TABLE day_count (day INTEGER NOT NULL, component INTEGER NOT NULL, mark TEXT NOT NULL,
-    number INTEGER NOT NULL, PRIMARY KEY (day, component, mark)) WITHOUT ROWID;
-CREATE INDEX job_ended ON job (ended);
-"""
-# Added later to the tables of version 1, which an earlier gdrtop leaves alone.
-_LOSSES = """CREATE TABLE IF NOT EXISTS loss (day INTEGER NOT NULL, finding TEXT NOT NULL,
-    gpu REAL NOT NULL, seen REAL NOT NULL, job REAL NOT NULL, rated REAL NOT NULL, lost REAL NOT NULL,
-    PRIMARY KEY (day, finding)) WITHOUT ROWID"""
 
 
 class HistoryError(Exception):
@@ -214,12 +197,11 @@ class HistoryDatabase:
                 f"max_page_count = {MOST_PAGES}",
             ):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
-            if not has_tables:
-                connection.executescript(
-                    f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {APPLICATION};"
-                    f"PRAGMA user_version = {VERSION};COMMIT;"
-                )
-            connection.execute(_LOSSES)
+            tables, _, later = read_text(__package__, "tables.sql").partition("-- Later")
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{'' if has_tables else tables}--{later}"
+                f"PRAGMA application_id = {APPLICATION};PRAGMA user_version = {VERSION};COMMIT;"
+            )
         except BaseException:
             connection.close()
             raise
