@@ -13,6 +13,7 @@ from enum import Enum
 from statistics import median, median_high
 
 from probes.bandwidth.model.expected import spark_least, spark_sign
+from probes.bandwidth.results.percentiles import Standing, standing_of
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
 from probes.base.unknown import Maybe, Unknown, known
@@ -207,6 +208,16 @@ def _slow_sparks(results: Iterable[PairResult]) -> Iterator[SparkPair]:
             yield SparkPair(server, client, total, least, sign or spark_sign("both", total))
 
 
+def _best(results: Iterable[PairResult]) -> dict[tuple[PairEnd, int, PairMemory], float]:
+    """Return what each NIC reaches with its best partner, by its end, rail and memory."""
+    found: dict[tuple[PairEnd, int, PairMemory], float] = {}
+    for result in results:
+        for end in result.ends:
+            test = end, result.rail, result.memory
+            found[test] = max(found.get(test, 0.0), known(result.gbps, 0.0))
+    return {test: gbps for test, gbps in found.items() if gbps}
+
+
 def _references(results: Sequence[PairResult]) -> dict[PairMemory, float]:
     """Return what a NIC reaches with each memory."""
     by_memory = {memory: [each for each in results if each.memory is memory] for memory in PairMemory}
@@ -356,6 +367,7 @@ class PairsReport:
     left_out: Mapping[str, str]  # nodes that took no part, and why
     rails_left_out: Mapping[str, str]  # "gpu3 rail 1, GPU memory", and why
     leaves: tuple[RailLeaves, ...]
+    earlier: tuple[tuple[PairResult, ...], ...] = ()  # complete runs of the same, oldest first
 
     @property
     def rails(self) -> tuple[int, ...]:
@@ -373,6 +385,15 @@ class PairsReport:
         references = self.attribution.references
         bad = [result for result in self.results if _is_bad(result, references.get(result.memory))]
         return tuple(sorted(bad, key=lambda result: (known(result.gbps, -1.0), result.rail)))
+
+    @property
+    def standings(self) -> dict[tuple[PairEnd, int, PairMemory], tuple[float, Standing]]:
+        """How what each NIC reaches with its best partner compares with earlier runs, and with its rail."""
+        now, runs = _best(self.results), [_best(run) for run in self.earlier]
+        rates = grouped((test[1:], gbps) for test, gbps in now.items())
+        own = {test: [run[test] for run in (*runs, now) if test in run] for test in now}
+        found = ((test, standing_of(own[test], rates[test[1:]])) for test in now)
+        return {test: (now[test], standing) for test, standing in found if standing is not None}
 
     @property
     def cable_faults(self) -> tuple[CableFault, ...]:

@@ -11,6 +11,9 @@ from probes.base.frozen import frozen
 SOURCE = "gdrtop watch"
 MOST_JOBS = 20  # in an answer, the newest ones, and as many in which components were compared
 MOST_COMPONENTS = 256
+LAST_JOBS = 10  # by which a component is judged
+LEAST_JOBS = 3  # in which a component was compared; with fewer, nothing says how often it was slow
+LEAST_COMPARED_SECONDS, LEAST_SLOW_SHARE = 60.0, 0.1
 MOST_NUMBER = 4e9  # of seconds since 1970, in 2096; of seconds and counts too
 
 
@@ -41,6 +44,13 @@ class JobPart:
     slow_seconds: float = 0.0  # in which it was clearly slower
     counts: Mapping[str, int] = field(default_factory=dict)  # values of Mark
 
+    @property
+    def is_slow(self) -> bool | None:
+        """Whether the component was the slow one; None: it was not compared for long enough."""
+        if self.compared_seconds < LEAST_COMPARED_SECONDS:
+            return None
+        return self.slow_seconds >= LEAST_SLOW_SHARE * self.compared_seconds
+
 
 @frozen
 class Component:
@@ -52,6 +62,28 @@ class Component:
     bdf: str  # "": unknown
     parts: tuple[JobPart, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # of all days, during jobs or not
+    is_gone: bool = False  # the node no longer has it, as mark_gone() of probes/live/reliability.py finds
+
+    @property
+    def compared_jobs(self) -> int:
+        """In how many jobs it was compared, at most LAST_JOBS."""
+        return min(LAST_JOBS, sum(part.is_slow is not None for part in self.parts))
+
+    @property
+    def slow_jobs(self) -> int:
+        """In how many of these it was the slow one."""
+        compared = [part.is_slow for part in self.parts if part.is_slow is not None][:LAST_JOBS]
+        return sum(compared)
+
+    @property
+    def slow_share(self) -> float:
+        """In which share of them it was the slow one; 0: they are too few to say so."""
+        return self.slow_jobs / self.compared_jobs if self.compared_jobs >= LEAST_JOBS else 0.0
+
+    @property
+    def stands_out(self) -> bool:
+        """Whether it was the slow one in most of its last jobs."""
+        return self.slow_share > 0.5
 
 
 @frozen
@@ -64,6 +96,18 @@ class PastJob:
 
 
 @frozen
+class Loss:
+    """GPU time with a finding that costs bandwidth: the sum of all GPUs that it concerned."""
+
+    finding: str  # its id; "": any of them, where each GPU counts once
+    gpu_seconds: float
+    seen_seconds: float  # of these, while it was known whether a job held the GPU
+    job_seconds: float  # of these, while one did
+    rated_seconds: float  # of these, while the share of the limit that the finding takes was known
+    lost_seconds: float  # of these, times that share
+
+
+@frozen
 class ComponentHistory:
     """The components of a node and the newest jobs, newest first."""
 
@@ -71,3 +115,4 @@ class ComponentHistory:
     until: float  # what was written last
     jobs: tuple[PastJob, ...] = ()
     components: tuple[Component, ...] = ()
+    losses: tuple[Loss, ...] = ()

@@ -32,6 +32,7 @@ class NvmlGpu:
     fabric_clique: Maybe[int] = _NOT_ASKED  # GPUs with the same cluster and clique share NVLink
     fabric_cluster: Maybe[str] = _NOT_ASKED  # UUID; all zeros on a board that is not part of a rack
     fabric_health: Maybe[int] = _NOT_ASKED  # NVML_GPU_FABRIC_HEALTH_MASK_…
+    serial: Maybe[str] = _NOT_ASKED  # of its board, as on the label; some boards have several GPUs
 
 
 @frozen

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from probes.base.evidence import Severity
 from probes.base.frozen import frozen
+from probes.base.grouping import grouped
+from probes.base.latest import Latest
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node
 from probes.facts.rdma.devices import RdmaFacts, port_name
-from probes.host.component_history import Component, ComponentHistory, JobPart, Mark
+from probes.host.component_history import (
+    LEAST_COMPARED_SECONDS,
+    LEAST_SLOW_SHARE,
+    Component,
+    ComponentHistory,
+    Mark,
+)
 from probes.live.model.activity import LEAST_GBPS, rates_of
 from probes.live.model.sample import (
     STEP_ROLES,
@@ -25,6 +33,8 @@ from probes.live.model.sample import (
     PortSample,
 )
 from probes.live.odd_one_out import LEAST
+from probes.queries.finding import Finding, concerns, costs_bandwidth
+from probes.topology.paths import Topology
 
 _NO_GUID = "0000:0000:0000:0000"
 
@@ -98,6 +108,7 @@ class Changes:
     components: tuple[Identity, ...]
     jobs: tuple[JobChange, ...]
     days: Mapping[tuple[int, str, Mark], int]  # by day since 1970 (UTC), component and mark
+    losses: Mapping[tuple[int, str], tuple[float, ...]]  # the figures of Loss, by day and finding
 
 
 class ComponentTally:
@@ -109,11 +120,13 @@ class ComponentTally:
         self._running: dict[str, JobChange] = {}
         self._ended: list[JobChange] = []
         self._days: dict[tuple[int, str, Mark], int] = {}
+        self._costs: Latest[dict[str, dict[str, Share]]] = Latest()
+        self._losses: dict[tuple[int, str], tuple[float, ...]] = {}
         self._at: float | None = None
         self._taken_at = 0.0
 
-    def update(self, sample: LiveSample, node: Node) -> None:
-        """Add a sample."""
+    def update(self, sample: LiveSample, node: Node, topology: Topology | None = None) -> None:
+        """Add a sample; `topology`: of the node, without which findings are not counted."""
         if node is not self._node:
             self._node, self._identities = node, identities_of(node)
         step = 0.0 if self._at is None else min(max(0.0, sample.at - self._at), _LONGEST_STEP)
@@ -131,6 +144,21 @@ class ComponentTally:
             self._compare(change, _compared_gpus(job, processes), step)
         for name, mark in [*((name, Mark.DOWN) for name in sample.downs), *_marks(sample.events)]:
             self._count(name, mark, jobs, sample.taken_at)
+        if topology is not None:
+            self._add_losses(sample, topology, step)
+
+    def _add_losses(self, sample: LiveSample, topology: Topology, step: float) -> None:
+        is_seen = not isinstance(sample.processes, Unknown)
+        held = {gpu for job in sample.jobs for gpu in job.gpus} if is_seen else set()
+        findings = sample.findings
+        costs = self._costs.get(lambda: costs_of(findings, topology), objects=(findings, topology))
+        for finding, shares in costs.items():
+            for gpu, share in shares.items():
+                is_held = gpu in held
+                seconds = (1, is_seen, is_held, is_held and share.is_known, share.least if is_held else 0.0)
+                key = int(sample.taken_at // _DAY_SECONDS), finding
+                before = self._losses.get(key, (0.0,) * len(seconds))
+                self._losses[key] = tuple(map(lambda was, now: was + step * now, before, seconds))
 
     def _end(self, ids: set[str]) -> None:
         for name in [name for name in self._running if name not in ids]:
@@ -174,16 +202,17 @@ class ComponentTally:
         """Return what to write; None: nothing."""
         running = [job for job in self._running.values() if job.seconds >= LEAST_JOB_SECONDS]
         jobs = (*self._ended, *running)
-        if not jobs and not self._days:
+        if not jobs and not self._days and not self._losses:
             return None
         used = {name for job in jobs for name in job.parts} | {name for _, name, _ in self._days}
         identities = tuple(each for each in self._identities.values() if each.id in used)
-        return Changes(self._taken_at, identities, jobs, dict(self._days))
+        return Changes(self._taken_at, identities, jobs, dict(self._days), dict(self._losses))
 
     def forget(self) -> None:
         """Begin again after what `changes` returned has been written."""
         self._ended.clear()
         self._days.clear()
+        self._losses.clear()
         for job in self._running.values():
             if job.seconds >= LEAST_JOB_SECONDS:
                 job.since, job.parts = job.until, {name: PartChange() for name in job.parts}
@@ -227,14 +256,55 @@ def _marks(events: tuple[LiveEvent, ...]) -> Iterator[tuple[str, Mark]]:
             yield from ((subject, mark) for subject in (event.subject, *event.others))
 
 
+@frozen
+class Share:
+    """How much a finding takes of what a GPU's paths to near NICs can carry: 1 is all."""
+
+    least: float
+    is_known: bool  # False: no source says how much, or not of every finding
+
+
+def costs_of(findings: Iterable[Finding], topology: Topology) -> dict[str, dict[str, Share]]:
+    """Return the share that each finding takes of each GPU that it concerns, by its id and the GPU's BDF.
+
+    "" has each GPU of any finding, with the largest share.
+    """
+    found = {each.id: _shares(each, topology) for each in findings if costs_bandwidth(each)}
+    of_gpu = grouped(row for shares in found.values() for row in shares.items())
+    every = {
+        gpu: Share(max(share.least for share in shares), all(share.is_known for share in shares))
+        for gpu, shares in of_gpu.items()
+    }
+    return {**found, "": every}
+
+
+def _shares(finding: Finding, topology: Topology) -> dict[str, Share]:
+    gains = grouped((gain.gpu, gain) for gain in finding.gains)
+    found: dict[str, Share] = {}
+    for gpu in topology.gpus:
+        near, own = topology.near_nics.get(gpu.id, {}), gains.get(gpu.label, [])
+        now = [known(gain.now_gbps, gain.fixed_gbps) for gain in own]
+        lost = sum(1.0 - gbps / gain.fixed_gbps for gbps, gain in zip(now, own, strict=True))
+        if gpu.id in finding.takes:
+            found[gpu.id] = Share(1.0, True)
+        elif own:
+            is_known = not any(isinstance(gain.now_gbps, Unknown) for gain in own)
+            found[gpu.id] = Share(lost / max(len(near), len(own)), is_known)
+        elif not gains and concerns(finding, topology, (gpu.id, *near)):
+            found[gpu.id] = Share(0.0, False)
+    return found
+
+
 # What the history says about a component, as sentences.
 
-LAST_JOBS = 10  # that sentences are about
-LEAST_JOBS = 3  # in which a component was compared; with fewer, no sentence says how often it was slow
-LEAST_COMPARED_SECONDS, LEAST_SLOW_SHARE = 60.0, 0.1
 BASIS = (
     f"A job counts if its NICs, or its ranks, could be compared for {LEAST_COMPARED_SECONDS:.0f} s. "
     f"A component is slow in it for at least {100 * LEAST_SLOW_SHARE:.0f} % of that time."
+)
+BASIS_OF_LOSSES = (
+    "GPU-hours: GPUs that a finding concerns, while gdrtop watch saw it. In jobs: those that a job held. "
+    "Lost: those in jobs, times the share that the finding takes of what their paths to near NICs can carry. "
+    "A job that sends little loses less."
 )
 _EVENTS = {
     Mark.DOWN: "went down",
@@ -248,42 +318,12 @@ _EVENTS = {
 }
 
 
-@frozen
-class SlowJobs:
-    """In how many of a component's last jobs it was the slow one."""
-
-    slow: int
-    compared: int  # at most LAST_JOBS
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether there are enough jobs to say so."""
-        return self.compared >= LEAST_JOBS
-
-
-def is_compared(part: JobPart) -> bool:
-    """Return whether a component could be compared with the others for long enough."""
-    return part.compared_seconds >= LEAST_COMPARED_SECONDS
-
-
-def is_slow(part: JobPart) -> bool:
-    """Return whether a component was the slow one in a job."""
-    return is_compared(part) and part.slow_seconds >= LEAST_SLOW_SHARE * part.compared_seconds
-
-
-def slow_jobs(component: Component) -> SlowJobs:
-    """Return in how many of the last jobs a component was slow."""
-    compared = [part for part in component.parts if is_compared(part)][:LAST_JOBS]
-    return SlowJobs(sum(map(is_slow, compared)), len(compared))
-
-
 def slow_text(component: Component) -> str:
     """Return "mlx5_5 was the slow NIC in 7 of its last 9 jobs"; "" if it never was, or for too few jobs."""
-    jobs = slow_jobs(component)
-    if not jobs.slow or not jobs.is_enough:
+    if not component.slow_share:
         return ""
     what = "had the slow rank" if component.is_gpu else "was the slow NIC"
-    return f"{component.name} {what} in {jobs.slow} of its last {jobs.compared} jobs"
+    return f"{component.name} {what} in {component.slow_jobs} of its last {component.compared_jobs} jobs"
 
 
 def events_text(counts: Mapping[str, int]) -> str:
@@ -302,21 +342,14 @@ def day_text(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
-def stands_out(component: Component) -> bool:
-    """Return whether a component was the slow one in most of its last jobs."""
-    jobs = slow_jobs(component)
-    return jobs.is_enough and 2 * jobs.slow > jobs.compared
-
-
-def gone_from(history: ComponentHistory, node: Node) -> frozenset[str]:
-    """Return the ids of the components that a node no longer has; of a kind that could not be read, none."""
+def mark_gone(history: ComponentHistory, node: Node) -> ComponentHistory:
+    """Mark the components that a node no longer has; of a kind that could not be read, none."""
     kinds = {False: isinstance(node.rdma, RdmaFacts), True: isinstance(node.gpus, GpuFacts)}
     present = {identity.id for identity in identities_of(node).values()}
-    return frozenset(
-        component.id
-        for component in history.components
-        if kinds[component.is_gpu] and component.id not in present
+    marked = (
+        replace(each, is_gone=kinds[each.is_gpu] and each.id not in present) for each in history.components
     )
+    return replace(history, components=tuple(marked))
 
 
 def past_by_device(history: ComponentHistory, node: Node) -> dict[str, str]:

@@ -133,6 +133,7 @@ def families(seen: Observation, with_bytes: bool = False) -> tuple[Family, ...]:
         _family("kernel_client_info", _kernel_clients(seen.sample)),
         *_ports(seen, with_bytes),
         *_temperatures(seen.examination),
+        _family("finding_gpu_seconds", _losses(seen.examination)),
         _family("last_check_timestamp_seconds", [({}, seen.examination.taken_at)]),
         _family("check_duration_seconds", [({}, seen.seconds)]),
     ]
@@ -175,6 +176,13 @@ def _findings(findings: tuple[Finding, ...]) -> _Values:
     for finding, device in chain(firsts, others):
         labels = {"id": finding.id, "severity": finding.severity.value, "title": finding.problem}
         yield {**labels, "device": device, "pci_bus_id": _bus_id(device)}, 1
+
+
+def _losses(examination: Examination) -> _Values:
+    history = examination.component_history
+    for loss in () if isinstance(history, Unknown) else history.losses:
+        figures = {"affected": loss.gpu_seconds, "in_jobs": loss.job_seconds, "lost": loss.lost_seconds}
+        yield from (({"id": loss.finding or "any", "what": what}, value) for what, value in figures.items())
 
 
 def _bus_id(bdf: str) -> str:

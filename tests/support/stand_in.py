@@ -180,6 +180,7 @@ def _smi_gpu(gpu: NvmlGpu, live: NvmlLive | None) -> str:
     parts = [
         _tag("product_name", gpu.name),
         _tag("uuid", gpu.uuid),
+        _tag("serial", gpu.serial),
         "<gpu_virtualization_mode><virtualization_mode>None</virtualization_mode></gpu_virtualization_mode>",
         _tag("persistence_mode", enabled(gpu.persistence)),
         f"<mig_mode>{_tag('current_mig', enabled(gpu.mig))}</mig_mode>",

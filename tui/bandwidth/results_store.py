@@ -24,7 +24,8 @@ from tui.files.new_file import NewFile, shown_path, why, why_not_as_root
 from tui.files.read_file import read_small
 from tui.files.xdg import DATA, NO_HOME, own_directory, results_path
 
-_MOST_RESULTS = 1000
+MOST_RESULTS = 1000
+MOST_HISTORY = 5000  # for percentiles; reading as many takes a second
 _READ_BYTES = 8 << 20
 _SLUG_LIMIT = 120
 _TYPE_LIMIT = 200
@@ -46,9 +47,9 @@ class MemoryResultsStore:
         """Save a result, or raise StoreError."""
         self._results.append(result)
 
-    def results(self) -> tuple[Result, ...]:
-        """Return all saved results, oldest first."""
-        return tuple(self._results)
+    def results(self, most: int = MOST_RESULTS) -> tuple[Result, ...]:
+        """Return the newest saved results, oldest first."""
+        return tuple(self._results[-most:])
 
     def why_unread(self) -> str:
         """Return why existing results cannot be read, as a sentence; "" if they can or there are none."""
@@ -94,12 +95,12 @@ class DiskResultsStore:
     def add(self, result: Result) -> None:
         self._file.append(json.dumps(to_json(result), ensure_ascii=True, separators=(",", ":")))
 
-    def results(self) -> tuple[Result, ...]:
+    def results(self, most: int = MOST_RESULTS) -> tuple[Result, ...]:
         """Return the newest saved results, oldest first; skip lines that are not results."""
         lines = [line for line in self._file.lines() if line]
-        if len(lines) < _MOST_RESULTS:
+        if len(lines) < most:
             lines = [*(line for line in self._file.earlier_lines() if line), *lines]
-        found = [_parsed(line) for line in lines[-_MOST_RESULTS:]]
+        found = [_parsed(line) for line in lines[-most:]]
         return tuple(result for result in found if result is not None)
 
     def why_unread(self) -> str:
@@ -206,7 +207,7 @@ def open_results_store(origin: Origin) -> ResultsStore:
     return DiskResultsStore() if origin.source is Source.LIVE else MemoryResultsStore()
 
 
-@lru_cache(maxsize=_MOST_RESULTS)
+@lru_cache(maxsize=MOST_RESULTS)
 def _parsed(line: str) -> Result | None:
     try:
         return from_json(json.loads(line))

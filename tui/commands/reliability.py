@@ -11,9 +11,17 @@ from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.node import probe_node
-from probes.host.component_history import Component, ComponentHistory, JobPart, Mark, PastJob, known_counts
+from probes.host.component_history import (
+    Component,
+    ComponentHistory,
+    JobPart,
+    Loss,
+    Mark,
+    PastJob,
+    known_counts,
+)
 from probes.host.protocol import Host
-from probes.live.reliability import gone_from, is_compared, is_slow, slow_jobs, stands_out
+from probes.live.reliability import mark_gone
 from tui.command_line.arguments import UsageError, add_arguments, add_table_options
 from tui.command_line.options import TableOptions, parsed
 from tui.runtime.json_values import (
@@ -62,6 +70,7 @@ class ReliabilityDocument(TypedDict):
     until: Maybe[Time]  # when gdrtop watch wrote it last
     jobs: tuple[_JOB, ...]  # the newest ones, newest first
     components: tuple[_Component, ...]
+    losses: tuple[Loss, ...]  # GPU time with findings that cost bandwidth, of all days
     exit_status: int
 
 
@@ -79,20 +88,19 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions) -> int:
     """Print the history of a node, or of one component."""
     node = probe_node(host)
-    history = host.component_history()
+    history = map_known(host.component_history(), lambda found: mark_gone(found, node))
     chosen = () if isinstance(history, Unknown) else _chosen(history, asked)
-    gone = frozenset() if isinstance(history, Unknown) else gone_from(history, node)
-    status = EXIT_STANDS_OUT if any(stands_out(each) and each.id not in gone for each in chosen) else 0
+    status = EXIT_STANDS_OUT if any(each.stands_out and not each.is_gone for each in chosen) else 0
     if isinstance(history, Unknown):
         status = EXIT_NO_HISTORY
     if options.json:
-        content = _content(history, chosen, gone, status)
+        content = _content(history, chosen, status)
         write_json(node_document("reliability", node, host.wall_clock(), content), out)
         return status
     width = text_width(out)
     if options.rows and not isinstance(history, Unknown):
         tables = [draw_jobs(history, each, sys.maxsize) for each in chosen]
-        tables = tables if asked else [draw_rows(history, sys.maxsize, gone, True)]
+        tables = tables if asked else [draw_rows(history, sys.maxsize, True)]
         print_lines([line for table in tables for line in table[1:]], out, options.ascii)
         return status
     lines: list[Line] = [heading(node)]
@@ -103,9 +111,9 @@ def write_reliability(host: Host, out: TextIO, asked: str, options: TableOptions
         lines += [*wrapped(text, width), *(wrapped(how, width) if how else [])]
     elif asked:
         for component in chosen:
-            lines += [(), *draw_component(history, component, width, gone)]
+            lines += [(), *draw_component(history, component, width)]
     else:
-        lines += draw_history(history, width, gone)
+        lines += draw_history(history, width)
     print_lines(lines, out, options.ascii)
     return status
 
@@ -126,9 +134,7 @@ def _chosen(history: ComponentHistory, asked: str) -> tuple[Component, ...]:
     return found
 
 
-def _content(
-    history: ComponentHistory | Unknown, chosen: tuple[Component, ...], gone: frozenset[str], status: int
-) -> dict[str, Any]:
+def _content(history: Maybe[ComponentHistory], chosen: tuple[Component, ...], status: int) -> dict[str, Any]:
     jobs = () if isinstance(history, Unknown) else history.jobs
     return object_of(
         {
@@ -137,34 +143,19 @@ def _content(
             "jobs": [
                 object_from(job, _JOB, began=time_json(job.began), ended=time_json(job.ended)) for job in jobs
             ],
-            "components": [_component_json(component, component.id in gone) for component in chosen],
+            "components": list(map(_component_json, chosen)),
+            "losses": () if isinstance(history, Unknown) else history.losses,
             "exit_status": status,
         }
     )
 
 
-def _component_json(component: Component, is_gone: bool) -> dict[str, Any]:
-    jobs = slow_jobs(component)
+def _component_json(component: Component) -> dict[str, Any]:
     return object_from(
         component,
         _Component,
         kind="gpu" if component.is_gpu else "port",
         bdf=component.bdf or None,
-        is_gone=is_gone,
-        slow_jobs=jobs.slow,
-        compared_jobs=jobs.compared,
-        stands_out=stands_out(component),
         events=known_counts(component.counts),
-        jobs=[_part_json(part) for part in component.parts],
-    )
-
-
-def _part_json(part: JobPart) -> dict[str, Any]:
-    return object_from(
-        part,
-        _PART,
-        compared_seconds=round(part.compared_seconds, 1),
-        slow_seconds=round(part.slow_seconds, 1),
-        is_slow=is_slow(part) if is_compared(part) else None,
-        events=known_counts(part.counts),
+        jobs=[object_from(part, _PART, events=known_counts(part.counts)) for part in component.parts],
     )

@@ -8,7 +8,7 @@ import sys
 from itertools import takewhile
 from typing import Any, TextIO, TypedDict
 
-from probes.acceptance.certificate import certificate_of, serials_of
+from probes.acceptance.certificate import certificate_of, parts_of
 from probes.acceptance.profile import SHIPPED, shipped
 from probes.base.origin import Source
 from probes.base.text import printable
@@ -129,8 +129,8 @@ class RepairCommand:
         worst = slurm_reason(rows_against_jobs(judgment, {}), judgment.verdict)
         choice, certificate = choose_path(examination), None
         if self._earlier is not None:
-            profile, serials = shipped(SHIPPED[0]), serials_of(host)
-            certificate = certificate_of(profile, examination, do.judgment, own, serials, self._earlier)
+            profile, parts = shipped(SHIPPED[0]), parts_of(host, examination)
+            certificate = certificate_of(profile, examination, do.judgment, own, parts, self._earlier)
         facts = RepairFacts(
             situation=situation,
             choice=choice,

@@ -6,8 +6,9 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from probes.acceptance.certificate import EarlierCertificate, certificate_of, serials_of
+from probes.acceptance.certificate import EarlierCertificate, certificate_of, parts_of
 from probes.acceptance.profile import Profile
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.results.against_earlier import machine_type
@@ -18,6 +19,7 @@ from probes.facts.node import host_name
 from probes.host.protocol import Host
 from probes.plans.catalogue import Offer
 from probes.recording.redaction.identifiers import Identifiers
+from probes.recording.redaction.tokens import SERIAL
 from probes.setup.report import Change, Report, Saved, report_of
 from probes.snapshot.examination import Examination
 from tui.actions.audit_log import PastRun, PastStep
@@ -51,26 +53,27 @@ def read_report(
     plain, snapshot = take_redacted_snapshot(host, identifiers, wait)
     # Saved results and runs are found by the node's own name.
     saved = _redacted(saved_about(host, plain.examination, store, dispatcher), identifiers)
-    return _report_of(host, snapshot, saved, is_redacted=True, of_certificate=of_certificate)
+    return _report_of(host, snapshot, saved, identifiers, of_certificate)
 
 
 def _report_of(
     host: Host,
     snapshot: Snapshot,
     saved: Saved,
-    is_redacted: bool = False,
+    identifiers: Identifiers | None = None,
     of_certificate: tuple[Profile, EarlierCertificate | None] | None = None,
 ) -> Report:
     """Return the report, whose judgment counts the slow results."""
     examination = with_slow_results(host, snapshot.examination, saved.results)
     is_same = examination is snapshot.examination
     judgment = snapshot.judgment if is_same else judge(examination)
-    report = report_of(examination, judgment, snapshot.sample, snapshot.at, saved, is_redacted)
+    report = report_of(examination, judgment, snapshot.sample, snapshot.at, saved, identifiers is not None)
     if of_certificate is None:
         return report
     profile, earlier = of_certificate
-    serials = () if is_redacted else serials_of(host)
-    certificate = certificate_of(profile, examination, judgment, saved.results, serials, earlier)
+    replaced = () if identifiers is None else (partial(identifiers.token, SERIAL), identifiers.value)
+    parts = parts_of(host, examination, *replaced)
+    certificate = certificate_of(profile, examination, judgment, saved.results, parts, earlier)
     return replace(report, certificate=certificate)
 
 

@@ -28,6 +28,7 @@ from tui.files.xdg import DATA, own_directory
 FORMAT = "gdrtop/fleet-bench-results/1"
 RING_FORMAT = "gdrtop/fleet-bench-nccl/1"
 _READ_BYTES = 64 << 20  # 256 nodes, each with each: 16 MB
+_MOST_LINES = 20_000  # of earlier runs
 _MOST_SECONDS = 12 * 3600.0  # an older result says little about now
 
 
@@ -64,6 +65,16 @@ class PairResultsFile:
             elif line.get("format") == form and 0.0 <= at - _number(line.get("at")) <= _MOST_SECONDS:
                 found.append(line)
         return found
+
+    def earlier(self) -> tuple[tuple[PairResult, ...], ...]:
+        """Return the results of each complete run, oldest first, of the newest lines."""
+        runs: list[tuple[PairResult, ...]] = [()]
+        for line in objects_of(self._file.lines()[-_MOST_LINES:]):
+            if line.get("complete") is True:
+                runs.append(())
+            elif line.get("format") == FORMAT:
+                runs[-1] += tuple(_results(line))
+        return tuple(filter(None, runs[:-1]))
 
     def add(self, results: Iterable[PairResult], now: float | None = None) -> None:
         """Append the results of a round, a line for each pair and memory; or raise NotWritten."""

@@ -9,6 +9,7 @@ from probes.bandwidth.model.command import Refused
 from probes.bandwidth.model.planned_series import Series
 from probes.bandwidth.model.result import Result, planned_key
 from probes.bandwidth.results.against_earlier import baseline_result, newest
+from probes.bandwidth.results.percentiles import OF_TYPE, Standing, standings
 from probes.base.frozen import frozen
 from probes.base.origin import Origin, Source, origin_word
 from probes.base.unknown import known
@@ -55,6 +56,7 @@ class BandwidthSetupState:
         self.affected_by: tuple[str, ...] = ()  # the planned series, by the newest reading
         self.to_run: ToRun | None = None
         self.earlier: tuple[Result, ...] = ()
+        self._standings: tuple[tuple[Result, Standing], ...] = ()
         self.baseline: tuple[Result, ...] = ()
         self.now = 0.0  # seconds since 1970, by the node's clock
         self._failure = ""
@@ -73,7 +75,7 @@ class BandwidthSetupState:
 
     def set_earlier(self, earlier: tuple[Result, ...], unread: str) -> None:
         """Set the earlier results, or why existing ones could not be read."""
-        self.earlier, self._unread = earlier, unread
+        self.earlier, self._unread, self._standings = earlier, unread, standings(earlier)
 
     def set_baseline(self, baseline: tuple[Result, ...], why_none: str) -> None:
         """Set the baseline of this machine type, or why there is none although one might be expected."""
@@ -175,6 +177,8 @@ class BandwidthSetupState:
                 if result is not None:
                     title = f", {test.title}:" if len(series.tests) > 1 else ""
                     lines += draw_last_result(result, self.now, width, f"{label}{title}")
+                    standing = (found.words(OF_TYPE) for each, found in self._standings if each is result)
+                    lines += paragraphs(standing, width, Tone.DIM, "  ")
         notes = (sentence(why) for why in (self._unread, self._no_baseline) if why)
         return lines + paragraphs(notes, width, Tone.WARNING)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from statistics import median
 
+from probes.bandwidth.results.percentiles import spread_of
 from probes.base.grouping import grouped
 from probes.base.text import join_limited, plural, printable
 from probes.base.unknown import Unknown
-from probes.fleet.attribution import Crowd, Culprit, PairResult, PairsReport, Place
+from probes.fleet.attribution import SLOW_SHARE, Crowd, Culprit, PairResult, PairsReport, Place
 from widgets.base.columns import Column, draw_columns
 from widgets.base.figures import short
 from widgets.base.lines import Line, Run, Tone, line, paragraphs, section, wrapped
@@ -28,6 +28,7 @@ def draw_pairs(report: PairsReport, width: int) -> list[Line]:
     lines += paragraphs(advice(report), width, indent="  ")
     lines += draw_left_out(report.left_out, report.rails_left_out, width)
     lines += _draw_slow(report, width)
+    lines += section("Slow NICs, with their best partner", _draw_standings(report, width))
     lines += _draw_rails(report, width)
     return [*lines, *_draw_leaves(report, width)]
 
@@ -174,6 +175,16 @@ def _why(test: PairResult) -> str:
     return printable(test.gbps.detail, 200) if isinstance(test.gbps, Unknown) else ""
 
 
+def _draw_standings(report: PairsReport, width: int) -> list[Line]:
+    references = report.attribution.references
+    slow = (
+        f"rail {rail}: {end.node} {end.nic} {memory.value}: {short(gbps)} Gb/s, {standing.words('nodes')}"
+        for (end, rail, memory), (gbps, standing) in report.standings.items()
+        if gbps < SLOW_SHARE * references.get(memory, 0.0)
+    )
+    return paragraphs(list(slow)[:_MOST_TESTS], width, indent="  ", hanging="  ")
+
+
 def _draw_rails(report: PairsReport, width: int) -> list[Line]:
     """Return a row a rail: median, lowest and highest figure with each memory."""
     rails = report.rails
@@ -184,10 +195,13 @@ def _draw_rails(report: PairsReport, width: int) -> list[Line]:
         of_memory = [result for result in report.results if result.memory is memory]
         figures = [[result.gbps for result in of_memory if result.rail == rail] for rail in rails]
         known = [[gbps for gbps in of_rail if not isinstance(gbps, Unknown)] for of_rail in figures]
-        for name, importance, figure in (("median", 1, median), ("low", 1, min), ("high", 3, max)):
+        spreads = [spread_of(values, values[-1]) if values else None for values in known]
+        for name, importance in (("median", 1), ("low", 1), ("p5", 3), ("p95", 3), ("high", 3)):
             title = f"{memory.value} {name}" if name == "median" else name
-            cells = [line(short(figure(values)) if values else "?") for values in known]
-            columns.append(Column(title, cells, importance, to_right=True, least=6))
+            shown = [None if spread is None else getattr(spread, name) for spread in spreads]
+            if name in ("median", "low", "high") or any(shown):  # else too few for percentiles
+                cells = [line("?" if gbps is None else short(gbps)) for gbps in shown]
+                columns.append(Column(title, cells, importance, to_right=True, least=6))
         counts = [line(str(len(values))) for values in known]
         columns.append(Column("tests", counts, 4, to_right=True, least=6))
     return section("Each rail, Gb/s", draw_columns(columns, [""] * len(rails), width))

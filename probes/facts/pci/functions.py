@@ -505,6 +505,7 @@ MARK = b"SW_MNG"
 _CONNECTX7, _BRIDGE_SUBSYSTEM = 0x1021, 0x0087
 _MOST_LANES = 2
 _MOST_READ = 16
+_VPD_BYTES, _MOST_SERIAL = 1 << 15, 64
 
 
 def with_management(host: Host, pci: PciFacts) -> PciFacts:
@@ -530,8 +531,7 @@ def _may_be(function: PciFunction) -> bool:
 
 def _evidence(host: Host, function: PciFunction) -> str:
     """Return how it is known that a function manages NVSwitches; "" if it does not."""
-    sleeps = asleep(host, function.bdf)
-    vpd = host.read_bytes(f"{function.sysfs_path}/vpd") if sleeps is None else sleeps
+    vpd = _read_vpd(host, function)
     if not isinstance(vpd, Unknown):
         return "VPD has SMDL=SW_MNG" if MARK in vpd else ""
     if function.subsystem_device_id == _BRIDGE_SUBSYSTEM:
@@ -541,3 +541,27 @@ def _evidence(host: Host, function: PciFunction) -> str:
     else:  # hypervisors show guests other links than the card has
         return ""
     return f"assumed from {reason}, because the VPD is unknown ({vpd})"
+
+
+def _read_vpd(host: Host, function: PciFunction) -> Maybe[bytes]:
+    """Return a function's vital product data, which takes up to seconds; for root only."""
+    sleeps = asleep(host, function.bdf)
+    return host.read_bytes(f"{function.sysfs_path}/vpd", _VPD_BYTES) if sleeps is None else sleeps
+
+
+def read_serial(host: Host, function: PciFunction) -> Maybe[str]:
+    """Return the serial number of a card, from its VPD."""
+    return map_known(_read_vpd(host, function), serial_of)
+
+
+def serial_of(vpd: bytes) -> Maybe[str]:
+    """Return the field SN of the read-only fields in a VPD (PCI local bus 3.0, appendix I)."""
+    while len(vpd) > 3 and vpd[0] & 0x80:
+        end = 3 + int.from_bytes(vpd[1:3], "little")
+        fields, is_read_only, vpd = vpd[3:end], vpd[0] == 0x90, vpd[end:]
+        while is_read_only and len(fields) > 3:
+            name, value = fields[:2], fields[3 : 3 + fields[2]].decode("ascii", "replace").strip(" \0")
+            if name == b"SN" and value:
+                return printable(value, _MOST_SERIAL)
+            fields = fields[3 + fields[2] :]
+    return Unknown(Reason.NOT_THERE, "vpd", "the VPD shows no serial number")

@@ -227,6 +227,7 @@ class Module:
     bias: Lanes  # mA
     lanes_in_use: int | None
     faults: tuple[str, ...]  # "Module FW Fault", "Rx LOS in lane 3"
+    serial: str = ""  # of the maker; "": not in the text
 
     @property
     def celsius(self) -> float | None:
@@ -284,6 +285,7 @@ def parse_module(values: Mapping[str, str]) -> Module:
         _lanes(values.get("Bias Current [mA]", "")),
         int(width[0]) if width and width[0].isdecimal() else None,
         tuple(faults)[:8],
+        values.get("Vendor Serial Number", "").replace("N/A", "").strip(),
     )
 
 

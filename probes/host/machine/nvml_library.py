@@ -179,6 +179,7 @@ class NvmlLibrary:
             fabric_clique=clique,
             fabric_cluster=cluster,
             fabric_health=health,
+            serial=self._text(bdf, lambda: nv.nvmlDeviceGetSerial(handle)),
         )
         # For a lost GPU, the driver may still return cached values such as the name.
         for answer in vars(facts).values():

@@ -127,6 +127,7 @@ def _gpu(number: int, gpu: ElementTree.Element) -> Maybe[NvmlGpu]:
         fabric=fabric,
         fabric_clique=_number(gpu, "fabric/cliqueId"),
         fabric_cluster=_text(gpu, "fabric/clusterUuid"),
+        serial=_text(gpu, "serial"),
     )
 
 

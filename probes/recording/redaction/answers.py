@@ -16,6 +16,7 @@ from probes.facts.pci.nic_families import HARDWARE_OCTETS
 from probes.facts.rdma.cable_ends import CableEnd, described_hosts, host_form, parse_lldp
 from probes.facts.rdma.port_health import PORT_COUNTERS
 from probes.facts.system.kubernetes import kept_fields, known_phrases, objects
+from probes.facts.system.site_checks import PREFIX
 from probes.host.collectives import CollectiveSpeed
 from probes.host.component_history import ComponentHistory, known_counts
 from probes.host.fec import COUNTS, MODES, SOURCE, FecState
@@ -279,7 +280,9 @@ def component_history(tokens: Tokens, answer: ComponentHistory) -> ComponentHist
         for each in answer.components
     )
     jobs = (dataclasses.replace(job, name=job_name(job.name)) for job in answer.jobs)
-    return dataclasses.replace(answer, jobs=tuple(jobs), components=tuple(components))
+    # The other ids are those of gdrtop's own checks.
+    losses = tuple(each for each in answer.losses if not each.finding.startswith(PREFIX))
+    return dataclasses.replace(answer, jobs=tuple(jobs), components=tuple(components), losses=losses)
 
 
 def log_findings(tokens: Tokens, answer: tuple[LogFinding, ...]) -> tuple[LogFinding, ...]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from gzip import compress
 from typing import Any, NamedTuple, TypeVar
 
-from probes.base.unknown import Maybe, Reason, Unknown, known
+from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.facts.jobs.process_files import (
     is_overwritten,
     parse_program,
@@ -29,6 +29,7 @@ from probes.facts.system.limits import CGROUPS
 from probes.facts.system.platform import AZURE_TAG, ORACLE_TAG
 from probes.facts.system.site_checks import DIRECTORY as CHECKS_OF_SITE
 from probes.facts.system.tools import DIRECTORIES as PROGRAM_DIRECTORIES
+from probes.host.nvml import NvmlFacts
 from probes.host.protocol import CommandOutput
 from probes.host.usage import ProcessUsage
 from probes.recording.format import Question
@@ -37,7 +38,7 @@ from probes.recording.redaction import answers as rules
 from probes.recording.redaction import config_files, kernel_files
 from probes.recording.redaction.basic_rules import Rule, figures, kept_where, of_lines, of_text
 from probes.recording.redaction.kernel_files import cgroup_path, host_name, is_variable, thread_name
-from probes.recording.redaction.tokens import PROGRAMS, USER, Tokens
+from probes.recording.redaction.tokens import PROGRAMS, SERIAL, USER, Tokens
 
 # What a redacted recording keeps of each source: one table, in which the first matching row counts.
 
@@ -265,6 +266,9 @@ class Identifiers(Tokens):
                 host_name(self, answer.decode("utf-8", "replace").partition("\n")[0])
             elif isinstance(answer, ProcessUsage):
                 self.name(USER, known(answer.user, "root"))
+            elif isinstance(answer, NvmlFacts):
+                for gpu in answer.gpus:
+                    self.name(SERIAL, known(map_known(gpu, lambda found: found.serial), ""))
             elif question.kind == "environment" and isinstance(answer, str):
                 if subject == "HOSTNAME":
                     host_name(self, answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -135,7 +136,8 @@ def _answer_mlxlink(tree: Tree, nics: Mapping[str, Mapping[str, str]]) -> None:
     by_bdf = {tree.nic(name).bdf: dict(values) for name, values in nics.items()}
 
     def answer(argv: tuple[str, ...], seconds: float) -> str:
-        values = _MODULE_INFO | by_bdf.get(argv[2], {})
+        serial = f"MT2312VS{zlib.crc32(argv[2].encode()) % 10**5:05}"
+        values = {"Vendor Serial Number": serial} | _MODULE_INFO | by_bdf.get(argv[2], {})
         sections = {"Operational Info": {"Width": "4x"}, "Module Info": values}
         return json.dumps({"result": {"output": sections}, "status": {"code": 0, "message": "success"}})
 

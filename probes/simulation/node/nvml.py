@@ -71,6 +71,7 @@ def _gpu(tree: Tree, number: int, bdf: str) -> Maybe[NvmlGpu]:
         fabric_clique=place[0],
         fabric_cluster=place[1],
         fabric_health=place[2],
+        serial=f"16509230{number:05}",
     )
 
 

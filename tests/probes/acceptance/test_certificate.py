@@ -13,15 +13,19 @@ from probes.acceptance.certificate import (
     Certificate,
     CertificateError,
     EarlierCertificate,
+    HardwareFact,
     certificate_of,
     earlier_certificate,
+    parts_of,
 )
 from probes.acceptance.profile import Answer, Outcome, shipped
 from probes.bandwidth.model.rating import Rating
 from probes.bandwidth.model.result import Result
 from probes.bandwidth.model.samples import HOST_MEMORY
-from probes.base.unknown import Reason, Unknown
+from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.judgment import judge
+from probes.host.protocol import READ_LIMIT_BYTES
+from probes.simulation.host import SimulatedHost
 from probes.snapshot.examination import Examination
 from tests.support.doctor import examination_of
 from tests.support.sample_results import BY_DMABUF, judged, result
@@ -137,3 +141,63 @@ def test_a_measurement_that_is_slow_or_not_judged_is_no_pass(verdict: Rating, ou
     results = [*measured(examination, BY_DMABUF), *measured(examination, HOST_MEMORY)]
     results[0] = judged(results[0], verdict)
     assert certified(results=results).outcome is outcome
+
+
+class WithoutRoot(SimulatedHost):
+    """A simulated node on which only root may read a VPD."""
+
+    def read_bytes(self, path: str, limit: int = READ_LIMIT_BYTES) -> Maybe[bytes]:
+        return Unknown(Reason.NEEDS_ROOT, path) if path.endswith("/vpd") else super().read_bytes(path, limit)
+
+
+def parts(name: str, host: type[SimulatedHost] = SimulatedHost) -> dict[str, Maybe[str]]:
+    read = parts_of(host(name, clock=lambda: 1000.0), examination_of(name))
+    return {fact.name: fact.value for fact in read}
+
+
+def test_cards_and_cables_have_their_serial_numbers() -> None:
+    found = parts(f"{NODE}+optic-fault")  # as root, with mlxlink
+    assert str(found["NIC mlx5_0 serial number"]).startswith("MT2245")
+    assert str(found["NIC mlx5_0 cable serial number"]).startswith("MT2312VS")
+    assert len({value for name, value in found.items() if name.endswith("serial number")}) == 20
+    gpus = {fact.name: fact.value for fact in certified().fingerprint}
+    assert gpus["GPU3 serial number"] == "1650923000003"
+
+
+def test_a_serial_number_that_only_root_can_read_is_unknown_once() -> None:
+    found = parts(NODE, WithoutRoot)
+    reason = found["NIC serial numbers"]
+    assert isinstance(reason, Unknown)
+    assert reason.reason is Reason.NEEDS_ROOT
+    assert "NIC mlx5_0 serial number" not in found
+    assert isinstance(found["NIC cable serial numbers"], Unknown)
+
+
+def changed(**values: str) -> tuple[str, ...] | None:
+    """Return what differs from a certificate in which these parts, with "_" for " ", had other values."""
+    examination, read = examination_of(NODE), parts(f"{NODE}+optic-fault")
+    facts = [HardwareFact(name, value) for name, value in read.items()]
+    now = certificate_of(shipped("gdrtop"), examination, judge(examination), (), facts)
+    before = {fact.name: str(fact.value) for fact in now.fingerprint if not isinstance(fact.value, Unknown)}
+    before |= {name.replace("__", " "): value for name, value in values.items()}
+    earlier = EarlierCertificate("2026-01-01", {}, {name: text for name, text in before.items() if text})
+    return certificate_of(shipped("gdrtop"), examination, judge(examination), (), facts, earlier).changes
+
+
+def test_a_part_with_another_serial_number_was_replaced() -> None:
+    assert changed() == ()
+    assert changed(GPU3__serial__number="1650923999999") == (
+        "GPU3 was replaced: serial number 1650923000003, was 1650923999999",
+    )
+    (cable,) = changed(NIC__mlx5_0__cable__serial__number="MT1 NVIDIA") or ()
+    assert cable.startswith("NIC mlx5_0 cable was replaced: serial number MT2312VS")
+
+
+def test_a_part_in_another_place_was_not_replaced() -> None:
+    """A GPU that fell off the bus gives all others new numbers."""
+    moved = changed(GPU3__serial__number="1650923000004", GPU4__serial__number="1650923000003")
+    assert moved == ("GPU3 is the former GPU4", "GPU4 is the former GPU3")
+
+
+def test_a_serial_number_that_was_not_read_before_is_no_change() -> None:
+    assert changed(GPU3__serial__number="", NIC__mlx5_0__cable__serial__number="") == ()

@@ -10,6 +10,7 @@ import pytest
 
 from probes.base.evidence import Severity
 from probes.base.unknown import Reason, Unknown
+from probes.checks.judgment import judge
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.node import Node, probe_node
 from probes.facts.rdma.devices import RdmaFacts
@@ -20,12 +21,15 @@ from probes.live.reliability import (
     ComponentTally,
     JobChange,
     PartChange,
+    Share,
+    costs_of,
     identities_of,
     past_by_device,
     slow_text,
-    stands_out,
 )
 from probes.simulation.host import SimulatedHost
+from probes.simulation.node.model.names import SIMULATED_NAMES
+from tests.support.doctor import examination_of
 from tests.support.live_samples import a_job, a_port, a_process, a_sample, gpu_bdf
 
 SLOW = SlowestNic("mlx5_5", 120.0)
@@ -212,7 +216,7 @@ def test_how_often_a_nic_was_slow_is_said_only_for_enough_jobs() -> None:
     assert slow_text(component(7, 9)) == "mlx5_5 was the slow NIC in 7 of its last 9 jobs"
     assert slow_text(component(2, 2)) == slow_text(component(0, 9)) == ""
     assert slow_text(component(5, 30)) == "mlx5_5 was the slow NIC in 5 of its last 10 jobs"
-    assert [stands_out(component(slow, 9)) for slow in (4, 5)] == [False, True]
+    assert [component(slow, 9).stands_out for slow in (4, 5)] == [False, True]
 
 
 def test_a_short_slowdown_and_a_short_comparison_do_not_count() -> None:
@@ -259,3 +263,57 @@ def test_the_past_of_a_nic_has_each_of_its_ports() -> None:
     second = identities_of(two_ports)["mlx5_5/2"].id
     history = history_of(replace(component(0, 9, counts={"errors": 1}), id=second))
     assert past_of(history, two_ports, "mlx5_5") == "mlx5_5/2 had rising errors once"
+
+
+# GPU time with findings that cost bandwidth
+
+
+def losses_of(name: str, *samples: LiveSample) -> dict[str, tuple[float, ...]]:
+    examination = examination_of(name)
+    findings, tally = judge(examination).listed, ComponentTally()
+    for sample in samples:
+        tally.update(replace(sample, findings=findings), node(), examination.topology)
+    changes = tally.changes()
+    return {} if changes is None else {finding: row for (_, finding), row in changes.losses.items()}
+
+
+def seconds(held: tuple[str, ...]) -> list[LiveSample]:
+    return [a_sample(float(at), jobs=(replace(a_job(), gpus=held),)) for at in range(0, 101)]
+
+
+def test_a_port_that_is_down_takes_half_of_two_gpus_and_only_one_is_in_a_job() -> None:
+    near = ("0000:18:00.0", "0000:19:00.0")
+    found = losses_of("hgx-h100+port-down", *seconds(near[:1]))
+    assert found == dict.fromkeys(("ib-port-not-active", ""), (200.0, 200.0, 100.0, 100.0, 50.0))
+    assert losses_of("hgx-h100+port-down", *seconds(()))[""] == (200.0, 200.0, 0.0, 0.0, 0.0)
+
+
+def test_a_share_that_no_source_gives_and_jobs_that_could_not_be_read_are_unknown() -> None:
+    found = losses_of("hgx-h100+acs-on", *seconds(("0000:18:00.0",)))
+    assert found["acs-redirect-enabled"] == (800.0, 800.0, 100.0, 0.0, 0.0)
+    unread = (replace(each, processes=Unknown(Reason.TIMED_OUT, "")) for each in seconds(("0000:18:00.0",)))
+    assert losses_of("hgx-h100+port-down", *unread)[""] == (200.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def test_a_gpu_with_two_findings_counts_once_in_all() -> None:
+    topology = examination_of(both := "hgx-h100+port-down,job-tcp").topology
+    costs = costs_of(judge(examination_of(both)).listed, topology)
+    assert costs[""]["0000:18:00.0"] == Share(0.5, is_known=False)
+    assert costs[""]["0000:3a:00.0"] == Share(0.0, is_known=False)
+    assert len(costs[""]) == len(topology.gpus)
+    found = losses_of(both, *seconds(("0000:18:00.0",)))
+    assert found[""] == (800.0, 800.0, 100.0, 0.0, 50.0)
+
+
+def test_a_lost_gpu_loses_its_own_paths_alone() -> None:
+    examination = examination_of("hgx-h100+xid-79-fell-off-bus")
+    costs = costs_of(judge(examination).listed, examination.topology)
+    (lost,) = costs[""]
+    assert costs[""][lost] == Share(1.0, is_known=True)
+
+
+@pytest.mark.parametrize("name", SIMULATED_NAMES)
+def test_a_healthy_node_loses_nothing(name: str) -> None:
+    examination = examination_of(name)
+    costs = costs_of(judge(examination).listed, examination.topology)
+    assert not any(share.least for shares in costs.values() for share in shares.values()), costs

@@ -42,7 +42,11 @@ def test_both_parsers_read_every_metric_back(name: str) -> None:
 
 
 def test_every_metric_is_in_the_list_written_and_in_the_manual() -> None:
-    written = {family.metric for name in (*NODES, STORAGE) for family in families_of(name, with_bytes=True)}
+    written = {
+        family.metric
+        for name in (*NODES, STORAGE, "hgx-h100+nic-slow")
+        for family in families_of(name, with_bytes=True)
+    }
     written |= {*metric_list.PORT_EVENTS.values()}  # those that the simulated NICs do not have
     assert written == {*METRICS}, "metrics.toml and families() of probes/metrics/ differ"
     named = re.findall(r"`(gdrtop_[a-z_*]+)`", page("metrics"))
@@ -75,6 +79,12 @@ def test_verdict_and_findings_are_those_of_check(name: str) -> None:
     found = values(families, "gdrtop_finding", "id", "severity")
     active = {(name, severity) for name, severity in found if severity != "note"}
     assert active == {(finding.id, finding.severity.value) for finding in judgment.listed}
+
+
+def test_gpu_time_with_findings_can_be_added_up_over_a_fleet() -> None:
+    found = values(families_of("hgx-h100+nic-slow"), "gdrtop_finding_gpu_seconds", "id", "what")
+    assert found["pcie-link-degraded-width", "lost"] == 5 * 3600
+    assert found["any", "in_jobs"] == 74 * 3600
 
 
 def test_labels_can_be_joined_with_node_exporter_and_dcgm() -> None:

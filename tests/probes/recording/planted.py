@@ -333,7 +333,10 @@ def questions() -> dict[Question, object]:
 def _gpu(number: int, marker: str) -> NvmlGpu:
     lost = Unknown(Reason.DRIVER_ERROR, marker, marker)
     peers = ((marker, 4),)
-    return NvmlGpu(number, marker, marker, marker, lost, lost, lost, lost, peers, lost, lost, lost)
+    serial = f"{marker}-board"
+    return NvmlGpu(
+        number, marker, marker, marker, lost, lost, lost, lost, peers, lost, lost, lost, serial=serial
+    )
 
 
 def moments() -> list[Moment]:

@@ -76,6 +76,19 @@ def test_the_slow_nic_comes_first_and_is_labeled_as_simulated() -> None:
     assert "at least 10 % of that time" in text
 
 
+def test_gpu_hours_say_what_is_counted_and_what_is_not_known() -> None:
+    _, text = printed(host_of("hgx-h100+nic-slow"))
+    rows = [row.split() for row in text.splitlines()]
+    assert ["pcie-link-degraded-width", "12.0", "10.0", "5.0"] in rows
+    assert ["acs-redirect-enabled", "96.0", "64.0", "unknown"] in rows
+    assert ["any", "of", "them", "108.0", "74.0", "at", "least", "5.0"] in rows
+    assert "GPUs that a finding concerns, while gdrtop watch saw it" in text
+    document = valid("reliability", printed(host_of("hgx-h100+nic-slow"), as_json=True)[1])
+    (lost,) = (each for each in document["losses"] if each["finding"] == "pcie-link-degraded-width")
+    assert (lost["gpu_seconds"], lost["lost_seconds"]) == (12 * 3600, 5 * 3600)
+    assert "GPU-hours" not in printed(host_of("hgx-h100"))[1]
+
+
 def test_a_healthy_node_has_nothing_that_stands_out() -> None:
     status, text = printed(host_of("hgx-h100"))
     assert (status, "slow NIC" in text, "0 of 9 jobs" in text) == (0, False, True)
@@ -184,6 +197,7 @@ def test_a_recording_has_the_history_and_a_redacted_one_its_figures() -> None:
     host = host_of("hgx-h100+nic-slow")
     assert recorded(host, redact=False) == host.component_history()
     redacted = recorded(host, redact=True)
+    assert redacted.losses == recorded(host, redact=False).losses != ()
     original = host.component_history()
     assert isinstance(original, ComponentHistory)
     assert [each.parts for each in redacted.components] == [each.parts for each in original.components]

@@ -346,6 +346,12 @@ def test_a_certificate_has_its_checksum_and_is_compared(
         assert certificate["fingerprint_sha256"] in text
         assert "criterion detours: fail, was pass" in text
     assert main([*arguments, str(old)]) == 3
+    assert "MT2245" in old.read_text()
+    assert main(["report", "--demo", "hgx-h100", "--redact", "--certificate", "--md", "-"]) == 0
+    redacted = capsys.readouterr().out
+    assert "GPU3 serial number | serial-4" in redacted
+    assert "MT2245" not in redacted
+    assert "16509230" not in redacted
     (tmp_path / "taken.md.sha256").touch()
     assert main(["report", "--demo", "hgx-h100", "--certificate", str(tmp_path / "taken.md")]) == 3
     assert not (tmp_path / "taken.md").exists()

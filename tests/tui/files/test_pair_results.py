@@ -51,6 +51,18 @@ def test_old_results_say_little_about_now(tmp_path: Path) -> None:
     assert file.unfinished(now=1000.0 + 13 * 3600) == ()
 
 
+def test_complete_runs_are_history(tmp_path: Path) -> None:
+    file, faster = file_of(tmp_path), replace(RESULT, gbps=390.0)
+    file.add([RESULT])
+    assert file.earlier() == ()
+    file.complete()
+    file.add([faster], now=1000.0)
+    file.complete()
+    file.add([RESULT])
+    assert file.earlier() == ((RESULT,), (faster,))
+    assert file_of(tmp_path, PairSettings(is_bidirectional=True)).earlier() == ()
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     file = PairResultsFile(["gpu1"], SETTINGS, str(tmp_path / "file"))

@@ -4,11 +4,13 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from probes.bandwidth.model.planned_series import Pair
 from probes.bandwidth.model.result import Result
 from probes.simulation.host import SimulatedHost
 from tests.support.action_screens import on, question, seen
 from tests.support.bandwidth_screens import planned, scripted, set_up
 from tests.support.pilot import SteppedClock, overview, readings, stepped_app, until
+from tests.support.sample_results import MORNING, result
 from tui.app import GdrtopApp
 from tui.bandwidth.results_store import MemoryResultsStore
 from tui.screens.bandwidth_setup import BandwidthSetupScreen
@@ -100,6 +102,20 @@ async def test_earlier_results_and_a_baseline_that_cannot_be_had_say_why(
 
 
 @pytest.mark.slow
+async def test_the_last_result_is_compared_with_those_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteppedClock()
+    pair, origin = Pair("0000:18:00.0", "GPU0", "mlx5_0", 1), "simulated hgx-h100"
+    earlier = tuple(
+        result(gbps, taken_at=MORNING + gbps, node="hgx-h100", origin=origin, pair=pair)
+        for gbps in (182.0, 184.0, 186.0)
+    )
+    monkeypatch.setattr(MemoryResultsStore, "results", lambda *_: earlier)
+    async with stepped_app(SimulatedHost("hgx-h100", clock=clock)).run_test(size=SIZE) as pilot:
+        await set_up(pilot, clock)
+        await until(pilot, lambda: "3 results: 182 to 186 Gb/s" in seen(pilot, "planned"))
+        assert "last measured 186 of 200 Gb/s" in seen(pilot, "planned")
+
+
 async def test_a_fault_in_loading_earlier_results_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def results(kept: MemoryResultsStore) -> tuple[Result, ...]:
         raise OSError("no such disk")

@@ -107,3 +107,19 @@ def test_narrow_terminals_and_hostile_names(width: int) -> None:
     found = matrix(lambda *_: 390.0)
     text = text_of(replace(found, results=(*found.results, bad), left_out={"\x1b[2J": "\x1b[2J"}), width)
     assert "\x1b" not in text
+
+
+def test_a_slow_nic_has_its_place_among_the_nodes_and_its_own_earlier_runs() -> None:
+    slow = matrix(lambda a, b, rail, _: 180.0 if "gpu3" in (a, b) and rail == 1 else 390.0, 24)
+    fast = matrix(lambda a, b, rail, _: 390.0, 24)
+    text = " ".join(text_of(replace(slow, earlier=(fast.results, fast.results))).split())
+    assert (
+        "rail 1: gpu3 mlx5_1 host: 180 Gb/s, 3 results: 180 to 390 Gb/s; p4 of 24 nodes, slower than 96 %"
+        in text
+    )
+    assert "gpu5 mlx5_1 host:" not in text
+    assert "rail host median low p5 p95 high" in text
+    few = text_of(matrix(lambda a, b, rail, _: 180.0 if "gpu3" in (a, b) and rail == 1 else 390.0))
+    assert "180 Gb/s, 6 nodes: 180 to 390 Gb/s" in few
+    assert " p5 " not in few
+    assert "best partner" not in text_of(fast)

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.planned_series import LeftOut, PlannedTest, Purpose
 from probes.bandwidth.model.result import Result, to_json
 from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.planning.inventory import Available, inventory, packages_of_tests
-from probes.bandwidth.results.against_earlier import local_time
+from probes.bandwidth.results.against_earlier import gbps_text, local_time
+from probes.bandwidth.results.percentiles import OF_TYPE, Standing, standings
 from probes.base.origin import Source
 from probes.base.unknown import Maybe
 from probes.facts.system import platform
 from probes.host.protocol import Host
 from probes.snapshot.examination import examine
-from tui.bandwidth.results_store import ResultsStore
+from tui.bandwidth.results_store import MOST_HISTORY, MOST_RESULTS, ResultsStore
 from tui.command_line.options import OutputOptions
 from tui.runtime.json_values import Changed, Time, document, node_document, object_from, time_json, write_json
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.bandwidth.result import mark_of, words_of
 from widgets.bandwidth.series import draw_inventory
-from widgets.base.lines import Line, Tone, fit, line, sentence, wrapped
+from widgets.base.lines import Line, Tone, fit, line, paragraphs, section, sentence, wrapped
 
 _PURPOSE = Annotated[Purpose, Changed(has_reasons=True)]
 _TOOL = Annotated[Available, Changed(purpose=_PURPOSE, can_run=bool, missing=str)]
@@ -58,6 +59,10 @@ _RESULT = Annotated[
 ]
 
 
+_STANDING = Annotated[Standing, Changed(node=str, title=str, tool=str, gbps=float, text=str)]
+_MOST_STANDINGS = 40  # lines
+
+
 class BenchDocument(TypedDict, total=False):
     """`gdrtop bench --json, with --list, --results or --dry-run`."""
 
@@ -70,6 +75,7 @@ class BenchDocument(TypedDict, total=False):
     refused: str
     tests: tuple[PlannedTestObject, ...]
     results: Maybe[tuple[_RESULT, ...]]
+    standings: tuple[_STANDING, ...]  # how the newest result of each test compares with the others
     meaning: tuple[str, ...]
     no_baseline: str
     exit_status: int
@@ -79,7 +85,8 @@ class BenchDocument(TypedDict, total=False):
 _SERIES = ("machine", "title", "affected", "left_out")
 FORMS = {
     "--list": ("tools",),
-    "--results": ("results",),
+    "--results": ("results", "standings"),
+    "part of a report": ("results",),
     "--dry-run": (*_SERIES, "seconds", "refused", "tests"),
     "a measurement": (*_SERIES, "results", "meaning", "no_baseline", "exit_status", "exit_reason"),
 }
@@ -108,9 +115,15 @@ def result_json(result: Result) -> dict[str, Any]:
 
 def list_results(store: ResultsStore, host: Host, out: TextIO, options: OutputOptions) -> int:
     """Print earlier results, newest first, a line each; or why they cannot be read."""
-    results, unread = tuple(reversed(store.results())), store.why_unread()
+    kept, unread = store.results(MOST_HISTORY), store.why_unread()
+    results, compared = kept[: -MOST_RESULTS - 1 : -1], standings(kept)
     if options.json:
-        saved = {"results": [result_json(result) for result in results]}
+        saved = {
+            "results": [result_json(result) for result in results],
+            "standings": [
+                object_from(each, _STANDING, result, text=each.words(OF_TYPE)) for result, each in compared
+            ],
+        }
         content = {"results": None, "unknown": {"results": unread}} if unread else saved
         name = platform.probe(host).hostname
         write_json(document("bench", name, host.origin, host.wall_clock(), content), out)
@@ -127,5 +140,18 @@ def list_results(store: ResultsStore, host: Host, out: TextIO, options: OutputOp
     elif not results:
         why = "" if host.origin.source is Source.LIVE else " (results of a simulated node are not saved)"
         lines = wrapped(f"No results are saved yet{why}.", width)
+    lines += section("The newest result of each test among all of them", _draw_standings(compared, width))
     print_lines(lines, out, options.ascii)
     return 0
+
+
+def _draw_standings(compared: Sequence[tuple[Result, Standing]], width: int) -> list[Line]:
+    has_several_nodes = len({result.node for result, _ in compared}) > 1
+    texts = [
+        f"{f'{result.node} ' if has_several_nodes else ''}{result.title} · {result.tool}:"
+        f" {gbps_text(result.gbps or 0.0)}, {each.words(OF_TYPE)}"
+        for result, each in compared[:_MOST_STANDINGS]
+    ]
+    if len(compared) > len(texts):
+        texts.append(f"… and {len(compared) - len(texts)} more (--json lists all)")
+    return paragraphs(texts, width, indent="  ", hanging="  ")

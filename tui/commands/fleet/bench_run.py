@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TextIO, TypedDict
 
 from probes.bandwidth.model.rating import Rating
+from probes.bandwidth.results.percentiles import Standing
 from probes.base.origin import Origin, Source
 from probes.base.text import plural
 from probes.base.unknown import Unknown, known
@@ -61,6 +62,7 @@ _CULPRIT = Annotated[
         without=("only_gpu_memory", "slow"), node=str | None, nic=str | None, slow_partners=int, text=str
     ),
 ]
+_STANDING = Annotated[Standing, Changed(node=str, nic=str, rail=int, memory=PairMemory, gbps=float, text=str)]
 _RESULT = Annotated[
     PairResult,
     Changed(server=str, server_nic=str, client=str, client_nic=str, gbps=float | None, failure=str),
@@ -131,6 +133,7 @@ class FleetBenchDocument(TypedDict):
     # With each memory, the median of what each NIC reaches with its best partner, Gb/s.
     references: NotRequired[Mapping[PairMemory, float]]
     results: NotRequired[tuple[_RESULT, ...]]
+    standings: NotRequired[tuple[_STANDING, ...]]  # of what each NIC reaches with its best partner
     left_out: NotRequired[tuple[_LeftOut, ...]]
     rails_left_out: NotRequired[tuple[_LeftOut, ...]]
     leaves: NotRequired[tuple[_Leaf, ...]]
@@ -141,7 +144,7 @@ class FleetBenchDocument(TypedDict):
 
 _MEASURED = (
     *("answers", "culprits", "many_slow", "below_limit", "unexplained", "references", "results"),
-    *("left_out", "rails_left_out", "leaves"),
+    *("standings", "left_out", "rails_left_out", "leaves"),
 )
 FORMS: dict[str, tuple[str, ...]] = {
     "a plan": (),
@@ -178,6 +181,18 @@ def pairs_json(plan: PairsPlan, settings: PairSettings, report: PairsReport | No
         "unexplained": [_result_json(result) for result in attribution.unexplained],
         "references": {memory.value: gbps for memory, gbps in attribution.references.items()},
         "results": [_result_json(result) for result in report.results],
+        "standings": [
+            object_from(
+                standing,
+                _STANDING,
+                end,
+                rail=rail,
+                memory=memory.value,
+                gbps=gbps,
+                text=standing.words("nodes"),
+            )
+            for (end, rail, memory), (gbps, standing) in report.standings.items()
+        ],
         "left_out": [{"name": name, "reason": why} for name, why in report.left_out.items()],
         "rails_left_out": [{"name": name, "reason": why} for name, why in report.rails_left_out.items()],
         "leaves": [leaf for rail in report.leaves for leaf in _leaves_json(rail, wrong)],
@@ -271,6 +286,7 @@ class FleetBench:
         self._session.left_out.update(unanswered or {})
         self._interrupted = ""
         self._has_begun = False
+        self._earlier: tuple[tuple[PairResult, ...], ...] = ()
 
     def run(self) -> int:
         """Read, ask, measure and print; return the exit status."""
@@ -296,6 +312,7 @@ class FleetBench:
             except NotWritten as error:
                 self._output.warn(str(error))
         self._has_begun = True
+        self._earlier = () if self._file is None else self._file.earlier()
         with signals_stop(self._interrupt):
             self._session.run(self._options.full)
         return self._print(plan)
@@ -378,6 +395,7 @@ class FleetBench:
             left_out=session.left_out,
             rails_left_out=session.rails_left_out,
             leaves=check_rails(session.leaves),
+            earlier=self._earlier,
         )
 
     def _print(self, plan: PairsPlan) -> int:

@@ -297,7 +297,7 @@ class Watcher:
             self._output.notice(Notice(sample.taken_at, NoticeKind.HOOK_FAILED, wrong))
         self._recorder.end_moment(sample)
         if self._history is not None and self._monitor.node is not None:
-            self._history.update(sample, self._monitor.node)
+            self._history.update(sample, self._monitor.node, self._monitor.topology)
 
     def _tell_hook(self, event: LiveEvent) -> None:
         order = list(Severity)

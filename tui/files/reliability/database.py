@@ -13,15 +13,17 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from probes.base.data_files import read_text
 from probes.base.text import printable
 from probes.facts.node import Node
 from probes.host.trusted_path import is_root, require_owner
 from probes.live.model.sample import LiveSample
 from probes.live.reliability import Changes, ComponentTally, JobChange
+from probes.topology.paths import Topology
 from tui.files.new_file import make_directory, shown_path, why, why_not_as_root
 from tui.files.xdg import NO_HOME, STATE, own_directory
 
@@ -41,21 +43,10 @@ _NEARLY_FULL = 0.75  # of the pages
 _SAME_JOB_SECONDS = 900.0  # a job that was not seen for longer is another one with the same id
 _MOST_NAME, _MOST_TEXT = 100, 120
 _DAY_SECONDS = 86400
-_DAYS = f"SELECT day FROM day_count UNION SELECT CAST(ended / {_DAY_SECONDS} AS INTEGER) FROM job"
-_TABLES = """
-CREATE TABLE kept (began REAL NOT NULL, until REAL NOT NULL);
-CREATE TABLE component (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, name TEXT NOT NULL,
-    is_gpu INTEGER NOT NULL, bdf TEXT NOT NULL, seen REAL NOT NULL);
-CREATE TABLE job (id INTEGER PRIMARY KEY, key TEXT NOT NULL, name TEXT NOT NULL,
-    began REAL NOT NULL, ended REAL NOT NULL);
-CREATE TABLE part (job INTEGER NOT NULL, component INTEGER NOT NULL, compared REAL NOT NULL,
-    slow REAL NOT NULL, PRIMARY KEY (job, component)) WITHOUT ROWID;
-CREATE TABLE part_count (job INTEGER NOT NULL, component INTEGER NOT NULL, mark TEXT NOT NULL,
-    number INTEGER NOT NULL, PRIMARY KEY (job, component, mark)) WITHOUT ROWID;
-CREATE TABLE day_count (day INTEGER NOT NULL, component INTEGER NOT NULL, mark TEXT NOT NULL,
-    number INTEGER NOT NULL, PRIMARY KEY (day, component, mark)) WITHOUT ROWID;
-CREATE INDEX job_ended ON job (ended);
-"""
+_DAYS = (
+    "SELECT day FROM day_count UNION SELECT day FROM loss"
+    f" UNION SELECT CAST(ended / {_DAY_SECONDS} AS INTEGER) FROM job"
+)
 
 
 class HistoryError(Exception):
@@ -206,11 +197,11 @@ class HistoryDatabase:
                 f"max_page_count = {MOST_PAGES}",
             ):
                 connection.execute(f"PRAGMA {pragma}").fetchall()
-            if not has_tables:
-                connection.executescript(
-                    f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {APPLICATION};"
-                    f"PRAGMA user_version = {VERSION};COMMIT;"
-                )
+            tables, _, later = read_text(__package__, "tables.sql").partition("-- Later")
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{'' if has_tables else tables}--{later}"
+                f"PRAGMA application_id = {APPLICATION};PRAGMA user_version = {VERSION};COMMIT;"
+            )
         except BaseException:
             connection.close()
             raise
@@ -237,7 +228,8 @@ class HistoryDatabase:
             )
             for table in ("part", "part_count"):
                 connection.execute(f"DELETE FROM {table} WHERE job NOT IN (SELECT id FROM job)")
-            connection.execute("DELETE FROM day_count WHERE day < ?", (first_day,))
+            for table in ("day_count", "loss"):
+                connection.execute(f"DELETE FROM {table} WHERE day < ?", (first_day,))
             connection.execute(
                 "DELETE FROM component WHERE id NOT IN (SELECT component FROM part)"
                 " AND id NOT IN (SELECT component FROM day_count)"
@@ -294,15 +286,25 @@ def _add(connection: sqlite3.Connection, changes: Changes) -> None:
             ids[identity.id] = row[0]
         for job in changes.jobs:
             _add_job(connection, job, ids)
-        connection.executemany(
-            "INSERT INTO day_count VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (day, component, mark) DO UPDATE SET number = number + excluded.number",
-            [
-                (day, ids[name], mark.value, number)
-                for (day, name, mark), number in changes.days.items()
-                if name in ids
-            ],
+        rows = (
+            (day, ids[name], mark.value, count)
+            for (day, name, mark), count in changes.days.items()
+            if name in ids
         )
+        _sum(connection, "day_count", rows)
+        losses = ((day, printable(name, _MOST_TEXT), *row) for (day, name), row in changes.losses.items())
+        _sum(connection, "loss", losses)
+
+
+def _sum(connection: sqlite3.Connection, table: str, rows: Iterable[tuple[object, ...]]) -> None:
+    """Add figures to the rows of a table."""
+    columns = [(name, place) for _, name, *_, place in connection.execute(f"PRAGMA table_info({table})")]
+    keys = ", ".join(name for name, place in columns if place)  # in the primary key
+    added = ", ".join(f"{name} = {name} + excluded.{name}" for name, place in columns if not place)
+    row = ", ".join("?" * len(columns))
+    connection.executemany(
+        f"INSERT INTO {table} VALUES ({row}) ON CONFLICT ({keys}) DO UPDATE SET {added}", rows
+    )
 
 
 def _add_job(connection: sqlite3.Connection, job: JobChange, ids: dict[str, int]) -> None:
@@ -319,19 +321,14 @@ def _add_job(connection: sqlite3.Connection, job: JobChange, ids: dict[str, int]
     else:
         number = row[0]
         connection.execute("UPDATE job SET name = ?, ended = ? WHERE id = ?", (name, job.until, number))
-    for component, part in job.parts.items():
-        if component not in ids:  # it is gone since
-            continue
-        connection.execute(
-            "INSERT INTO part VALUES (?, ?, ?, ?) ON CONFLICT (job, component) DO UPDATE"
-            " SET compared = compared + excluded.compared, slow = slow + excluded.slow",
-            (number, ids[component], part.compared_seconds, part.slow_seconds),
-        )
-        connection.executemany(
-            "INSERT INTO part_count VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (job, component, mark) DO UPDATE SET number = number + excluded.number",
-            [(number, ids[component], mark.value, count) for mark, count in part.counts.items()],
-        )
+    parts = [(ids[name], part) for name, part in job.parts.items() if name in ids]  # others are gone since
+    _sum(
+        connection, "part", ((number, each, part.compared_seconds, part.slow_seconds) for each, part in parts)
+    )
+    counts = (
+        (number, each, mark.value, count) for each, part in parts for mark, count in part.counts.items()
+    )
+    _sum(connection, "part_count", counts)
 
 
 class HistoryRecorder:
@@ -346,7 +343,7 @@ class HistoryRecorder:
         self._written_at: float | None = None  # by the sample's clock
         self._taken_at = 0.0  # seconds since 1970, of the newest sample
 
-    def update(self, sample: LiveSample, node: Node) -> None:
+    def update(self, sample: LiveSample, node: Node, topology: Topology | None = None) -> None:
         """Add a sample, and write if a minute has passed."""
         self._taken_at = sample.taken_at
         if self._written_at is None:
@@ -355,7 +352,7 @@ class HistoryRecorder:
         if is_due:
             self._written_at = sample.at
         try:
-            self._tally.update(sample, node)
+            self._tally.update(sample, node, topology)
             if is_due:
                 self._write()
         except Exception as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.component_history import (
+    LEAST_COMPARED_SECONDS,
     MOST_COMPONENTS,
     MOST_JOBS,
     MOST_NUMBER,
@@ -17,10 +18,10 @@ from probes.host.component_history import (
     Component,
     ComponentHistory,
     JobPart,
+    Loss,
     Mark,
     PastJob,
 )
-from probes.live.reliability import LEAST_COMPARED_SECONDS
 from tui.files.reliability.database import (
     ROOTS_DIRECTORY,
     HistoryError,
@@ -92,12 +93,9 @@ def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
     ):
         jobs[number] = len(past)
         past.append(PastJob(_text(name), _number(began), _number(ended)))
-    part_counts: dict[tuple[int, int], dict[str, int]] = {}
-    for job, component, mark, number in connection.execute(
-        f"SELECT job, component, mark, number FROM part_count WHERE job IN ({_NEWEST})"
-    ):
-        if mark in _MARKS:
-            part_counts.setdefault((job, component), {})[mark] = int(_number(number))
+    part_counts = _counts(
+        connection, f"SELECT job, component, mark, number FROM part_count WHERE job IN ({_NEWEST})"
+    )
     parts: dict[int, list[JobPart]] = {}
     for job, component, compared, slow in connection.execute(
         f"SELECT job, component, compared, slow FROM part WHERE job IN ({_NEWEST})"
@@ -106,12 +104,9 @@ def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
             counts = part_counts.get((job, component), {})
             part = JobPart(jobs[job], _number(compared), _number(slow), counts)
             parts.setdefault(component, []).append(part)
-    counts_of: dict[int, dict[str, int]] = {}
-    for component, mark, number in connection.execute(
-        "SELECT component, mark, sum(number) FROM day_count GROUP BY component, mark"
-    ):
-        if mark in _MARKS:
-            counts_of.setdefault(component, {})[mark] = int(_number(number))
+    counts_of = _counts(
+        connection, "SELECT component, mark, sum(number) FROM day_count GROUP BY component, mark"
+    )
     components = tuple(
         Component(
             _text(key),
@@ -119,20 +114,40 @@ def _read(connection: sqlite3.Connection) -> Maybe[ComponentHistory]:
             bool(is_gpu),
             _text(bdf),
             tuple(sorted(parts.get(number, ()), key=lambda part: part.job)),
-            counts_of.get(number, {}),
+            counts_of.get((number,), {}),
         )
         for number, key, name, is_gpu, bdf in connection.execute(
             "SELECT id, key, name, is_gpu, bdf FROM component ORDER BY seen DESC, id LIMIT ?",
             (MOST_COMPONENTS,),
         )
     )
-    return ComponentHistory(_number(kept[0]), _number(kept[1]), tuple(past), components)
+    return ComponentHistory(_number(kept[0]), _number(kept[1]), tuple(past), components, _losses(connection))
+
+
+def _counts(connection: sqlite3.Connection, query: str) -> dict[tuple[int, ...], dict[str, int]]:
+    """Return the numbers of a query by what is before mark and number in its rows."""
+    found: dict[tuple[int, ...], dict[str, int]] = {}
+    for *key, mark, number in connection.execute(query):
+        if mark in _MARKS:
+            found.setdefault(tuple(key), {})[mark] = int(_number(number))
+    return found
+
+
+def _losses(connection: sqlite3.Connection) -> tuple[Loss, ...]:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'loss'").fetchone() is None:
+        return ()  # an earlier gdrtop has written it
+    rows = connection.execute(
+        "SELECT finding, sum(gpu), sum(seen), sum(job), sum(rated), sum(lost)"
+        " FROM loss GROUP BY finding LIMIT ?",
+        (MOST_COMPONENTS,),
+    )
+    return tuple(Loss(_text(finding), *map(_number, figures)) for finding, *figures in rows)
 
 
 def _number(value: Any) -> float:
     if not isinstance(value, int | float) or not 0 <= value <= MOST_NUMBER:
         raise TypeError(value)
-    return float(value)
+    return round(float(value), 1)
 
 
 def _text(value: Any) -> str:

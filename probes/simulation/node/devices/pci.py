@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from itertools import chain
 
@@ -97,8 +98,8 @@ def _nic(tree: Tree, nic: NicDescription, name: str, path: str, numa: int) -> No
     class_code = "020700" if nic.layer == "InfiniBand" else "020000"
     subsystem = nic.subsystem or ("15b3:0041" if nic.id.startswith("15b3") else nic.id)
     add_function(tree, path, nic.id, class_code, numa, nic.link, subsystem, nic.driver)
-    if nic.vpd:
-        tree.add(f"{path}/vpd", _vpd(nic))
+    if nic.id.startswith("15b3") and nic.id != VIRTUAL_FUNCTION:
+        tree.add(f"{path}/vpd", _vpd(nic, path))
     tree.add(f"{path}/resource", _resource((0x90_0000_0000, 32 << 20, _PREFETCHABLE)))
     _interrupts(tree, path, numa)
     if nic.id == VIRTUAL_FUNCTION:
@@ -126,11 +127,14 @@ def second_function(path: str) -> str:
     return f"{path.removesuffix('.0')}.1"
 
 
-def _vpd(nic: NicDescription) -> bytes:
+def _vpd(nic: NicDescription, path: str) -> bytes:
     """Return vital product data: a product name, then read-only fields (PCI local bus 3.0, appendix I)."""
-    name = nic.hca.encode()
-    field = b"VA" + bytes([len(nic.vpd)]) + nic.vpd.encode()
-    parts = ((0x82, name), (0x90, field))
+    serial = f"MT2245{zlib.crc32(path.rpartition('.')[0].encode()) % 10**8:08}"
+    fields = ((name, text.encode()) for name, text in ((b"SN", serial), (b"VA", nic.vpd)) if text)
+    parts = (
+        (0x82, nic.hca.encode()),
+        (0x90, b"".join(name + bytes([len(text)]) + text for name, text in fields)),
+    )
     return b"".join(bytes([tag]) + len(data).to_bytes(2, "little") + data for tag, data in parts) + b"\x78"
 
 

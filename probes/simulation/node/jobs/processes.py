@@ -9,7 +9,7 @@ from probes.base.frozen import frozen
 from probes.base.unknown import known
 from probes.facts.jobs.nccl_conf import NCCL_CONF
 from probes.facts.jobs.pods import CLAIMS, PLUGINS
-from probes.host.component_history import Component, ComponentHistory, JobPart, PastJob
+from probes.host.component_history import Component, ComponentHistory, JobPart, Loss, PastJob
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.node.jobs.nccl_log import JobOutput
 from probes.simulation.node.jobs.programs import needs_plugin, nics_of_gpus, path_between, path_of, uses_cxi
@@ -397,4 +397,10 @@ def component_history(tree: Tree, at: float) -> ComponentHistory:
     for number, gpu in enumerate(tree.gpus):
         parts = [JobPart(job) for job in range(_JOBS)]
         components.append(Component(uuid_of(number), f"GPU {number}", True, gpu.bdf, tuple(parts)))
-    return ComponentHistory(jobs[-1].began, jobs[0].ended, tuple(jobs), tuple(components))
+    losses = (
+        Loss("pcie-link-degraded-width", 12 * _HOUR, 12 * _HOUR, 10 * _HOUR, 10 * _HOUR, 5 * _HOUR),
+        Loss("acs-redirect-enabled", 96 * _HOUR, 96 * _HOUR, 64 * _HOUR, 0.0, 0.0),
+        Loss("", 108 * _HOUR, 108 * _HOUR, 74 * _HOUR, 10 * _HOUR, 5 * _HOUR),
+    )
+    kept = losses if tree.slow_before else ()
+    return ComponentHistory(jobs[-1].began, jobs[0].ended, tuple(jobs), tuple(components), kept)

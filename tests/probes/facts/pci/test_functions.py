@@ -380,3 +380,25 @@ def test_neither_an_examination_nor_the_live_view_wakes_it(name: str, file: str,
     assert any(path.endswith("/numa_node") for path in noting.paths)
     assert [path for path in noting.paths if "/pci" in path and path.rpartition("/")[2] in WAKING] == []
     assert "rdma_topo" not in noting.commands
+
+
+# VPDs. The second one is cut off, as a device's own bytes may be.
+
+
+def _vpd(*fields: tuple[bytes, bytes]) -> bytes:
+    read_only = b"".join(name + bytes([len(text)]) + text for name, text in fields)
+    parts = ((0x82, b"ConnectX-7"), (0x90, read_only), (0x91, b"YA\x03abc"))
+    return b"".join(bytes([tag]) + len(part).to_bytes(2, "little") + part for tag, part in parts) + b"\x78"
+
+
+def test_a_card_has_the_serial_number_of_its_vpd() -> None:
+    vpd = _vpd((b"PN", b"MCX75310AAS-NEAT"), (b"SN", b"MT2245X01234 \0"), (b"RV", b"\x00"))
+    assert pci.serial_of(vpd) == "MT2245X01234"
+    for other in (b"", vpd[:20], _vpd((b"PN", b"x"), (b"SN", b"")), b"\x82" * 50, b"\x90\xff\xffSN\x00"):
+        assert isinstance(pci.serial_of(other), Unknown)
+
+
+@given(st.binary(max_size=300))
+def test_no_vpd_crashes_the_reader(vpd: bytes) -> None:
+    pci.serial_of(b"\x90" + vpd)
+    pci.serial_of(vpd)

@@ -192,6 +192,7 @@ OPTICAL = {
     "Tx Power Current [dBm]": "1.562,1.427,1.559,1.761 [-8.508..5]",
     "Vendor Name": "CLT",
     "Vendor Part Number": "T-F4GS-BV0",
+    "Vendor Serial Number": "CLT2312A0017",
     "Module State": "Ready state",
     "Module FW Fault": "0",
     "Tx Fault [per lane]": "0,0,0,0",
@@ -222,6 +223,7 @@ def test_a_module_is_parsed() -> None:
         54.0,
         4,
     )
+    assert module.serial == "CLT2312A0017"
     assert module.received == Lanes((1.886, 1.989, 2.281, 1.976), -10.41, 6.0)
     assert (module.weak_light, module.beyond_limits, module.faults) == ("", "", ())
 

@@ -99,6 +99,7 @@ class FakeNvml:
                 "nvmlSystemGetCudaDriverVersion_v2": lambda: 12080,
                 "nvmlDeviceGetName": lambda h: "NVIDIA H100\x1b[31m",
                 "nvmlDeviceGetUUID": lambda h: f"GPU-{h}",
+                "nvmlDeviceGetSerial": lambda h: f"165092300000{h}",
                 "nvmlDeviceGetCudaComputeCapability": lambda h: (9, 0),
                 "nvmlDeviceGetMemoryInfo": lambda h: SimpleNamespace(total=80 << 30, used=1 << 30),
                 "nvmlDeviceGetBAR1MemoryInfo": lambda h: SimpleNamespace(
@@ -148,6 +149,7 @@ def test_two_gpus() -> None:
     first, second = facts.gpus
     assert isinstance(first, NvmlGpu)
     assert isinstance(second, NvmlGpu)
+    assert (first.serial, second.serial) == ("1650923000000", "1650923000001")
     assert (first.bdf, second.bdf) == ("0000:1a:00.0", "0000:1b:00.0")
     assert first.nvlinks == 3  # one of the four is down
     assert first.nvlink_peers == (("0000:83:00.0", 2), ("0000:84:00.0", 1))

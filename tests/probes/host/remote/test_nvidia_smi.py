@@ -78,7 +78,7 @@ def test_the_stand_in_prints_what_nvml_reports(name: str) -> None:
             assert isinstance(gpu, Unknown)
             continue
         assert isinstance(gpu, NvmlGpu)
-        for field in ("bdf", "name", "uuid", "memory_total_bytes", "persistence", "mig"):
+        for field in ("bdf", "name", "uuid", "serial", "memory_total_bytes", "persistence", "mig"):
             value = getattr(real, field)
             assert isinstance(value, Unknown) or getattr(gpu, field) == value, field
     assert [gpu.bdf for gpu in live] == [gpu.bdf for gpu in own_live]

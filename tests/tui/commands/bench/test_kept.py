@@ -1,6 +1,7 @@
 """`gdrtop bench`: earlier results, baselines and tickets."""
 
 import json
+import re
 import signal
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from probes.bandwidth.model.rating import Assessment, Rating
 from probes.bandwidth.results.against_earlier import machine_type
 from probes.snapshot.examination import examine
-from tests.support.sample_results import result
+from tests.support.sample_results import MORNING, result
 from tests.tui.commands.bench.scene import Scene, Signals, Terminal, words
 from tui.bandwidth.results_store import DiskResultsStore
 from tui.cli import main
@@ -26,12 +27,31 @@ def test_results_are_kept_listed_and_compared(tmp_path: Path) -> None:
     assert "the same as on 2023-11-14" in words(out)
     status, listed = scene.run("--results")
     assert status == 0
-    lines = listed.splitlines()
+    *lines, title, compared = filter(None, listed.splitlines())
     assert len(lines) == 2
     assert lines[0] > lines[1]
+    assert title == "The newest result of each test among all of them"
+    assert re.search(r"ib_write_bw: \d+ Gb/s, 2 results: \d+(?: to \d+)? Gb/s$", compared)
     assert "✓ GPU0 → mlx5_0 · DMA-BUF · ib_write_bw: " in lines[0]
     told = json.loads(scene.run("--results", "--json")[1])["results"]
     assert [text["tool"] for text in told] == ["ib_write_bw"] * 2
+
+
+def test_the_newest_result_has_its_percentile_on_this_node_and_among_others(tmp_path: Path) -> None:
+    store = DiskResultsStore(str(tmp_path))
+    for number in range(30):
+        store.add(result(190.0 + number / 10, node=f"h100-{number:02}"))
+    for number in range(1, 25):
+        store.add(result(190.0 - number / 10, node="h100-07", taken_at=MORNING + number))
+    out = words(Scene(live=True, store=store).run("--results")[1])
+    assert (
+        "h100-07 GPU0 → mlx5_0 · DMA-BUF · ib_write_bw: 188 Gb/s, p4 of 25 results, slower than 96 % (p5 188,"
+        " median 189, p95 190 Gb/s); p3 of 30 nodes of this machine type, slower than 97 %"
+    ) in out
+    told = json.loads(Scene(live=True, store=store).run("--results", "--json")[1])["standings"]
+    (own,) = (each for each in told if each["node"] == "h100-07")
+    assert (own["tool"], own["gbps"], own["on_node"]["count"]) == ("ib_write_bw", 187.6, 25)
+    assert own["over_nodes"]["percentile"] == pytest.approx(100 / 30)
 
 
 def test_no_results_yet() -> None:

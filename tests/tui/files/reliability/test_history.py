@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from probes.base.unknown import Maybe, Reason, Unknown
-from probes.host.component_history import MOST_JOBS, ComponentHistory, Mark
-from probes.live.reliability import LAST_JOBS, Changes, Identity, JobChange, PartChange, SlowJobs, slow_jobs
+from probes.host.component_history import LAST_JOBS, MOST_JOBS, ComponentHistory, Loss, Mark
+from probes.live.reliability import Changes, Identity, JobChange, PartChange
 from tui.files.reliability import database
 from tui.files.reliability.database import HistoryDatabase, HistoryError, history_path
 from tui.files.reliability.reading import NOT_KEPT, read_history
@@ -32,9 +32,19 @@ def a_job(number: int, until: float = NOW, since: float | None = None, slow: flo
     return JobChange(f"slurm:{number}", f"train.py (Slurm job {number})", since, since, until, 100.0, parts)
 
 
-def changes(*jobs: JobChange, at: float = NOW, downs: int = 0, nic: Identity = NIC) -> Changes:
+def changes(
+    *jobs: JobChange,
+    at: float = NOW,
+    downs: int = 0,
+    nic: Identity = NIC,
+    lost: dict[str, float] | None = None,
+) -> Changes:
     days = {(int(at // DAY), nic.id, Mark.DOWN): downs} if downs else {}
-    return Changes(at, (nic, GPU), jobs, days)
+    losses = {
+        (int(at // DAY), name): (seconds, seconds, seconds, seconds, 0.5 * seconds)
+        for name, seconds in (lost or {}).items()
+    }
+    return Changes(at, (nic, GPU), jobs, days, losses)
 
 
 def written(path: str, *many: Changes) -> None:
@@ -93,6 +103,29 @@ def test_the_oldest_days_and_their_components_are_deleted(path: str, monkeypatch
     assert int(found.since // DAY) == int(days[0] // DAY)
 
 
+def test_gpu_time_is_added_up_by_finding_and_forgotten_with_its_day(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "KEPT_DAYS", 2)
+    written(path, changes(lost={"acs-redirect-enabled": 60.0, "": 60.0}))
+    written(path, changes(lost={"acs-redirect-enabled": 30.0}), changes(at=NOW + DAY, lost={"": 10.0}))
+    found = {each.finding: each for each in history(read_history(path)).losses}
+    assert found["acs-redirect-enabled"] == Loss("acs-redirect-enabled", 90.0, 90.0, 90.0, 90.0, 45.0)
+    assert found[""].lost_seconds == 35.0
+    written(path, changes(at=NOW + 2 * DAY, lost={"": 1.0}), changes(at=NOW + 2 * DAY + 4000))
+    written(path, changes(at=NOW + 2 * DAY + 8000))
+    assert [each.gpu_seconds for each in history(read_history(path)).losses] == [11.0]
+
+
+def test_a_history_of_an_earlier_gdrtop_has_no_gpu_time_and_gets_some(path: str) -> None:
+    written(path, changes(a_job(1)))
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE loss")
+    assert history(read_history(path)).losses == ()
+    written(path, changes(lost={"acs-redirect-enabled": 60.0}))
+    assert [each.gpu_seconds for each in history(read_history(path)).losses] == [60.0]
+
+
 def test_a_clock_that_was_wrong_for_a_while_deletes_and_hides_nothing(path: str) -> None:
     wrong = NOW + 3 * 365 * DAY
     written(path, changes(a_job(1), downs=3), changes(a_job(2, wrong), at=wrong))
@@ -122,7 +155,7 @@ def test_jobs_without_a_comparison_do_not_displace_those_with_one(path: str) -> 
     found = history(read_history(path))
     assert [job.name for job in found.jobs[:MOST_JOBS]] == [job.name for job in reversed(others)]
     assert [job.name for job in found.jobs[MOST_JOBS:]] == [job.name for job in reversed(compared[5:])]
-    assert slow_jobs(found.components[0]) == SlowJobs(LAST_JOBS, LAST_JOBS)
+    assert [(each.slow_jobs, each.compared_jobs) for each in found.components[:1]] == [(LAST_JOBS, LAST_JOBS)]
 
 
 def test_a_database_that_is_full_loses_its_oldest_jobs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
