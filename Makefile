@@ -59,7 +59,8 @@ dist: $(VENV)/.developing $(VENV)/.packaging ## all packages, in dist/; CONSTRAI
 	$(BIN)/python -m tests.packages dist $(if $(CONSTRAINTS),--constraints $(CONSTRAINTS))
 
 image: ## the container image of the wheel in dist/
-	$(PODMAN) build --pull --tag $(IMAGE):$(RELEASE)-$(MACHINE) --file tui/deploy/Containerfile .
+	$(PODMAN) build --pull --tag $(IMAGE):$(RELEASE)-$(MACHINE) --file tui/deploy/Containerfile \
+		--build-arg VERSION=$(RELEASE) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 check-release: ## whether dist/ holds the release, unchanged; the targets below are for release.yml
 	cd dist && sha256sum --check --quiet SHA256SUMS && ls gdrtop-$(RELEASE).tar.gz gdrtop-$(RELEASE)-py3-none-any.whl
