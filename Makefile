@@ -69,6 +69,9 @@ check-release: ## whether dist/ holds the release, unchanged; the targets below 
 publish: $(VENV)/.packaging check-release ## send the wheel and the source distribution to the package index
 	$(VENV)/packaging/bin/uv publish --trusted-publishing always dist/gdrtop-$(RELEASE).tar.gz* dist/gdrtop-$(RELEASE)-*.whl*
 
+# The file in which the action that attests the image looks for the password.
+push-image push-image-index: export REGISTRY_AUTH_FILE = $(HOME)/.docker/config.json
+
 push-image: ## send the image to its registry
 	@$(SIGN_IN)
 	$(PODMAN) push --digestfile build/digest $(IMAGE):$(RELEASE)-$(MACHINE)

@@ -16,7 +16,15 @@ from tests.test_workflows import TOOLS, YAML_RULES
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tui" / "deploy" / "ansible"
-START = f"import sys\nsys.path[:0] = [{str(ROOT)!r}]\nfrom tui.launch import main\nsys.exit(main())\n"
+# This machine may have no GPU, and then gets no prolog.
+START = f"""\
+import sys
+sys.path[:0] = [{str(ROOT)!r}]
+from tui.launch import main
+sys.argv += ["--demo", "hgx-h100"] if "slurm-prolog" in sys.argv else []
+sys.exit(main())
+"""
+
 
 pytestmark = [
     pytest.mark.slow,
@@ -141,23 +149,27 @@ def test_a_second_run_changes_nothing_and_removal_leaves_nothing(
         "units/gdrtop-metrics.service": 0o644,
         "units/gdrtop-metrics.timer": 0o644,
         "units/gdrtop-watch.service": 0o644,
-        # This machine has no GPU, so it gets no scripts for Slurm.
+        "slurm/prolog.d/50-gdrtop.sh": 0o755,
+        "slurm/epilog.d/50-gdrtop.sh": 0o755,
+        "slurm/gdrtop-health-check": 0o755,
     }
     program = Path(variables["gdrtop_bin"]) / "gdrtop"
     for unit in ("boot-check", "metrics", "watch"):
         text = (Path(variables["gdrtop_units"]) / f"gdrtop-{unit}.service").read_text()
         assert f"ExecStart={program} " in text
+    prolog = Path(variables["gdrtop_slurm_etc"]) / "prolog.d/50-gdrtop.sh"
+    assert "\nOPTIONS=--log-only\n" in prolog.read_text()
     assert play(variables)["changed"] == 0
     assert play(variables, "--check")["changed"] == 0
 
-    fewer = {**variables, "gdrtop_hold_back": [], "gdrtop_watch": False}
-    assert play(fewer)["changed"] == 2
+    fewer = {**variables, "gdrtop_hold_back": [], "gdrtop_watch": False, "gdrtop_slurm_drains": True}
+    assert play(fewer)["changed"] == 3
     assert not [name for name in tree(fewer) if "watch" in name or "slurmd" in name]
-    assert play(fewer)["changed"] == 0
+    assert "\nOPTIONS=\n" in prolog.read_text()
 
     gone = {**variables, "gdrtop_state": "absent"}
     assert play(gone, "--check")["changed"] > 0
-    assert len(tree(gone)) == 8
+    assert len(tree(gone)) == 11
     assert play(gone)["failed"] == 0
     assert tree(gone) == {}
     assert play(gone)["changed"] == 0
@@ -176,8 +188,7 @@ def test_a_wheel_goes_into_an_environment_of_its_own(
     assert play(wanted)["changed"] == 0
 
 
-def test_a_wrong_configuration_stops_the_play(variables: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "node/etc").mkdir()
+def test_a_wrong_variable_stops_the_play(variables: dict[str, Any], tmp_path: Path) -> None:
     wrong = {**variables, "gdrtop_state": "on"}
     command = [
         TOOLS / "ansible-playbook",

@@ -1,6 +1,6 @@
 """What a release promises to scripts (gdrtop help json): names, ids, exit statuses and JSON documents.
 
-`python -m tests.tui.stability` writes it down for RELEASE, once, when the version is set for a release.
+`python -m tests.tui.commands.stability` writes it down for RELEASE, once for each release.
 """
 
 import argparse

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.tui.commands.published_schemas import shape
-from tests.tui.stability import FOLDER, promises, read, written
+from tests.tui.commands.stability import FOLDER, promises, read, written
 from tui.cli import _COMMANDS
 from tui.commands.schema import KINDS, schema_text
 from tui.files.version import RELEASE
 
-CHANGELOG = FOLDER.parents[2] / "CHANGELOG.md"
+CHANGELOG = FOLDER.parents[3] / "CHANGELOG.md"
 RELEASES = sorted(path.stem for path in FOLDER.glob("*.txt"))
 DOCUMENTS = [
     (release, *path.stem.rsplit("-", 1))
@@ -94,4 +94,4 @@ def test_a_table_is_read_as_it_was_written(tmp_path: Path) -> None:
 def test_releases_before_this_one_have_their_table() -> None:
     headings = re.findall(r"(?m)^## (\d+\.\d+\.\d+) ", CHANGELOG.read_text(encoding="utf-8"))
     assert headings[0] == RELEASE
-    assert set(headings[1:]) <= set(RELEASES), "run python -m tests.tui.stability in the commit of a release"
+    assert set(headings[1:]) <= set(RELEASES), "a release without its table (.github/RELEASING.md)"
