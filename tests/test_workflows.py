@@ -2,14 +2,17 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from tui.files.version import RELEASE
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("DEPLOYMENT_TOOLS", Path(sys.prefix) / "deployment" / "bin"))
@@ -123,6 +126,93 @@ def test_the_forms_ask_for_what_is_needed() -> None:
         assert any(field.get("validations", {}).get("required") for field in form["body"])
     text = (FORGE / "ISSUE_TEMPLATE/wrong-verdict.yml").read_text(encoding="utf-8")
     assert "gdrtop record --redact" in text
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Runs a target beside the files of a release, and returns its status and what programs were asked."""
+    for name in ("Makefile", "CHANGELOG.md", "tui/files/version.py", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    for name in (
+        f"gdrtop-{RELEASE}.tar.gz",
+        f"gdrtop-{RELEASE}-py3-none-any.whl",
+        f"gdrtop-{RELEASE}-x86_64.pyz",
+    ):
+        (dist / name).write_text(name)
+    names = sorted(path.name for path in dist.iterdir())
+    sums = subprocess.run(["sha256sum", *names], cwd=dist, capture_output=True, text=True, check=True).stdout
+    (dist / "SHA256SUMS").write_text(sums)
+    asked = tmp_path / "asked"
+    for program in ("bin/gh", "bin/podman", ".venv/packaging/bin/uv"):
+        path = tmp_path / program
+        path.parent.mkdir(parents=True, exist_ok=True)
+        digest = 'case "$*" in *digestfile*) echo sha256:1234 > build/digest;; esac'
+        path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {asked}\n{digest}\n')
+        path.chmod(0o755)
+    for stamp in (".made", ".packaging"):
+        (tmp_path / ".venv" / stamp).touch()
+
+    def run(target: str, **variables: str) -> tuple[int, str]:
+        asked.write_text("")
+        environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), **variables}
+        done = subprocess.run(["make", target], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return done.returncode, asked.read_text() or done.stderr
+
+    return run
+
+
+def test_only_the_files_of_the_release_are_published(
+    release: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    assert release("check-release", GITHUB_OUTPUT=str(output))[0] == 0
+    assert output.read_text() == f"version={RELEASE}\n"
+    wheel = tmp_path / f"dist/gdrtop-{RELEASE}-py3-none-any.whl"
+    wheel.with_name(f"{wheel.name}.publish.attestation").touch()
+    status, asked = release("publish")
+    assert status == 0
+    names = [
+        f"{RELEASE}.tar.gz",
+        f"{RELEASE}-py3-none-any.whl",
+        f"{RELEASE}-py3-none-any.whl.publish.attestation",
+    ]
+    files = " ".join(f"dist/gdrtop-{name}" for name in names)
+    assert asked == f"uv publish --trusted-publishing always {files}\n"
+    wheel.write_text("something else")
+    assert release("publish")[0] != 0
+    wheel.unlink()
+    assert release("check-release")[0] != 0
+
+
+def test_the_draft_has_the_changes_of_the_release(
+    release: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    status, asked = release("draft-release")
+    assert status == 0
+    assert asked.startswith(f"gh release create v{RELEASE} --draft --verify-tag ")
+    assert "SHA256SUMS" in asked
+    notes = (tmp_path / "build/notes.md").read_text(encoding="utf-8")
+    assert notes.strip()
+    assert "\n## " not in notes
+
+
+def test_the_image_goes_to_its_registry_without_the_password_on_a_command_line(
+    release: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    output = tmp_path / "output"
+    who = {"IMAGE": "registry.example/team/gdrtop", "REGISTRY_USER": "ci", "REGISTRY_TOKEN": "s3cret"}
+    status, asked = release("push-image", GITHUB_OUTPUT=str(output), **who)
+    assert status == 0
+    assert "podman login --username ci --password-stdin registry.example\n" in asked
+    assert f" registry.example/team/gdrtop:{RELEASE}-" in asked
+    assert output.read_text() == "digest=sha256:1234\n"
+    status, index = release("push-image-index", **who)
+    assert status == 0
+    assert f"docker://registry.example/team/gdrtop:{RELEASE}-aarch64" in index
+    assert "s3cret" not in asked + index
 
 
 @pytest.mark.slow
