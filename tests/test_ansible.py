@@ -75,7 +75,7 @@ def variables(tmp_path: Path) -> dict[str, Any]:
         "gdrtop_checks": [str(check)],
         "gdrtop_hold_back": ["slurmd"],
         "gdrtop_metrics_file": "/var/lib/node_exporter/gdrtop.prom",
-        "gdrtop_watch": True,
+        "gdrtop_watch": "true",  # as -e gives it
         "gdrtop_slurm": True,
         "ansible_python_interpreter": sys.executable,
         "ansible_become": False,
