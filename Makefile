@@ -23,7 +23,7 @@ demo: $(VENV)/.installed ## the dashboard on a simulated node with a fault; DEMO
 test: lint ## ruff, mypy, codespell and the fast tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test-slow: $(VENV)/.developing $(VENV)/.packaging $(VENV)/.deployment ## the slow tests only
+test-slow: $(VENV)/.developing $(VENV)/.packaging $(VENV)/.deployment $(VENV)/.charts ## the slow tests only
 	$(BIN)/python -m pytest -m slow -n $(WORKERS) --dist worksteal
 
 test-every-case: $(VENV)/.developing ## the slow tests that try a share of the faults and nodes, with all; two hours
@@ -116,6 +116,10 @@ $(VENV)/.packaging: $(VENV)/.made pyproject.toml
 $(VENV)/.deployment: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m venv $(VENV)/deployment
 	$(BIN)/python -m pip --python $(VENV)/deployment/bin/python install --quiet --group deployment
+	@touch $@
+
+$(VENV)/.charts: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/charts --group charts
 	@touch $@
 
 clean: ## remove the environment and all caches

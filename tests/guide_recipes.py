@@ -564,7 +564,7 @@ def sample(request: ManifestRequest) -> str | Refused:
         Change(
             "probes/setup/manifests/catalogue.py",
             '    "sample": Manifest("scripts: the name of the path", sample),\n',
-            after='"containers: Dockerfile snippet and run options", container),\n',
+            after='for peermem, it loads the module", slurm_prolog\n    ),\n',
         ),
         Change(
             "probes/setup/manifests/manifests.toml",

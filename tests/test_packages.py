@@ -400,7 +400,7 @@ def test_the_container_starts(built: Path, tmp_path: Path) -> None:
     if subprocess.run(["podman", "pull", "python:3.12-slim"], capture_output=True).returncode:
         pytest.skip("the base image cannot be had here")
     shutil.copytree(built, tmp_path / "dist")
-    containerfile = ROOT / ".ci" / "Containerfile"
+    containerfile = ROOT / "tui/deploy/Containerfile"
     subprocess.run(
         ["podman", "build", "-f", containerfile, "-t", "gdrtop-test", "."], cwd=tmp_path, check=True
     )

@@ -1,10 +1,8 @@
 """Manifests of simulated nodes, read back as their readers do."""
 
 import json
-import re
 import subprocess
 from dataclasses import replace
-from datetime import datetime
 from functools import cache
 from typing import Any
 from urllib.parse import unquote
@@ -90,38 +88,15 @@ def parse(kind: str, text: str) -> Any:
         if len(documents) == 1:
             return valid(manifest_schemas.TALOS_MACHINE, documents[0])
         return [valid(manifest_schemas.TALOS_DOCUMENT, document) for document in documents]
-    if kind == "npd":
-        return plugin_of(yaml.safe_load(text))
-    if kind == "daemonset":
-        objects = list(yaml.safe_load_all(text))
-        for schema, found in zip(manifest_schemas.OBJECTS, objects, strict=True):
-            valid(schema, found)
-        return [*objects, plugin_of(objects[3])]
-    if kind == "dra":
-        pair = yaml.safe_load_all(text)
-        return [
-            valid(schema, found)
-            for schema, found in zip(
-                (manifest_schemas.DEVICE_CLASS, manifest_schemas.RESOURCE_CLAIM_TEMPLATE), pair, strict=True
-            )
-        ]
-    if kind == "nfd":
-        return labels_in(text)
-    if kind == "gres":
-        return [gres_line(line) for line in content(text)]
     if kind == "slurm-prolog":
         assert text.startswith("#!/bin/sh\n")
         assert is_shell(text)
-    if kind == "container":
-        (run,) = (block for block in text.split("\n") if block.startswith("RUN "))
-        assert is_shell(text[text.index(run) + len("RUN ") :])
     return content(text)
 
 
-def plugin_of(config_map: dict[str, Any]) -> Any:
-    """The configuration that Node Problem Detector reads from a ConfigMap."""
-    valid(manifest_schemas.CONFIG_MAP, config_map)
-    plugin = valid(manifest_schemas.PLUGIN, json.loads(config_map["data"]["gdrtop.json"]))
+def plugin_of(text: str) -> Any:
+    """The configuration of a custom plugin of Node Problem Detector."""
+    plugin = valid(manifest_schemas.PLUGIN, json.loads(text))
     limit = seconds(plugin["pluginConfig"]["timeout"])
     assert all(seconds(rule["timeout"]) <= limit for rule in plugin["rules"])
     types = {condition["type"] for condition in plugin["conditions"]}
@@ -131,36 +106,6 @@ def plugin_of(config_map: dict[str, Any]) -> Any:
 
 def seconds(duration: str) -> int:
     return int(duration.removesuffix("s"))
-
-
-def labels_in(text: str, now: float = 1000.0) -> dict[str, str]:
-    """The labels that NFD makes of a feature file (source/local/local.go, parseFeatureFile)."""
-    assert len(text.encode()) <= 65536
-    labels: dict[str, str] = {}
-    expiry = now
-    for line in filter(None, map(str.strip, text.split("\n"))):
-        if line.startswith("# +"):
-            key, _, value = line.removeprefix("# +").partition("=")
-            assert key == "expiry-time"
-            expiry = datetime.fromisoformat(value.replace("Z", "+00:00")).timestamp()
-        elif not line.startswith("#") and expiry >= now:
-            key, equals, value = line.partition("=")
-            assert equals
-            assert re.fullmatch(r"gdrtop\.io/[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", key)
-            assert re.fullmatch(r"(?=.{1,63}\Z)[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", value, re.ASCII)
-            labels[key.removeprefix("gdrtop.io/")] = value
-    return labels
-
-
-def gres_line(line: str) -> dict[str, str]:
-    """A line of gres.conf as its keys; the name of the node is left out, if it is one."""
-    keys = [word.partition("=")[::2] for word in line.split(" ")]
-    fields = dict(keys)
-    assert len(fields) == len(keys)
-    assert fields.keys() <= {"NodeName", "AutoDetect", "Name", "Type", "Count", "File", "Links", "Flags"}
-    assert all(fields.values())
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]*", fields.pop("NodeName", "node"))
-    return fields
 
 
 def modules_in(machine: dict[str, Any]) -> list[str]:

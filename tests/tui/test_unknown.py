@@ -22,7 +22,14 @@ T = TypeVar("T")
 COMMANDS = (
     *("check", "check --one-line", "check --for nagios", "check --for npd", "forecast", "topo"),
     *("modules", "env", "explain", "live --seconds 1", "ras", "setup", "topo --nccl-xml", "report {file}"),
-    *("prove --dry-run", "bench --dry-run", "manifest gres", "manifest nfd", "metrics"),
+    *(
+        "prove --dry-run",
+        "bench --dry-run",
+        "manifest machineconfig",
+        "manifest nicclusterpolicy",
+        "check --for nfd",
+        "metrics",
+    ),
 )
 NOT_ON_TREES = ("live", "ras", "setup", "bench", "forecast")
 CLAIM = re.compile(
@@ -37,7 +44,7 @@ ALLOWED = (
     r"no findings; \d checks passed, \d+ could not run|found nothing by the checks",
     r"lists checks that are ok|The checks that could run found nothing",
     r"target path DMA-BUF · 0 of \d+ steps done · \d+ unknown|not needed for DMA-BUF",  # a choice, not read
-    r"no \w+ manifest for this node|nothing unknown becomes a label|nothing was registered",  # refusals
+    r"no \w+ manifest for this node|no labels: |nothing was registered",  # refusals
     r"no topology file: GPUs or NICs are unknown",
     r"gdrtop has no (?:record|saved results)",  # of gdrtop's own files
     r"# (?:HELP|TYPE) .*|gdrtop_\w+(?:\{.*\})? 0\.0",  # metrics: a value that is unknown has no line

@@ -31,9 +31,7 @@ VERBOSE_HELP = (
 _CONNECTION, _RECORDING = ("--host", "--over", "--sudo"), ("--replay", "--at")
 # The options of the node with which a command never works; who gives them all the same reads why.
 REFUSED = {
-    **dict.fromkeys(
-        ("bench", "metrics", "nccl-log", "reliability", "prolog", "epilog", "health-check"), _CONNECTION
-    ),
+    **dict.fromkeys(("bench", "nccl-log", "reliability", "prolog", "epilog", "health-check"), _CONNECTION),
     "diff": (*_CONNECTION, "--root", *_RECORDING),
     **dict.fromkeys(("hang", "live", "setup"), ("--root",)),
     "fleet": ("--host", "--root", *_RECORDING),

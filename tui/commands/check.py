@@ -65,6 +65,7 @@ _MOST_SECONDS = 3600
 _WATCH = f" --seconds {WATCH_SECONDS}"
 _PAUSE_SECONDS = 5.0  # between two checks of --wait
 FLEET = "fleet"  # what `gdrtop fleet check --from` takes
+LABELS = "nfd"  # a feature file for Node Feature Discovery
 # Without the contracts themselves, which --help does not need.
 CONSUMERS = {
     "nagios": "Nagios and Icinga",
@@ -74,7 +75,7 @@ CONSUMERS = {
 }
 _DRAINING = ("nhc", "slurm")  # they act on what --severity-map says
 # They are about the node. What a job has set itself keeps no other job away.
-_WITHOUT_JOBS = (*_DRAINING, "npd")
+_WITHOUT_JOBS = (*_DRAINING, "npd", LABELS)
 
 
 @frozen
@@ -117,7 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         },
         wait={"type": duration(1, _MOST_SECONDS), "default": 0},
         save={"default": ""},
-        for_={"dest": "consumer", "choices": (*CONSUMERS, FLEET), "default": ""},
+        for_={"dest": "consumer", "choices": (*CONSUMERS, FLEET, LABELS), "default": ""},
         severity_map={"type": severity_map, "const": {}},
         profile={"default": ""},
         only={"type": _ids, "default": ()},
@@ -234,6 +235,10 @@ def write_check(
 
         write_fleet_node(examination, judgment, out)
         return 0  # the line says what the node is like
+    if options.consumer == LABELS:
+        from tui.commands.consumers.node_labels import write_labels
+
+        return write_labels(examination, judgment, out)
     if options.consumer:
         from tui.commands.consumers.contracts import write_for
 

@@ -36,6 +36,13 @@ KINDS = {
     "boot-check": "systemd: check once after boot, with a line at login (-o: a directory)",
     "metrics": "Prometheus: systemd timer, alert rules, Grafana dashboard (-o: a directory; --textfile)",
 }
+_ELSEWHERE = {
+    **dict.fromkeys(("daemonset", "npd"), "gdrtop's Helm chart has replaced it: gdrtop help kubernetes"),
+    "nfd": "use gdrtop check --for nfd, or gdrtop's Helm chart: gdrtop help kubernetes",
+    **dict.fromkeys(("container", "dra"), "gdrtop help kubernetes has an example"),
+    "gres": "gdrtop help slurm has an example",
+}
+"""What replaces kinds of gdrtop 0.2."""
 _PATHS = {"dmabuf": GdrPath.DMABUF, "peermem": GdrPath.PEERMEM}
 _LABEL = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,40}[a-z0-9])?")
 _TALOS = re.compile(r"v?(\d{1,3})\.(\d{1,3})(?:\.\d.{0,30})?")
@@ -75,6 +82,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, out: TextIO) -> int:
     """Write the manifest that the options name."""
+    if options.kind in _ELSEWHERE:
+        raise UsageError(f"there is no manifest {options.kind} any more; {_ELSEWHERE[options.kind]}")
     if options.kind not in KINDS:
         hint = did_you_mean(options.kind, KINDS) or f"; choose one of {', '.join(KINDS)}"
         raise UsageError(f"unknown manifest {options.kind!r}{hint}")

@@ -23,7 +23,7 @@ from probes.queries.jobs import without_jobs
 from probes.repair.runbook import ACT, DRAIN, RETURN, PastRuns, RepairFacts, Runbook, runbook_of
 from probes.repair.scheduler import scheduler_of
 from probes.setup.situation import choose_path, read_situation
-from probes.setup.step import SetupRecord, StepState
+from probes.setup.step import SetupRecord, SetupStep, StepState
 from probes.simulation.host import SimulatedHost
 from probes.slurm.slurm_node import LEADER, REPAIR_LEADER
 from tui.actions.dispatcher import Dispatcher
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_arguments(
         parser.add_mutually_exclusive_group(),
         {
-            "--next": "do the next step after showing its commands",
+            "--next": "do the next steps, each after showing its commands and asking; with --yes, one step",
             "--json": "print the steps as JSON (gdrtop schema repair)",
         },
     )
@@ -90,7 +90,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 class RepairCommand:
     """`gdrtop repair` on a node that is examined once, and again after each step."""
 
-    def __init__(self, host: Host, out: TextIO, options: argparse.Namespace) -> None:
+    def __init__(
+        self, host: Host, out: TextIO, options: argparse.Namespace, answers: TextIO | None = None
+    ) -> None:
+        self._answers = sys.stdin if answers is None else answers
         self._host, self._out, self._options, self._width = host, out, options, text_width(out)
         self._earlier = earlier_of(options.certificate)
         self._simulated = None
@@ -108,7 +111,7 @@ class RepairCommand:
         if self._options.json:
             write_json(self._document(runbook), self._out)
         elif self._options.next:
-            return self._run_next(runbook)
+            return self._go_on(runbook)
         else:
             self._show(runbook)
         return 0 if runbook.is_finished else EXIT_NOT_FINISHED
@@ -172,26 +175,31 @@ class RepairCommand:
             lines += [(), *wrapped(self._simulated.note, self._width, Tone.DIM)]
         self._do.print(lines)
 
-    def _run_next(self, runbook: Runbook) -> int:
+    def _go_on(self, runbook: Runbook) -> int:
+        """Do one step after the other while each can be done and is confirmed; a test is not asked for."""
         step = runbook.next_step
         if step is None:
             self._show(runbook)
             return 0
+        while not (status := self._run_step(step)):
+            runbook = self._read()
+            self._do.print([(), *draw_runbook(runbook, self._width)])
+            step = runbook.next_step
+            is_asked = not self._options.yes and self._answers.isatty()
+            if not is_asked or step is None or step.state is not StepState.TO_DO or step.plan is None:
+                break
+        return status
+
+    def _run_step(self, step: SetupStep) -> int:
         if step.state is StepState.TO_DO and step.test is not None:
-            status = measure(self._host, self._out, step.test, self._options, self._results)
-        elif step.state is StepState.TO_DO and step.plan is not None:
+            return measure(self._host, self._out, step.test, self._options, self._results)
+        if step.state is StepState.TO_DO and step.plan is not None:
             plan = step.plan if self._simulated is None else as_simulated(step.plan)
             offer, options = Offer(f"repair:{step.id}", plan.title, plan), self._options
-            status = confirm_and_run(self._do, offer, options.yes, options.disturb, answers=sys.stdin)
-        else:
-            self._do.print(
-                [heading(self._do.examination.node), *draw_step(step, self._width, can_skip=False)]
-            )
-            print(f"gdrtop: nothing was run: {step.title} is {step.state.value}", file=sys.stderr)
-            return EXIT_REFUSED
-        if status == 0:
-            self._do.print([(), *draw_runbook(self._read(), self._width)])
-        return status
+            return confirm_and_run(self._do, offer, options.yes, options.disturb, self._answers)
+        self._do.print([heading(self._do.examination.node), *draw_step(step, self._width, can_skip=False)])
+        print(f"gdrtop: nothing was run: {step.title} is {step.state.value}", file=sys.stderr)
+        return EXIT_REFUSED
 
     def _document(self, runbook: Runbook) -> dict[str, Any]:
         scheduler, step = runbook.facts.scheduler, runbook.next_step

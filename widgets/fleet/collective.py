@@ -87,7 +87,8 @@ def fault_words(fault: Fault, report: RingReport) -> str:
 
 
 def _smallest(fault: Fault, report: RingReport) -> RingResult | None:
-    """Return the result of the smallest group with the fault."""
+    """Return the result of the smallest group with the fault, with as few nodes of other faults as can be."""
+    others = {node for each in report.faults for node in each.nodes} - {*fault.nodes, *fault.others}
     of_fault = [
         result
         for result in report.results
@@ -95,7 +96,12 @@ def _smallest(fault: Fault, report: RingReport) -> RingResult | None:
         and result.outcome in (Outcome.SLOW, Outcome.FAILED)
         and (not result.group.rails or set(fault.rails) & set(result.group.rails))
     ]
-    return min(of_fault, key=lambda each: (len(each.group.nodes), len(each.group.rails) or 64), default=None)
+
+    def size(result: RingResult) -> tuple[int, int, int]:
+        group = result.group
+        return len(group.nodes), len(others & set(group.nodes)), len(group.rails) or 64
+
+    return min(of_fault, key=size, default=None)
 
 
 def _failure(result: RingResult) -> str:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from probes.base.frozen import frozen
-from probes.setup.manifests.containers import container, dra
-from probes.setup.manifests.daemonset import daemonset, node_labels, npd
 from probes.setup.manifests.gpu_operator import cluster_policy, helm, nic_cluster_policy
 from probes.setup.manifests.immutable_hosts import machine_config, modules_load, talos
 from probes.setup.manifests.manifest_text import ManifestRequest, Refused
-from probes.setup.manifests.slurm import gres, slurm_prolog
+from probes.setup.manifests.slurm import slurm_prolog
 
 
 @frozen
@@ -31,11 +29,5 @@ MANIFESTS = {
     "slurm-prolog": Manifest(
         "Slurm: Prolog that checks a job's GPUs and NICs; for peermem, it loads the module", slurm_prolog
     ),
-    "nfd": Manifest("Node Feature Discovery: feature file with labels such as gdrtop.io/path", node_labels),
-    "npd": Manifest("Node Problem Detector: plugin for the condition GPUDirectRDMADegraded", npd),
-    "daemonset": Manifest("Kubernetes: keeps labels and condition of each GPU node up to date", daemonset),
-    "dra": Manifest("Kubernetes DRA: a GPU and a NIC below the same PCIe root", dra),
-    "gres": Manifest("Slurm: lines of gres.conf for this node", gres),
-    "container": Manifest("containers: Dockerfile snippet and run options", container),
 }
 """By the name that the command line has for it."""

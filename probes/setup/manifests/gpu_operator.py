@@ -152,6 +152,8 @@ _OTHER_RDMA = (*(module for module in VERBS_MODULES if not module.startswith("ml
 def nic_cluster_policy(request: ManifestRequest) -> str | Refused:
     """Return the policy; refused where no compute NIC is a Mellanox one, which the operator requires."""
     functions = functions_of(request.situation.examination)
+    if isinstance(rdma := request.situation.examination.node.rdma, Unknown):
+        return refused("devices-unknown", why=rdma)
     compute = [(nic, _ids(functions, nic)) for nic in compute_nics(request.situation)]
     nics = [nic for nic, ids in compute if ids and ids[0] == CONNECTX.vendor]
     if not nics:

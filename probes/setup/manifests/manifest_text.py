@@ -273,7 +273,9 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     system = situation.examination.distribution
     pretty = map_known(node.platform, lambda platform: platform.distribution)
     name = system.name if isinstance(system, Distribution) else known(pretty, "unknown")
-    driver = driver_version(situation) or "none seen"
+    parts = (node.gpus, node.rdma)
+    no_gpus, no_nics = ("unknown" if isinstance(facts, Unknown) else "none seen" for facts in parts)
+    driver = driver_version(situation) or no_gpus
     flavor = node.gpus.driver.flavor if isinstance(node.gpus, GpuFacts) else node.gpus
     modules = "" if isinstance(flavor, Unknown) else f", {flavor.value} kernel modules"
     owner = "" if isinstance(request.driver, Unknown) else f"; {_OWNERS[request.driver]}"
@@ -284,11 +286,11 @@ def _facts(request: ManifestRequest) -> list[tuple[str, str]]:
     idle = f"; {plural(others, 'other NIC')} {verb} not for compute" if others > 0 else ""
     given = f", chosen with --path; gdrtop recommends {advice.value if advice else 'none'}"
     return [
-        ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or "none seen"),
+        ("GPUs", ", ".join(f"{count} × {model}" for model, count in models.items()) or no_gpus),
         ("GPU driver", f"{driver}{modules}{owner}"),
         (
             "NICs",
-            f"{', '.join(f'{count} × {printable(layer, 20)}' for layer, count in layers.items()) or 'none'}"
+            f"{', '.join(f'{count} × {printable(layer, 20)}' for layer, count in layers.items()) or no_nics}"
             f"{f': {names}' if names else ''}{idle}",
         ),
         ("NIC driver", "unknown" if isinstance(stack, Unknown) else _release(situation, stack.value)),

@@ -34,7 +34,7 @@ LINES = {
     "reliability": ("reliability",),
     "metrics": ("metrics",),
     "report": ("report -",),
-    "manifest": ("manifest helm", "manifest slurm-prolog", "manifest gres"),
+    "manifest": ("manifest helm", "manifest slurm-prolog"),
     "fleet": ("fleet", "fleet live --seconds 2", "fleet hang"),
     "read": ("read job.sbatch",),
     "diff": ("diff demo:hgx-h100 demo:hgx-h100+acs-on",),

@@ -87,3 +87,23 @@ def test_a_refused_manifest_leaves_no_file(tmp_path: Path, capsys: pytest.Captur
     assert main(["manifest", "talos", "--demo", "gb200", "-o", str(file)]) == 2
     assert list(tmp_path.iterdir()) == []
     assert "wrote" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "instead"),
+    [
+        ("daemonset", "Helm chart"),
+        ("npd", "Helm chart"),
+        ("nfd", "gdrtop check --for nfd"),
+        ("dra", "gdrtop help kubernetes"),
+        ("container", "gdrtop help kubernetes"),
+        ("gres", "gdrtop help slurm"),
+    ],
+)
+def test_a_kind_of_an_older_version_says_what_replaces_it(
+    kind: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["manifest", kind, "--demo"]) == 3
+    error = capsys.readouterr().err
+    assert f"there is no manifest {kind} any more" in error
+    assert instead in error

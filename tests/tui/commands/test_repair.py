@@ -59,6 +59,25 @@ def test_a_repair_goes_step_by_step_and_each_command_continues(capsys: pytest.Ca
     assert stands(capsys)["reason"] == ""
 
 
+class Terminal(io.StringIO):
+    """What an admin types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_each_step_is_asked_for_until_one_takes_minutes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = {"ascii": False, "read_only": False, "certificate": "", "reason": "", "anyway": ""}
+    asked = argparse.Namespace(**given, json=False, next=True, yes=False, disturb="", host="", seed=None)
+    out = io.StringIO()
+    assert RepairCommand(SimulatedHost(NODE), out, asked, Terminal("y\ny\n")).run() == 0
+    assert "Run it? [y/N]" in out.getvalue()
+    now = stands(capsys)
+    assert (now["state"], now["reason"], now["next"]) == ("drained", REASON, "measure")
+
+
 def facts_on(name: str, drained: str = "") -> RepairFacts:
     host = SimulatedHost(name)
     if drained:

@@ -105,7 +105,7 @@ def test_an_own_unknown_is_unknown_and_not_broken() -> None:
     assert exit_status(judgment.verdict) == 0
 
 
-@pytest.mark.parametrize(("text", "status"), [("titel = 1", 0), ("", 77), ("", -11)])
+@pytest.mark.parametrize(("text", "status"), [("titles = 1", 0), ("", 77), ("", -11)])
 def test_a_broken_one_is_unknown_and_named(text: str, status: int) -> None:
     judgment, finding = judged(node(text, status))
     assert finding.status is Status.UNKNOWN

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,29 +118,3 @@ def test_the_prolog_loads_peermem_where_the_host_owns_the_driver() -> None:
     assert "# Slurm Prolog: load nvidia_peermem if it is missing, and check" in loading
     assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, DMABUF))
     assert "modprobe" not in text_of("slurm-prolog", request_of(HGX, PEERMEM, driver=OPERATOR))
-
-
-def test_a_container_on_slingshot_gets_its_devices_and_no_verbs() -> None:
-    """docker refuses to start with a device that is not there."""
-    text = text_of("container", request_of("slingshot"))
-    assert "infiniband" not in text
-    assert "ibverbs" not in text
-    assert "aws-ofi-nccl" in text
-    (line,) = (line for line in text.splitlines() if "docker run" in line)
-    assert "--device /dev/cxi0 --device /dev/cxi1" in line
-
-
-def test_containers_run_with_locked_memory_and_the_nics() -> None:
-    text = text_of("container", request_of(HGX))
-    for tool in ("docker run --gpus all", "podman run --device nvidia.com/gpu=all"):
-        (line,) = (line for line in text.splitlines() if tool in line)
-        for option in (
-            "--ulimit memlock=-1:-1",
-            "--cap-add IPC_LOCK",
-            "--device /dev/infiniband",
-            "/dev/gdrdrv",
-        ):
-            assert option in line
-    situation = situation_of(HGX)
-    without = replace(situation.examination, device_nodes=ABSENT)
-    assert "/dev/gdrdrv" not in text_of("container", request_of(changed(situation, examination=without)))

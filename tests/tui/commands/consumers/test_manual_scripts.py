@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.parsed_manifests import parse, request_of, text_of
 from tui.manual import page
 
 CANNOT_START = "cannot start"  # in place of a node: Python does not find gdrtop's modules
@@ -59,7 +58,6 @@ def test_nhc_takes_a_broken_node_offline_and_no_other(
     assert done.stdout.startswith(printed)
 
 
-@pytest.mark.parametrize("where", ["the manual", "gdrtop manifest npd"])
 @pytest.mark.parametrize(
     ("body", "status", "printed"),
     [
@@ -71,10 +69,9 @@ def test_nhc_takes_a_broken_node_offline_and_no_other(
     ],
 )
 def test_the_node_problem_detector_takes_no_failure_of_gdrtop_for_a_problem(
-    where: str, body: str | None, status: int, printed: str, tmp_path: Path
+    body: str | None, status: int, printed: str, tmp_path: Path
 ) -> None:
-    written = parse("npd", text_of("npd", request_of("hgx-h100")))
-    (rule,) = (json.loads(block("Node Problem Detector")) if where == "the manual" else written)["rules"]
+    (rule,) = json.loads(block("Node Problem Detector"))["rules"]
     gdrtop = tmp_path / "gdrtop"
     if body is not None:
         gdrtop.write_text(f"#!/bin/sh\n{body}\n")

@@ -2,6 +2,7 @@
 
 import argparse
 import io
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,15 @@ def test_one_slow_node_is_found_and_named() -> None:
     status, text = ran(fleet(GOOD, GOOD, SLOW, GOOD))
     assert status == 1
     assert "\ngpu2 is slow with other nodes too: each NIC carries " in text
+
+
+def test_each_of_two_bad_nodes_has_the_figure_of_its_own_run() -> None:
+    status, text = ran(fleet(NODE, NODE, f"{NODE}+acs-on", f"{NODE}+port-down"))
+    assert status == 1
+    said = re.findall(r"^(gpu\d) is slow with other nodes too: each NIC carries (\d+ of 400) ", text, re.M)
+    runs = re.findall(r"^gpu\[[01],(\d)\] .*  (\d+ of 400) ", text, re.M)
+    assert len({nic for _, nic in said}) == 2
+    assert set(said) <= {(f"gpu{node}", nic) for node, nic in runs}, text
 
 
 def test_two_nodes_do_not_show_which_end_is_slow() -> None:

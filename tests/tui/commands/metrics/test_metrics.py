@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,19 @@ def test_without_options_they_are_printed(capsys: pytest.CaptureFixture[str]) ->
     assert main(["metrics", "--demo", "--with-counters"]) == 0
     read = names(capsys.readouterr().out)
     assert {"gdrtop_verdict", "gdrtop_path_info", "gdrtop_port_data_received_bytes"} <= read
+
+
+def test_another_node_has_the_same_metrics_over_a_connection(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the Helm chart's container, which reads its node below /host."""
+    node = "hgx-h100+port-down"
+    over = f"{sys.executable} -m tests.support.stand_in host={node} {{host}}"
+    found = []
+    for options in (("--demo", node), ("--host", "host", "--over", over)):
+        assert main(["metrics", *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        found.append({line for line in lines if line.startswith(("gdrtop_verdict", "gdrtop_gpus"))})
+    assert found[0] == found[1]
+    assert any('source="remote"' in line for line in lines)
 
 
 def test_a_broken_node_is_no_error_of_the_exporter(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,14 +119,12 @@ def test_only_regular_files_are_replaced(tmp_path: Path, capsys: pytest.CaptureF
         (["--listen", "localhost:9477"], "is not a port, ADDRESS:PORT"),
         (["--listen", "::1:9477"], "is not a port, ADDRESS:PORT"),
         (["--listen", "99999"], "is not a port, ADDRESS:PORT"),
-        (["--host", "gpu01"], "--host does not work with metrics"),
     ],
 )
 def test_wrong_usage_is_status_3(
     arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node = [] if "--host" in arguments else ["--demo"]
-    assert main(["metrics", *node, *arguments]) == 3
+    assert main(["metrics", "--demo", *arguments]) == 3
     assert error in capsys.readouterr().err
 
 
