@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import pty
+import re
 import resource
 import select
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.packages import ARCHITECTURES, PYTHONS, TOOLS, build
+from tests.support.terminals import Terminal, on_terminal
 
 ROOT = Path(__file__).parents[1]
 HERE = platform.machine()
@@ -329,6 +331,52 @@ def assert_shared(root: Path, zsh: str) -> None:
         zsh,
     ):
         assert (root / path).is_file(), path
+
+
+def first_screen(terminal: Terminal) -> list[str]:
+    """What is wrong, the head, the panels and the keys, without numbers: rates and the clock go on."""
+    lines = re.sub(" +", " ", re.sub(r" *\d+(?:\.\d+)?", "#", terminal.text)).splitlines()
+    # A busy machine has an event of its own in a panel, which leaves less room: only the titles count.
+    titles = [title for line in lines for title in re.findall("╭─ ((?!NUMA).*?) [─·]", line)]
+    return [*lines[:2], *titles, lines[-1]]
+
+
+def test_each_way_to_try_it_shows_one_first_screen(built: Path, tmp_path: Path) -> None:
+    """As a new user has it: what the README says, the .pyz and the image, with an empty home."""
+    (node,) = re.findall(r"(?m)^DEMO \?= (.*)", (ROOT / "Makefile").read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"(?m)^    uvx (--from \. gdrtop --demo \S+)", readme)
+    assert "\n    make demo " in readme
+    assert command.split()[-1] == node
+    image = (ROOT / "tui/deploy/Containerfile").read_text(encoding="utf-8")
+    assert re.findall("(?m)^ENTRYPOINT (.*)", image)[-1] == '["gdrtop"]'
+    assert re.findall("(?m)^ENV PATH=(.*)", image)[-1] == "/opt/gdrtop/bin:$PATH"
+    started(TOOLS / "uv", "venv", "--quiet", "--python", sys.executable, tmp_path / "image")
+    packages = [only(built, "*.whl"), "--quiet", "--python", tmp_path / "image"]
+    subprocess.run([TOOLS / "uv", "pip", "install", *packages], check=True)
+    demo = subprocess.run(
+        ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.splitlines()[-1]
+    ways: dict[str, list[str | Path]] = {
+        "uvx": [TOOLS / "uvx", "--python", sys.executable, *command.split()],
+        ".pyz": [sys.executable, only(built, f"*-{HERE}.pyz"), "--demo", node],
+        "image": [tmp_path / "image/bin/gdrtop", "--demo", node],
+        "make demo": demo.split(),
+    }
+    screens = {}
+    for way, argv in ways.items():
+        home = tmp_path / f"home of {way}"
+        home.mkdir()
+        others = re.compile("XDG_|TEXTUAL|PYTHON|GDRTOP_|COLUMNS|LC_|VIRTUAL_ENV")
+        kept = {name: value for name, value in os.environ.items() if not others.match(name)}
+        environment = {**kept, "HOME": str(home), "TERM": "xterm-256color", "LANG": "C.UTF-8"}
+        with on_terminal(argv, environment) as terminal:
+            terminal.until(lambda: all(words in terminal.text for words in ("press f", "f Fix", "l Load")))
+            screens[way] = first_screen(terminal)
+            terminal.press("q")
+            terminal.until(lambda: terminal.process.poll() is not None)
+    for way, screen in screens.items():
+        assert screen == screens["uvx"], f"{way} differs from uvx"
 
 
 def test_the_sbom_lists_what_is_delivered_and_nothing_else(built: Path) -> None:

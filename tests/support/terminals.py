@@ -77,16 +77,19 @@ class Terminal:
 @contextmanager
 def dashboard(*arguments: str, multiplexer: tuple[str, ...] = (), **environment: str) -> Iterator[Terminal]:
     """Run gdrtop on a terminal, or in a multiplexer there."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL")}
+    argv = [*multiplexer, sys.executable, "-m", "tui", *arguments]
+    with on_terminal(argv, {**kept, "LANG": "C.UTF-8", **environment}) as terminal:
+        yield terminal
+
+
+@contextmanager
+def on_terminal(argv: Sequence[str | Path], environment: dict[str, str]) -> Iterator[Terminal]:
+    """Run a program on a terminal, with this environment alone."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TEXTUAL")}
     process = subprocess.Popen(
-        [*multiplexer, sys.executable, "-m", "tui", *arguments],
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-        env={**kept, "LANG": "C.UTF-8", **environment},
-        start_new_session=True,
+        argv, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
     )
     os.close(slave)
     try:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-RELEASE = "0.2.0"
-"""The newest release in CHANGELOG.md. A later build is 0.2.1.devDATE+gCOMMIT (build_version.py)."""
+RELEASE = "0.3.0"
+"""The newest release in CHANGELOG.md. A later build is 0.3.1.devDATE+gCOMMIT (build_version.py)."""
 
 _ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 _PACKAGE = re.compile(r"gdrtop-(.+)\.dist-info")
@@ -21,7 +21,7 @@ _MOST_BYTES = 1 << 20  # packed-refs has a line for every branch and tag
 
 
 def version() -> str:
-    """Return "0.2.0" of a release, else "0.2.1.dev20261123+g1a2b3c4d"."""
+    """Return "0.3.0" of a release, else "0.3.1.dev20261123+g1a2b3c4d"."""
     # importlib.metadata would find it too, in 20 ms.
     try:
         names = os.listdir(_ROOT)
