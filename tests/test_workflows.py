@@ -16,7 +16,7 @@ from tui.files.version import RELEASE
 
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("DEPLOYMENT_TOOLS", Path(sys.prefix) / "deployment" / "bin"))
-"""actionlint, zizmor and Ansible, in an environment of their own (the group "deployment")."""
+"""check-jsonschema, zizmor and Ansible, in an environment of their own (the group "deployment")."""
 FORGE = ROOT / ".github"
 WORKFLOWS = sorted((FORGE / "workflows").glob("*.yml"))
 YAML_RULES = """{extends: default, rules: {line-length: {max: 130}, document-start: disable,
@@ -223,7 +223,7 @@ def test_the_image_goes_to_its_registry_without_the_password_on_a_command_line(
     "tool",
     [
         ["zizmor", "--offline", "--no-progress", "--quiet", ".github"],
-        ["actionlint"],
+        ["check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS],
         ["yamllint", "--strict", "--config-data", YAML_RULES, ".github"],
     ],
 )
