@@ -87,7 +87,7 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
     is_first = examination.earlier_port_health is None
     later = unknown(NOT_LONG_ENOUGH if is_first else _NEEDS_READINGS, Evidence("ethtool -S", _NEEDS_READINGS))
     for port in (port for port in need_ports(examination) if port.is_active):
-        rate, is_recent = _rate(examination, port)
+        rate, is_recent = error_rate(examination, port)
         if isinstance(rate, Unknown):
             is_later = rate.reason is Reason.NOT_YET
             missing = later if is_later else unknown_without(ETHTOOL_COUNTERS, rate)
@@ -133,14 +133,15 @@ def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
 def _kind(port: Port, with_fec: bool = True) -> tuple[object, ...]:
     """Return what is the same for sisters: the speed, the lanes, the link layer, and the FEC mode."""
     facts = port.facts
-    return facts.rate_gbps, facts.rate_text, facts.link_layer, known(_fec_mode(port), "") if with_fec else ""
+    return facts.rate_gbps, facts.rate_text, facts.link_layer, known(fec_mode(port), "") if with_fec else ""
 
 
-def _fec_mode(port: Port) -> Maybe[str]:
+def fec_mode(port: Port) -> Maybe[str]:
+    """Return the FEC mode of a port."""
     return map_known(port.health, lambda health: map_known(health.fec, lambda fec: fec.mode))
 
 
-def _rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
+def error_rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
     """Return a port's error rate before FEC, and whether it is that between the last two checks.
 
     Not over a link that went down in between: training makes bursts of errors.
@@ -174,7 +175,7 @@ AREA.warning("symbols-lost", data_path=True, part_of=LINK_CAUSES)(
 def fec_off(examination: Examination) -> Outcome:
     """Find ports without FEC whose sisters, of the same speed and link layer, have it."""
     ports = [port for port in need_ports(examination) if port.is_active and port.is_ethernet]
-    modes = {port.name: _fec_mode(port) for port in ports}
+    modes = {port.name: fec_mode(port) for port in ports}
     unread = next((mode for mode in modes.values() if isinstance(mode, Unknown)), None)
     with_fec = {_kind(port, with_fec=False) for port in ports if known(modes[port.name], OFF) != OFF}
     bad = [port for port in ports if modes[port.name] == OFF and _kind(port, with_fec=False) in with_fec]

@@ -24,6 +24,7 @@ from probes.host.values import read_integer
 # °C. NVIDIA's modules usually warn at 70 and alarm at 80 (InfiniBand Cluster Bring-up, UFM Telemetry).
 USUAL_NOTE, USUAL_WARNING, USUAL_ALARM = 70.0, 75.0, 80.0
 NEAR_CELSIUS = 5.0
+ODD_CELSIUS = 10.0  # above the median of equal modules: gdrtop's own limit
 HIGHEST, LOWEST = 110.0, -20.0  # beyond these, reading the module has failed (oxidecomputer/hubris 2663)
 # Lanes: NVIDIA's Cable Validation Tool asks for 2 dB. The margin beyond the limits is that of scitix/sichek.
 UNEVEN_DB, MARGIN_DB = 2.0, 1.0
