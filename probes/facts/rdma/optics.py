@@ -223,6 +223,7 @@ class Module:
     name: str  # maker and part number
     state: str  # "Ready state"; "": not in the text
     temperature: Lanes  # °C
+    supply: Lanes  # mV
     received: Lanes  # dBm
     sent: Lanes  # dBm
     bias: Lanes  # mA
@@ -280,6 +281,7 @@ def parse_module(values: Mapping[str, str]) -> Module:
         " ".join(word for word in maker if word not in _NO_VALUES),
         values.get("Module State", "").replace("N/A", ""),
         _lanes(values.get("Temperature [C]", "")),
+        _lanes(values.get("Voltage [mV]", "")),
         _lanes(values.get("Rx Power Current [dBm]", "")),
         _lanes(values.get("Tx Power Current [dBm]", "")),
         _lanes(values.get("Bias Current [mA]", "")),
