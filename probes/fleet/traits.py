@@ -15,7 +15,7 @@ from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.checks.nic.bit_errors import error_rate, fec_mode
+from probes.checks.nic.bit_errors import error_rate, link_kind
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.modules import PRESENT
 from probes.facts.pci.functions import PciFunction, now_of
@@ -389,10 +389,9 @@ def link_figures(examination: Examination) -> Iterator[Trait]:
         if not bdf or not port.is_active or port.is_virtual:
             continue
         place = place_of(functions.get(bdf), bdf)
-        kind = f"{facts.number} {known(facts.rate_text, '')} {known(fec_mode(port), '')}".replace(
-            "/", " per "
-        )
-        yield trait("bit-errors", error_rate(examination, port)[0], f"{place}/{kind}", port.name)
+        kind = " ".join(map(str, (facts.number, *link_kind(port))))
+        rate = map_known(error_rate(examination, port)[0], lambda share: float(f"{share:.3g}"))
+        yield trait("bit-errors", rate, f"{place}/{kind}", port.name)
         own = (sensor.celsius for sensor in known(temperatures.get(bdf, ()), ()) if sensor.is_of_module)
         celsius = next(own, Unknown(Reason.NOT_THERE, "hwmon"))
         yield trait("module-temperature", celsius, f"{place}/{facts.number}", port.name)

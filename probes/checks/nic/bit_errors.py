@@ -120,8 +120,10 @@ def _compared(rate: float, others: float) -> str:
 
 def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
     """Return the median of the sisters' rates if this one is far above it; None: it is not."""
-    kind = _kind(link.port), link.is_recent
-    others = [each.rate for each in links if each is not link and (_kind(each.port), each.is_recent) == kind]
+    kind = link_kind(link.port), link.is_recent
+    others = [
+        each.rate for each in links if each is not link and (link_kind(each.port), each.is_recent) == kind
+    ]
     if len(others) < _LEAST_SISTERS or link.rate <= RAW_HEALTHY:
         return None
     from statistics import median  # imports decimal and fractions, which a healthy node does not need
@@ -130,14 +132,13 @@ def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
     return middle if link.rate > RAW_TIMES * middle else None
 
 
-def _kind(port: Port, with_fec: bool = True) -> tuple[object, ...]:
+def link_kind(port: Port, with_fec: bool = True) -> tuple[object, ...]:
     """Return what is the same for sisters: the speed, the lanes, the link layer, and the FEC mode."""
     facts = port.facts
-    return facts.rate_gbps, facts.rate_text, facts.link_layer, known(fec_mode(port), "") if with_fec else ""
+    return facts.rate_gbps, facts.rate_text, facts.link_layer, known(_fec_mode(port), "") if with_fec else ""
 
 
-def fec_mode(port: Port) -> Maybe[str]:
-    """Return the FEC mode of a port."""
+def _fec_mode(port: Port) -> Maybe[str]:
     return map_known(port.health, lambda health: map_known(health.fec, lambda fec: fec.mode))
 
 
@@ -175,10 +176,10 @@ AREA.warning("symbols-lost", data_path=True, part_of=LINK_CAUSES)(
 def fec_off(examination: Examination) -> Outcome:
     """Find ports without FEC whose sisters, of the same speed and link layer, have it."""
     ports = [port for port in need_ports(examination) if port.is_active and port.is_ethernet]
-    modes = {port.name: fec_mode(port) for port in ports}
+    modes = {port.name: _fec_mode(port) for port in ports}
     unread = next((mode for mode in modes.values() if isinstance(mode, Unknown)), None)
-    with_fec = {_kind(port, with_fec=False) for port in ports if known(modes[port.name], OFF) != OFF}
-    bad = [port for port in ports if modes[port.name] == OFF and _kind(port, with_fec=False) in with_fec]
+    with_fec = {link_kind(port, with_fec=False) for port in ports if known(modes[port.name], OFF) != OFF}
+    bad = [port for port in ports if modes[port.name] == OFF and link_kind(port, with_fec=False) in with_fec]
     shown = first_n(
         Evidence(f"{FEC_SOURCE} {known(port.facts.netdev, '')}", f"FEC {modes[port.name]}")
         for port in bad or ports
