@@ -21,7 +21,8 @@ from probes.snapshot.examination import Examination
 AREA = Area("nic", __package__)
 _NO_SENSORS = Evidence("/sys/bus/pci/devices", "no NIC here has sensors of its own")
 _LEAST_ALIKE = 4  # modules on boards of one kind
-_ROOT_COMMAND = "sudo gdrtop topo --ports"
+NOT_ASKED = "needs the modules' own readings: sudo gdrtop topo --ports"
+"""The cause of checks that no other command can make: said only where something is wrong."""
 
 
 @frozen
@@ -183,7 +184,7 @@ def _report(
     if isinstance(examination.modules, Unknown):
         if examination.node.origin.source is Source.TREE:
             return unknown_without("the modules' own readings", Unknown(Reason.NOT_RECORDED, "", TREE_ONLY))
-        return unknown(f"needs the modules' own readings: {_ROOT_COMMAND}")
+        return unknown(NOT_ASKED)
     modules = examination.modules
     asked = {port.device.name: modules.get(known(port.device.bdf, "")) for port in ports if port.is_active}
     read = {name: module for name, module in asked.items() if isinstance(module, Module)}
