@@ -357,10 +357,10 @@ def _entries(members: Sequence[NodeSummary]) -> dict[tuple[str, str], _Entry]:
     for fact, reasons in wholly_unread.items():
         entries[fact, ""].unread.update(reasons)
     for fact in FAR_ABOVE:  # summaries of older versions have none
-        of_fact = [entry for (each, _), entry in entries.items() if each == fact and entry.values]
+        of_fact = [entry for (each, _), entry in entries.items() if each == fact]
         groups = (group for entry in of_fact for group in (*entry.values.values(), *entry.unread.values()))
         without = set(range(len(members))).difference(*groups)
-        if of_fact and without:
+        if without and any(entry.values for entry in of_fact):
             entries[fact, ""].unread[Reason.NOT_RECORDED.value] = sorted(without)
     return entries
 

@@ -15,7 +15,8 @@ from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
 from probes.base.site import TRAINS, Floor, site
 from probes.base.text import join_limited, version_numbers
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known, parse_known
+from probes.facts.gpudirect import parse_driver_version
 from probes.facts.rdma.devices import RdmaDevice, has_own_firmware
 from probes.plans.common import reboot_plan
 from probes.plans.packages import in_driver_container
@@ -31,6 +32,7 @@ _NO_NIC = Evidence(
     "/sys/class/infiniband", "no ConnectX-4 or newer, except VFs, whose firmware is their host's"
 )
 _NO_DRIVER = Evidence("/sys/module/nvidia", "the driver is not loaded")
+_VERSION_FILE = "/sys/module/nvidia/version"
 _OLD_DAYS = 365
 
 
@@ -136,19 +138,17 @@ def driver_below_floor(examination: Examination) -> Outcome:
     """Compare the NVIDIA driver with the newest bulletin about its branch, and with the site's floors."""
     driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
     version = need(driver, "the driver's version", absent=_NO_DRIVER)
-    loaded = Evidence("/sys/module/nvidia/version", version)
+    branch = need(parse_known(driver, parse_driver_version, _VERSION_FILE), "the driver's version")[0]
+    loaded = Evidence(_VERSION_FILE, version)
     bulletins = [floor for floor in shipped_floors() if floor.driver]
     own = [(floor, fixes) for floor in site().floors if (fixes := floor.fixes(version, "driver"))]
     old = [(floor, fixes) for floor in bulletins if (fixes := floor.fixes(version, "driver"))]
     below = [*own, *old[:1]]
     if not below:
-        branch, newest = version_numbers(version)[:1], bulletins[0]
-        named = {version_numbers(text)[:1] for text in newest.driver}
-        is_older = branch not in named and branch < max(named)
-        silent = (
-            Evidence(newest.name, f"it names no fix of branch {branch[0]}") if branch and is_older else None
-        )
-        return passed(loaded, *filter(None, (silent,)), Evidence(TABLE, age_of_table(examination.taken_at)))
+        named = {version_numbers(text)[0] for text in bulletins[0].driver}
+        is_unnamed = branch not in named and branch < max(named)
+        unnamed = (Evidence(bulletins[0].name, f"it names no fix of branch {branch}"),) * is_unnamed
+        return passed(loaded, *unnamed, Evidence(TABLE, age_of_table(examination.taken_at)))
     fixed = " or ".join(dict.fromkeys(text for _, fixes in below for text in fixes))
     install = f"install {fixed} or a newer driver of its branch, and reboot"
     if in_driver_container(examination):

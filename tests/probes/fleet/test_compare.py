@@ -240,6 +240,16 @@ def test_error_rates_of_older_summaries_are_not_recorded() -> None:
     assert [fact.id for fact in uncompared.facts] == ["bit-errors"]
 
 
+def test_a_port_of_its_own_speed_that_has_no_rate_yet_is_recorded() -> None:
+    odd = with_value(node("gpu017"), "bit-errors", Unknown(Reason.NOT_YET))
+    moved = (
+        replace(each, slot=each.slot.replace("NDR", "HDR")) if each.fact == "bit-errors" else each
+        for each in odd.traits
+    )
+    fleet = compare([*nodes(6), replace(odd, traits=tuple(moved))])
+    assert all(uncompared.reason != "not recorded" for uncompared in fleet.uncompared)
+
+
 def test_a_driver_that_does_not_count_bits_is_unknown_only_beside_others() -> None:
     def without(member: NodeSummary) -> NodeSummary:
         return with_value(member, "bit-errors", Unknown(Reason.NOT_YET))
