@@ -398,13 +398,7 @@ def _text(
         return lines
     lines.append(line(counted(found)))
     is_fine = not any(finding.status is Status.FOUND for finding in found)
-    listed = [
-        finding
-        for finding in found
-        if with_passed
-        or (finding.status is not Status.PASSED and not (is_fine and finding.cause == NOT_ASKED))
-    ]
-    entries = entries_of(listed)
+    entries = entries_of([finding for finding in found if with_passed or _is_listed(finding, is_fine)])
     if entries:
         lines.append(())
         for entry, drawn in zip(entries, draw_entries(entries, width, names), strict=True):
@@ -421,3 +415,8 @@ def _text(
     hint += ", and details of what has the same cause" if is_shortened else ""
     hint += f";{_WATCH} watches for so long" if any(each.cause == NOT_LONG_ENOUGH for each in found) else ""
     return [*lines, (), (Run(hint, Tone.DIM),)]
+
+
+def _is_listed(finding: Finding, is_fine: bool) -> bool:
+    """Return whether a finding is listed without --all; `is_fine`: nothing is wrong on the node."""
+    return finding.status is not Status.PASSED and not (is_fine and finding.cause == NOT_ASKED)

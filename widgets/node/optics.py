@@ -92,9 +92,7 @@ def port_lines(examination: Examination, findings: Sequence[Finding], width: int
         lines.append(line("No NIC shows temperatures."))
     for why in dict.fromkeys(str(each) for each in readings if isinstance(each, Unknown)):
         lines += wrapped(f"Light, bias, supply and own limits of modules unknown: {why}", width, Tone.DIM)
-    from probes.checks.nic.optics import (
-        AREA,
-    )  # not for the detail of a NIC, which is drawn before the first check
+    from probes.checks.nic.optics import AREA  # the detail of a NIC does not need it
 
     checks = {check.id for check in AREA.checks}
     for finding in findings:
