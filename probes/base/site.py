@@ -15,7 +15,7 @@ COMPONENTS = {
     "efa": "EFA driver",
 }
 _VERSION = r"[0-9][0-9A-Za-z._+-]{0,60}"
-_FIRMWARE = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){2}")
+_FIXED = re.compile(r"[0-9]{1,4}(\.[0-9]{1,6}){2}")
 _RANGE = re.compile(rf"(before )?({_VERSION})(?: to ({_VERSION})| (or newer))?")
 
 
@@ -70,16 +70,18 @@ def components(row: SiteCombination) -> str:
     return ", ".join(parts)
 
 
-_TRAIN = 2  # numbers of a version that name a train of NVIDIA's firmware: family and train
+TRAINS = {"firmware": 2, "driver": 1}
+"""How many numbers of a version name a train of NVIDIA's firmware, or a branch of its driver."""
 
 
 @frozen
 class Floor:
-    """The first firmware of each train that has a fix. One train may be newer than another that has it."""
+    """The first version of each train that has a fix. One train may be newer than another that has it."""
 
     name: str  # "NVIDIA bulletin 5699"; of the configuration: "/etc/gdrtop/config.toml:7"
     reason: str  # what can happen without the fix
-    firmware: tuple[str, ...]  # of NVIDIA NICs: "28.43.8002"
+    firmware: tuple[str, ...] = ()  # of NVIDIA NICs: "28.43.8002"
+    driver: tuple[str, ...] = ()  # of NVIDIA: "580.159.03"
     board: str = ""  # board id (PSID) of a NIC; "": any
     source: str = ""
     cve: str = ""
@@ -92,11 +94,17 @@ class Floor:
         """Whether it is a row of the configuration."""
         return self.read is None
 
-    def fixes(self, version: str) -> tuple[str, ...]:
-        """Return the fixed versions to choose from; () if the version has the fix, or no row is about it."""
-        numbers = version_numbers(version)
-        family = [row for row in _numbered(self.firmware) if row[0][:1] == numbers[:1]]
-        own = [row for row in family if row[0][:_TRAIN] == numbers[:_TRAIN]]
+    def fixes(self, version: str, component: str = "firmware") -> tuple[str, ...]:
+        """Return the fixed versions to choose from; () if the version has the fix, or no row is about it.
+
+        Of a branch of the driver that it does not name, a bulletin does not say whether it is affected.
+        """
+        numbers, depth = version_numbers(version), TRAINS[component]
+        fixed = _numbered(getattr(self, component)) if numbers else []
+        family = [row for row in fixed if row[0][: depth - 1] == numbers[: depth - 1]]
+        own = [row for row in family if row[0][:depth] == numbers[:depth]]
+        if not own and component == "driver" and not self.is_of_site:
+            return ()
         return tuple(text for each, text in own or family if numbers < each)
 
 
@@ -106,11 +114,11 @@ def _numbered(versions: tuple[str, ...]) -> list[tuple[tuple[int, ...], str]]:
     return sorted((version_numbers(text), text) for text in versions)
 
 
-def parse_fixed(value: object) -> tuple[str, ...]:
+def parse_fixed(value: object, component: str = "firmware") -> tuple[str, ...]:
     """Return the versions of a floor, one for each train; ValueError if they are none."""
     versions = tuple(map(str, value)) if isinstance(value, list) else ()
-    trains = {version_numbers(text)[:_TRAIN] for text in versions}
-    if not versions or len(trains) < len(versions) or not all(map(_FIRMWARE.fullmatch, versions)):
+    trains = {version_numbers(text)[: TRAINS[component]] for text in versions}
+    if not versions or len(trains) < len(versions) or not all(map(_FIXED.fullmatch, versions)):
         raise ValueError(value)
     return versions
 

@@ -14,11 +14,12 @@ from statistics import median
 
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
-from probes.base.unknown import Unknown
+from probes.base.unknown import Reason, Unknown
+from probes.facts.rdma.bit_errors import RAW_TIMES
 from probes.fleet.cables import faults_of_type
 from probes.fleet.rails import CableFault
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
-from probes.fleet.traits import Fact, Place, fact_of, rank_of
+from probes.fleet.traits import FAR_ABOVE, Fact, Place, fact_of, rank_of
 from probes.snapshot.verdict import State, Verdict
 
 _LEAST_TYPE = 3  # nodes; fewer with other NICs or GPUs are compared with the rest, and differ in that
@@ -298,7 +299,8 @@ def _compare_type(
     unread: dict[tuple[str, tuple[str, ...]], list[Fact]] = {}
     for (fact_id, slot), entry in entries.items():
         fact = fact_of(fact_id)
-        for reason, numbers in entry.unread.items():
+        is_nowhere = fact_id in FAR_ABOVE and slot and not entry.values  # there is nothing to compare with
+        for reason, numbers in () if is_nowhere else entry.unread.items():
             facts = unread.setdefault((reason, tuple(names[number] for number in numbers)), [])
             if fact not in facts:
                 facts.append(fact)
@@ -354,6 +356,12 @@ def _entries(members: Sequence[NodeSummary]) -> dict[tuple[str, str], _Entry]:
                 entry.values.setdefault(absent, []).extend(missing)
     for fact, reasons in wholly_unread.items():
         entries[fact, ""].unread.update(reasons)
+    for fact in FAR_ABOVE:  # summaries of older versions have none
+        of_fact = [entry for (each, _), entry in entries.items() if each == fact]
+        groups = (group for entry in of_fact for group in (*entry.values.values(), *entry.unread.values()))
+        without = set(range(len(members))).difference(*groups)
+        if without and any(entry.values for entry in of_fact):
+            entries[fact, ""].unread[Reason.NOT_RECORDED.value] = sorted(without)
     return entries
 
 
@@ -383,18 +391,27 @@ def _figures(values: _Values, fact: Fact, least: int) -> tuple[_Named | None, li
     )
     if len(figures) < least:
         return None
-    middle = median(value for value, _ in figures)
-    spread = median(abs(value - middle) for value, _ in figures)
+    far_above, lowest, highest = FAR_ABOVE.get(fact.id), figures[0][0], figures[-1][0]
     if len(figures) < _LEAST_FIGURES:
-        lowest, highest = figures[0][0], figures[-1][0]
-        if highest - lowest <= _FLOOR * abs(highest):
+        noise = _FLOOR * abs(highest) if far_above is None else far_above(lowest) - lowest
+        if highest - lowest <= noise:
             return None
         return None, [(f"{value:.3g} {fact.unit}", (number,)) for value, number in figures]
+    middle = median(value for value, _ in figures)
+    spread = median(abs(value - middle) for value, _ in figures)
     limit = max(_FLOOR * abs(middle), _DEVIATIONS * spread)
-    far = [(value, number) for value, number in figures if abs(value - middle) > limit]
+    if far_above is None:
+        far = [(value, number) for value, number in figures if abs(value - middle) > limit]
+    else:
+        far = [(value, number) for value, number in figures if value > far_above(middle)]
     if not far:
         return None
-    near = tuple(sorted(number for value, number in figures if abs(value - middle) <= limit))
+    near = tuple(sorted({number for _, number in figures}.difference(number for _, number in far)))
     return (f"{middle:.3g} {fact.unit} (median)", near), [
-        (f"{value:.3g} {fact.unit}", (number,)) for value, number in far
+        (f"{value:.3g} {fact.unit}{_times(value, middle)}", (number,)) for value, number in far
     ]
+
+
+def _times(value: float, middle: float) -> str:
+    """Return ", 400 times as much" of a figure far above the median."""
+    return f", {value / middle:,.0f} times as much" if 0 < middle <= value / RAW_TIMES else ""

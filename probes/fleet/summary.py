@@ -21,6 +21,7 @@ from probes.fleet.traits import (
     MOST_TRAITS,
     Trait,
     gpu_model,
+    link_figures,
     model_of,
     nics_of,
     trait,
@@ -114,7 +115,7 @@ def summarize(
         findings=tuple(
             _problem(finding, examination.topology.labels) for finding in judgment.listed[:_MOST_FINDINGS]
         ),
-        traits=(*traits_of(examination), *_figures(results))[:MOST_TRAITS],
+        traits=(*traits_of(examination), *_figures(results), *link_figures(examination))[:MOST_TRAITS],
         cables=cables_of(examination)[:_MOST_DEVICES],
     )
 

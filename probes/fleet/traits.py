@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 
 from probes.base.data_files import read_toml
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
+from probes.checks.nic.bit_errors import error_rate, link_kind
 from probes.facts.gpu.gpus import Gpu
 from probes.facts.kernel.modules import PRESENT
 from probes.facts.pci.functions import PciFunction, now_of
+from probes.facts.rdma.bit_errors import RAW_HEALTHY, RAW_TIMES
 from probes.facts.rdma.devices import RdmaDevice, RdmaPort
+from probes.facts.rdma.optics import ODD_CELSIUS
 from probes.facts.rdma.port_health import routable_gids
 from probes.facts.rdma.roce import netdevs_of
 from probes.facts.system.limits import MemlockFacts
 from probes.queries.pcie_paths import acs_exemption, express_of, functions_of, redirects_of
-from probes.queries.ports import key_table
+from probes.queries.ports import key_table, ports_of
 from probes.queries.versions import library_version, versions_of
 from probes.snapshot.examination import Examination
 
@@ -363,6 +366,35 @@ def _of_port(
             yield "pfc", map_known(pfc, lambda priorities: ", ".join(map(str, priorities)))
             trust = map_known(settings, lambda read: read.trusts_dscp)
             yield "trust", map_known(trust, lambda trusts: "DSCP" if trusts else "PCP")
+
+
+# Figures of links, which change with each reading and so are no part of what should be the same.
+
+FAR_ABOVE: Mapping[str, Callable[[float], float]] = {
+    "bit-errors": lambda median: max(RAW_HEALTHY, RAW_TIMES * median),
+    "module-temperature": lambda median: median + ODD_CELSIUS,
+}
+"""Facts of which only high figures count, and from which figure on, by the median of the other nodes."""
+
+
+def link_figures(examination: Examination) -> Iterator[Trait]:
+    """Yield the error rate of each active port and the temperature of each module.
+
+    Ports are compared in the same place, and with the same speed and FEC: those are part of the slot.
+    """
+    ports, functions = known(ports_of(examination), ()), functions_of(examination)
+    temperatures = known(examination.temperatures, {})
+    for port in ports:
+        bdf, facts = known(port.device.bdf, ""), port.facts
+        if not bdf or not port.is_active or port.is_virtual:
+            continue
+        place = place_of(functions.get(bdf), bdf)
+        kind = " ".join(map(str, (facts.number, *link_kind(port))))
+        rate = map_known(error_rate(examination, port)[0], lambda share: float(f"{share:.3g}"))
+        yield trait("bit-errors", rate, f"{place}/{kind}", port.name)
+        own = (sensor.celsius for sensor in known(temperatures.get(bdf, ()), ()) if sensor.is_of_module)
+        celsius = next(own, Unknown(Reason.NOT_THERE, "hwmon"))
+        yield trait("module-temperature", celsius, f"{place}/{facts.number}", port.name)
 
 
 # The facts that should be the same on all nodes of a type, and how relevant a difference is.

@@ -23,7 +23,7 @@ def a_summary(
     state: State = State.READY,
     *findings: FoundProblem,
     taken_at: float = 1_790_000_000.0,
-    driver: str = "570.124.06",
+    driver: str = "570.211.01",
     role: Role = H100,
 ) -> NodeSummary:
     """Return a node of eight GPUs, all of which are served unless it is broken."""

@@ -16,6 +16,7 @@ from probes.base.unknown import Maybe, Unknown
 from probes.checks.judgment import Judgment, exit_status, judge
 from probes.checks.live.ports import NOT_LONG_ENOUGH, WATCH_SECONDS
 from probes.checks.new_jobs import DEFAULTS, Action
+from probes.checks.nic.optics import NOT_ASKED
 from probes.checks.registry import CHECKS
 from probes.facts.node import Node
 from probes.facts.system.site_checks import DIRECTORY, PREFIX
@@ -401,7 +402,8 @@ def _text(
                     lines.append((Run(f"gdrtop check {finding.id}{_WATCH}", Tone.DIM),))
         return lines
     lines.append(line(counted(found)))
-    entries = entries_of([finding for finding in found if with_passed or finding.status is not Status.PASSED])
+    is_fine = not any(finding.status is Status.FOUND for finding in found)
+    entries = entries_of([finding for finding in found if with_passed or _is_listed(finding, is_fine)])
     if entries:
         lines.append(())
         for entry, drawn in zip(entries, draw_entries(entries, width, names), strict=True):
@@ -418,3 +420,8 @@ def _text(
     hint += ", and details of what has the same cause" if is_shortened else ""
     hint += f";{_WATCH} watches for so long" if any(each.cause == NOT_LONG_ENOUGH for each in found) else ""
     return [*lines, (), (Run(hint, Tone.DIM),)]
+
+
+def _is_listed(finding: Finding, is_fine: bool) -> bool:
+    """Return whether a finding is listed without --all; `is_fine`: nothing is wrong on the node."""
+    return finding.status is not Status.PASSED and not (is_fine and finding.cause == NOT_ASKED)

@@ -46,6 +46,7 @@ class _Floor(TypedDict):
     reason: str
     board: str | None
     firmware: tuple[str, ...]  # the first version of each train that this site accepts
+    driver: tuple[str, ...]  # the same for branches of the NVIDIA driver
     source: str | None
 
 
@@ -129,11 +130,13 @@ def _text(
             wrapped(f"{components(row)}: {row.symptom} {row.cure} ({source})", width, Tone.PLAIN, "  ")
         )
     if found.floors:
-        lines += [(), (Run("Firmware that this site requires", Tone.TITLE),)]
+        lines += [(), (Run("Versions that this site requires", Tone.TITLE),)]
     for floor in found.floors:
         source = f"{floor.source}, {floor.name}" if floor.source else floor.name
         nics = f"NIC {floor.board}" if floor.board else "NVIDIA NICs"
-        text = f"{nics}, firmware from {' or '.join(floor.firmware)}: {floor.reason} ({source})"
+        both = ((f"{nics}, firmware", floor.firmware), ("NVIDIA driver", floor.driver))
+        parts = [f"{what} from {' or '.join(versions)}" for what, versions in both if versions]
+        text = f"{'; '.join(parts)}: {floor.reason} ({source})"
         lines.extend(wrapped(text, width, Tone.PLAIN, "  "))
     lines += [(), (Run("Files, the last one counts", Tone.TITLE),)]
     lines += [(Run(f"  {file.path}  "), Run(file.state, Tone.DIM)) for file in found.files]
@@ -174,6 +177,7 @@ def _json(found: Configuration, values: dict[str, Configured], errors: Sequence[
                 "reason": floor.reason,
                 "board": floor.board or None,
                 "firmware": list(floor.firmware),
+                "driver": list(floor.driver),
                 "source": floor.source or None,
             }
             for floor in found.floors

@@ -165,6 +165,7 @@ class _Module(TypedDict):
     state: str
     celsius: float | None
     alarm_celsius: float | None
+    supply_millivolts: float | None
     received_dbm: tuple[float, ...]
     sent_dbm: tuple[float, ...]
     bias_milliamperes: tuple[float, ...]
@@ -304,6 +305,7 @@ def _module_json(module: Module) -> dict[str, Any]:
         module,
         _Module,
         alarm_celsius=module.temperature.high,
+        supply_millivolts=next(iter(module.supply.values), None),
         received_dbm=module.received.values,
         sent_dbm=module.sent.values,
         bias_milliamperes=module.bias.values,

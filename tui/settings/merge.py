@@ -10,6 +10,7 @@ from typing import TypeVar
 from probes.base.data_files import parse_toml
 from probes.base.site import (
     COMPONENTS,
+    TRAINS,
     Floor,
     Silence,
     SiteCombination,
@@ -37,7 +38,7 @@ _LOCKED = "read_only"
 _FIELDS = ("id", "device", "nodes", "reason", "until")
 _OPTIONAL = ("device", "nodes", "board", "source")
 _COMBINATION_FIELDS = ("board", *COMPONENTS, "symptom", "cure", "source")
-_FLOOR_FIELDS = ("board", "firmware", "reason", "source")
+_FLOOR_FIELDS = ("board", *TRAINS, "reason", "source")
 _MOST_ROWS = 1000
 _Row = TypeVar("_Row")
 _MOST_ERRORS = 20
@@ -265,15 +266,18 @@ class _Layers:
         )
 
     def _floor(self, place: tuple[str, ...], fields: dict[str, object]) -> Floor | None:
-        """Return a row of firmware that this site requires, or None after noting that it has none."""
+        """Return a row of versions that this site requires, or None after noting that it has none."""
         texts = self._named(place, fields, ("reason", "board", "source"), _FLOOR_FIELDS)
-        try:
-            firmware = parse_fixed(fields.get("firmware"))
-        except ValueError:
-            said = 'one full version of each train, such as ["28.43.8002", "28.46.3008"]'
-            self._error((*place, "firmware"), f"a {FLOOR} needs firmware, a list with {said}")
-            return None
-        return Floor(self._origin(place), texts["reason"], firmware, texts["board"], texts["source"])
+        versions: dict[str, tuple[str, ...]] = {}
+        for name in [name for name in TRAINS if name in fields] or ["firmware"]:
+            try:
+                versions[name] = parse_fixed(fields.get(name), name)
+            except ValueError:
+                said = 'one full version of each train or branch, such as ["28.43.8002", "28.46.3008"]'
+                self._error((*place, name), f"a {FLOOR} needs {name}, a list with {said}")
+                return None
+        firmware, driver = (versions.get(name, ()) for name in TRAINS)
+        return Floor(self._origin(place), texts["reason"], firmware, driver, texts["board"], texts["source"])
 
     def _named(
         self,

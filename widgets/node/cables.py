@@ -47,9 +47,9 @@ def draw_cables(cables: Sequence[PortCable], width: int) -> list[Line]:
     return lines
 
 
-def cable_lines(device: RdmaDevice, ends: Maybe[CableEnds] | None, width: int) -> list[Line]:
+def cable_lines(device: RdmaDevice, ends: Maybe[CableEnds], width: int) -> list[Line]:
     """Return "cable     leaf1 swp3 (To-gpu17-eth0)" for each known cable of a NIC, as its detail has them."""
-    if ends is None or isinstance(ends, Unknown):
+    if isinstance(ends, Unknown):
         return []
     lines: list[Line] = []
     for port in device.ports:

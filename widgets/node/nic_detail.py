@@ -9,14 +9,18 @@ from probes.facts.gpu.gpus import COMPLETED, NOT_SUPPORTED, Gpu
 from probes.facts.node import Node
 from probes.facts.rdma.bit_errors import rate_since_load, rate_text
 from probes.facts.rdma.devices import RdmaDevice, port_name
-from probes.facts.rdma.port_health import CounterValue, PortHealth
+from probes.facts.rdma.port_health import CounterValue, PortHealth, PortHealthFacts, counter_values
 from probes.host.component_history import SOURCE, ComponentHistory
 from probes.host.nvml import NvmlLive
 from probes.live.reliability import day_text, past_by_device
+from probes.queries.ports import key_texts
+from probes.snapshot.examination import Examination
 from probes.snapshot.nic_roles import NicRole
 from probes.snapshot.rates import PortRate
 from widgets.base.figures import UNKNOWN_MARK, gbps, gibibytes, short
 from widgets.base.lines import Line, Run, Tone, wrapped
+from widgets.node.cables import cable_lines
+from widgets.node.optics import sensor_lines
 
 _SHORT_COUNTERS = 3
 
@@ -26,15 +30,17 @@ def role_line(role: NicRole, width: int) -> list[Line]:
     return wrapped(f"{role.role.value} NIC: {', '.join(role.reasons)}", width, Tone.DIM)
 
 
-def counter_lines(
-    counters: dict[int, tuple[CounterValue, ...]] | None, seconds: float | None, width: int, full: bool
-) -> list[Line]:
-    """Draw the error counters that are not 0, by port; `seconds`: between the checks that a rise is from.
-
-    None: the counters have not been read.
-    """
-    if counters is None:
+def counter_lines(examination: Examination | None, device: RdmaDevice, width: int, full: bool) -> list[Line]:
+    """Draw the error counters of a NIC that are not 0, by port, and their rises since the check before."""
+    if examination is None or isinstance(examination.port_health, Unknown):
         return [(Run("error counters: not read yet", Tone.DIM),)]
+    earlier, at = examination.earlier_port_health, examination.earlier_at
+    before = earlier.ports if isinstance(earlier, PortHealthFacts) else {}
+    seconds = None if at is None else examination.reading.at - at
+    counters = {
+        health.port: counter_values(health, before.get((device.name, health.port)))
+        for health in _healths(examination, device)
+    }
     rows: list[tuple[str, CounterValue]] = []
     left_out = 0
     for port, values in counters.items():
@@ -75,12 +81,13 @@ def draw_nic(
     role: NicRole | None,
     width: int,
     netdevs: Mapping[str, PortRate] | None = None,
-    keys: Mapping[str, str] | None = None,
+    examination: Examination | None = None,
 ) -> list[Line]:
-    """Describe a NIC, port by port; `netdevs`: TCP/IP traffic by network interface.
+    """Describe a NIC, port by port, and what the last check has read of its links.
 
-    `keys`: of ports with other partition keys than the default, by the port's name.
+    `netdevs`: TCP/IP traffic by network interface.
     """
+    keys = {} if examination is None else key_texts(examination)
     lines: list[Line] = [(Run(device.name, Tone.TITLE), Run(f"  {known(device.bdf, '')}", Tone.DIM))]
     if role is not None:
         lines.extend(role_line(role, width))
@@ -100,13 +107,22 @@ def draw_nic(
         netdev = known(port.netdev, "")
         where = f"  netdev {netdev}" if netdev else ""
         lines.extend(wrapped(f"port {port.number}    {state}, {kind}{where}", width))
-        if text := (keys or {}).get(port_name(device.name, port.number)):
+        if text := keys.get(port_name(device.name, port.number)):
             lines.extend(wrapped(f"P_Keys    {text}", width))
         rate = (netdevs or {}).get(netdev)
         if rate is not None:
             traffic = f"↑ {gbps(rate.sent_gbps)}  ↓ {gbps(rate.received_gbps)}"
             lines.append((Run("TCP/IP    ", Tone.DIM), Run(traffic), Run("  without RDMA", Tone.DIM)))
-    return lines
+    if examination is None:
+        return lines
+    lines += [*cable_lines(device, examination.cable_ends, width), *fec_lines(_healths(examination, device))]
+    lines += past_lines(examination.component_history, examination.node, device.name, width)
+    return [*lines, *sensor_lines(examination.temperatures, device.bdf, width)]
+
+
+def _healths(examination: Examination, device: RdmaDevice) -> list[PortHealth]:
+    ports = known(map_known(examination.port_health, lambda facts: facts.ports), {})
+    return [health for (name, _), health in ports.items() if name == device.name]
 
 
 def past_lines(history: Maybe[ComponentHistory], node: Node, device: str, width: int) -> list[Line]:
@@ -117,8 +133,10 @@ def past_lines(history: Maybe[ComponentHistory], node: Node, device: str, width:
     return wrapped(f"{text} ({SOURCE}, since {day_text(history.since)})", width, Tone.WARNING)
 
 
-def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
-    """Describe a GPU, and its state unless `now` is None."""
+def draw_gpu(
+    gpu: Gpu, now: NvmlLive | None, width: int, examination: Examination | None = None
+) -> list[Line]:
+    """Describe a GPU, and its state unless `now` is None; `examination`: of the last check."""
     lines: list[Line] = [(Run(f"GPU{gpu.index}", Tone.TITLE), Run(f"  {gpu.bdf}", Tone.DIM))]
     total = gibibytes(gpu.memory_total_bytes)
     used = f"{gibibytes(now.memory_used_bytes)} of {total} in use" if now else total
@@ -128,7 +146,10 @@ def draw_gpu(gpu: Gpu, now: NvmlLive | None, width: int) -> list[Line]:
         facts.append(("state", f"{celsius}°C, {short(now.power_watts)} W"))
     if not isinstance(gpu.nvlinks, Unknown) and gpu.nvlinks:
         facts.append(("NVLinks", str(gpu.nvlinks)))
-    return [*lines, *_facts([*facts, *_fabric(gpu)])]
+    lines += _facts([*facts, *_fabric(gpu)])
+    if examination is not None:
+        lines += past_lines(examination.component_history, examination.node, gpu.bdf, width)
+    return lines
 
 
 def _fabric(gpu: Gpu) -> list[tuple[str, str]]:

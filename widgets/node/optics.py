@@ -14,8 +14,6 @@ from widgets.base.figures import UNKNOWN_MARK, short
 from widgets.base.health import SEVERITY_MARKS, tone_of
 from widgets.base.lines import Line, Run, Tone, line, wrapped
 
-FINDINGS = ("optic-hot", "optic-power", "optic-fault", "nic-hot")
-"""The checks of what is drawn here."""
 _NOT_ASKED = "only ConnectX and BlueField NICs answer, and no virtual functions"
 _NO_MODULE = "no module with a sensor (copper cable, or plugged in later)"
 
@@ -67,7 +65,10 @@ def port_lines(examination: Examination, findings: Sequence[Finding], width: int
     def text(port: Port, name: str) -> Run:
         module = own(port)
         lanes = () if isinstance(module, Unknown) else getattr(module, name).values
-        return Run(" ".join(f"{lane:g}" for lane in lanes) or UNKNOWN_MARK, Tone.PLAIN if lanes else Tone.DIM)
+        lanes = tuple(lane / 1000 for lane in lanes) if name == "supply" else lanes
+        return Run(
+            " ".join(f"{lane:.3g}" for lane in lanes) or UNKNOWN_MARK, Tone.PLAIN if lanes else Tone.DIM
+        )
 
     columns = [
         Column("NIC", cells_of(ports, lambda port: Run(port.name, Tone.NIC)), 1, least=6),
@@ -78,6 +79,7 @@ def port_lines(examination: Examination, findings: Sequence[Finding], width: int
         Column("receives dBm", cells_of(ports, lambda port: text(port, "received")), 6),
         Column("sends dBm", cells_of(ports, lambda port: text(port, "sent")), 7),
         Column("bias mA", cells_of(ports, lambda port: text(port, "bias")), 8),
+        Column("supply V", cells_of(ports, lambda port: text(port, "supply")), 9),
     ]
     readings = [own(port) for port in ports]
     is_read = not all(isinstance(each, Unknown) for each in readings)
@@ -89,9 +91,12 @@ def port_lines(examination: Examination, findings: Sequence[Finding], width: int
     else:
         lines.append(line("No NIC shows temperatures."))
     for why in dict.fromkeys(str(each) for each in readings if isinstance(each, Unknown)):
-        lines += wrapped(f"Light, bias and own limits of modules unknown: {why}", width, Tone.DIM)
+        lines += wrapped(f"Light, bias, supply and own limits of modules unknown: {why}", width, Tone.DIM)
+    from probes.checks.nic.optics import AREA  # the detail of a NIC does not need it
+
+    checks = {check.id for check in AREA.checks}
     for finding in findings:
-        if finding.id in FINDINGS and finding.is_present:
+        if finding.id in checks and finding.is_present:
             lines.append(line(SEVERITY_MARKS[finding.severity], f" {finding.title}"))
             lines += wrapped(finding.cause, width, indent="  ")
     return lines

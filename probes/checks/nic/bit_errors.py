@@ -87,7 +87,7 @@ def bit_errors_before_fec(examination: Examination) -> Outcome:
     is_first = examination.earlier_port_health is None
     later = unknown(NOT_LONG_ENOUGH if is_first else _NEEDS_READINGS, Evidence("ethtool -S", _NEEDS_READINGS))
     for port in (port for port in need_ports(examination) if port.is_active):
-        rate, is_recent = _rate(examination, port)
+        rate, is_recent = error_rate(examination, port)
         if isinstance(rate, Unknown):
             is_later = rate.reason is Reason.NOT_YET
             missing = later if is_later else unknown_without(ETHTOOL_COUNTERS, rate)
@@ -120,8 +120,10 @@ def _compared(rate: float, others: float) -> str:
 
 def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
     """Return the median of the sisters' rates if this one is far above it; None: it is not."""
-    kind = _kind(link.port), link.is_recent
-    others = [each.rate for each in links if each is not link and (_kind(each.port), each.is_recent) == kind]
+    kind = link_kind(link.port), link.is_recent
+    others = [
+        each.rate for each in links if each is not link and (link_kind(each.port), each.is_recent) == kind
+    ]
     if len(others) < _LEAST_SISTERS or link.rate <= RAW_HEALTHY:
         return None
     from statistics import median  # imports decimal and fractions, which a healthy node does not need
@@ -130,7 +132,7 @@ def _middle_of_sisters(link: _Link, links: Sequence[_Link]) -> float | None:
     return middle if link.rate > RAW_TIMES * middle else None
 
 
-def _kind(port: Port, with_fec: bool = True) -> tuple[object, ...]:
+def link_kind(port: Port, with_fec: bool = True) -> tuple[object, ...]:
     """Return what is the same for sisters: the speed, the lanes, the link layer, and the FEC mode."""
     facts = port.facts
     return facts.rate_gbps, facts.rate_text, facts.link_layer, known(_fec_mode(port), "") if with_fec else ""
@@ -140,7 +142,7 @@ def _fec_mode(port: Port) -> Maybe[str]:
     return map_known(port.health, lambda health: map_known(health.fec, lambda fec: fec.mode))
 
 
-def _rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
+def error_rate(examination: Examination, port: Port) -> tuple[Maybe[float], bool]:
     """Return a port's error rate before FEC, and whether it is that between the last two checks.
 
     Not over a link that went down in between: training makes bursts of errors.
@@ -176,8 +178,8 @@ def fec_off(examination: Examination) -> Outcome:
     ports = [port for port in need_ports(examination) if port.is_active and port.is_ethernet]
     modes = {port.name: _fec_mode(port) for port in ports}
     unread = next((mode for mode in modes.values() if isinstance(mode, Unknown)), None)
-    with_fec = {_kind(port, with_fec=False) for port in ports if known(modes[port.name], OFF) != OFF}
-    bad = [port for port in ports if modes[port.name] == OFF and _kind(port, with_fec=False) in with_fec]
+    with_fec = {link_kind(port, with_fec=False) for port in ports if known(modes[port.name], OFF) != OFF}
+    bad = [port for port in ports if modes[port.name] == OFF and link_kind(port, with_fec=False) in with_fec]
     shown = first_n(
         Evidence(f"{FEC_SOURCE} {known(port.facts.netdev, '')}", f"FEC {modes[port.name]}")
         for port in bad or ports

@@ -1,4 +1,4 @@
-"""Firmware of NVIDIA NICs that is older than a fix: security bulletins, and the floors of the site.
+"""Firmware of NVIDIA NICs, and NVIDIA drivers, older than a fix: security bulletins, and floors of the site.
 
 The floors of NVIDIA hold within a train of releases: 28.43.8002 is fixed, and 28.45.1020 is not.
 """
@@ -8,32 +8,40 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date, datetime, timezone
 from functools import cache
+from typing import Any
 
 from probes.base.data_files import read_toml
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
-from probes.base.site import Floor, site
+from probes.base.site import TRAINS, Floor, site
 from probes.base.text import join_limited, version_numbers
-from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
+from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known, parse_known
+from probes.facts.gpudirect import parse_driver_version
 from probes.facts.rdma.devices import RdmaDevice, has_own_firmware
+from probes.plans.common import reboot_plan
+from probes.plans.packages import in_driver_container
 from probes.plans.ports import update_firmware
 from probes.queries.finding import RDMA_DEVICES, Area, Outcome, found, need, passed
 from probes.queries.pcie_paths import functions_of
 from probes.snapshot.examination import Examination
 
 AREA = Area("nic", __package__)
+DRIVER = Area("gpu", __package__)
 TABLE = "gdrtop help versions"
 _NO_NIC = Evidence(
     "/sys/class/infiniband", "no ConnectX-4 or newer, except VFs, whose firmware is their host's"
 )
+_NO_DRIVER = Evidence("/sys/module/nvidia", "the driver is not loaded")
+_VERSION_FILE = "/sys/module/nvidia/version"
 _OLD_DAYS = 365
 
 
 @cache
 def shipped_floors() -> tuple[Floor, ...]:
     """Return the rows of floors.toml, the newest bulletin first."""
-    rows = read_toml(__package__, "floors.toml")
-    return tuple(Floor(name, **{**row, "firmware": tuple(row["firmware"])}) for name, row in rows.items())
+    rows: dict[str, dict[str, Any]] = read_toml(__package__, "floors.toml")
+    lists = {name: {key: tuple(row[key]) for key in TRAINS if key in row} for name, row in rows.items()}
+    return tuple(Floor(name, **{**row, **lists[name]}) for name, row in rows.items())
 
 
 def age_of_table(at: float) -> str:
@@ -123,3 +131,35 @@ def _text(nics: list[RdmaDevice], fixes: tuple[str, ...]) -> str:
 def _named(floor: Floor) -> str:
     """Return "NVIDIA bulletin 5699 of 2026-06-30, CVE-2025-23350, CVSS 9.0"; of a site's row, its place."""
     return f"{floor.name} of {floor.published}, {floor.cve}" if floor.published else floor.name
+
+
+@DRIVER.note("driver-below-floor")
+def driver_below_floor(examination: Examination) -> Outcome:
+    """Compare the NVIDIA driver with the newest bulletin about its branch, and with the site's floors."""
+    driver = map_known(examination.node.gpus, lambda gpus: gpus.driver.version)
+    version = need(driver, "the driver's version", absent=_NO_DRIVER)
+    branch = need(parse_known(driver, parse_driver_version, _VERSION_FILE), "the driver's version")[0]
+    loaded = Evidence(_VERSION_FILE, version)
+    bulletins = [floor for floor in shipped_floors() if floor.driver]
+    own = [(floor, fixes) for floor in site().floors if (fixes := floor.fixes(version, "driver"))]
+    old = [(floor, fixes) for floor in bulletins if (fixes := floor.fixes(version, "driver"))]
+    below = [*own, *old[:1]]
+    if not below:
+        named = {version_numbers(text)[0] for text in bulletins[0].driver}
+        is_unnamed = branch not in named and branch < max(named)
+        unnamed = (Evidence(bulletins[0].name, f"it names no fix of branch {branch}"),) * is_unnamed
+        return passed(loaded, *unnamed, Evidence(TABLE, age_of_table(examination.taken_at)))
+    fixed = " or ".join(dict.fromkeys(text for _, fixes in below for text in fixes))
+    install = f"install {fixed} or a newer driver of its branch, and reboot"
+    if in_driver_container(examination):
+        install = f"set driver.version of the GPU Operator to {fixed}"
+    return found(
+        f"The driver is {version}, fixed in {fixed}.",
+        loaded,
+        *(Evidence(floor.source or floor.name, _named(floor)) for floor, _ in below),
+        fix=reboot_plan("Install a driver with the fix", f"Drain the node, and {install}"),
+        severity=Severity.WARNING if own else None,
+        devices=("nvidia",),
+        impact=" ".join(dict.fromkeys(floor.reason for floor, _ in below)),
+        title="The NVIDIA driver is older than this site requires" if own else "",
+    )

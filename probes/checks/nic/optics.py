@@ -12,7 +12,7 @@ from probes.base.origin import Source
 from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Reason, Unknown, first_unread, known
-from probes.facts.rdma.optics import COMMAND, USUAL_ALARM, Module, Sensor, heat_of
+from probes.facts.rdma.optics import COMMAND, ODD_CELSIUS, USUAL_ALARM, Module, Sensor, heat_of
 from probes.host.protocol import TREE_ONLY
 from probes.queries.finding import Area, Outcome, end_with, found, need, passed, unknown, unknown_without
 from probes.queries.ports import need_devices, need_ports
@@ -20,8 +20,9 @@ from probes.snapshot.examination import Examination
 
 AREA = Area("nic", __package__)
 _NO_SENSORS = Evidence("/sys/bus/pci/devices", "no NIC here has sensors of its own")
-_ODD_CELSIUS, _LEAST_ALIKE = 10.0, 4  # above the median of so many modules on boards of one kind
-_ROOT_COMMAND = "sudo gdrtop topo --ports"
+_LEAST_ALIKE = 4  # modules on boards of one kind
+NOT_ASKED = "needs the modules' own readings: sudo gdrtop topo --ports"
+"""The cause of checks that no other command can make: said only where something is wrong."""
 
 
 @frozen
@@ -104,7 +105,7 @@ def optic_hot(examination: Examination) -> Outcome:
     causes = [f"{each.name}: the module is at {each.celsius:g} °C; {each.limit}" for each in hot]
     for alike in grouped((each.board, each) for each in readings).values():
         middle = sorted(each.celsius for each in alike)[(len(alike) - 1) // 2]
-        odd = [each for each in alike if not each.severity and each.celsius >= middle + _ODD_CELSIUS]
+        odd = [each for each in alike if not each.severity and each.celsius >= middle + ODD_CELSIUS]
         if len(alike) >= _LEAST_ALIKE:
             causes += [
                 f"{each.name}: the module is at {each.celsius:g} °C, the median is {middle:g} °C"
@@ -183,7 +184,7 @@ def _report(
     if isinstance(examination.modules, Unknown):
         if examination.node.origin.source is Source.TREE:
             return unknown_without("the modules' own readings", Unknown(Reason.NOT_RECORDED, "", TREE_ONLY))
-        return unknown(f"needs the modules' own readings: {_ROOT_COMMAND}")
+        return unknown(NOT_ASKED)
     modules = examination.modules
     asked = {port.device.name: modules.get(known(port.device.bdf, "")) for port in ports if port.is_active}
     read = {name: module for name, module in asked.items() if isinstance(module, Module)}

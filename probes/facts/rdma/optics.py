@@ -24,6 +24,7 @@ from probes.host.values import read_integer
 # °C. NVIDIA's modules usually warn at 70 and alarm at 80 (InfiniBand Cluster Bring-up, UFM Telemetry).
 USUAL_NOTE, USUAL_WARNING, USUAL_ALARM = 70.0, 75.0, 80.0
 NEAR_CELSIUS = 5.0
+ODD_CELSIUS = 10.0  # above the median of equal modules: gdrtop's own limit
 HIGHEST, LOWEST = 110.0, -20.0  # beyond these, reading the module has failed (oxidecomputer/hubris 2663)
 # Lanes: NVIDIA's Cable Validation Tool asks for 2 dB. The margin beyond the limits is that of scitix/sichek.
 UNEVEN_DB, MARGIN_DB = 2.0, 1.0
@@ -222,6 +223,7 @@ class Module:
     name: str  # maker and part number
     state: str  # "Ready state"; "": not in the text
     temperature: Lanes  # °C
+    supply: Lanes  # mV
     received: Lanes  # dBm
     sent: Lanes  # dBm
     bias: Lanes  # mA
@@ -280,6 +282,7 @@ def parse_module(values: Mapping[str, str]) -> Module:
         " ".join(word for word in maker if word not in _NO_VALUES),
         values.get("Module State", "").replace("N/A", ""),
         _lanes(values.get("Temperature [C]", "")),
+        _lanes(values.get("Voltage [mV]", "")),
         _lanes(values.get("Rx Power Current [dBm]", "")),
         _lanes(values.get("Tx Power Current [dBm]", "")),
         _lanes(values.get("Bias Current [mA]", "")),

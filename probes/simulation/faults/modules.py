@@ -49,7 +49,7 @@ def _built_for_other_kernel(tree: Tree) -> None:
 def _half_updated(tree: Tree) -> None:
     for name, fields in modinfo_of(tree).files.items():
         if name.startswith("nvidia"):
-            fields["version"] = "570.133.20"
+            fields["version"] = "595.71.05"
             fields["srcversion"] = fields["srcversion"][::-1]
 
 

@@ -124,6 +124,7 @@ def _set_temperatures(tree: Tree, nics: Mapping[str, Mapping[str, float]]) -> No
 # mlxlink prints so of a healthy module (scitix/sichek).
 _MODULE_INFO = {
     **{"Temperature [C]": "54 [-5..75]", "Bias Current [mA]": "8.380,8.380,8.380,8.380 [2..15]"},
+    "Voltage [mV]": "3261.2 [2970..3630]",
     "Rx Power Current [dBm]": "1.886,1.989,2.281,1.976 [-10.41..6]",
     "Tx Power Current [dBm]": "1.562,1.427,1.559,1.761 [-8.508..5]",
     **{"Identifier": "OSFP", "Module State": "Ready state", "Module FW Fault": "0"},

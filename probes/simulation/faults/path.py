@@ -163,7 +163,7 @@ def _driver_580(description: NodeDescription) -> NodeDescription:
     """Return the node with a driver that checks the PCI topology: its own one, or 580."""
     if description.driver.numbers >= (580, 65, 6):
         return description
-    return change_fields(driver={"version": "580.95.05", "cuda": "13.0"})(description)
+    return change_fields(driver={"version": "580.159.03", "cuda": "13.0"})(description)
 
 
 def _connectx_3(description: NodeDescription) -> NodeDescription:

@@ -1,8 +1,10 @@
 from dataclasses import replace
 
+import pytest
+
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import judge
-from probes.fleet.compare import Difference, Fleet, Unanswered, compare, fleet_status
+from probes.fleet.compare import Difference, Fleet, Unanswered, changes_between, compare, fleet_status
 from probes.fleet.summary import NodeSummary, summarize
 from probes.fleet.traits import Trait
 from probes.simulation.host import SimulatedHost
@@ -28,7 +30,7 @@ def test_one_node_with_another_driver_is_named_and_the_rest_is_the_majority() ->
     odd = with_value(node("gpu064"), "driver", "570.86.15 (open kernel modules)")
     difference = found(compare([*nodes(63), odd]), "driver")
     assert difference.rest is not None
-    assert (difference.rest.value, len(difference.rest.nodes)) == ("570.124.06 (open kernel modules)", 63)
+    assert (difference.rest.value, len(difference.rest.nodes)) == ("570.211.01 (open kernel modules)", 63)
     assert [(kind.value, kind.nodes) for kind in difference.others] == [
         ("570.86.15 (open kernel modules)", ("gpu064",))
     ]
@@ -195,3 +197,71 @@ def test_racks_may_differ_from_each_other() -> None:
         for member in members
     ]
     assert compare([*members, *other]).differences == ()
+
+
+def errors_of(fleet: Fleet) -> list[Difference]:
+    return [difference for difference in fleet.differences if difference.fact.id == "bit-errors"]
+
+
+def test_a_port_with_far_more_bit_errors_than_its_rail_is_named() -> None:
+    bad = node("gpu017", "hgx-h100+ber-rising")
+    (difference,) = errors_of(compare([*nodes(16), bad]))
+    assert difference.slots == ("mlx5_3",)
+    assert difference.rest is not None
+    (kind,) = difference.others
+    assert kind.nodes == ("gpu017",)
+    assert kind.value.startswith("2e-06 of the bits, ")
+    assert kind.value.endswith("times as much")
+    assert errors_of(compare([*nodes(3), bad])) == []  # too few for a median
+    assert errors_of(compare(nodes(16))) == []
+
+
+@pytest.mark.parametrize(("rate", "count"), [(5e-9, 0), (2e-8, 1), (0.0, 0)])
+def test_a_low_error_rate_is_no_difference_however_low_the_others_are(rate: float, count: int) -> None:
+    odd = with_value(node("gpu017"), "bit-errors", rate)
+    others = [with_value(each, "bit-errors", 1e-12) for each in nodes(8)]
+    assert len(errors_of(compare([*others, odd]))) == count
+
+
+def test_ports_of_another_speed_or_fec_are_not_compared() -> None:
+    bad = node("gpu017", "hgx-h100+ber-rising")
+    slow = tuple(
+        replace(each, slot=each.slot.replace("NDR", "EDR")) if each.fact == "bit-errors" else each
+        for each in bad.traits
+    )
+    assert errors_of(compare([*nodes(16), replace(bad, traits=slow)])) == []
+
+
+def test_error_rates_of_older_summaries_are_not_recorded() -> None:
+    old = node("gpu017")
+    old = replace(old, traits=tuple(each for each in old.traits if each.fact != "bit-errors"))
+    (uncompared,) = compare([*nodes(8), old]).uncompared
+    assert (uncompared.reason, uncompared.nodes) == ("not recorded", ("gpu017",))
+    assert [fact.id for fact in uncompared.facts] == ["bit-errors"]
+
+
+def test_a_port_of_its_own_speed_that_has_no_rate_yet_is_recorded() -> None:
+    odd = with_value(node("gpu017"), "bit-errors", Unknown(Reason.NOT_YET))
+    moved = (
+        replace(each, slot=each.slot.replace("NDR", "HDR")) if each.fact == "bit-errors" else each
+        for each in odd.traits
+    )
+    fleet = compare([*nodes(6), replace(odd, traits=tuple(moved))])
+    assert all(uncompared.reason != "not recorded" for uncompared in fleet.uncompared)
+
+
+def test_a_driver_that_does_not_count_bits_is_unknown_only_beside_others() -> None:
+    def without(member: NodeSummary) -> NodeSummary:
+        return with_value(member, "bit-errors", Unknown(Reason.NOT_YET))
+
+    assert compare([without(member) for member in nodes(6)]).uncompared == ()
+    (uncompared,) = compare([*nodes(6), without(node("gpu017"))]).uncompared
+    assert uncompared.nodes == ("gpu017",)
+
+
+def test_two_moments_differ_in_bit_errors_only_if_they_rose_far() -> None:
+    before, now = node("gpu001"), node("gpu001", "hgx-h100+ber-rising")
+    (change,) = changes_between(before, now).changes
+    assert (change.fact.id, change.slots) == ("bit-errors", ("mlx5_3",))
+    risen = with_value(before, "bit-errors", 5e-9)
+    assert changes_between(before, risen).changes == ()

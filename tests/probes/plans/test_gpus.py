@@ -29,12 +29,12 @@ def test_turning_mig_off_is_manual() -> None:
 
 def test_fabric_manager_is_upgraded_before_anything_stops() -> None:
     for name in ("driver-upgrade-blocked", "driver-half-updated"):
-        assert "Install nvidia-fabricmanager 570.133.20" in fix_of(name, NEW_DRIVER).steps[0].why
+        assert "Install nvidia-fabricmanager 595.71.05" in fix_of(name, NEW_DRIVER).steps[0].why
     tools = NEW_DRIVER.tools
     assert not isinstance(tools, Unknown)
     unread = replace(NEW_DRIVER, tools=replace(tools, fabric_manager=Unknown(Reason.TIMED_OUT, "nv-fab…")))
     assert "Check that nv-fabricmanager" in fix_of("driver-upgrade-blocked", unread).steps[0].why
-    ready = replace(NEW_DRIVER, tools=replace(tools, fabric_manager="570.133.20"))
+    ready = replace(NEW_DRIVER, tools=replace(tools, fabric_manager="595.71.05"))
     assert fix_of("driver-upgrade-blocked", ready).steps[0].why.startswith("Drain")
     stopped = with_service(NEW_DRIVER, "nvidia-fabricmanager", state=ServiceState.INACTIVE)
     assert fix_of("driver-upgrade-blocked", stopped).steps[0].why.startswith("Drain")

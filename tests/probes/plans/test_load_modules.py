@@ -135,7 +135,7 @@ def test_only_legacy_ofed_gets_the_peerdirect_option() -> None:
         ("secure-boot-unsigned", "its file is unsigned, but this kernel accepts only signed modules"),
         (
             "peermem-symbol-version-mismatch-nvidia",
-            "its file belongs to driver 565.57.01, but 570.124.06 is loaded",
+            "its file belongs to driver 565.57.01, but 570.211.01 is loaded",
         ),
     ],
 )

@@ -78,7 +78,7 @@ def test_reloading_shows_the_difference() -> None:
 
 def test_a_file_of_another_driver_is_not_loaded() -> None:
     told = offers_on(f"{HGX}+driver-half-updated")["reload-peermem"].why_not
-    assert told.endswith("not loaded again: its file belongs to driver 570.133.20, but 570.124.06 is loaded")
+    assert told.endswith("not loaded again: its file belongs to driver 595.71.05, but 570.211.01 is loaded")
 
 
 # nv_peer_mem

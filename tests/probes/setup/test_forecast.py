@@ -188,14 +188,14 @@ def test_with_headers_dkms_may_build_the_driver_during_the_boot() -> None:
     host = node("hgx-h100", lambda host: add_kernel(host, without="nvidia"))
     kernel = judged(host, boot_of(NEXT, RUNNING, next_kernel=NEXT))
     assert kernel.verdict.state is State.UNKNOWN
-    assert "DKMS may build nvidia 570.124.06 during the boot" in kernel.verdict.reason
+    assert "DKMS may build nvidia 570.211.01 during the boot" in kernel.verdict.reason
     assert "nvidia-not-loaded" not in found(kernel)
 
 
 def test_a_failed_build_will_not_succeed_at_the_boot() -> None:
     def fail(host: SimulatedHost) -> None:
         add_kernel(host, without="nvidia")
-        host.tree.add("/var/lib/dkms/nvidia/570.124.06/build/make.log", "error: …\n")
+        host.tree.add("/var/lib/dkms/nvidia/570.211.01/build/make.log", "error: …\n")
 
     kernel = judged(node("hgx-h100", fail), boot_of(NEXT, next_kernel=NEXT))
     assert kernel.verdict.state is State.BROKEN

@@ -23,7 +23,7 @@ from tests.support.recordings import archive_of, read
 from tests.support.trees import link, write
 
 RELEASE = "6.8.0-60-generic"
-VERSION = "570.124.06"
+VERSION = "570.211.01"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 OPEN = "Dual MIT/GPL"
 CONFIG = (

@@ -153,9 +153,9 @@ def test_exceptions_name_existing_faults() -> None:
 def test_a_new_driver_installs_its_fabric_manager() -> None:
     host = node("hgx-h100+driver-half-updated")
     plan = fixes_of("driver-half-updated")["driver-upgrade-blocked"]
-    assert "Install nvidia-fabricmanager 570.133.20" in plan.steps[0].why
+    assert "Install nvidia-fabricmanager 595.71.05" in plan.steps[0].why
     end_job(host)
-    set_fabric_manager_version(host.tree, "570.133.20")
+    set_fabric_manager_version(host.tree, "595.71.05")
     for step in plan.steps:
         if not is_for_a_person(step):
             performed = run_step(host, step)

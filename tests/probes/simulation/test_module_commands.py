@@ -194,7 +194,7 @@ def test_devices_are_restored() -> None:
 
 def test_a_driver_replaced_on_disk_is_loaded() -> None:
     host = node("hgx-h100+driver-half-updated")
-    set_library_version(host.tree, "570.133.20")
+    set_library_version(host.tree, "595.71.05")
     end_job(host)
     for service in ("nvidia-persistenced", "nvidia-fabricmanager"):
         assert run(host, f"systemctl stop {service}") == (0, "")
@@ -202,7 +202,7 @@ def test_a_driver_replaced_on_disk_is_loaded() -> None:
     assert run(host, "modprobe nvidia") == (0, "")
     facts = host.nvml()
     assert isinstance(facts, NvmlFacts)
-    assert facts.driver_version == "570.133.20"
+    assert facts.driver_version == "595.71.05"
 
 
 @pytest.mark.parametrize("command", ["modprobe", "modprobe --no-such-option x", "modprobe -r", "rmmod"])

@@ -129,6 +129,14 @@ def test_what_passed_is_listed_where_that_is_wished() -> None:
     assert all(finding.id in text for finding in CHECKS)
 
 
+def test_optical_modules_that_were_not_asked_are_named_where_something_is_wrong() -> None:
+    asked = "sudo gdrtop topo --ports"
+    assert asked not in check("hgx-h100")[1]
+    assert asked in check("hgx-h100+acs-on")[1]
+    assert asked in check("hgx-h100", all=True)[1]
+    assert asked in check("hgx-h100", ids=["optic-power"])[1]
+
+
 def test_json_has_only_findings_as_findings() -> None:
     """The first query that people write is `.findings[] | select(.severity == "critical")`."""
     _, text = check("slingshot", json=True)

@@ -38,7 +38,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_the_list_shows_the_node_the_path_and_every_step(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "--demo", "hgx-h100+acs-on")
     assert status == 1
-    assert "GPU driver        570.124.06, open modules" in out
+    assert "GPU driver        570.211.01, open modules" in out
     assert "next: Disable ACS redirects" in out
     assert "▸ Disable ACS redirects" in out
     assert "✓ Load the modules" in out
@@ -131,7 +131,7 @@ def test_the_script_sets_a_new_node_up_to_the_reboot(
         status, printed = shell.run(script)
         assert (status, "Install the nvidia-fabricmanager package" in printed) == (2, True)
         following = printed.rpartition("argument ")[2].partition(".")[0]
-        assert host.perform(("apt-get", "-y", "install", "nvidia-fabricmanager=580.95.05*")).exit_status == 0
+        assert host.perform(("apt-get", "-y", "install", "nvidia-fabricmanager=580.159.03*")).exit_status == 0
         status, printed = shell.run(script, following)
     assert "gdrtop bench --list" in printed  # the last step is a person's again
     verdict = judge(examine(host)).verdict

@@ -391,6 +391,8 @@ def test_ports_asks_optical_modules_and_judges_them(fault: str, found: str, word
     assert "1 warning" in text
     assert found in text
     assert words in text
+    assert "supply V" in text
+    assert " 3.26" in text
     out = io.StringIO()
     write_topology(host, out, TopologyOptions())
     assert found not in out.getvalue()
@@ -405,6 +407,7 @@ def test_ports_are_in_the_document() -> None:
     assert [sensor["label"] for sensor in ports["mlx5_2"]["sensors"]] == ["asic", "Module0"]
     assert ports["mlx5_2"]["module"]["received_dbm"] == [1.886, 1.989, -2.281, 1.976]
     assert ports["mlx5_2"]["module"]["alarm_celsius"] == 75.0
+    assert ports["mlx5_2"]["module"]["supply_millivolts"] == 3261.2
 
 
 def test_a_node_without_mlxlink_says_so() -> None:

@@ -218,7 +218,7 @@ async def test_the_rival_is_unloaded_and_its_package_is_left_to_the_admin(
 
 WRONG_STARTS = {
     # name: (step, what its row or its detail says)
-    "dgx-a100+peermem-built-without-symbols": ("Build modules", "dkms build nvidia/535.183.01"),
+    "dgx-a100+peermem-built-without-symbols": ("Build modules", "dkms build nvidia/535.309.01"),
     "dgx-a100+secure-boot-key-rejected": ("Let the kernel trust", "a BMC or a keyboard, not SSH"),
     "hgx-h100+dmabuf-needs-open-module": ("Meet the requirements", "not needed for nvidia-peermem"),
     "pcie-l40s+iommu-translated": ("Set the IOMMU", "grubby --update-kernel=ALL --args=iommu=pt"),

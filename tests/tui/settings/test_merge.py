@@ -101,6 +101,12 @@ def test_a_combination_needs_versions_symptom_and_cure(before: str, after: str, 
 FLOOR = '[[floor]]\nfirmware = ["28.43.8002"]\nreason = "Slow."\n'
 
 
+def test_a_floor_may_be_about_the_driver() -> None:
+    assert not errors(FLOOR.replace('firmware = ["28.43.8002"]', 'driver = ["570.211.01", "580.159.03"]'))
+    (error,) = errors(FLOOR.replace('firmware = ["28.43.8002"]', 'driver = ["570.211.01", "570.9.1"]'))
+    assert error.startswith("c.toml:2: a floor needs driver, a list")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [

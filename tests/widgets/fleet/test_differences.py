@@ -65,7 +65,7 @@ def test_the_answer_comes_first_then_the_verdicts_then_each_change() -> None:
     assert lines[1].startswith("  then  1970-01-01 00:16:40 UTC  ● ACTIVE")
     assert lines[2].startswith("  now   1970-01-03 00:16:40 UTC  ✗ BROKEN")
     assert lines[3].strip() == "The nvidia driver is not loaded"
-    assert lines[5] == "  NVIDIA driver  570.124.06 (open kernel modules) → none"
+    assert lines[5] == "  NVIDIA driver  570.211.01 (open kernel modules) → none"
     assert lines[6] == "  Modules nvidia, nvidia_uvm, nvidia_peermem, gdrdrv  loaded → not loaded"
 
 

@@ -13,11 +13,8 @@ from probes.checks.judgment import Judgment
 from probes.checks.statements import PathStatement
 from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.node import Node
-from probes.facts.rdma.devices import RdmaDevice
-from probes.facts.rdma.port_health import CounterValue, PortHealth, PortHealthFacts, counter_values
 from probes.queries.finding import Finding
 from probes.queries.jobs import far_from_gpu
-from probes.queries.ports import key_texts
 from probes.queries.usable_here import UsableHere
 from probes.topology.paths import Topology
 from tui.screens.overview.readings import Readings
@@ -29,9 +26,7 @@ from widgets.live import job_lines, job_traffic
 from widgets.node import gpudirect, matrix, modules, nic_detail, traffic
 from widgets.node import path as path_drawing
 from widgets.node import topology as topology_drawing
-from widgets.node.cables import cable_lines
 from widgets.node.highlights import NOTHING_LIMITED, Highlights
-from widgets.node.optics import sensor_lines
 from widgets.node.topology import Form
 
 if TYPE_CHECKING:
@@ -311,58 +306,17 @@ class Panels:
         gpu = next((gpu for gpu in readings.gpus if gpu.bdf == end), None)
         if gpu is not None:
             now = readings.live.gpus.get(gpu.bdf) if is_live else None
-            return [*nic_detail.draw_gpu(gpu, now, width), *self._past(gpu.bdf, width)] if alone else []
+            return nic_detail.draw_gpu(gpu, now, width, self.checked.examination) if alone else []
         device = readings.devices.get(end)
         if device is None:
             return []
         role = readings.roles.get(device.name)
-        counters = nic_detail.counter_lines(*self._counters(device), width, alone)
+        examination = self.checked.examination
+        counters = nic_detail.counter_lines(examination, device, width, alone)
         if alone:
             netdevs = readings.netdev_rates if is_live else None
-            examination = self.checked.examination
-            keys = None if examination is None else key_texts(examination)
-            about = nic_detail.draw_nic(device, role, width, netdevs, keys)
-            about += cable_lines(device, None if examination is None else examination.cable_ends, width)
-            about += [*nic_detail.fec_lines(self._health(device)), *self._past(device.name, width)]
-            return [*about, *self._sensors(device, width), *counters]
+            return [*nic_detail.draw_nic(device, role, width, netdevs, examination), *counters]
         return [*(nic_detail.role_line(role, width) if role is not None else []), *counters]
-
-    def _health(self, device: RdmaDevice) -> list[PortHealth]:
-        """Return what the last check has read of a NIC's ports."""
-        examination = self.checked.examination
-        if examination is None or not isinstance(examination.port_health, PortHealthFacts):
-            return []
-        ports = examination.port_health.ports
-        keys = ((device.name, port.number) for port in device.ports)
-        return [ports[key] for key in keys if key in ports]
-
-    def _past(self, device: str, width: int) -> list[Line]:
-        """Return what `gdrtop watch` has kept of a NIC or a GPU."""
-        examination = self.checked.examination
-        if examination is None:
-            return []
-        return nic_detail.past_lines(examination.component_history, examination.node, device, width)
-
-    def _sensors(self, device: RdmaDevice, width: int) -> list[Line]:
-        """Return the temperatures of the last check: each is a question to the firmware."""
-        examination = self.checked.examination
-        return [] if examination is None else sensor_lines(examination.temperatures, device.bdf, width)
-
-    def _counters(
-        self, device: RdmaDevice
-    ) -> tuple[dict[int, tuple[CounterValue, ...]] | None, float | None]:
-        """Return the error counters of each port, and the seconds between the last two checks."""
-        examination = self.checked.examination
-        if examination is None or not isinstance(examination.port_health, PortHealthFacts):
-            return None, None
-        earlier = examination.earlier_port_health
-        before = earlier.ports if isinstance(earlier, PortHealthFacts) else {}
-        found = {
-            health.port: counter_values(health, before.get((device.name, health.port)))
-            for health in self._health(device)
-        }
-        at = examination.earlier_at
-        return found, None if at is None else examination.reading.at - at
 
     def strip(self, node: Node, panel: str, width: int) -> list[Line]:
         """Return modules, GPUDirect state or jobs in a line, if there is no room for their panel."""

@@ -135,8 +135,8 @@ def with_libraries(*versions: str):  # type: ignore[no-untyped-def]
 
 
 def test_one_right_library_among_several_is_enough() -> None:
-    assert status("driver-library-mismatch", with_libraries("570.124.06")) is Status.PASSED
-    assert status("driver-library-mismatch", with_libraries("535.1", "570.124.06")) is Status.PASSED
+    assert status("driver-library-mismatch", with_libraries("570.211.01")) is Status.PASSED
+    assert status("driver-library-mismatch", with_libraries("535.1", "570.211.01")) is Status.PASSED
     assert status("driver-library-mismatch", with_libraries("535.1")) is Status.FOUND
 
 

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probes.base.evidence import Severity
-from probes.base.site import Site, parse_fixed, set_site
+from probes.base.site import TRAINS, Site, parse_fixed, set_site
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.checks.nic.floors import age_of_table, shipped_floors
 from probes.checks.registry import findings
+from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.rdma.devices import RdmaFacts
 from probes.queries.finding import Finding, Status
 from probes.simulation.node.model.names import SIMULATED_NAMES
@@ -41,20 +42,35 @@ def with_nics(node: str = "hgx-h100", **fields: Maybe[object]) -> Examination:
     return replace(examination, node=replace(examination.node, rdma=replace(rdma, devices=devices)))
 
 
+def driver_on(examination: Examination) -> Finding:
+    (finding,) = findings(examination, only={"driver-below-floor"})
+    return finding
+
+
+def with_driver(version: Maybe[str]) -> Examination:
+    examination = examination_of("hgx-h100")
+    gpus = examination.node.gpus
+    assert isinstance(gpus, GpuFacts)
+    changed = replace(gpus, driver=replace(gpus.driver, version=version))
+    return replace(examination, node=replace(examination.node, gpus=changed))
+
+
 def test_each_row_is_complete_and_in_the_manual() -> None:
     manual = page("versions")
     dates = [floor.published for floor in shipped_floors() if floor.published]
     assert dates == sorted(dates, reverse=True)
     for floor in shipped_floors():
-        assert parse_fixed(list(floor.firmware))
+        (component,) = (name for name in TRAINS if getattr(floor, name))
+        fixed = getattr(floor, component)
+        assert parse_fixed(list(fixed), component)
         assert floor.source.startswith("https://")
         assert floor.published
         assert floor.read
         assert floor.reason.endswith(".")
-        text = f"{floor.reason} {floor.cve}. Fixed in {', '.join(floor.firmware)}."
+        text = f"{floor.reason} {floor.cve}. Fixed in {', '.join(fixed)}."
         line = f"| {floor.name}, {floor.published} | {text} <{floor.source}>, read {floor.read} |"
         assert line in manual, f"add to tui/manual/versions.md: {line}"
-    assert f"The table is of {max(floor.read for floor in shipped_floors() if floor.read):%Y-%m}." in manual
+    assert f"The tables are of {max(floor.read for floor in shipped_floors() if floor.read):%Y-%m}." in manual
 
 
 def test_the_newest_bulletin_has_the_fixes_of_all_older_ones() -> None:
@@ -102,6 +118,7 @@ def test_a_fix_holds_within_its_train(firmware: str, fixes: tuple[str, ...]) -> 
 @given(st.text(max_size=40))
 def test_any_text_is_a_version(text: str) -> None:
     assert set(_LAST.fixes(text)) <= set(_LAST.firmware)
+    assert driver_on(with_driver(text)).status in (Status.PASSED, Status.UNKNOWN, Status.FOUND)
     assert finding_on(with_nics(firmware=text)).status in (Status.PASSED, Status.UNKNOWN, Status.FOUND)
 
 
@@ -220,9 +237,65 @@ def test_rows_of_a_site(row: str, word: str, floors_of_site: Callable[[str], Non
         assert finding.fix is not None
 
 
+def test_a_site_requires_a_driver(floors_of_site: Callable[[str], None]) -> None:
+    """Unlike a bulletin's, its row is about all older branches."""
+    floors_of_site('driver = ["570.211.01", "580.159.03"]')
+    assert driver_on(with_driver("580.159.03")).status is Status.PASSED
+    for version in ("570.195.03", "565.57.01"):
+        finding = driver_on(with_driver(version))
+        assert finding.severity is Severity.WARNING
+        assert finding.impact.startswith("Reads time out.")
+        assert "fixed in 570.211.01" in finding.cause
+    assert finding_on(examination_of("hgx-h100")).status is Status.PASSED
+
+
 def test_a_row_of_a_site_does_not_hide_a_bulletin(floors_of_site: Callable[[str], None]) -> None:
     floors_of_site('firmware = ["28.43.3000"]')
     finding = finding_on(examination_of("hgx-h100+firmware-below-floor"))
     assert "fixed in 28.43.3000" in finding.cause
     assert "fixed in 28.43.8002" in finding.cause
     assert "Reads time out. A user of a virtual function" in finding.impact
+
+
+@pytest.mark.parametrize(
+    ("version", "fix", "bulletin"),
+    [
+        ("535.309.01", "", "as of 2026-11"),
+        ("535.288.01", "535.309.01", "5821"),
+        ("550.127.05", "550.163.01", "5630"),
+        ("560.35.03", "", "it names no fix of branch 560"),
+        ("570.195.03", "570.211.01", "5747"),
+        ("570.211.01", "", "it names no fix of branch 570"),
+        ("575.51.02", "", "it names no fix of branch 575"),
+        ("580.95.05", "580.159.03", "5821"),
+        ("580.159.03", "", "as of 2026-11"),
+        ("590.44.01", "590.48.01", "5747"),
+        ("595.58.03", "595.71.05", "5821"),
+        ("595.71.05", "", "as of 2026-11"),
+        ("610.57.04", "", "as of 2026-11"),
+    ],
+)
+def test_a_driver_is_compared_with_the_newest_bulletin_about_its_branch(
+    version: str, fix: str, bulletin: str
+) -> None:
+    finding = driver_on(with_driver(version))
+    assert (finding.status is Status.FOUND) == bool(fix)
+    assert any(bulletin in line.value for line in finding.evidence)
+    if fix:
+        assert (finding.severity, finding.cause) == (
+            Severity.NOTE,
+            f"The driver is {version}, fixed in {fix}.",
+        )
+    else:
+        assert ("names no fix" in bulletin) == any("no fix" in line.value for line in finding.evidence)
+
+
+@pytest.mark.parametrize("node", SIMULATED_NAMES)
+def test_healthy_nodes_have_drivers_with_the_fixes(node: str) -> None:
+    assert driver_on(examination_of(node)).status is Status.PASSED
+
+
+def test_an_unread_driver_is_unknown_and_one_that_is_not_there_is_fine() -> None:
+    for unread in (Unknown(Reason.TIMED_OUT, "/proc"), "", "new"):
+        assert driver_on(with_driver(unread)).status is Status.UNKNOWN
+    assert driver_on(with_driver(Unknown(Reason.NOT_THERE, "/proc"))).status is Status.PASSED

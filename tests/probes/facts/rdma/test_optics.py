@@ -187,6 +187,7 @@ def test_a_module_is_judged_by_its_own_limits_first(
 OPTICAL = {
     "Width": "4x",
     "Temperature [C]": "54 [-5..75]",
+    "Voltage [mV]": "3261.2 [2970..3630]",
     "Bias Current [mA]": "8.380,8.380,8.380,8.380 [2..15]",
     "Rx Power Current [dBm]": "1.886,1.989,2.281,1.976 [-10.41..6]",
     "Tx Power Current [dBm]": "1.562,1.427,1.559,1.761 [-8.508..5]",
@@ -224,6 +225,7 @@ def test_a_module_is_parsed() -> None:
         4,
     )
     assert module.serial == "CLT2312A0017"
+    assert module.supply == Lanes((3261.2,), 2970.0, 3630.0)
     assert module.received == Lanes((1.886, 1.989, 2.281, 1.976), -10.41, 6.0)
     assert (module.weak_light, module.beyond_limits, module.faults) == ("", "", ())
 

@@ -84,7 +84,7 @@ def test_peermem_waits_for_the_ofed_that_is_there(stack: NicStack, host_mofed: b
     request = request_of(with_stack(situation_of(HGX), stack), PEERMEM, driver=OPERATOR)
     values = parse("helm", text_of("helm", request))
     assert values["driver"]["rdma"] == {"enabled": True, "useHostMofed": host_mofed}
-    assert values["driver"]["version"] == "570.124.06"
+    assert values["driver"]["version"] == "570.211.01"
 
 
 def test_a_driver_container_on_the_node_is_the_operators() -> None:
@@ -203,5 +203,5 @@ def test_yaml_is_read_the_same_by_readers_of_1_2() -> None:
     """A version or a Boolean that is a string is quoted."""
     text = text_of("nicclusterpolicy", request_of(L40S, PEERMEM))
     assert 'value: "true"' in text
-    assert 'version: "570.124.06"' in text_of("helm", request_of(HGX, driver=OPERATOR))
+    assert 'version: "570.211.01"' in text_of("helm", request_of(HGX, driver=OPERATOR))
     assert yaml.safe_load(text)["spec"]["ofedDriver"]["env"][0]["value"] == "true"

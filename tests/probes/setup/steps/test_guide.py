@@ -316,7 +316,8 @@ def test_a_node_that_cannot_do_it_by_design_sets_up_its_path_through_host_memory
     [
         ("bare-roce", StepState.DONE, "16 switch ports known", False),
         ("bare-roce+frame-size-small", StepState.TO_DO, "forwards smaller frames", False),
-        ("bare-roce+cable-swapped", StepState.DONE, "nothing to do; note: A switch port is described", False),
+        ("bare-roce+cable-swapped", StepState.TO_DO, "A switch port is described as that of another", False),
+        ("hgx-h100+ber-rising", StepState.TO_DO, "A port receives many bit errors", False),
         (
             "bare-roce+lldp-not-readable",
             StepState.UNKNOWN,

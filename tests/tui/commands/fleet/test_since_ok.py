@@ -19,7 +19,7 @@ from tui.controllers.report_reader import read_report
 from tui.runtime.open_host import NoSuchHost
 
 CHANGED = (
-    "  Since it last worked, 3 h ago: NVIDIA driver 570.124.06 (open kernel modules) > none, module nvidia "
+    "  Since it last worked, 3 h ago: NVIDIA driver 570.211.01 (open kernel modules) > none, module nvidia "
 )
 
 
@@ -44,7 +44,7 @@ def test_check_json_has_the_changes_by_their_facts(saved: Path) -> None:
         "fact": "driver",
         "label": "NVIDIA driver",
         "slots": [],
-        "before": "570.124.06 (open kernel modules)",
+        "before": "570.211.01 (open kernel modules)",
         "now": "none",
     }
 
