@@ -6,7 +6,7 @@ DEMO ?= hgx-h100+no-gdr-path
 # Some tests wait for programs that they start: one worker more than cores.
 WORKERS ?= $(shell expr $$(nproc) + 1)
 
-.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench reports screenshots man dist clean
+.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench reports screenshots man site dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  make %-16s %s\n", $$1, $$2 }'
@@ -49,7 +49,10 @@ man: $(VENV)/.developing ## the output on the pages of the manual; the man page 
 	$(BIN)/python -m tests.manual_output
 	$(BIN)/python -m tests.generated_files build/share
 
-dist: $(VENV)/.developing $(VENV)/.packaging ## all packages, in dist/; CONSTRAINTS=file fixes the dependencies
+site: $(VENV)/.developing $(VENV)/.publishing ## the documentation, in build/site: the manual and a page for each finding and message
+	$(BIN)/python -m tests.site build/site
+
+dist: $(VENV)/.developing $(VENV)/.packaging site ## all packages, in dist/; CONSTRAINTS=file fixes the dependencies
 	$(BIN)/python -m tests.packages dist $(if $(CONSTRAINTS),--constraints $(CONSTRAINTS))
 
 $(VENV)/.made:
@@ -73,5 +76,10 @@ $(VENV)/.packaging: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip --python $(VENV)/packaging/bin/python install --quiet --group packaging
 	@touch $@
 
+$(VENV)/.publishing: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)/site
+	$(BIN)/python -m pip --python $(VENV)/site/bin/python install --quiet --group site
+	@touch $@
+
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis snapshot_report.html dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis snapshot_report.html dist build/site

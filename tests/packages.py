@@ -29,6 +29,8 @@ from tui.settings.table import template
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("PACKAGING_TOOLS", Path(sys.prefix) / "packaging" / "bin"))
 """hatchling, uv, nfpm and cyclonedx-py, in an environment of their own (the group "packaging")."""
+SITE = ROOT / "build" / "site"
+"""The documentation, if make site has built it."""
 PYTHONS = ("3.14", "3.13", "3.12", "3.11", "3.10")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's names
 GLIBC = ("manylinux2014", "manylinux_2_28", "manylinux_2_12")  # Python 3.10 is on no node with an older one
@@ -206,6 +208,8 @@ class Build:
             "fish/vendor_completions.d/gdrtop.fish": ("deb", "rpm"),
             "zsh/site-functions/_gdrtop": ("rpm",),
         }
+        # make dist makes it first.
+        html = {"src": str(SITE), "dst": "/usr/share/doc/gdrtop/html", "type": "tree"}
         shared = [
             {"src": str(self.work / "share" / path), "dst": f"/usr/share/{path}", "packager": kind}
             for path, kinds in completions.items()
@@ -242,6 +246,7 @@ class Build:
                 {"src": str(terms), "dst": "/usr/share/doc/gdrtop/copyright"},
                 {"src": str(changes), "dst": "/usr/share/doc/gdrtop/changelog.gz"},
                 {"dst": "/usr/share/doc/gdrtop", "type": "dir", "packager": "rpm"},
+                *([html] if SITE.is_dir() else []),
                 *shared,
                 {**zsh, "dst": "/usr/share/zsh/vendor-completions/_gdrtop"},
             ],

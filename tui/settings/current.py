@@ -20,7 +20,10 @@ def use(configuration: Configuration | None) -> None:
         names = ("commands", "slurm_conf", "rdma_resources")
         places = (str(used.configured(f"cluster.{name}").value) for name in names)
         set_site(
-            Site(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places), tuple(used.floors))
+            Site(
+                *(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places), tuple(used.floors)),
+                str(used.configured("site_url").value),
+            )
         )
 
 

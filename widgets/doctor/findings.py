@@ -264,7 +264,8 @@ def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = NO_LA
     lines.extend(_labelled("Evidence", evidence))
     if finding.is_present:
         lines.extend(_labelled("Fix", _fix(finding, room)))
-    lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
+    more = filter(None, (finding.page, finding.reference))
+    lines.extend(_labelled("More", [each for text in more for each in wrapped(text, room, Tone.DIM)]))
     return lines
 
 
