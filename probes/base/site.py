@@ -1,4 +1,4 @@
-"""What this site has configured for a run: its own rows of versions, silences, its clients, its documentation."""
+"""What this site has configured for a run: rows of versions, silences, clients, documentation."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ from widgets.doctor.plan import draw_consequences, draw_steps
 
 TOOLS = Path(os.environ.get("SITE_TOOLS", Path(sys.prefix) / "site" / "bin"))
 """Sphinx, in an environment of its own (the group "site")."""
+_BUNDLED = ("sphinx", "furo", "sphinxcontrib_asciinema", "snowballstemmer")  # the site has scripts of theirs
 _WIDTH = 76
 _LINK = re.compile(r'(?:href|src)="([^"#?]+)')
 _WORD = re.compile(r"\w+")
@@ -117,6 +118,9 @@ def build(out: Path) -> None:
         if subprocess.run(argv).returncode:
             sys.exit("Sphinx found mistakes in the pages")
     shutil.rmtree(out / "_sources", ignore_errors=True)
+    for name in _BUNDLED:
+        for text in TOOLS.parent.glob(f"lib/python*/site-packages/{name}-*.dist-info/licenses/*"):
+            shutil.copy(text, out / "_static" / f"{name}-{text.name}.txt")
     if wrong := [*broken_links(out), *not_found(out)]:
         sys.exit("\n".join(wrong))
 

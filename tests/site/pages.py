@@ -190,7 +190,7 @@ def message_pages() -> Iterator[tuple[str, str]]:
     )
     text = (
         "Errors, warnings and other lines of programs and of the kernel, each with what it proves about "
-        "GPUDirect RDMA, its causes and what to do. The search finds a page by the exact words of the message. "
+        "GPUDirect RDMA, its causes and what to do. The search finds a page by the exact words of a message. "
         "`gdrtop read FILE` looks up a whole log."
     )
     yield "messages/index", "\n\n".join(("# Messages", text, "\n".join(programs))) + "\n"
