@@ -31,7 +31,7 @@ _BUNDLED = ("sphinx", "furo", "sphinxcontrib_asciinema", "snowballstemmer")  # t
 _WIDTH = 76
 _LINK = re.compile(r'(?:href|src)="([^"#?]+)')
 _WORD = re.compile(r"\w+")
-_MOST_SUFFIX = 6  # "abled", which the index leaves out of a word
+_MOST_SUFFIX = 8  # "ization", which the index leaves out of a word
 
 
 def shown_on(name: str, ids: tuple[str, ...]) -> dict[str, Shown]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +17,7 @@ from probes.base.site import finding_page, page_of
 from probes.checks.registry import CHECKS
 from probes.messages.catalogue import catalogue, codes, explain
 from probes.messages.form import placeholders_of
-from probes.messages.message import NODE_WORDS, OTHER_CODE, Case, Code, Found, Meaning, Message, Proof
+from probes.messages.message import NODE_WORDS, OTHER_CODE, Case, Found, Meaning, Message, Proof
 from probes.queries.finding import Check
 from probes.simulation.faults.catalogue import FAULTS
 from probes.simulation.faults.fault import Fault
@@ -114,34 +114,34 @@ def _finding(check: Check, shown: Shown | None, fault: Fault | None) -> str:
     texts = check.texts()
     words = f"`{check.id}` · {check.severity.value} · {prose(check.area)}"
     words += " · costs bandwidth or latency between NIC and GPU" if check.data_path else ""
-    example, printed = "", []
-    if fault is not None:
-        name = f"{fault.on}+{fault.name}"
-        is_found = check.id in fault.finds
-        command = f"gdrtop check --demo {name} {check.id}" if is_found else f"gdrtop --demo {name}"
-        example = f"{prose(fault.summary)}:\n\n{literal(command)}"
-        example += "" if is_found else "\n\nIt needs to be watched for some minutes."
-    if shown is not None:
-        printed = [
-            "What follows is what gdrtop prints on a simulated node. It names the devices of that node.",
-            _section("Cause", prose(shown.cause)),
-            _section("Evidence", literal(shown.evidence)),
-            _section("Fix", literal(shown.fix)),
-        ]
     impact = texts.impact or (shown.impact if shown is not None else "")
     return _described(
         f"{texts.title}. {impact}",
         f"# {prose(texts.title)}",
         words,
         _section("Impact", prose(impact)),
-        *printed,
-        _section("Try it on a simulated node", example),
+        _example(check, shown, fault) if fault is not None else "",
         _section(
             "Passed", f"On a node without the problem, gdrtop says: {prose(texts.ok)}." * bool(texts.ok)
         ),
         _section("Source", prose(texts.source)),
         f"{link('All findings', 'findings/')} · {link('How checks work', page_of('manual', 'doctor'))}",
     )
+
+
+def _example(check: Check, shown: Shown | None, fault: Fault) -> str:
+    """Return what a simulated node shows of the finding, or how to watch it there."""
+    command = f"gdrtop --demo {fault.on}+{fault.name}"
+    if check.id in fault.finds:
+        command = f"gdrtop check --demo {fault.on}+{fault.name} {check.id}"
+        says = "This command prints the following, about the devices of that node."
+    else:
+        says = "It shows after some minutes."
+    parts = [f"{prose(fault.summary)}. {says}", literal(command)]
+    if shown is not None:
+        parts += ["### Cause", prose(shown.cause), "### Evidence", literal(shown.evidence)]
+        parts += ["### Fix", literal(shown.fix)]
+    return _section("On a simulated node", "\n\n".join(parts))
 
 
 # Messages
@@ -268,22 +268,21 @@ def _choices(choices: str, any_: str, none: str) -> str:
 
 
 def _numbers(message: Message, usual: Meaning) -> Iterator[str]:
-    """Yield what each number of the message means, if that differs."""
+    """Yield what each number of the message means, if that differs, under a title that people search for."""
     for name, table in message.codes.items():
         rows: list[str] = []
-        for code in _rows(codes()[table].values()):
+        known = {
+            id(code): code for code in codes()[table].values() if code.number != OTHER_CODE and code.name
+        }
+        for code in sorted(known.values(), key=lambda code: (len(code.number), code.number)):
             meaning = _meaning_of_number(message, name, code.number)
             if (meaning.cause, meaning.fix) != (usual.cause, usual.fix):
-                head = meaning.title if code.number in meaning.title else f"{code.number}: {code.name}"
+                said = re.search(rf"\b[A-Z]\w+ {re.escape(code.number)}\b", meaning.title)  # "Xid 79"
+                head = said[0] if said else f"{code.number}: {code.name}"
                 also = f"Also printed as: {prose(', '.join(code.also))}." if code.also else ""
-                texts = (prose(meaning.cause), prose(meaning.fix), also)
+                texts = (f"**{prose(meaning.title)}**", prose(meaning.cause), prose(meaning.fix), also)
                 rows.append(f"### {prose(head)}\n\n" + "\n\n".join(filter(None, texts)))
         yield _section(f"Each {prose(name)}", "\n\n".join(rows))
-
-
-def _rows(found: Iterable[Code]) -> list[Code]:
-    rows = {id(code): code for code in found if code.number != OTHER_CODE and code.name}
-    return list(rows.values())
 
 
 # The manual and the first page
