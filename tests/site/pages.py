@@ -16,7 +16,7 @@ from probes.base.frozen import frozen
 from probes.base.site import finding_page, page_of
 from probes.checks.registry import CHECKS
 from probes.messages.catalogue import catalogue, codes, explain
-from probes.messages.form import placeholders_of
+from probes.messages.form import literal_length, placeholders_of
 from probes.messages.message import NODE_WORDS, OTHER_CODE, Case, Found, Meaning, Message, Proof
 from probes.queries.finding import Check
 from probes.simulation.faults.catalogue import FAULTS
@@ -164,7 +164,9 @@ def exact_words(form: str) -> str:
 
 def title_of(message: Message) -> str:
     """Return the exact words of a message, cut to a title."""
-    words = exact_words(message.forms[0])
+    first, *_ = message.forms
+    words = exact_words(first if first[0] not in "*{" else max(message.forms, key=literal_length))
+    words = re.sub(r"^(?:…[^\w…]*\s)+", "", words)
     return words if len(words) <= _MOST_TITLE else f"{words[:_MOST_TITLE].rpartition(' ')[0]} …"
 
 
@@ -269,7 +271,7 @@ def _choices(choices: str, any_: str, none: str) -> str:
 
 def _numbers(message: Message, usual: Meaning) -> Iterator[str]:
     """Yield what each number of the message means, if that differs, under a title that people search for."""
-    for name, table in message.codes.items():
+    for name, table in list(message.codes.items())[:1]:  # of several, the first number decides
         rows: list[str] = []
         known = {
             id(code): code for code in codes()[table].values() if code.number != OTHER_CODE and code.name
