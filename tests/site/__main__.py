@@ -22,13 +22,12 @@ from probes.messages.catalogue import catalogue
 from probes.simulation.host import SimulatedHost
 from tests.site.pages import ROOT, Shown, page_of_message, pages, shown_by
 from widgets.base.lines import as_text
-from widgets.doctor.findings import fix_text, folded_evidence
-from widgets.doctor.plan import draw_consequences, draw_steps
+from widgets.doctor.findings import draw_evidence, draw_fix, folded_evidence
 
 TOOLS = Path(os.environ.get("SITE_TOOLS", Path(sys.prefix) / "site" / "bin"))
 """Sphinx, in an environment of its own (the group "site")."""
 _BUNDLED = ("sphinx", "furo", "sphinxcontrib_asciinema", "snowballstemmer")  # the site has scripts of theirs
-_WIDTH = 76
+_WIDTH = 1000  # no line is cut: a browser wraps them
 _LINK = re.compile(r'(?:href|src)="([^"#?]+)')
 _WORD = re.compile(r"\w+")
 _MOST_SUFFIX = 8  # "ization", which the index leaves out of a word
@@ -40,15 +39,10 @@ def shown_on(name: str, ids: tuple[str, ...]) -> dict[str, Shown]:
     found = {finding.id: finding for finding in judge(examination).findings}
     shown = {}
     for id_ in ids:
-        finding, fix = found[id_], fix_text(found[id_])
-        evidence = (
-            f"{piece.value}  {piece.source}{f' and {more} more like it' if more else ''}"
-            for piece, more in folded_evidence(finding.evidence)
-        )
-        if finding.fix is not None:
-            lines = [*draw_consequences(finding.fix, _WIDTH), *draw_steps(finding.fix, _WIDTH)]
-            fix = f"{fix}\n\n{as_text(lines)}"
-        shown[id_] = Shown(finding.impact, finding.cause, "\n".join(evidence), fix)
+        pieces = folded_evidence(found[id_].evidence)
+        evidence = [line for piece, more in pieces for line in draw_evidence(piece, more, _WIDTH)]
+        fix = draw_fix(found[id_], _WIDTH)
+        shown[id_] = Shown(found[id_].impact, found[id_].cause, as_text(evidence), as_text(fix))
     return shown
 
 

@@ -28,7 +28,7 @@ _OWN = Path(__file__).parent
 _MARKUP = re.compile(r"""[!-/:-@\[-`{-~]""")  # Markdown takes any ASCII punctuation literally after a "\"
 _ADDRESS = re.compile(r"https?://[\w./?=&%#~+:-]*[\w/]")
 _PLACEHOLDER = re.compile(r"\\(.)|\{(\w+)(?::([^{}]+))?\}|\*")
-_OPEN_KINDS = {"": "", "text": "", "number": "", "hex": ""}
+_OPEN_KINDS = ("text", "number", "hex")
 _MOST_TITLE = 110
 _MOST_DESCRIPTION = 300
 PROVES = {
@@ -156,8 +156,8 @@ def exact_words(form: str) -> str:
     """Return the words of a form, with "…" for what differs."""
 
     def word(found: re.Match[str]) -> str:
-        kind = _OPEN_KINDS.get(found[3] or "", found[3])
-        return found[1] or (kind if found[2] and kind and kind.count("|") < 2 else "…")
+        is_given = found[3] and found[3] not in _OPEN_KINDS and found[3].count("|") < 2
+        return found[1] or (found[3] if is_given else "…")
 
     return " ".join(re.sub(r"…(?:\s*…)+", "…", _PLACEHOLDER.sub(word, form)).split())
 
