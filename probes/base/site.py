@@ -192,7 +192,7 @@ def finding_page(check: str) -> str:
 
 
 def address_of(page: str) -> str:
-    """Return the address of a page; "" where the documentation is published nowhere."""
+    """Return the address of a page where the documentation is published."""
     pages = site().pages.rstrip("/")
     # A browser shows the files of a directory that no server serves.
-    return f"{pages}/{page}{'index.html' if pages.startswith('file:') else ''}" if pages else ""
+    return f"{pages}/{page}{'index.html' if pages.startswith('file:') else ''}"

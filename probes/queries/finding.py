@@ -11,7 +11,7 @@ from probes.base.data_files import read_toml_once
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
-from probes.base.site import Silence, address_of, finding_page
+from probes.base.site import Silence, address_of, finding_page, site
 from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import TREE_ONLY
@@ -169,7 +169,8 @@ class Finding:
     @property
     def page(self) -> str:
         """The address of its page; "" for a check that a site has added, and where none is published."""
-        return "" if self.area == "site" else address_of(finding_page(self.id))
+        has_page = site().pages and self.area != "site"
+        return address_of(finding_page(self.id)) if has_page else ""
 
     @property
     def is_present(self) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from probes.base.site import Site, address_of, finding_page, set_site
+from probes.base.site import Site, finding_page, set_site
 from probes.checks.registry import CHECKS
 from probes.simulation.host import SimulatedHost
 from tests.site.pages import finding_pages
@@ -59,7 +59,7 @@ def test_without_a_place_nothing_names_a_page() -> None:
     assert "url" not in printed(json=True)
     assert "url" not in json.loads(explained(True))["findings"][0]
     assert "More: " not in explained(False)
-    assert address_of(finding_page(FOUND)) == ""
+    assert findings_on(NODE)[FOUND].page == ""
 
 
 def test_a_check_of_a_site_has_no_page(published: None) -> None:
